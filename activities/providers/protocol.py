@@ -1,0 +1,59 @@
+"""The one small protocol behind every model (AGT-4).
+
+A provider turns a `ModelRequest` into a stream of `Delta`s that ends with exactly one `ModelResponse`. It raises
+`ModelError` for every failure and never retries by itself: `activities/failures.py` judges, Temporal retries. A stream
+that ends without a `ModelResponse` was cut off and is no answer (AGT-3).
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from models.errors import ErrorType
+from models.model_call import ModelRequest, ModelResponse
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A piece of the answer as it is written: more text, more thinking, or the name of a call that begins."""
+
+    kind: Literal["think", "respond", "call"]
+    text: str
+
+
+@dataclass(frozen=True)
+class CallContext:
+    """Where a request stands. `request` counts the session's model requests from 1, `attempt` its tries from 1."""
+
+    session_id: str
+    request: int
+    attempt: int
+
+
+class ModelError(Exception):
+    """A vendor's failure, already in our own terms. `message` is safe to show: no key, no prompt, no stack."""
+
+    def __init__(
+        self,
+        error_type: ErrorType | Literal["stale_reasoning"],
+        message: str,
+        *,
+        retry_after: float | None = None,
+        should_retry: bool | None = None,
+    ) -> None:
+        """Keep the judgement; `retry_after` is in seconds, `should_retry` is the vendor's own word where it gave one."""
+        super().__init__(message)
+        self.error_type = error_type
+        self.message = message
+        self.retry_after = retry_after
+        self.should_retry = should_retry
+
+
+class Provider(Protocol):
+    """A source of models."""
+
+    def stream(
+        self, name: str, request: ModelRequest, context: CallContext
+    ) -> AsyncIterator[Delta | ModelResponse]:
+        """Ask the model `name`; yield deltas, then the whole response. Raises `ModelError`."""
+        ...

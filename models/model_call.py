@@ -1,0 +1,182 @@
+"""What a model is asked and what it answers: the neutral form every provider encodes and folds (AGT-2, AGT-3)."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue
+
+from models.trajectory import StopReason, ToolStatus, Usage
+from models.wire import Compact, Frozen, UtcDatetime
+
+ToolEffect = Literal["read", "idempotent", "at_most_once"]
+"""What a repeated call may do; from MCP's annotations (AGT-7). Only the first two are retried."""
+
+
+class ToolSpec(Compact):
+    """A tool as the model sees it (`name`, `description`, `input_schema`), where it lives and how it may be repeated."""
+
+    name: str
+    description: str = ""
+    input_schema: dict[str, JsonValue] = {}
+    effect: ToolEffect = "at_most_once"
+    built_in: bool = False
+
+
+class ProviderState(Compact):
+    """A vendor's own blocks of one step, verbatim: never shown, never logged, never read by the workflow (AGT-3)."""
+
+    api: str
+    model: str
+    items: list[JsonValue] = []
+
+
+class ThinkPart(Compact):
+    """Thinking the vendor shows."""
+
+    kind: Literal["think"]
+    text: str
+
+
+class RespondPart(Compact):
+    """Text for the user."""
+
+    kind: Literal["respond"]
+    text: str
+
+
+class CallPart(Compact):
+    """A tool call. `args` is a string only where the model's argument text was no JSON object."""
+
+    kind: Literal["call"]
+    id: str
+    name: str
+    args: dict[str, JsonValue] | str = {}
+
+
+Part = Annotated[ThinkPart | RespondPart | CallPart, Field(discriminator="kind")]
+
+
+class ModelResponse(Compact):
+    """One whole answer of a model: its parts in the vendor's order."""
+
+    parts: list[Part] = []
+    stop: StopReason = "end_turn"
+    usage: Usage | None = None
+    model: str
+    request_id: str | None = None
+    state: ProviderState | None = None
+
+    @property
+    def text(self) -> str:
+        """All text for the user, in order."""
+        return "".join(part.text for part in self.parts if isinstance(part, RespondPart))
+
+    @property
+    def thinking(self) -> str:
+        """All shown thinking, in order."""
+        return "\n\n".join(part.text for part in self.parts if isinstance(part, ThinkPart))
+
+    @property
+    def calls(self) -> list[CallPart]:
+        """The tool calls, in order."""
+        return [part for part in self.parts if isinstance(part, CallPart)]
+
+
+class ModelMessage(Compact):
+    """One message of the model view. `role: tool` answers the call `call_id` of the assistant message before it.
+
+    `content` of a tool message is the result's outcome line, then its content below it.
+    """
+
+    role: Literal["user", "assistant", "tool"]
+    content: str = ""
+    tool_calls: list[CallPart] = []
+    call_id: str | None = None
+    tool_name: str | None = None
+    status: ToolStatus | None = None
+    state: ProviderState | None = None
+
+
+class RequestHead(Compact):
+    """What stays the same through a segment: system prompt and tools."""
+
+    system: str = ""
+    tools: list[ToolSpec] = []
+
+
+class ModelRequest(Compact):
+    """The whole context of one model call. Built once, never changed while the request is open (AGT-2)."""
+
+    head: RequestHead
+    messages: list[ModelMessage]
+
+
+class ModelCall(Compact):
+    """Input of `call_model`: coordinates only, never the context (AGT-2).
+
+    `request` counts the session's model requests from 1; `digest` names the exact context the call must see.
+    `turn` and `step` count from 1.
+    """
+
+    session_id: str
+    run_id: str
+    turn: int
+    step: int
+    request: int
+    model: str
+    digest: str
+    round: int = 0
+    """How often the workflow has already waited out this request (AGT-9)."""
+
+
+class ModelCallOutcome(Compact):
+    """Output of `call_model`: exactly one field is set; what is no response is for the workflow to act upon (AGT-9)."""
+
+    response: ModelResponse | None = None
+    wait_until: UtcDatetime | None = None
+    """The vendor is not to be asked again before this moment."""
+    wait_reason: str | None = None
+    repeat: Literal["context_too_long", "stale_reasoning", "digest_mismatch"] | None = None
+    """The same request cannot succeed; a changed one may."""
+
+
+class ToolListRequest(Compact):
+    """Input of `list_tools`."""
+
+    session_id: str
+
+
+class ToolList(Compact):
+    """Output of `list_tools`: the tools, in a stable order."""
+
+    tools: list[ToolSpec] = []
+
+
+class ToolInvocation(Compact):
+    """Input of `call_tool`. `call_id` is our own `turn.step.index`, also the idempotency key (AGT-7).
+
+    `max_chars` and `max_bytes` (UTF-8) bound the result's content (CTX-14, SES-16).
+    """
+
+    session_id: str
+    call_id: str
+    name: str
+    args: dict[str, JsonValue]
+    workspace: str = ""
+    max_chars: int = 30_000
+    max_bytes: int = 120_000
+
+
+class ModelRequestQuery(Frozen):
+    """Argument of the query `get_model_request`: which request, and from which message on."""
+
+    request: int
+    offset: int = 0
+
+
+class ModelRequestPage(Compact):
+    """A part of an open request, at most about 1 MB. `head` comes with the first page; `next_offset` is null at the end."""
+
+    head: RequestHead | None = None
+    messages: list[ModelMessage] = []
+    next_offset: int | None = None
+    digest: str
