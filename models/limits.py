@@ -31,7 +31,7 @@ class Limits(Strict):
     """Bounds of one session. Every one is named in the error it causes; times are in seconds, sizes as named."""
 
     max_prompt_chars: int = Field(100_000, ge=1, le=100_000)
-    max_queued_prompts: int = Field(100, ge=1, le=1_000)
+    max_queued_prompts: int = Field(100, ge=1, le=500)
     max_queued_bytes: int = Field(256 * 1024, ge=1_024, le=256 * 1024)
     max_steps: int = Field(50, ge=1, le=1_000)
     max_tool_calls: int = Field(500, ge=0, le=5_000)
@@ -40,7 +40,7 @@ class Limits(Strict):
     model_timeout: float = Field(600, ge=1, le=86_400)
     tool_timeout: float = Field(300, ge=1, le=86_400)
     max_tool_result_chars: int = Field(30_000, ge=200, le=100_000)
-    max_state_bytes: int = Field(900_000, ge=4_096, le=900_000)
+    max_state_bytes: int = Field(700_000, ge=4_096, le=700_000)
     max_history_events: int = Field(2_000, ge=50, le=10_000)
     max_history_bytes: int = Field(4_000_000, ge=20_000, le=10_000_000)
 

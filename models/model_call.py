@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue
 
 from models.trajectory import StopReason, ToolStatus, Usage
-from models.wire import Compact, Frozen, UtcDatetime
+from models.wire import Compact, Frozen
 
 ToolEffect = Literal["read", "idempotent", "at_most_once"]
 """What a repeated call may do; from MCP's annotations (AGT-7). Only the first two are retried."""
@@ -132,9 +132,8 @@ class ModelCallOutcome(Compact):
     """Output of `call_model`: exactly one field is set; what is no response is for the workflow to act upon (AGT-9)."""
 
     response: ModelResponse | None = None
-    wait_until: UtcDatetime | None = None
-    """The vendor is not to be asked again before this moment."""
-    wait_reason: str | None = None
+    wait_seconds: float | None = None
+    """How long the vendor is not to be asked again; a length, since clocks of two processes differ."""
     repeat: Literal["context_too_long", "stale_reasoning", "digest_mismatch"] | None = None
     """The same request cannot succeed; a changed one may."""
 

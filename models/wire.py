@@ -13,7 +13,11 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Seria
 
 
 def _as_utc(moment: datetime) -> datetime:
-    return moment.astimezone(UTC)
+    """Raise `ValueError`, not `OverflowError`, for moments whose UTC lies before year 1 or after year 9999."""
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError("lies outside the years 1 to 9999 in UTC") from error
 
 
 UtcDatetime = Annotated[AwareDatetime, AfterValidator(_as_utc)]

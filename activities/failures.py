@@ -1,0 +1,86 @@
+"""The one judgement of what went wrong with a model, and what to do about it (AGT-9).
+
+    answer later, soon     an `ApplicationError` that Temporal retries after the given delay
+    answer later, not soon `wait_seconds`: the workflow sleeps on a timer and shows until when
+    never with this one    `repeat`: the workflow changes the request and asks again
+    never                  a non-retryable `ApplicationError`; the turn ends with its `type`
+"""
+
+from datetime import timedelta
+from typing import get_args
+
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, TimeoutType
+
+from activities.providers.protocol import ModelError
+from models.errors import RETRYABLE, ErrorType
+from models.model_call import ModelCallOutcome
+
+FIRST_DELAY = 0.5
+LONGEST_RETRY_DELAY = 5.0
+"""Up to here a delay is Temporal's to wait, beyond it is the workflow's, and visible."""
+
+LONGEST_WAIT = 600.0
+"""A vendor's `retry-after` counts at most this many seconds."""
+
+MOST_ROUNDS = 10
+"""How often the workflow waits out one request before the turn fails."""
+
+
+def judge(error: ModelError, *, attempt: int, rounds: int) -> ModelCallOutcome:
+    """Return what the workflow is to act upon. Raises the `ApplicationError` that Temporal is to act upon.
+
+    `attempt` counts this activity's tries from 1, `rounds` the waits of this request so far.
+    """
+    if error.error_type in ("context_too_long", "stale_reasoning"):
+        return ModelCallOutcome(repeat=error.error_type)
+    may_retry = error.error_type in RETRYABLE if error.should_retry is None else error.should_retry
+    if not may_retry:
+        raise ApplicationError(error.message, type=error.error_type, non_retryable=True)
+    delay = _delay(error, attempt=attempt, rounds=rounds)
+    if delay <= LONGEST_RETRY_DELAY:
+        raise ApplicationError(error.message, type=error.error_type, next_retry_delay=timedelta(seconds=delay))
+    if rounds >= MOST_ROUNDS:
+        raise ApplicationError(error.message, type=error.error_type, non_retryable=True)
+    return ModelCallOutcome(wait_seconds=delay)
+
+
+def _delay(error: ModelError, *, attempt: int, rounds: int) -> float:
+    if error.retry_after is not None:
+        return min(max(error.retry_after, 0.0), LONGEST_WAIT)
+    # Attempts 1 to 4 double from half a second to four; the fifth is a storm, and each round doubles its wait.
+    return min(FIRST_DELAY * 2.0 ** (attempt - 1 + (rounds if attempt > 4 else 0)), LONGEST_WAIT)
+
+
+_SENTENCES: dict[ErrorType, str] = {
+    "rate_limited": "The model's provider is limiting requests",
+    "overloaded": "The model's provider is overloaded",
+    "provider_error": "The model's provider had an error",
+    "connection": "The model's provider could not be reached",
+    "timeout": "The model did not answer in time",
+    "auth": "The model's provider did not accept the credentials",
+    "not_found": "The model was not found",
+    "bad_request": "The model's provider did not accept the request",
+    "quota": "The account with the model's provider has no quota left",
+    "refusal": "The model refused to answer",
+    "context_too_long": "The conversation is too long for the model",
+    "too_large": "The answer was too large to keep",
+}
+
+
+def describe_failure(error: ActivityError) -> tuple[ErrorType, str]:
+    """Say how a failed model call ends the turn: its `error_type` and a sentence that is safe to show."""
+    cause = error.cause
+    if isinstance(cause, TimeoutError):
+        return "timeout", _timeout_sentence(cause)
+    if isinstance(cause, ApplicationError) and cause.type in get_args(ErrorType):
+        error_type: ErrorType = cause.type  # type: ignore[assignment]  # just checked against the closed set
+        told = f"{_SENTENCES.get(error_type, 'The turn failed')}: {cause.message}"
+        return error_type, told if told.endswith(".") else f"{told}."
+    kind = cause.type if isinstance(cause, ApplicationError) else type(cause).__name__
+    return "internal", f"An internal error ended the turn ({kind}). It is in the worker's log and in Temporal."
+
+
+def _timeout_sentence(cause: TimeoutError) -> str:
+    if cause.type == TimeoutType.HEARTBEAT:
+        return "The worker stopped while the model was answering, more often than it is tried again."
+    return f"{_SENTENCES['timeout']}."

@@ -1,0 +1,92 @@
+"""The gateway: a thin FastAPI application that translates between HTTP and the verbs of a session."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import Depends, FastAPI
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from temporalio.client import Client
+
+from api import problems
+from api.deletion import Deletions
+from api.dependencies import refuse_unknown_parameters
+from api.routes import conversation, health, sessions
+from api.sessions import Sessions
+from models.settings import Settings
+from workflows.connection import connect
+
+MOST_BODY_BYTES = 1024 * 1024
+
+_ERRORS = {
+    status: {"model": problems.Problem, "description": description}
+    for status, description in {
+        404: "There is no such session, prompt or turn.",
+        409: "The session has ended, or is not in a state for this.",
+        413: "The body is over 1 MiB.",
+        422: "Something is invalid; every field is named.",
+        429: "The queue is full, or requests are limited; see `Retry-After`.",
+        503: "Temporal can't be reached.",
+        504: "No worker answered. What was accepted is safe.",
+    }.items()
+}
+
+
+def create_app(settings: Settings, *, client: Client | None = None) -> FastAPI:
+    """Build the gateway; it connects when it starts, or uses `client`."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.settings = settings
+        app.state.sessions = Sessions(client or await connect(settings, lazy=True), settings)
+        app.state.deletions = Deletions(app.state.sessions)
+        yield
+        await app.state.deletions.close()
+        await app.state.sessions.watches.close()
+
+    app = FastAPI(
+        title="Turnkeeper",
+        version="0.1.0",
+        summary="Durable AI-agent sessions on Temporal.",
+        lifespan=lifespan,
+        max_body_size=MOST_BODY_BYTES,
+        dependencies=[Depends(refuse_unknown_parameters)],
+        responses=_ERRORS,
+    )
+    problems.install(app)
+    for routes in (sessions, conversation, health):
+        app.include_router(routes.router)
+    app.add_middleware(PlainHttp)
+    return app
+
+
+class PlainHttp:
+    """Refuses bodies that say they are too large before any of it is read, and lets nobody store what is answered."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        """Stand before `app`."""
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or refuse it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+        elif _announced_bytes(scope) > MOST_BODY_BYTES:
+            await problems.answer(problems.too_large().problem)(scope, receive, send)
+        else:
+            await self._app(scope, receive, _without_storing(send))
+
+
+def _announced_bytes(scope: Scope) -> int:
+    length = dict(scope["headers"]).get(b"content-length", b"0")
+    return int(length) if length.isdigit() else 0
+
+
+def _without_storing(send: Send) -> Send:
+    async def send_without_storing(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            names = {name.lower() for name, _ in message["headers"]}
+            if b"cache-control" not in names:
+                message["headers"] = [*message["headers"], (b"cache-control", b"no-store")]
+        await send(message)
+
+    return send_without_storing

@@ -1,0 +1,179 @@
+"""What the gateway takes and gives beyond the session's own models. Unknown fields are errors that name them."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, Field
+
+from models.conversation import ConversationState, ConversationUpdate, SessionStatus
+from models.ids import ID_PATTERN
+from models.prompts import PromptMode
+from models.session import Reason, SystemPrompt, Title, UserName
+from models.tool_policy import ToolPolicy
+from models.trajectory import Usage
+from models.wire import Strict
+
+Id = Annotated[str, Field(pattern=ID_PATTERN, examples=["support-42"])]
+PromptText = Annotated[str, Field(min_length=1, max_length=100_000, examples=["read README.md and tell me its first heading"])]
+
+
+def _inside(folder: str) -> str:
+    parts = folder.split("/") if folder else []
+    if any(not part or part.startswith(".") or "\0" in part for part in parts):
+        raise ValueError("must be a folder below the workspace root, without '..', hidden folders or a leading '/'")
+    return folder
+
+
+Folder = Annotated[str, Field(max_length=512), AfterValidator(_inside)]
+
+
+class StartSession(Strict):
+    """A new session; everything is optional. `limits` and `history` change only the fields given."""
+
+    id: Id | None = None
+    title: Title | None = None
+    user: UserName | None = None
+    system_prompt: SystemPrompt | None = None
+    model: str | None = Field(None, max_length=200, examples=["offline:"])
+    limits: dict[str, Any] | None = None
+    history: dict[str, Any] | None = None
+    tool_policy: ToolPolicy | None = None
+    workspace: Folder = ""
+    prompt: PromptText | None = None
+
+
+class SendPrompt(Strict):
+    """A prompt. The same `id` sent twice is one turn; the `Idempotency-Key` header does the same."""
+
+    message: PromptText
+    id: Id | None = None
+    mode: PromptMode = "enqueue"
+
+
+class Chat(Strict):
+    """Start or continue in one call."""
+
+    message: PromptText
+    workflow_id: Id | None = None
+    user_name: UserName | None = None
+
+
+class Cancel(Strict):
+    """Stop the turn `message_id`, or the one that is running now."""
+
+    message_id: Id | None = None
+    reason: Reason | None = None
+
+
+class SessionStarted(BaseModel):
+    """A session exists. `message_id` is its first prompt's, where one was given."""
+
+    workflow_id: str
+    message_id: str | None = None
+
+
+class PromptAccepted(BaseModel):
+    """A prompt is safe. `position` counts the queue from 1; 0: its turn has started; null: no worker can say now."""
+
+    workflow_id: str
+    message_id: str
+    position: int | None = None
+
+
+class ChatAccepted(BaseModel):
+    """A prompt is safe, in a session that may be new."""
+
+    workflow_id: str
+    message_id: str
+
+
+class ConversationAnswer(BaseModel):
+    """What is new in a session."""
+
+    workflow_id: str
+    conversation_update: ConversationUpdate
+
+
+class PageLinks(BaseModel):
+    """Where the neighbouring pages are; `older` is null on the oldest."""
+
+    older: str | None = None
+
+
+class FullConversation(ConversationState):
+    """A page of the whole transcript, oldest first."""
+
+    links: PageLinks
+
+
+class SessionLinks(BaseModel):
+    """Where else a session can be seen."""
+
+    conversation: str
+    temporal: str | None = None
+
+
+class SessionDescription(BaseModel):
+    """What a session is and does."""
+
+    workflow_id: str
+    title: str | None
+    user: str | None
+    model: str | None
+    status: SessionStatus
+    waiting_until: datetime | None = None
+    created_at: datetime | None
+    turn_count: int | None
+    queue_length: int | None = None
+    usage: Usage | None = None
+    links: SessionLinks
+
+
+class ListedSession(BaseModel):
+    """A session in a list, as Temporal's visibility knows it: a moment behind, and coarse."""
+
+    workflow_id: str
+    title: str | None
+    user: str | None
+    model: str | None
+    status: Literal["open", "awaiting_approval", "ended", "cancelled", "terminated"]
+    turn_count: int
+    started_at: datetime
+    closed_at: datetime | None
+
+
+class SessionList(BaseModel):
+    """A page of sessions, newest first. `next_cursor` is null on the last page."""
+
+    sessions: list[ListedSession]
+    next_cursor: str | None = None
+
+
+class Cancelling(BaseModel):
+    """Whether there was a turn to cancel."""
+
+    workflow_id: str
+    cancelling: bool
+
+
+class DeletionReceipt(BaseModel):
+    """What a deletion removes. `runs` counts the workflow executions of the session, `remaining` those not gone yet."""
+
+    workflow_id: str
+    status: Literal["deleting", "deleted"]
+    runs: int
+    remaining: int
+
+
+class Health(BaseModel):
+    """The process is up."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Readiness(BaseModel):
+    """Temporal is reachable and a worker is polling."""
+
+    status: Literal["ready"] = "ready"
+    temporal: str
+    workers: int

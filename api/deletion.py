@@ -1,0 +1,123 @@
+"""Deleting a session for good: every run of it, not only the last (API-1)."""
+
+import asyncio
+from datetime import timedelta
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import (
+    DeleteWorkflowExecutionRequest,
+    DescribeWorkflowExecutionRequest,
+    GetWorkflowExecutionHistoryRequest,
+)
+from temporalio.client import Client
+from temporalio.client import WorkflowExecutionStatus as Status
+from temporalio.service import RPCError, RPCStatusCode
+
+from api.bodies import DeletionReceipt
+from api.session_ids import workflow_id
+from api.sessions import Sessions
+from api.temporal_calls import CALL_SECONDS, call_temporal
+
+CHECK_SECONDS = 2.0
+GIVE_UP_SECONDS = 180.0
+RPC_TIMEOUT = timedelta(seconds=CALL_SECONDS)
+
+
+class Deletions:
+    """Deletions that this gateway has begun, and their receipts.
+
+    Temporal removes a closed run within about a minute of being told to. Asking again shows how far it is; after a
+    restart of the gateway it begins again where it stopped, since the newest run is told last.
+    """
+
+    def __init__(self, sessions: Sessions) -> None:
+        """Delete sessions of `sessions`."""
+        self._sessions = sessions
+        self._client: Client = sessions.client
+        self._runs: dict[str, list[str]] = {}
+        self._remaining: dict[str, list[str]] = {}
+        self._checks: set[asyncio.Task[None]] = set()
+
+    async def delete(self, session_id: str) -> DeletionReceipt:
+        """Begin to delete a session, or say how far it is."""
+        if session_id not in self._runs:
+            await self._begin(session_id)
+        remaining = len(self._remaining[session_id])
+        return DeletionReceipt(
+            workflow_id=session_id,
+            status="deleting" if remaining else "deleted",
+            runs=len(self._runs[session_id]),
+            remaining=remaining,
+        )
+
+    async def close(self) -> None:
+        """Stop looking how far the deletions are; Temporal goes on with them."""
+        for check in self._checks:
+            check.cancel()
+        await asyncio.gather(*self._checks, return_exceptions=True)
+
+    async def _begin(self, session_id: str) -> None:
+        description = await self._sessions.describe(session_id)
+        if description.status == Status.RUNNING:
+            await self._terminate(session_id)
+        runs = await self._runs_back_from(session_id, description.run_id)
+        for run_id in runs:
+            await self._delete_run(session_id, run_id)
+        self._runs[session_id], self._remaining[session_id] = runs, list(runs)
+        self._sessions.forget(session_id)
+        check = asyncio.create_task(self._watch(session_id))
+        self._checks.add(check)
+        check.add_done_callback(self._checks.discard)
+
+    async def _terminate(self, session_id: str) -> None:
+        handle = self._client.get_workflow_handle(workflow_id(session_id))
+        await call_temporal(handle.terminate("deleted by request", rpc_timeout=RPC_TIMEOUT), session_id)
+
+    async def _runs_back_from(self, session_id: str, newest: str) -> list[str]:
+        """Return the ids of all runs of the chain, oldest first."""
+        runs, run_id = [newest], newest
+        while run_id:
+            run_id = await self._run_before(session_id, run_id)
+            if run_id:
+                runs.insert(0, run_id)
+        return runs
+
+    async def _run_before(self, session_id: str, run_id: str) -> str:
+        request = GetWorkflowExecutionHistoryRequest(
+            namespace=self._client.namespace, execution=_run(session_id, run_id), maximum_page_size=1
+        )
+        try:
+            history = await self._client.workflow_service.get_workflow_execution_history(request, timeout=RPC_TIMEOUT)
+        except RPCError as error:
+            if error.status == RPCStatusCode.NOT_FOUND:
+                return ""  # an earlier deletion got this far
+            raise
+        return history.history.events[0].workflow_execution_started_event_attributes.continued_execution_run_id
+
+    async def _delete_run(self, session_id: str, run_id: str) -> None:
+        request = DeleteWorkflowExecutionRequest(
+            namespace=self._client.namespace, workflow_execution=_run(session_id, run_id)
+        )
+        deleting = self._client.workflow_service.delete_workflow_execution(request, timeout=RPC_TIMEOUT)
+        await call_temporal(deleting, session_id)
+
+    async def _watch(self, session_id: str) -> None:
+        async with asyncio.timeout(GIVE_UP_SECONDS):
+            while self._remaining[session_id]:
+                await asyncio.sleep(CHECK_SECONDS)
+                left = [run for run in self._remaining[session_id] if await self._exists(session_id, run)]
+                self._remaining[session_id] = left
+
+    async def _exists(self, session_id: str, run_id: str) -> bool:
+        request = DescribeWorkflowExecutionRequest(
+            namespace=self._client.namespace, execution=_run(session_id, run_id)
+        )
+        try:
+            await self._client.workflow_service.describe_workflow_execution(request, timeout=RPC_TIMEOUT)
+        except RPCError as error:
+            return error.status != RPCStatusCode.NOT_FOUND
+        return True
+
+
+def _run(session_id: str, run_id: str) -> WorkflowExecution:
+    return WorkflowExecution(workflow_id=workflow_id(session_id), run_id=run_id)

@@ -1,0 +1,51 @@
+"""What routes are given: the verbs of sessions, and checks that hold for all of them."""
+
+from typing import Annotated
+
+from fastapi import Depends, Path, Request
+from fastapi.dependencies.utils import get_flat_params
+from fastapi.params import Query
+from fastapi.routing import APIRoute
+
+from api import problems
+from api.deletion import Deletions
+from api.sessions import Sessions
+from models.ids import ID_PATTERN
+from models.settings import Settings
+
+
+def get_sessions(request: Request) -> Sessions:
+    """Return the verbs of sessions."""
+    sessions: Sessions = request.app.state.sessions
+    return sessions
+
+
+def get_deletions(request: Request) -> Deletions:
+    """Return the deletions in progress."""
+    deletions: Deletions = request.app.state.deletions
+    return deletions
+
+
+def get_settings(request: Request) -> Settings:
+    """Return the gateway's settings."""
+    settings: Settings = request.app.state.settings
+    return settings
+
+
+def refuse_unknown_parameters(request: Request) -> None:
+    """Refuse a query parameter the route does not know: an option is never ignored (API-2)."""
+    route = request.scope.get("route")
+    if not isinstance(route, APIRoute):
+        return
+    known = {field.alias for field in get_flat_params(route.dependant) if isinstance(field.field_info, Query)}
+    for name in request.query_params:
+        if name not in known:
+            allowed = ", ".join(sorted(known)) or "none"
+            raise problems.invalid(ascii(name)[1:61].rstrip("'"), f"is no parameter of this route; allowed: {allowed}")
+
+
+SessionsDep = Annotated[Sessions, Depends(get_sessions)]
+DeletionsDep = Annotated[Deletions, Depends(get_deletions)]
+SettingsDep = Annotated[Settings, Depends(get_settings)]
+SessionId = Annotated[str, Path(alias="id", pattern=ID_PATTERN, description="The session's id.")]
+MessageId = Annotated[str, Path(pattern=ID_PATTERN, description="The prompt's id.")]

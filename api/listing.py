@@ -1,0 +1,116 @@
+"""Listing sessions from Temporal's visibility store (API-1).
+
+Values that reach a visibility filter are checked against a pattern first: quoting is no protection there (API-4).
+"""
+
+import base64
+import binascii
+from datetime import timedelta
+from typing import Any, Literal
+
+from temporalio.client import Client, WorkflowExecution
+from temporalio.client import WorkflowExecutionStatus as Status
+
+from api import problems
+from api.bodies import ListedSession, SessionList
+from api.temporal_calls import CALL_SECONDS, call_temporal
+from workflows import search_attributes
+
+PAGE = 50
+MOST_SCANNED = 500
+"""How many sessions one request looks through for a search text, before it gives a cursor to go on from."""
+
+ListedStatus = Literal["open", "awaiting_approval", "ended", "cancelled", "terminated"]
+
+_CLOSED: dict[Status, ListedStatus] = {
+    Status.COMPLETED: "ended",
+    Status.CANCELED: "cancelled",
+    Status.FAILED: "terminated",
+    Status.TERMINATED: "terminated",
+    Status.TIMED_OUT: "terminated",
+}
+
+_STATUS_FILTERS: dict[ListedStatus, str] = {
+    "open": "ExecutionStatus = 'Running'",
+    "awaiting_approval": "ExecutionStatus = 'Running' AND AgentSessionStatus = 'awaiting_approval'",
+    "ended": "ExecutionStatus = 'Completed'",
+    "cancelled": "ExecutionStatus = 'Canceled'",
+    "terminated": "ExecutionStatus IN ('Terminated', 'Failed', 'TimedOut')",
+}
+
+
+async def list_sessions(
+    client: Client,
+    *,
+    status: ListedStatus | None = None,
+    user: str | None = None,
+    text: str | None = None,
+    cursor: str | None = None,
+) -> SessionList:
+    """Return a page of sessions, open ones first, newest first; `text` is looked for in titles and ids.
+
+    `user` must match `models.session.USER_PATTERN`.
+    """
+    pages = client.list_workflows(
+        _filter(status, user),
+        page_size=PAGE,
+        next_page_token=_token(cursor),
+        rpc_timeout=timedelta(seconds=CALL_SECONDS),
+    )
+    found: list[ListedSession] = []
+    scanned = 0
+    while True:
+        await call_temporal(pages.fetch_next_page(), "")
+        page = pages.current_page or []
+        scanned += len(page)
+        for execution in page:
+            session = await _listed(execution)
+            if _matches(session, text):
+                found.append(session)
+        if not pages.next_page_token or len(found) >= PAGE or text is None or scanned >= MOST_SCANNED:
+            return SessionList(sessions=found, next_cursor=_cursor(pages.next_page_token))
+
+
+def _filter(status: ListedStatus | None, user: str | None) -> str:
+    conditions = ["WorkflowType = 'AgenticAIWorkflow'", "ExecutionStatus != 'ContinuedAsNew'"]
+    if status:
+        conditions.append(_STATUS_FILTERS[status])
+    if user:
+        conditions.append(f"AgentUser = '{user}'")
+    return " AND ".join(conditions)
+
+
+async def _listed(execution: WorkflowExecution) -> ListedSession:
+    attributes = execution.typed_search_attributes
+    memo: dict[str, Any] = dict(await execution.memo())
+    status = _CLOSED.get(execution.status) if execution.status else None
+    waits = attributes.get(search_attributes.SESSION_STATUS) == "awaiting_approval"
+    return ListedSession(
+        workflow_id=execution.id,
+        title=memo.get("title"),
+        user=attributes.get(search_attributes.USER),
+        model=attributes.get(search_attributes.MODEL),
+        status=status or ("awaiting_approval" if waits else "open"),
+        turn_count=attributes.get(search_attributes.TURNS) or 0,
+        started_at=execution.start_time,
+        closed_at=execution.close_time,
+    )
+
+
+def _matches(session: ListedSession, text: str | None) -> bool:
+    if text is None:
+        return True
+    return text.casefold() in f"{session.title or ''}\n{session.workflow_id}".casefold()
+
+
+def _cursor(token: bytes | None) -> str | None:
+    return base64.urlsafe_b64encode(token).decode() if token else None
+
+
+def _token(cursor: str | None) -> bytes | None:
+    if cursor is None:
+        return None
+    try:
+        return base64.b64decode(cursor, altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise problems.invalid("cursor", "is not a cursor of this list") from error

@@ -1,0 +1,208 @@
+"""Every error answer of the gateway: RFC 9457 `application/problem+json` with a stable `type` (API-2).
+
+    404 unknown-session, unknown-turn, unknown-prompt, not-found
+    409 session-exists, session-ended, state-full, not-waiting
+    413 too-large               422 invalid            429 queue-full, rate-limited
+    503 temporal-unreachable    504 no-worker, session-stuck
+
+Nothing internal and nothing a caller sent is repeated in them, but for ids and field names.
+"""
+
+from http import HTTPStatus
+from typing import Any, Literal
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+
+from models.errors import RefusalReason, Refused
+
+ProblemName = Literal[
+    "unknown-session",
+    "unknown-prompt",
+    "unknown-turn",
+    "not-found",
+    "session-exists",
+    "session-ended",
+    "state-full",
+    "not-waiting",
+    "not-running",
+    "too-large",
+    "invalid",
+    "queue-full",
+    "rate-limited",
+    "temporal-unreachable",
+    "no-worker",
+    "session-stuck",
+    "internal",
+]
+
+
+class FieldError(BaseModel):
+    """A field that is wrong, by its path, and what is allowed."""
+
+    field: str
+    reason: str
+
+
+class Problem(BaseModel):
+    """An error answer (RFC 9457). `type` is stable; `errors` names every field of an invalid request."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: list[FieldError] | None = None
+
+
+class ProblemError(Exception):
+    """Ends a request with a problem."""
+
+    def __init__(
+        self,
+        status: int,
+        name: ProblemName,
+        detail: str,
+        *,
+        errors: list[FieldError] | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        """Answer with `status`; `detail` is a sentence for people, `retry_after` is in seconds."""
+        super().__init__(detail)
+        self.problem = Problem(
+            type=f"urn:turnkeeper:problem:{name}",
+            title=name.replace("-", " ").capitalize(),
+            status=status,
+            detail=detail,
+            errors=errors,
+        )
+        self.headers = {"Retry-After": str(retry_after)} if retry_after else {}
+
+
+def unknown_session(session_id: str) -> ProblemError:
+    """404: never existed, was deleted, or is someone else's."""
+    return ProblemError(404, "unknown-session", f"There is no session {session_id!r}.")
+
+
+def session_ended(session_id: str) -> ProblemError:
+    """409: it is closed; it can still be read."""
+    return ProblemError(409, "session-ended", f"Session {session_id!r} has ended; it takes nothing more.")
+
+
+def temporal_unreachable() -> ProblemError:
+    """503: nothing can be said about any session."""
+    return ProblemError(
+        503, "temporal-unreachable", "Temporal can't be reached. Nothing was changed that was not confirmed; try again.",
+        retry_after=2,
+    )
+
+
+def no_worker(session_id: str) -> ProblemError:
+    """504: the session exists, and nobody answers for it."""
+    return ProblemError(
+        504,
+        "no-worker",
+        f"No worker answered for session {session_id!r}. What it has accepted is safe and goes on when one is back.",
+        retry_after=2,
+    )
+
+
+def session_stuck(session_id: str) -> ProblemError:
+    """504: its workflow task keeps failing; a bug of ours, mended by a deploy."""
+    return ProblemError(
+        504,
+        "session-stuck",
+        f"Session {session_id!r} is stuck: its workflow task keeps failing. Nothing is lost; it goes on after a fix.",
+        retry_after=30,
+    )
+
+
+REFUSALS: dict[RefusalReason, tuple[int, ProblemName]] = {
+    "invalid": (422, "invalid"),
+    "blank": (422, "invalid"),
+    "too_long": (422, "invalid"),
+    "queue_full": (429, "queue-full"),
+    "state_full": (409, "state-full"),
+    "ending": (409, "session-ended"),
+    "unknown_prompt": (404, "unknown-prompt"),
+    "not_waiting": (409, "not-waiting"),
+    "not_open": (409, "not-running"),
+}
+
+
+def refused(reason: RefusalReason, message: str, *, field: str | None = None) -> ProblemError:
+    """Say over HTTP what the session refused, and why."""
+    status, name = REFUSALS[reason]
+    errors = [FieldError(field=field, reason=message)] if field and status == 422 else None
+    return ProblemError(status, name, message, errors=errors, retry_after=5 if status == 429 else None)
+
+
+def invalid(field: str, reason: str) -> ProblemError:
+    """422: one field is wrong."""
+    return ProblemError(422, "invalid", f"{field}: {reason}", errors=[FieldError(field=field, reason=reason)])
+
+
+def install(app: FastAPI) -> None:
+    """Let every error of `app` be answered as a problem."""
+    app.add_exception_handler(ProblemError, _on_problem)
+    app.add_exception_handler(Refused, _on_refused)
+    app.add_exception_handler(RequestValidationError, _on_invalid_request)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(404, _on_http_error)
+    app.add_exception_handler(405, _on_http_error)
+    app.add_exception_handler(Exception, _on_bug)
+
+
+def answer(problem: Problem, headers: dict[str, str] | None = None) -> JSONResponse:
+    """Render a problem."""
+    return JSONResponse(
+        problem.model_dump(exclude_none=True),
+        status_code=problem.status,
+        headers={"Cache-Control": "no-store", **(headers or {})},
+        media_type="application/problem+json",
+    )
+
+
+async def _on_problem(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ProblemError)  # noqa: S101  # Starlette types handlers by `Exception`
+    return answer(error.problem, error.headers)
+
+
+async def _on_refused(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Refused)  # noqa: S101  # as above
+    return await _on_problem(request, refused(error.reason, error.message, field=error.field))
+
+
+async def _on_invalid_request(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)  # noqa: S101  # as above
+    errors = [FieldError(field=_field(found), reason=str(found["msg"])) for found in error.errors()[:20]]
+    detail = "; ".join(f"{found.field}: {found.reason}" for found in errors)
+    return await _on_problem(request, ProblemError(422, "invalid", detail, errors=errors))
+
+
+def _field(found: dict[str, Any]) -> str:
+    parts = [str(part) for part in found["loc"] if part not in ("body", "query", "path", "header")]
+    # A caller's own key may be nothing a JSON answer could hold.
+    return ".".join(part.encode("ascii", "backslashreplace").decode()[:60] for part in parts) or "body"
+
+
+async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
+    status = getattr(error, "status_code", 500)
+    if status == 400:  # FastAPI's answer to a body it can't parse at all
+        return await _on_problem(request, invalid("body", "is not valid JSON"))
+    if status == 413:
+        return answer(too_large().problem)
+    name: ProblemName = "not-found" if status in (404, 405) else "invalid"
+    detail = f"{request.method} {request.url.path}: {HTTPStatus(status).phrase.lower()}."
+    headers = getattr(error, "headers", None) or {}
+    return answer(ProblemError(status, name, detail).problem, dict(headers))
+
+
+def too_large() -> ProblemError:
+    """413: the body is over the route's limit; it was not read to its end."""
+    return ProblemError(413, "too-large", "The request's body is over 1 MiB.")
+
+
+async def _on_bug(request: Request, error: Exception) -> JSONResponse:
+    return answer(ProblemError(500, "internal", "An internal error. It is in the gateway's log.").problem)

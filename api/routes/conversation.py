@@ -1,0 +1,144 @@
+"""Prompts in, the conversation out."""
+
+from typing import Annotated, Any
+from uuid import uuid4
+
+from fastapi import APIRouter, Header, Query, Response
+from fastapi.responses import JSONResponse
+
+from api import problems
+from api.bodies import (
+    Chat,
+    ChatAccepted,
+    ConversationAnswer,
+    FullConversation,
+    PageLinks,
+    PromptAccepted,
+    SendPrompt,
+)
+from api.dependencies import MessageId, SessionId, SessionsDep, SettingsDep
+from api.routes.sessions import default_input
+from api.sessions import new_prompt
+from models.conversation import ConversationMessage, ConversationState
+from models.ids import ID_PATTERN
+from models.limits import Limits
+from models.prompts import PromptSignal, QueueView, check_text
+from models.session import StateRequest, UpdatesRequest
+
+router = APIRouter(tags=["conversation"])
+
+Wait = Annotated[float | None, Query(ge=0, le=60, allow_inf_nan=False, description="Seconds to wait at most.")]
+
+
+@router.post(
+    "/workflow/{id}/prompt",
+    status_code=202,
+    operation_id="send_prompt",
+    responses={200: {"model": ConversationMessage, "description": "With `wait`: the finished turn."}},
+    response_model=PromptAccepted,
+)
+async def send_prompt(
+    sessions: SessionsDep,
+    settings: SettingsDep,
+    session_id: SessionId,
+    body: SendPrompt,
+    wait: Wait = None,
+    start: Annotated[bool, Query(description="Start the session if it does not exist.")] = False,
+    idempotency_key: Annotated[str | None, Header(pattern=ID_PATTERN)] = None,
+) -> Any:
+    """Send a prompt; it is safe once this answers 202, whether or not a worker runs."""
+    prompt = _prompt_of(body, idempotency_key)
+    if start:
+        await sessions.start_or_prompt(session_id, default_input(settings, session_id), prompt)
+    else:
+        await sessions.prompt(session_id, prompt)
+    message_id = prompt.id or ""
+    if wait:
+        turn = await sessions.finished_turn(session_id, message_id, seconds=wait)
+        if turn:
+            return JSONResponse(turn.model_dump(mode="json"))
+    receipt = await sessions.receipt(session_id, message_id)
+    return PromptAccepted(workflow_id=session_id, message_id=message_id, position=receipt.position)
+
+
+@router.post("/chat", status_code=202, operation_id="chat")
+async def chat(sessions: SessionsDep, settings: SettingsDep, body: Chat) -> ChatAccepted:
+    """Start a session or continue one, in one call."""
+    session_id = body.workflow_id or str(uuid4())
+    prompt = _prompt_of(SendPrompt(message=body.message), None)
+    await sessions.start_or_prompt(session_id, default_input(settings, session_id, user=body.user_name), prompt)
+    receipt = await sessions.receipt(session_id, prompt.id or "")
+    return ChatAccepted(workflow_id=session_id, message_id=receipt.message_id)
+
+
+@router.get(
+    "/workflow/{id}/conversation",
+    operation_id="get_conversation",
+    response_model=ConversationAnswer,
+    responses={304: {"description": "Nothing has changed since `If-None-Match`."}},
+)
+async def get_conversation(
+    sessions: SessionsDep,
+    session_id: SessionId,
+    response: Response,
+    last_seen_message_id: Annotated[str | None, Query(max_length=200, description="From the last answer.")] = None,
+    since_revision: Annotated[int | None, Query(ge=0, le=2**53, description="`revision` of the last answer.")] = None,
+    limit: Annotated[int | None, Query(ge=1, le=10_000, description="Most new messages.")] = None,
+    wait: Wait = None,
+    if_none_match: Annotated[str | None, Header(max_length=2_000)] = None,
+) -> Any:
+    """Return what is new since the last answer; with `wait`, as soon as there is something."""
+    request = UpdatesRequest(
+        last_seen_message_id=last_seen_message_id or None, since_revision=since_revision, limit=limit
+    )
+    update = await (
+        sessions.awaited_updates(session_id, request, seconds=wait) if wait else sessions.updates(session_id, request)
+    )
+    etag = f'"{await sessions.first_run_id(session_id)}-{update.revision}"'
+    if if_none_match and _matches(etag, if_none_match):
+        return Response(status_code=304, headers={"ETag": etag})
+    response.headers["ETag"] = etag
+    return ConversationAnswer(workflow_id=session_id, conversation_update=update)
+
+
+@router.get("/workflow/{id}/conversation/full", operation_id="get_full_conversation")
+async def get_full_conversation(
+    sessions: SessionsDep,
+    session_id: SessionId,
+    before: Annotated[str | None, Query(pattern=ID_PATTERN, description="Only turns before this one.")] = None,
+    limit: Annotated[int | None, Query(ge=1, le=10_000, description="Most turns a page.")] = None,
+) -> FullConversation:
+    """Return the transcript, oldest first: the newest page, or the one before `before`; about 1 MB at most."""
+    state = await sessions.state(session_id, StateRequest(before=before, limit=limit))
+    return FullConversation(**dict(state), links=PageLinks(older=_older(session_id, state, limit)))
+
+
+@router.get("/workflow/{id}/queue", operation_id="get_queue")
+async def get_queue(sessions: SessionsDep, session_id: SessionId) -> QueueView:
+    """Return the waiting prompts with their positions, and the last 200 fates."""
+    return await sessions.queue(session_id)
+
+
+@router.delete("/workflow/{id}/queue/{message_id}", status_code=204, operation_id="withdraw_prompt")
+async def withdraw_prompt(sessions: SessionsDep, session_id: SessionId, message_id: MessageId) -> None:
+    """Take a waiting prompt back; 409 if it has started, 404 if it is not known."""
+    await sessions.withdraw(session_id, message_id)
+
+
+def _prompt_of(body: SendPrompt, idempotency_key: str | None) -> PromptSignal:
+    if body.id and idempotency_key and body.id != idempotency_key:
+        raise problems.invalid("id", "differs from the Idempotency-Key header; send one of them")
+    check_text(body.message, limits=Limits(), field="message")
+    return new_prompt(body.message, message_id=body.id or idempotency_key, mode=body.mode)
+
+
+def _matches(etag: str, if_none_match: str) -> bool:
+    candidates = [candidate.strip().removeprefix("W/") for candidate in if_none_match.split(",")]
+    return etag in candidates or "*" in candidates
+
+
+def _older(session_id: str, state: ConversationState, limit: int | None) -> str | None:
+    if not state.has_more or not state.messages:
+        return None
+    page = f"&limit={limit}" if limit else ""
+    return f"/workflow/{session_id}/conversation/full?before={state.messages[0].id}{page}"

@@ -1,0 +1,169 @@
+"""Starting, listing, describing, configuring, stopping and deleting sessions."""
+
+from typing import Annotated, Any
+from uuid import uuid4
+
+from fastapi import APIRouter, Query, Response
+from temporalio.client import WorkflowExecutionDescription
+
+from api import problems
+from api.bodies import (
+    Cancel,
+    Cancelling,
+    DeletionReceipt,
+    SessionDescription,
+    SessionLinks,
+    SessionList,
+    SessionStarted,
+    StartSession,
+)
+from api.dependencies import DeletionsDep, SessionId, SessionsDep, SettingsDep
+from api.listing import ListedStatus, list_sessions
+from api.session_ids import workflow_id
+from api.sessions import new_prompt
+from api.temporal_calls import STUCK_ATTEMPTS
+from models.conversation import ConversationState
+from models.prompts import check_text
+from models.session import USER_PATTERN, CancelTurn, Configure, EndSession, SessionInput, StateRequest, configured
+from models.settings import Settings
+
+router = APIRouter(tags=["sessions"])
+
+
+@router.post("/workflow", status_code=201, operation_id="start_session")
+async def start_session(
+    sessions: SessionsDep, settings: SettingsDep, response: Response, body: StartSession | None = None
+) -> SessionStarted:
+    """Start a session; 409 if its id was ever used."""
+    wanted = body or StartSession()
+    session_id = wanted.id or str(uuid4())
+    start = _input_of(wanted, settings, session_id)
+    message_id = None
+    if wanted.prompt is not None:
+        check_text(wanted.prompt, limits=start.limits, field="prompt")
+        first = new_prompt(wanted.prompt, message_id=None, mode="enqueue")
+        start, message_id = start.model_copy(update={"first_prompt": first}), first.id
+    await sessions.start(session_id, start)
+    response.headers["Location"] = f"/workflow/{session_id}"
+    return SessionStarted(workflow_id=session_id, message_id=message_id)
+
+
+@router.get("/workflow", operation_id="list_sessions")
+async def get_sessions_list(
+    sessions: SessionsDep,
+    status: Annotated[ListedStatus | None, Query(description="Only sessions with this status.")] = None,
+    user: Annotated[str | None, Query(pattern=USER_PATTERN, description="Only this user's sessions.")] = None,
+    q: Annotated[str | None, Query(min_length=1, max_length=200, description="Text in the title or the id.")] = None,
+    cursor: Annotated[str | None, Query(max_length=4_000, description="`next_cursor` of the page before.")] = None,
+) -> SessionList:
+    """List sessions, open ones first, newest first."""
+    return await list_sessions(sessions.client, status=status, user=user, text=q, cursor=cursor)
+
+
+@router.get("/workflow/{id}", operation_id="describe_session")
+async def describe_session(sessions: SessionsDep, settings: SettingsDep, session_id: SessionId) -> SessionDescription:
+    """Say what a session is and does; one whose workflow task keeps failing is `stuck`."""
+    description = await sessions.describe(session_id)
+    if description.raw_description.pending_workflow_task.attempt >= STUCK_ATTEMPTS:
+        return await _stuck(description, settings, session_id)
+    state = await sessions.state(session_id, StateRequest(limit=0))
+    return _described(state, settings, session_id)
+
+
+@router.patch("/workflow/{id}", status_code=202, operation_id="configure_session")
+async def configure_session(sessions: SessionsDep, session_id: SessionId, body: Configure) -> SessionStarted:
+    """Change the session from its next turn on; `limits` and `history` change only the fields given."""
+    await sessions.configure(session_id, body)
+    return SessionStarted(workflow_id=session_id)
+
+
+@router.post("/workflow/{id}/cancel", status_code=202, operation_id="cancel_turn")
+async def cancel_turn(sessions: SessionsDep, session_id: SessionId, body: Cancel | None = None) -> Cancelling:
+    """Stop a turn. Naming the turn keeps a late stop from hitting the next one."""
+    wanted = body or Cancel()
+    turn_id = wanted.message_id or (await sessions.state(session_id, StateRequest(limit=0))).current_message_id
+    if turn_id is None:
+        raise problems.ProblemError(409, "not-running", "No turn is running.")
+    receipt = await sessions.cancel_turn(session_id, CancelTurn(message_id=turn_id, reason=wanted.reason))
+    return Cancelling(workflow_id=session_id, cancelling=receipt.cancelling)
+
+
+@router.post("/workflow/{id}/end", status_code=202, operation_id="end_session")
+async def end_session(sessions: SessionsDep, session_id: SessionId, body: EndSession | None = None) -> SessionStarted:
+    """End the session after its queue, or without it."""
+    await sessions.end(session_id, body or EndSession())
+    return SessionStarted(workflow_id=session_id)
+
+
+@router.delete("/workflow/{id}", status_code=202, operation_id="delete_session")
+async def delete_session(deletions: DeletionsDep, session_id: SessionId, response: Response) -> DeletionReceipt:
+    """Terminate the session and delete all its runs; ask again for the receipt (200 once all is gone)."""
+    receipt = await deletions.delete(session_id)
+    if receipt.status == "deleted":
+        response.status_code = 200
+    return receipt
+
+
+def _input_of(wanted: StartSession, settings: Settings, session_id: str) -> SessionInput:
+    base = default_input(settings, session_id)
+    change = Configure(
+        title=wanted.title,
+        model=wanted.model,
+        limits=wanted.limits,
+        history=wanted.history,
+        tool_policy=wanted.tool_policy,
+    )
+    given: dict[str, Any] = {"user": wanted.user, "workspace": wanted.workspace}
+    if wanted.system_prompt is not None:
+        given["system_prompt"] = wanted.system_prompt
+    return configured(base, change).model_copy(update=given)
+
+
+def default_input(settings: Settings, session_id: str, *, user: str | None = None) -> SessionInput:
+    """Return what a session is started with where nothing else is said: the settings, frozen into its history."""
+    return SessionInput(
+        user=user,
+        model=settings.model,
+        system_prompt=settings.system_prompt,
+        limits=settings.limits,
+        history=settings.history,
+        chat_url=f"{settings.public_url}/workflow/{session_id}/conversation/full",
+    )
+
+
+def _described(state: ConversationState, settings: Settings, session_id: str) -> SessionDescription:
+    session = state.session
+    return SessionDescription(
+        workflow_id=session_id,
+        title=session.title,
+        user=session.user,
+        model=session.model,
+        status=state.status,
+        waiting_until=state.waiting_until,
+        created_at=session.created_at,
+        turn_count=session.turn_count,
+        queue_length=state.queue_length,
+        usage=session.usage,
+        links=_links(settings, session_id),
+    )
+
+
+async def _stuck(
+    description: WorkflowExecutionDescription, settings: Settings, session_id: str
+) -> SessionDescription:
+    memo = await description.memo()
+    return SessionDescription(
+        workflow_id=session_id,
+        title=memo.get("title"),
+        user=memo.get("user"),
+        model=None,
+        status="stuck",
+        created_at=description.start_time,
+        turn_count=None,
+        links=_links(settings, session_id),
+    )
+
+
+def _links(settings: Settings, session_id: str) -> SessionLinks:
+    temporal = f"{settings.temporal_ui_url}/namespaces/default/workflows/{workflow_id(session_id)}"
+    return SessionLinks(conversation=f"/workflow/{session_id}/conversation", temporal=temporal)

@@ -1,0 +1,337 @@
+"""The verbs of a session, spoken to Temporal: the gateway translates and never decides.
+
+A prompt is a signal, so it is safe from the moment Temporal has it, whether or not a worker runs. What the session
+makes of it is read afterwards, with a bound: the receipt says where it stands as soon as a worker can say (SES-6).
+"""
+
+import asyncio
+import json
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar, cast
+from uuid import uuid4
+
+from pydantic import BaseModel
+from temporalio.client import Client, WorkflowExecutionDescription, WorkflowHandle, WorkflowQueryRejectedError
+from temporalio.client import WorkflowExecutionStatus as Status
+from temporalio.common import (
+    QueryRejectCondition,
+    SearchAttributePair,
+    TypedSearchAttributes,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
+from temporalio.exceptions import WorkflowAlreadyStartedError
+
+from api import problems
+from api.problems import ProblemError
+from api.reads import SingleFlight
+from api.session_ids import workflow_id
+from api.temporal_calls import CALL_SECONDS, call_temporal, call_worker
+from api.watch import Watches
+from models.conversation import ConversationMessage, ConversationState, ConversationUpdate, SessionStatus
+from models.prompts import Fate, PromptSignal, QueueView
+from models.session import (
+    CancelReceipt,
+    CancelTurn,
+    Configure,
+    EndSession,
+    QueueRequest,
+    SessionInput,
+    StateRequest,
+    UpdatesRequest,
+    WithdrawPrompt,
+)
+from models.settings import Settings
+from workflows import search_attributes
+from workflows.agentic_ai_workflow import AgenticAIWorkflow
+
+RECEIPT_SECONDS = 0.7
+"""How long an accepted prompt waits for a worker to say where it stands; after that its position is null."""
+
+KNOWN_SESSIONS = 10_000
+
+ReadModel = TypeVar("ReadModel", bound=BaseModel)
+
+_CLOSED: dict[Status, SessionStatus] = {
+    Status.COMPLETED: "ended",
+    Status.CANCELED: "cancelled",
+    Status.FAILED: "terminated",
+    Status.TERMINATED: "terminated",
+    Status.TIMED_OUT: "terminated",
+}
+
+
+@dataclass(frozen=True)
+class Question:
+    """A query and its argument, as JSON: equal questions share one answer."""
+
+    query: str
+    argument: str
+
+
+@dataclass(frozen=True)
+class Told:
+    """An answer of a session. `closed` is set when the workflow no longer runs."""
+
+    result: Any
+    closed: Status | None
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """Where an accepted prompt stands: waiting at `position`, or with a `fate`; neither while no worker can say."""
+
+    message_id: str
+    position: int | None = None
+    fate: Fate | None = None
+
+
+class Sessions:
+    """All sessions, by their ids. Every method raises `ProblemError` for what can go wrong."""
+
+    def __init__(self, client: Client, settings: Settings) -> None:
+        """Speak to Temporal through `client`."""
+        self.client = client
+        self._settings = settings
+        self._flights: OrderedDict[str, SingleFlight[Question, Told]] = OrderedDict()
+        self._first_run_ids: OrderedDict[str, str] = OrderedDict()
+        self.watches = Watches(client)
+
+    # ---- starting
+
+    async def start(self, session_id: str, start: SessionInput) -> None:
+        """Start a session under an id that was never used. Raises 409 if it was."""
+        starting = self.client.start_workflow(
+            AgenticAIWorkflow.run,
+            start,
+            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+            **self._start_options(session_id, start),
+        )
+        try:
+            await call_temporal(starting, session_id)
+        except WorkflowAlreadyStartedError as error:
+            raise ProblemError(409, "session-exists", f"The id {session_id!r} was used before; choose another.") from error
+
+    async def start_or_prompt(self, session_id: str, start: SessionInput, prompt: PromptSignal) -> None:
+        """Signal the session, starting it in the same breath if it doesn't exist; a closed one stays closed."""
+        starting = self.client.start_workflow(
+            AgenticAIWorkflow.run,
+            start,
+            start_signal="prompt",
+            start_signal_args=[prompt],
+            **self._start_options(session_id, start),
+        )
+        try:
+            await call_temporal(starting, session_id)
+        except WorkflowAlreadyStartedError as error:
+            raise problems.session_ended(session_id) from error
+
+    def _start_options(self, session_id: str, start: SessionInput) -> dict[str, Any]:
+        attributes = [
+            SearchAttributePair(search_attributes.SESSION_STATUS, "open"),
+            SearchAttributePair(search_attributes.MODEL, start.model),
+            SearchAttributePair(search_attributes.TURNS, 0),
+        ]
+        if start.user:
+            attributes.append(SearchAttributePair(search_attributes.USER, start.user))
+        return {
+            "id": workflow_id(session_id),
+            "task_queue": self._settings.task_queue,
+            "id_reuse_policy": WorkflowIDReusePolicy.REJECT_DUPLICATE,
+            "task_timeout": timedelta(seconds=self._settings.task_timeout),
+            "static_summary": start.title,
+            "memo": {key: value for key, value in {"title": start.title, "user": start.user}.items() if value},
+            "search_attributes": TypedSearchAttributes(attributes),
+            "rpc_timeout": timedelta(seconds=CALL_SECONDS),
+        }
+
+    # ---- prompts
+
+    async def prompt(self, session_id: str, prompt: PromptSignal) -> None:
+        """Hand a prompt to Temporal; from here it survives any crash."""
+        signalling = self._handle(session_id).signal("prompt", prompt, rpc_timeout=timedelta(seconds=CALL_SECONDS))
+        await call_temporal(signalling, session_id)
+
+    async def receipt(self, session_id: str, message_id: str) -> Receipt:
+        """Say where a prompt stands, as far as a worker can say now. Raises what the session refused it with."""
+        try:
+            async with asyncio.timeout(RECEIPT_SECONDS):
+                queue = await self.queue(session_id, message_id)
+        except (TimeoutError, ProblemError):
+            return Receipt(message_id)  # it is safe; only its place is not known yet
+        if queue.waiting:
+            return Receipt(message_id, position=queue.waiting[0].position)
+        fate = queue.fates[0] if queue.fates else None
+        if fate and fate.fate == "rejected" and fate.refusal:
+            raise problems.refused(fate.refusal, fate.reason or "The prompt was rejected.", field="message")
+        return Receipt(message_id, position=0, fate=fate)
+
+    async def finished_turn(self, session_id: str, message_id: str, *, seconds: float) -> ConversationMessage | None:
+        """Wait at most `seconds` for the turn of a prompt to end; `None` if it is still going, or never came."""
+        until = asyncio.get_running_loop().time() + seconds
+        async with self.watches.watching(workflow_id(session_id)) as watch:
+            while True:
+                changes = watch.changes
+                receipt = await self.receipt(session_id, message_id)
+                turn = await self._turn_of(session_id, receipt)
+                if turn and turn.is_complete:
+                    return turn
+                gone = receipt.fate is not None and receipt.fate.turn_id is None
+                if gone or not await watch.beyond(changes, until=until):
+                    return None
+
+    async def _turn_of(self, session_id: str, receipt: Receipt) -> ConversationMessage | None:
+        if receipt.position != 0:
+            return None
+        turn_id = (receipt.fate and receipt.fate.turn_id) or receipt.message_id
+        update = await self.updates(session_id, UpdatesRequest(last_seen_message_id=turn_id, limit=1))
+        return update.updated_messages[0] if update.updated_messages and not update.reset else None
+
+    # ---- reading
+
+    async def state(self, session_id: str, request: StateRequest) -> ConversationState:
+        """Return the newest complete picture, or an older page of it (SES-11)."""
+        told = await self._ask(session_id, "get_conversation_state", request)
+        return _with_final_status(cast(ConversationState, told.result), told.closed)
+
+    async def updates(self, session_id: str, request: UpdatesRequest) -> ConversationUpdate:
+        """Return what is new for a client (SES-12)."""
+        told = await self._ask(session_id, "get_conversation_updates", request)
+        return _with_final_status(cast(ConversationUpdate, told.result), told.closed)
+
+    async def awaited_updates(self, session_id: str, request: UpdatesRequest, *, seconds: float) -> ConversationUpdate:
+        """Return what is new as soon as there is something, or what there is after `seconds`."""
+        until = asyncio.get_running_loop().time() + seconds
+        async with self.watches.watching(workflow_id(session_id)) as watch:
+            while True:
+                changes = watch.changes
+                update = await self.updates(session_id, request)
+                if _is_news(update, request) or not await watch.beyond(changes, until=until):
+                    return update
+
+    async def queue(self, session_id: str, message_id: str | None = None) -> QueueView:
+        """Return what waits and what became of the rest (SES-6)."""
+        told = await self._ask(session_id, "get_queue", QueueRequest(message_id=message_id))
+        return cast(QueueView, told.result)
+
+    async def describe(self, session_id: str) -> WorkflowExecutionDescription:
+        """Return what Temporal knows of the session; needs no worker."""
+        handle = self._handle(session_id)
+        return await call_temporal(handle.describe(rpc_timeout=timedelta(seconds=CALL_SECONDS)), session_id)
+
+    async def first_run_id(self, session_id: str) -> str:
+        """Return the id of the session's first run: it tells this session from any other under the same id."""
+        known = self._first_run_ids.get(session_id)
+        if known is None:
+            description = await self.describe(session_id)
+            known = description.raw_description.workflow_execution_info.first_run_id or description.run_id
+            _remember(self._first_run_ids, session_id, known)
+        return known
+
+    def forget(self, session_id: str) -> None:
+        """Drop what is remembered of a deleted session."""
+        self._first_run_ids.pop(session_id, None)
+        self._flights.pop(session_id, None)
+
+    # ---- changing
+
+    async def withdraw(self, session_id: str, message_id: str) -> None:
+        """Take a waiting prompt back."""
+        await self._update(session_id, "withdraw_prompt", WithdrawPrompt(id=message_id))
+
+    async def cancel_turn(self, session_id: str, request: CancelTurn) -> CancelReceipt:
+        """Stop a running turn; no effect once it has ended."""
+        return await self._update(session_id, "cancel_turn", request, result_type=CancelReceipt)
+
+    async def configure(self, session_id: str, change: Configure) -> None:
+        """Change the session from its next turn on."""
+        await self._update(session_id, "configure", change)
+
+    async def end(self, session_id: str, request: EndSession) -> None:
+        """Ask the session to end; like a prompt it is safe while no worker runs."""
+        signalling = self._handle(session_id).signal("end_chat", request, rpc_timeout=timedelta(seconds=CALL_SECONDS))
+        await call_temporal(signalling, session_id)
+
+    async def _update(
+        self, session_id: str, name: str, argument: BaseModel, *, result_type: type[ReadModel] | None = None
+    ) -> Any:
+        updating = self._handle(session_id).execute_update(
+            name,
+            argument.model_dump(mode="json", exclude_none=True),
+            id=str(uuid4()),
+            result_type=result_type,
+            rpc_timeout=timedelta(seconds=CALL_SECONDS),
+        )
+        return await call_worker(self.client, updating, session_id, workflow_id(session_id))
+
+    # ---- asking
+
+    async def _ask(self, session_id: str, query: str, argument: BaseModel) -> Told:
+        flights = self._flights.get(session_id)
+        if flights is None:
+            flights = SingleFlight(lambda question: self._query(session_id, question))
+            _remember(self._flights, session_id, flights)
+        question = Question(query, argument.model_dump_json(exclude_none=True))
+        return await call_worker(self.client, flights.read(question), session_id, workflow_id(session_id))
+
+    async def _query(self, session_id: str, question: Question) -> Told:
+        """Ask the workflow; a closed one is asked again, knowing that it is."""
+        try:
+            return Told(await self._query_if(session_id, question, QueryRejectCondition.NOT_OPEN), closed=None)
+        except WorkflowQueryRejectedError as rejected:
+            result = await self._query_if(session_id, question, QueryRejectCondition.NONE)
+            return Told(result, closed=rejected.status)
+
+    async def _query_if(self, session_id: str, question: Question, condition: QueryRejectCondition) -> Any:
+        return await self._handle(session_id).query(
+            question.query,
+            json.loads(question.argument),
+            result_type=_RESULTS[question.query],
+            reject_condition=condition,
+            rpc_timeout=timedelta(seconds=CALL_SECONDS),
+        )
+
+    def _handle(self, session_id: str) -> WorkflowHandle[Any, Any]:
+        return self.client.get_workflow_handle(workflow_id(session_id))
+
+
+_RESULTS: dict[str, type[BaseModel]] = {
+    "get_conversation_state": ConversationState,
+    "get_conversation_updates": ConversationUpdate,
+    "get_queue": QueueView,
+}
+
+
+def new_prompt(text: str, *, message_id: str | None, mode: Any) -> PromptSignal:
+    """Make the signal of a prompt that reaches the gateway now."""
+    return PromptSignal(id=message_id or str(uuid4()), text=text, mode=mode, sent_at=datetime.now(UTC))
+
+
+def _is_news(update: ConversationUpdate, request: UpdatesRequest) -> bool:
+    if update.reset or update.status in ("ended", "cancelled", "terminated"):
+        return True
+    if request.since_revision is not None:
+        return update.revision > request.since_revision
+    return bool(update.new_messages or update.updated_messages)
+
+
+Picture = TypeVar("Picture", ConversationState, ConversationUpdate)
+
+
+def _with_final_status(picture: Picture, closed: Status | None) -> Picture:
+    """Say how a closed workflow ended: a terminated one could not say so itself."""
+    if closed is None:
+        return picture
+    final = {"status": _CLOSED.get(closed, "ended"), "is_processing": False, "current_message_id": None}
+    return picture.model_copy(update=final)
+
+
+Kept = TypeVar("Kept")
+
+
+def _remember(known: "OrderedDict[str, Kept]", session_id: str, value: Kept) -> None:
+    known[session_id] = value
+    while len(known) > KNOWN_SESSIONS:
+        known.popitem(last=False)

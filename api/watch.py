@@ -1,0 +1,144 @@
+"""Who is told that a session has changed, and how that is noticed (API-3).
+
+Theory of operation. A session changes only when a worker completes one of its workflow tasks, and Temporal's history
+long-poll tells when that happens: it costs no query and no workflow task, however long nobody says anything. Each
+watched session has one such poll, shared by all who watch; it counts changes, and who has seen count `n` waits for
+more than `n`. It lingers for a while after the last watcher has left, since clients come back.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType, HistoryEventFilterType
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.workflowservice.v1 import (
+    GetWorkflowExecutionHistoryRequest,
+    GetWorkflowExecutionHistoryResponse,
+)
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+LINGER_SECONDS = 30.0
+POLL_SECONDS = 30.0
+RETRY_SECONDS = 0.5
+
+_CLOSED = {
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED,
+}
+_CHANGED = _CLOSED | {EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED}
+
+
+class Watch:
+    """Counts the changes of one session."""
+
+    def __init__(self) -> None:
+        """Start at no change, followed by nobody."""
+        self.changes = 0
+        self.watchers = 0
+        self._changed = asyncio.Event()
+
+    def note_change(self) -> None:
+        """Wake everyone who waits."""
+        self.changes += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def beyond(self, changes: int, *, until: float) -> bool:
+        """Wait for more than `changes` changes; `False` when the loop's clock reaches `until` first."""
+        while self.changes <= changes:
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._changed.wait()
+            except TimeoutError:
+                return False
+        return True
+
+
+class Watches:
+    """One watch per session that anyone watches."""
+
+    def __init__(self, client: Client) -> None:
+        """Follow histories through `client`."""
+        self._client = client
+        self._watches: dict[str, Watch] = {}
+        self._followers: dict[str, asyncio.Task[None]] = {}
+
+    @asynccontextmanager
+    async def watching(self, workflow_id: str) -> AsyncIterator[Watch]:
+        """Give the session's watch for the time of the block; the first one starts it."""
+        watch = self._watches.get(workflow_id)
+        if watch is None:
+            watch = self._watches[workflow_id] = Watch()
+            self._followers[workflow_id] = asyncio.create_task(self._follow(workflow_id, watch))
+        watch.watchers += 1
+        try:
+            yield watch
+        finally:
+            watch.watchers -= 1
+            if not watch.watchers:
+                asyncio.get_running_loop().call_later(LINGER_SECONDS, self._leave, workflow_id, watch)
+
+    async def close(self) -> None:
+        """Stop following everything."""
+        followers = list(self._followers.values())
+        for follower in followers:
+            follower.cancel()
+        await asyncio.gather(*followers, return_exceptions=True)
+
+    def _leave(self, workflow_id: str, watch: Watch) -> None:
+        if not watch.watchers and self._watches.get(workflow_id) is watch:
+            self._followers[workflow_id].cancel()
+            self._forget(workflow_id)
+
+    def _forget(self, workflow_id: str) -> None:
+        self._watches.pop(workflow_id, None)
+        self._followers.pop(workflow_id, None)
+
+    async def _follow(self, workflow_id: str, watch: Watch) -> None:
+        """Note every change until the session is closed, from run to run."""
+        run_id: str | None = ""
+        while run_id is not None:
+            run_id = await self._follow_run(workflow_id, run_id, watch)
+
+    async def _follow_run(self, workflow_id: str, run_id: str, watch: Watch) -> str | None:
+        """Note every change of a run; return the run that goes on after it, if any."""
+        token = b""
+        while True:
+            page = await self._next_events(workflow_id, run_id, token)
+            events = page.history.events
+            if any(event.event_type in _CHANGED for event in events):
+                watch.note_change()
+            if not page.next_page_token:
+                return _next_run(events[-1]) if events else None
+            token = page.next_page_token
+
+    async def _next_events(
+        self, workflow_id: str, run_id: str, token: bytes
+    ) -> GetWorkflowExecutionHistoryResponse:
+        request = GetWorkflowExecutionHistoryRequest(
+            namespace=self._client.namespace,
+            execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id),
+            next_page_token=token,
+            wait_new_event=True,
+            history_event_filter_type=HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT,
+        )
+        while True:
+            with suppress(RPCError, TimeoutError):
+                async with asyncio.timeout(POLL_SECONDS):
+                    return await self._client.workflow_service.get_workflow_execution_history(
+                        request, timeout=timedelta(seconds=POLL_SECONDS)
+                    )
+            await asyncio.sleep(RETRY_SECONDS)
+
+
+def _next_run(last: HistoryEvent) -> str | None:
+    if last.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW:
+        return last.workflow_execution_continued_as_new_event_attributes.new_execution_run_id
+    return None

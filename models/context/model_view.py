@@ -1,0 +1,210 @@
+"""The model view: what is sent to the model, made from the transcript (CTX-4).
+
+Theory of operation. The view is a list of entries, each a whole group of messages: a user message, or a model step
+with the results of its calls. Entries are references into the transcript plus their rendered messages, so that the
+view costs a few bytes when it is carried to the next run. Between two evictions it only grows at its end, so the
+prefix a vendor sees stays byte for byte the same. An eviction drops a block of entries at once and opens a new
+*segment*: opaque provider state of earlier steps, which is bound to the old prefix, is no longer sent.
+
+Every message is rendered, measured and hashed once, when it is appended; building a request hashes only the hashes.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+
+from models.context.tokens import count_chars
+from models.context.window import ConversationHistoryConfig, eviction_config, kept_indexes
+from models.conversation import ConversationMessage
+from models.model_call import CallPart, ModelMessage, ModelRequest, ProviderState, RequestHead
+from models.trajectory import ModelStep, Step, ToolCall, UserStep
+from models.transcript import Transcript
+from models.wire import Compact
+
+
+class ViewRef(Compact):
+    """Where an entry comes from: a turn's user message, or its step number `step` (index from 0)."""
+
+    turn: str
+    step: int | None = None
+    state: ProviderState | None = None
+
+
+@dataclass(frozen=True)
+class ViewEntry:
+    """One group of messages that is kept or evicted whole (CTX-3)."""
+
+    ref: ViewRef
+    messages: tuple[ModelMessage, ...]
+    digests: tuple[bytes, ...]
+    chars: int
+
+
+@dataclass(frozen=True)
+class Eviction:
+    """What an eviction did: messages removed, messages kept, tokens estimated of what is kept (CTX-6)."""
+
+    evicted: int
+    preserved: int
+    estimated_tokens: int
+
+
+class ModelView:
+    """What the model sees of one session."""
+
+    def __init__(self, entries: Iterable[ViewEntry] = (), *, segment: int = 1) -> None:
+        """Start from `entries`, in segment number `segment` (from 1)."""
+        self._entries = list(entries)
+        self.segment = segment
+
+    @classmethod
+    def restore(cls, refs: Iterable[ViewRef], transcript: Transcript, *, segment: int) -> "ModelView":
+        """Render carried references again; every turn they name is held (SES-14)."""
+        return cls((_entry_of(ref, transcript.get(ref.turn)) for ref in refs), segment=segment)
+
+    @property
+    def refs(self) -> list[ViewRef]:
+        """What is carried to the next run."""
+        return [entry.ref for entry in self._entries]
+
+    @property
+    def messages(self) -> list[ModelMessage]:
+        """The messages in the order the model sees them."""
+        return [message for entry in self._entries for message in entry.messages]
+
+    @property
+    def message_count(self) -> int:
+        """How many messages the model sees."""
+        return sum(len(entry.messages) for entry in self._entries)
+
+    @property
+    def estimated_tokens(self) -> int:
+        """Characters / 4, rounded up over the sum (CTX-6)."""
+        return -(-sum(entry.chars for entry in self._entries) // 4)
+
+    def append_request(self, turn: ConversationMessage) -> None:
+        """Show the model the user message that opens `turn`."""
+        self._entries.append(_entry_of(ViewRef(turn=turn.id), turn))
+
+    def append_step(self, turn: ConversationMessage, *, state: ProviderState | None = None) -> None:
+        """Show the model the newest step of `turn`; a step that says nothing is left out."""
+        entry = _entry_of(ViewRef(turn=turn.id, step=len(turn.steps) - 1, state=state), turn)
+        if entry.messages:
+            self._entries.append(entry)
+
+    def make_room(self, config: ConversationHistoryConfig, *, running_turn: str) -> Eviction | None:
+        """Evict a block if the view is over its cap; the running turn's user message always stays (CTX-4)."""
+        if config.max_messages == 0 or self.message_count <= config.max_messages:
+            return None
+        kept, _ = kept_indexes(
+            self.messages, eviction_config(config), pinned=frozenset({self._first_index(ViewRef(turn=running_turn))})
+        )
+        staying = self._entries_at(frozenset(kept))
+        if len(staying) == len(self._entries):
+            return None
+        before = self.message_count
+        self._entries = staying
+        self.open_segment()
+        return Eviction(
+            evicted=before - self.message_count,
+            preserved=self.message_count,
+            estimated_tokens=self.estimated_tokens,
+        )
+
+    def open_segment(self) -> None:
+        """Send no opaque provider state of earlier steps from here on (CTX-4, AGT-9)."""
+        self.segment += 1
+        self._entries = [_without_state(entry) for entry in self._entries]
+
+    def request(self, head: RequestHead) -> ModelRequest:
+        """Build the request as it stands; later changes of the view do not reach it."""
+        return ModelRequest(head=head, messages=self.messages)
+
+    def digest(self, head: RequestHead) -> str:
+        """Name the exact context of `request(head)`; equals `digest_of` over it."""
+        return _digest(head, (digest for entry in self._entries for digest in entry.digests))
+
+    def _first_index(self, ref: ViewRef) -> int:
+        index = 0
+        for entry in self._entries:
+            if (entry.ref.turn, entry.ref.step) == (ref.turn, ref.step):
+                return index
+            index += len(entry.messages)
+        raise KeyError(ref.turn)
+
+    def _entries_at(self, kept: frozenset[int]) -> list[ViewEntry]:
+        staying, index = [], 0
+        for entry in self._entries:
+            if index in kept:
+                staying.append(entry)
+            index += len(entry.messages)
+        return staying
+
+
+def digest_of(request: ModelRequest) -> str:
+    """Name the exact context of a request, wherever it was put together (AGT-2)."""
+    return _digest(request.head, (_message_digest(message) for message in request.messages))
+
+
+def _digest(head: RequestHead, message_digests: Iterable[bytes]) -> str:
+    total = sha256(head.model_dump_json().encode())
+    for digest in message_digests:
+        total.update(digest)
+    return total.hexdigest()[:32]
+
+
+def _message_digest(message: ModelMessage) -> bytes:
+    return sha256(message.model_dump_json().encode()).digest()
+
+
+def _entry_of(ref: ViewRef, turn: ConversationMessage) -> ViewEntry:
+    if ref.step is None:
+        messages: tuple[ModelMessage, ...] = (ModelMessage(role="user", content=turn.user_message),)
+    else:
+        messages = _messages_of(turn.steps[ref.step], state=ref.state)
+    return _entry(ref, messages)
+
+
+def _entry(ref: ViewRef, messages: tuple[ModelMessage, ...]) -> ViewEntry:
+    return ViewEntry(
+        ref=ref,
+        messages=messages,
+        digests=tuple(map(_message_digest, messages)),
+        chars=sum(map(count_chars, messages)),
+    )
+
+
+def _without_state(entry: ViewEntry) -> ViewEntry:
+    if entry.ref.state is None:
+        return entry
+    messages = tuple(message.model_copy(update={"state": None}) for message in entry.messages)
+    return _entry(entry.ref.model_copy(update={"state": None}), messages)
+
+
+def _messages_of(step: Step, *, state: ProviderState | None) -> tuple[ModelMessage, ...]:
+    if isinstance(step, UserStep):
+        return (ModelMessage(role="user", content=step.content),)
+    if not step.text and not step.tool_calls:
+        return ()
+    return (_assistant_message(step, state=state), *map(_tool_message, step.tool_calls))
+
+
+def _assistant_message(step: ModelStep, *, state: ProviderState | None) -> ModelMessage:
+    calls = [
+        CallPart(kind="call", id=call.provider_call_id or call.id, name=call.name, args=call.args)
+        for call in step.tool_calls
+    ]
+    return ModelMessage(role="assistant", content=step.text or "", tool_calls=calls, state=state)
+
+
+def _tool_message(call: ToolCall) -> ModelMessage:
+    if call.result is None:
+        raise ValueError(f"tool call {call.id} has no result: an orphan makes vendors refuse every later request")
+    result = call.result
+    return ModelMessage(
+        role="tool",
+        content=f"{result.outcome}\n\n{result.content}" if result.content else result.outcome,
+        call_id=call.provider_call_id or call.id,
+        tool_name=call.name,
+        status=result.status,
+    )

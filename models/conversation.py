@@ -1,0 +1,124 @@
+"""A turn, and the two pictures of a conversation that clients are shown (SES-1 to SES-3).
+
+A turn is one `ConversationMessage`: the request and its whole response together. It is recorded when its processing
+starts, replaced as it goes on, and never changed once it has ended. Only the newest turn can still be running.
+"""
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import computed_field
+
+from models.errors import ErrorType
+from models.trajectory import ReasoningTrajectory, Step, Usage
+from models.wire import Frozen, UtcDatetime
+
+TurnStatus = Literal["processing", "awaiting_approval", "completed", "failed", "cancelled"]
+SessionStatus = Literal[
+    "idle", "processing", "awaiting_approval", "waiting_retry", "ending", "ended", "cancelled", "terminated", "stuck"
+]
+"""`terminated` and `stuck` are known to the gateway only: such a workflow can't answer for itself (SES-3)."""
+
+
+class MessageRole(StrEnum):
+    """Who speaks, wherever single messages are shown."""
+
+    USER = "user"
+    AGENT = "agent"
+    SYSTEM = "system"
+
+
+class TurnMetrics(Frozen):
+    """What the model saw at the turn's last call: messages, and tokens estimated to within about 20 % (CTX-6)."""
+
+    message_count: int
+    estimated_tokens: int
+
+
+class ConversationMessage(Frozen):
+    """One turn: one user request and everything that came of it (SES-1). Times are UTC."""
+
+    id: str
+    timestamp: UtcDatetime
+    user_message: str
+    user_timestamp: UtcDatetime
+    agent_message: str | None = None
+    agent_timestamp: UtcDatetime | None = None
+    reasoning_trajectory: ReasoningTrajectory | None = None
+    tools_used: list[str] | None = None
+    processing_time_ms: int | None = None
+    error: str | None = None
+    error_type: ErrorType | None = None
+    usage: Usage | None = None
+    conversation_metrics: TurnMetrics | None = None
+    revision: int
+    status: TurnStatus = "processing"
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def is_complete(self) -> bool:
+        """The turn has ended, well or not (SES-2)."""
+        return self.agent_message is not None or self.error is not None
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def is_error(self) -> bool:
+        """The turn ended without an answer."""
+        return self.error is not None
+
+    @property
+    def steps(self) -> list[Step]:
+        """The steps so far, oldest first."""
+        return self.reasoning_trajectory.steps if self.reasoning_trajectory else []
+
+    @property
+    def changed_since_recorded(self) -> bool:
+        """Something happened after the turn was first shown."""
+        return self.is_complete or self.reasoning_trajectory is not None or self.status != "processing"
+
+
+class SessionSummary(Frozen):
+    """What a session is, in a few lines. `turn_count` counts every turn ever recorded; `usage` is the sum over them."""
+
+    id: str
+    title: str | None = None
+    user: str | None = None
+    model: str
+    created_at: UtcDatetime
+    turn_count: int = 0
+    usage: Usage = Usage()
+
+
+class ConversationState(Frozen):
+    """The newest complete picture, bounded to about 1 MB. `has_more`: older turns exist (SES-3, SES-11)."""
+
+    messages: list[ConversationMessage]
+    is_processing: bool
+    current_message_id: str | None
+    revision: int
+    status: SessionStatus
+    waiting_until: UtcDatetime | None = None
+    """With status `waiting_retry`: when the model is asked again (AGT-9)."""
+    queue_length: int
+    archived_count: int
+    has_more: bool
+    session: SessionSummary
+
+
+class ConversationUpdate(Frozen):
+    """What is new since a cursor. `has_more`: ask again at once; `reset`: drop all that is held first (SES-12).
+
+    `last_seen_message_id` and `revision` are what the client sends next time.
+    """
+
+    new_messages: list[ConversationMessage]
+    updated_messages: list[ConversationMessage]
+    is_processing: bool
+    current_message_id: str | None
+    last_seen_message_id: str | None
+    revision: int
+    reset: bool
+    has_more: bool
+    status: SessionStatus
+    waiting_until: UtcDatetime | None = None
+    queue_length: int

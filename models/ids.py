@@ -1,0 +1,26 @@
+"""Ids of sessions and prompts (SES-6): safe in URLs, in file names and in Temporal's visibility filters."""
+
+import re
+
+ID_PATTERN = r"^[A-Za-z0-9._~-]{1,128}$"
+_ID = re.compile(ID_PATTERN[1:-1])
+
+ID_RULE = "1 to 128 letters, digits or . _ ~ -"
+
+
+def is_id(value: object) -> bool:
+    """Tell whether `value` may name a session or a prompt.
+
+    >>> is_id("a-1"), is_id(""), is_id("a/b"), is_id("a\\n"), is_id(7)
+    (True, False, False, False, False)
+    """
+    return isinstance(value, str) and _ID.fullmatch(value) is not None
+
+
+def call_id(turn: int, step: int, index: int) -> str:
+    """Our own id of a tool call, unique in the session; turns and steps count from 1, calls from 0 (SES-6).
+
+    >>> call_id(3, 2, 0)
+    '3.2.0'
+    """
+    return f"{turn}.{step}.{index}"

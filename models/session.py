@@ -1,0 +1,188 @@
+"""How a session is started, configured, ended and carried from run to run (SES-4, SES-8, SES-14).
+
+These models are public API of running sessions: new fields have defaults (SES-19).
+"""
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
+
+from models.context.model_view import ViewRef
+from models.context.window import ConversationHistoryConfig
+from models.conversation import ConversationMessage
+from models.errors import Refused
+from models.ids import ID_PATTERN
+from models.limits import Limits
+from models.model_call import ToolSpec
+from models.model_name import split_model
+from models.prompts import Fate, Prompt, PromptSignal, field_of, sentence_of
+from models.tool_policy import ToolPolicy
+from models.trajectory import Usage
+from models.wire import Compact, Strict, UtcDatetime
+
+DEFAULT_MODEL = "offline:"
+
+DEFAULT_SYSTEM_PROMPT = (
+    "You are a careful assistant working in a conversation that can last for months. "
+    "Use the tools you are given to look things up rather than guessing, say plainly what you could not do, "
+    "and answer briefly."
+)
+
+USER_PATTERN = r"^[\w .@+~-]{1,64}$"
+"""Users' names: letters of any script, digits, space and . _ @ + ~ -; nothing that could end a filter value."""
+
+Title = Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[^\x00-\x1f\x7f]+$")]
+UserName = Annotated[str, Field(pattern=USER_PATTERN)]
+SystemPrompt = Annotated[str, Field(max_length=50_000)]
+Reason = Annotated[str, Field(max_length=500)]
+MessageId = Annotated[str, Field(pattern=ID_PATTERN)]
+
+
+class CarriedState(Compact):
+    """Everything a session knows, at a hand-over from one run to the next (SES-14). Under 1 MB."""
+
+    created_at: UtcDatetime
+    revision: int
+    turns: list[ConversationMessage] = []
+    archived_count: int = 0
+    turn_count: int = 0
+    request_count: int = 0
+    usage: Usage = Usage()
+    waiting: list[Prompt] = []
+    steering: list[Prompt] = []
+    taken_ids: list[str] = []
+    fates: list[Fate] = []
+    view: list[ViewRef] = []
+    segment: int = 1
+    limit_warned: bool = False
+    tools: list[ToolSpec] | None = None
+    ending: str | None = None
+
+
+class SessionInput(Compact):
+    """The workflow's one argument: everything configurable, and so in the history (SES-4). All of it is optional."""
+
+    title: str | None = None
+    user: str | None = None
+    model: str = DEFAULT_MODEL
+    system_prompt: str = DEFAULT_SYSTEM_PROMPT
+    limits: Limits = Limits()
+    history: ConversationHistoryConfig = ConversationHistoryConfig()
+    tool_policy: ToolPolicy = {}
+    workspace: str = ""
+    """The session's folder below the worker's `workspace_root`; empty: the root itself."""
+    chat_url: str | None = None
+    """Where people can watch this session; linked from the Temporal Web UI (SES-17)."""
+    first_prompt: PromptSignal | str | None = None
+    """Received as if it had been signalled at the start."""
+    carried: CarriedState | None = None
+
+
+class WithdrawPrompt(Strict):
+    """Take back a prompt that has not started."""
+
+    id: MessageId
+
+
+class CancelTurn(Strict):
+    """Stop the turn `message_id`; without effect once that turn has ended (SES-8)."""
+
+    message_id: MessageId
+    reason: Reason | None = None
+
+
+class EndSession(Strict):
+    """End the session after the queue, or at once without it."""
+
+    reason: Reason | None = None
+    discard_queue: bool = False
+
+
+class Configure(Strict):
+    """Change a session from its next turn on; `limits` and `history` change only the fields given."""
+
+    title: Title | None = None
+    model: str | None = None
+    limits: dict[str, Any] | None = None
+    history: dict[str, Any] | None = None
+    tool_policy: ToolPolicy | None = None
+
+
+class StateRequest(Strict):
+    """Argument of `get_conversation_state`: the newest `limit` turns, or those before the turn `before` (SES-11)."""
+
+    before: MessageId | None = None
+    limit: int | None = Field(None, ge=0, le=10_000)
+
+
+class UpdatesRequest(Strict):
+    """Argument of `get_conversation_updates` (SES-12)."""
+
+    last_seen_message_id: str | None = None
+    since_revision: int | None = Field(None, ge=0)
+    limit: int | None = Field(None, ge=1, le=10_000)
+
+
+class QueueRequest(Strict):
+    """Argument of `get_queue`: one prompt only, where an id is given."""
+
+    message_id: MessageId | None = None
+
+
+class CancelReceipt(Compact):
+    """Answer of `cancel_turn`: whether there was something to cancel."""
+
+    cancelling: bool
+
+
+class SessionEnd(Compact):
+    """The workflow's result."""
+
+    status: str
+    turn_count: int
+    reason: str | None = None
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def parse(model: type[Model], raw: object) -> Model:
+    """Read what a caller sent as `model`; nothing at all counts as an empty object. Raises `Refused` naming the field.
+
+    >>> parse(QueueRequest, None).message_id is None
+    True
+    """
+    try:
+        return model.model_validate({} if raw is None else raw)
+    except ValidationError as error:
+        raise Refused("invalid", sentence_of(error), field=field_of(error)) from error
+
+
+def parse_cursor(raw: object) -> UpdatesRequest:
+    """Read the argument of `get_conversation_updates`: nothing, a message id, or an object (SES-12).
+
+    >>> parse_cursor("m1").last_seen_message_id, parse_cursor("").last_seen_message_id
+    ('m1', None)
+    """
+    request = parse(UpdatesRequest, {"last_seen_message_id": raw} if isinstance(raw, str) else raw)
+    return request if request.last_seen_message_id else request.model_copy(update={"last_seen_message_id": None})
+
+
+def configured(current: SessionInput, change: Configure) -> SessionInput:
+    """Apply a change to a session's configuration. Raises `Refused` naming the field (SES-8)."""
+    update: dict[str, Any] = change.model_dump(include={"title", "tool_policy"}, exclude_none=True)
+    if change.model is not None:
+        split_model(change.model)
+        update["model"] = change.model
+    if change.limits is not None:
+        update["limits"] = _merged("limits", current.limits, change.limits)
+    if change.history is not None:
+        update["history"] = _merged("history", current.history, change.history)
+    return current.model_copy(update=update)
+
+
+def _merged(field: str, current: Model, change: dict[str, Any]) -> Model:
+    try:
+        return parse(type(current), {**current.model_dump(), **change})
+    except Refused as refusal:
+        raise Refused("invalid", f"{field}.{refusal.message}", field=f"{field}.{refusal.field}") from refusal

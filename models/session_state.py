@@ -1,0 +1,375 @@
+"""One session's whole state and the rules by which it changes: the workflow's core, without Temporal.
+
+Every method that changes what a query shows raises the revision (SES-12). Ids and times are arguments.
+"""
+
+from datetime import datetime
+
+from models.context.model_view import Eviction, ModelView
+from models.conversation import (
+    ConversationMessage,
+    ConversationState,
+    ConversationUpdate,
+    SessionStatus,
+    SessionSummary,
+    TurnMetrics,
+)
+from models.errors import ErrorType, Refused
+from models.ids import is_id
+from models.model_call import ModelResponse, ProviderState, RequestHead, ToolSpec
+from models.prompts import Prompt, PromptQueue, QueueView, read_prompt
+from models.session import CarriedState, Configure, SessionInput, UpdatesRequest, configured
+from models.trajectory import ModelStep, ReasoningTrajectory, Step, ToolCall, ToolResult, Usage, UserStep
+from models.transcript import Transcript
+
+TITLE_CHARS = 60
+
+
+class Session:
+    """A conversation: its transcript, its queue, its model view and its configuration."""
+
+    def __init__(self, session_id: str, start: SessionInput, *, now: datetime) -> None:
+        """Begin a session, or continue the one that `start.carried` hands over (SES-14)."""
+        carried = start.carried or CarriedState(created_at=now, revision=0)
+        self.id = session_id
+        self.config = start.model_copy(update={"carried": None, "first_prompt": None})
+        self.created_at = carried.created_at
+        self.revision = carried.revision
+        self.archived_count = carried.archived_count
+        self.turn_count = carried.turn_count
+        self.request_count = carried.request_count
+        self.usage = carried.usage
+        self.tools: list[ToolSpec] | None = carried.tools
+        self.transcript = Transcript(carried.turns)
+        self.queue = PromptQueue(
+            waiting=carried.waiting, steering=carried.steering, taken_ids=carried.taken_ids, fates=carried.fates
+        )
+        self.view = ModelView.restore(carried.view, self.transcript, segment=carried.segment)
+        self.limit_warned = carried.limit_warned
+        self.ending: str | None = carried.ending
+        self.closed: SessionStatus | None = None
+        self.waiting_until: datetime | None = None
+
+    # ---- what it is
+
+    @property
+    def running_turn(self) -> ConversationMessage | None:
+        """The turn that is being processed."""
+        newest = self.transcript.newest
+        return newest if newest is not None and not newest.is_complete else None
+
+    @property
+    def status(self) -> SessionStatus:
+        """The session's status in one word (SES-3)."""
+        if self.closed:
+            return self.closed
+        if self.ending is not None:
+            return "ending"
+        if self.waiting_until:
+            return "waiting_retry"
+        return "processing" if self.running_turn else "idle"
+
+    @property
+    def is_full(self) -> bool:
+        """The state can hold no further turn: it could no longer be carried to the next run (SES-15)."""
+        return self.transcript.held_bytes >= self.config.limits.max_state_bytes
+
+    @property
+    def head(self) -> RequestHead:
+        """What is sent to the model before the messages; the same through a segment."""
+        return RequestHead(system=self.config.system_prompt, tools=self.tools or [])
+
+    # ---- prompts
+
+    def receive(self, raw: object, *, extra_arguments: int, new_id: str, now: datetime) -> Prompt | None:
+        """Accept a prompt, or record why it is rejected; the same id twice is one prompt (SES-5, SES-6).
+
+        Returns the prompt if it was accepted now.
+        """
+        try:
+            prompt = read_prompt(
+                raw, extra_arguments=extra_arguments, new_id=new_id, now=now, limits=self.config.limits
+            )
+            if self.queue.is_duplicate(prompt.id) or prompt.id in self.transcript:
+                return None
+            self._check_open()
+            self.queue.check_room(prompt, self.config.limits)
+        except Refused as refusal:
+            self.queue.reject(_id_in(raw) or new_id, refusal, at=now)
+            self._changed()
+            return None
+        self.queue.accept(prompt, turn_is_running=self.running_turn is not None)
+        self._changed()
+        return prompt
+
+    def withdraw(self, message_id: str, *, now: datetime) -> None:
+        """Take a waiting prompt back (SES-8). Raises `Refused`."""
+        self.queue.withdraw(message_id, at=now)
+        self._changed()
+
+    def reject_waiting_if_full(self, *, now: datetime) -> None:
+        """Tell everyone who waits that no further turn can be held, rather than let them wait for ever (SES-15)."""
+        if self.is_full and len(self.queue):
+            self.queue.reject_all(self._full(), at=now)
+            self._changed()
+
+    def _check_open(self) -> None:
+        if self.ending is not None or self.closed:
+            raise Refused("ending", f"The session is {self.status}: {self.ending or 'no reason given'}.")
+        if self.is_full:
+            raise self._full()
+
+    def _full(self) -> Refused:
+        return Refused(
+            "state_full",
+            f"The session holds {self.transcript.held_bytes:,} bytes of conversation; limits.max_state_bytes allows "
+            f"{self.config.limits.max_state_bytes:,}. Start a new session; this one stays readable.",
+        )
+
+    # ---- the running turn
+
+    def begin_turn(self, *, now: datetime) -> ConversationMessage:
+        """Record the next prompt as a turn: its processing starts (SES-2)."""
+        prompt = self.queue.start_next(at=now)
+        self.turn_count += 1
+        if self.config.title is None:
+            self.config = self.config.model_copy(update={"title": title_of(prompt.text)})
+        turn = ConversationMessage(
+            id=prompt.id,
+            timestamp=now,
+            user_message=prompt.text,
+            user_timestamp=prompt.sent_at or prompt.received_at,
+            revision=self._changed(),
+        )
+        self.transcript.record(turn)
+        self.view.append_request(turn)
+        return turn
+
+    def steer_turn(self, *, now: datetime) -> None:
+        """Record what was steered into the running turn, before its next model call (SES-7)."""
+        for prompt in self.queue.take_steering(self._running().id, at=now):
+            self._add_step(UserStep(message_id=prompt.id, content=prompt.text, timestamp=now))
+            self.view.append_step(self._running())
+
+    def open_request(self) -> int:
+        """Count a new model request and note what the model is about to see; returns its number (AGT-2)."""
+        self.request_count += 1
+        metrics = TurnMetrics(message_count=self.view.message_count, estimated_tokens=self.view.estimated_tokens)
+        self._update_turn(conversation_metrics=metrics)
+        return self.request_count
+
+    def make_room(self) -> Eviction | None:
+        """Evict a block of the model view if it is over its cap (CTX-4)."""
+        eviction = self.view.make_room(self.config.history, running_turn=self._running().id)
+        if eviction:
+            self.limit_warned = False
+        return eviction
+
+    def approaches_limit(self) -> bool:
+        """Tell once a segment that the view has passed 80 % of its cap (CTX-6)."""
+        cap = self.config.history.max_messages
+        if self.limit_warned or not cap or self.view.message_count * 5 <= cap * 4:
+            return False
+        self.limit_warned = True
+        return True
+
+    def add_response(self, response: ModelResponse, calls: list[ToolCall], *, now: datetime) -> ModelStep:
+        """Record a model response as the running turn's next step; its calls have no results yet."""
+        turn = self._running()
+        step = ModelStep(
+            number=len(turn.steps) + 1,
+            thinking=response.thinking or None,
+            text=response.text or None,
+            tool_calls=calls,
+            stop=response.stop,
+            usage=response.usage,
+            model=response.model,
+            request_id=response.request_id,
+            timestamp=now,
+        )
+        self._add_step(step)
+        if response.usage:
+            self.usage += response.usage
+            self._update_turn(usage=(turn.usage or Usage()) + response.usage)
+        if calls:
+            self._update_turn(tools_used=list(dict.fromkeys([*(turn.tools_used or []), *(call.name for call in calls)])))
+        return step
+
+    def add_result(self, call_id: str, result: ToolResult) -> None:
+        """Record the result of a call of the newest step."""
+        step = self.newest_step()
+        calls = [
+            call.model_copy(update={"result": result}) if call.id == call_id else call for call in step.tool_calls
+        ]
+        steps = [*self._running().steps[:-1], step.model_copy(update={"tool_calls": calls})]
+        self._update_turn(reasoning_trajectory=ReasoningTrajectory(steps=steps))
+        self._changed_turn()
+
+    def show_step(self, *, state: ProviderState | None) -> None:
+        """Let the model see the newest step from now on; every call of it has a result."""
+        self.view.append_step(self._running(), state=state)
+
+    def complete_turn(self, answer: str, *, now: datetime) -> None:
+        """End the running turn with its answer."""
+        self._end_turn(now, agent_message=answer, status="completed")
+
+    def fail_turn(self, error_type: ErrorType, error: str, *, now: datetime) -> None:
+        """End the running turn without an answer; the session goes on (SES-10)."""
+        status = "cancelled" if error_type == "cancelled" else "failed"
+        self._end_turn(now, error=error, error_type=error_type, status=status)
+
+    def wait_until(self, moment: datetime | None) -> None:
+        """Show that the model is not asked again before `moment`; `None` when the waiting is over (AGT-9)."""
+        self.waiting_until = moment
+        self._changed()
+
+    def _end_turn(self, now: datetime, **outcome: object) -> None:
+        turn = self._running()
+        elapsed = round((now - turn.timestamp).total_seconds() * 1000)
+        self._update_turn(agent_timestamp=now, processing_time_ms=elapsed, revision=self._changed(), **outcome)
+        self.queue.requeue_steering()
+
+    def _add_step(self, step: Step) -> None:
+        self._update_turn(reasoning_trajectory=ReasoningTrajectory(steps=[*self._running().steps, step]))
+        self._changed_turn()
+
+    def _newest_step(self) -> ModelStep:
+        step = self._running().steps[-1]
+        if not isinstance(step, ModelStep):
+            raise TypeError(f"the newest step of turn {self._running().id} is no model step")
+        return step
+
+    def _running(self) -> ConversationMessage:
+        turn = self.running_turn
+        if turn is None:
+            raise RuntimeError("no turn is running")
+        return turn
+
+    def _update_turn(self, **update: object) -> None:
+        self.transcript.replace_newest(self._running().model_copy(update=update))
+
+    def _changed_turn(self) -> None:
+        self._update_turn(revision=self._changed())
+
+    # ---- configuration and end
+
+    def configure(self, change: Configure) -> None:
+        """Change the configuration from the next turn on (SES-8). Raises `Refused`."""
+        self.config = configured(self.config, change)
+        self._changed()
+
+    def end(self, reason: str, *, discard_queue: bool, now: datetime) -> None:
+        """Take no further prompts; discard those that wait, if asked to (SES-8)."""
+        if self.ending is None:
+            self.ending = reason
+        if discard_queue:
+            self.queue.discard_all(reason, at=now)
+        self._changed()
+
+    def close(self, status: SessionStatus, *, reason: str, now: datetime) -> None:
+        """Reach the final status; whatever still waits is discarded (SES-9)."""
+        self.queue.discard_all(reason, at=now)
+        self.closed = status
+        self._changed()
+
+    # ---- what others see
+
+    def state(self, *, before: str | None = None, limit: int | None = None) -> ConversationState:
+        """Return the newest complete picture, bounded (SES-11). Raises `KeyError` where `before` is not held."""
+        turns, older = self.transcript.page(before=before, limit=limit)
+        turn = self.running_turn
+        return ConversationState(
+            messages=turns,
+            is_processing=turn is not None,
+            current_message_id=turn.id if turn else None,
+            revision=self.revision,
+            status=self.status,
+            waiting_until=self.waiting_until,
+            queue_length=len(self.queue),
+            archived_count=self.archived_count,
+            has_more=older or self.archived_count > 0,
+            session=self.summary,
+        )
+
+    def updates(self, request: UpdatesRequest) -> ConversationUpdate:
+        """Return what is new for a client (SES-12)."""
+        found = self.transcript.updates(
+            revision=self.revision,
+            last_seen=request.last_seen_message_id,
+            since=request.since_revision,
+            limit=request.limit,
+        )
+        turn = self.running_turn
+        return ConversationUpdate(
+            new_messages=found.new,
+            updated_messages=found.updated,
+            is_processing=turn is not None,
+            current_message_id=turn.id if turn else None,
+            last_seen_message_id=found.last_seen,
+            revision=self.revision,
+            reset=found.reset,
+            has_more=found.has_more,
+            status=self.status,
+            waiting_until=self.waiting_until,
+            queue_length=len(self.queue),
+        )
+
+    def queue_view(self, message_id: str | None = None) -> QueueView:
+        """Return what waits and what became of the rest (SES-6)."""
+        return self.queue.view(revision=self.revision, message_id=message_id)
+
+    @property
+    def summary(self) -> SessionSummary:
+        """What the session is, in a few lines."""
+        return SessionSummary(
+            id=self.id,
+            title=self.config.title,
+            user=self.config.user,
+            model=self.config.model,
+            created_at=self.created_at,
+            turn_count=self.turn_count,
+            usage=self.usage,
+        )
+
+    def carry(self) -> SessionInput:
+        """Return the input of the next run: everything this one knows (SES-14)."""
+        carried = CarriedState(
+            created_at=self.created_at,
+            revision=self.revision,
+            turns=self.transcript.turns,
+            archived_count=self.archived_count,
+            turn_count=self.turn_count,
+            request_count=self.request_count,
+            usage=self.usage,
+            waiting=self.queue.waiting,
+            steering=self.queue.steering,
+            taken_ids=list(self.queue.taken_ids),
+            fates=list(self.queue.fates),
+            view=self.view.refs,
+            segment=self.view.segment,
+            limit_warned=self.limit_warned,
+            tools=self.tools,
+            ending=self.ending,
+        )
+        return self.config.model_copy(update={"carried": carried})
+
+    def _changed(self) -> int:
+        self.revision += 1
+        return self.revision
+
+
+def title_of(text: str) -> str:
+    """Make a title of a prompt's first words, at most 60 characters.
+
+    >>> title_of("  read README.md\\nand tell me its first heading ")
+    'read README.md and tell me its first heading'
+    """
+    words = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    if len(words) <= TITLE_CHARS:
+        return words or "Untitled"
+    return words[: TITLE_CHARS - 1].rsplit(" ", 1)[0] + "…"
+
+
+def _id_in(raw: object) -> str | None:
+    given = raw.get("id") if isinstance(raw, dict) else None
+    return given if isinstance(given, str) and is_id(given) else None

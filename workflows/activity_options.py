@@ -1,0 +1,28 @@
+"""Every timeout and retry policy, named, with its reason (OPS-8, AGT-7, AGT-9)."""
+
+from datetime import timedelta
+
+from temporalio.common import RetryPolicy
+
+HEARTBEAT_TIMEOUT = timedelta(seconds=6)
+"""Activities heartbeat every second; a killed worker is noticed after this long."""
+
+MODEL_RETRIES = RetryPolicy(
+    # Delays of a vendor's failures come from `activities/failures.py`; these are for a worker that died.
+    initial_interval=timedelta(milliseconds=500),
+    backoff_coefficient=2.0,
+    maximum_interval=timedelta(seconds=5),
+    maximum_attempts=8,
+)
+
+REPEATABLE_TOOL_RETRIES = RetryPolicy(
+    initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=5), maximum_attempts=3
+)
+"""For read-only and idempotent tools: the call id is the idempotency key."""
+
+AT_MOST_ONCE = RetryPolicy(maximum_attempts=1)
+"""For every other tool: if the worker dies in the middle, the outcome is unknown and stays so."""
+
+TOOL_LIST_TIMEOUT = timedelta(seconds=30)
+TOOL_LIST_RETRIES = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=10))
+"""Without end: a session can't go on before it knows its tools; `turn_timeout` bounds the wait."""

@@ -1,0 +1,254 @@
+"""`AgenticAIWorkflow`: one workflow is one conversation.
+
+Theory of operation. Handlers only write into the session (`models/session_state.py`) and return; the main loop alone
+acts: it takes the next prompt, leads its turn to the end (`workflows/turn.py`), and hands everything over to a new
+run when the history has grown (SES-14). So prompts can arrive at any moment and are processed one at a time, and no
+handler can be caught in the middle by a continue-as-new.
+
+What callers send is read here and nowhere earlier: a signal of the wrong shape would be dropped in silence, or fail
+the workflow task for ever, if Temporal were to read it for us (SES-5).
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import SearchAttributeKey
+from temporalio.exceptions import ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from models.conversation import ConversationState, ConversationUpdate
+    from models.errors import Refused
+    from models.model_call import ModelRequestPage, ModelRequestQuery
+    from models.prompts import Prompt, QueueView
+    from models.session import (
+        CancelReceipt,
+        CancelTurn,
+        Configure,
+        EndSession,
+        QueueRequest,
+        SessionEnd,
+        SessionInput,
+        StateRequest,
+        WithdrawPrompt,
+        configured,
+        parse,
+        parse_cursor,
+    )
+    from models.session_state import Session
+    from workflows import search_attributes
+    from workflows.current_details import render_current_details
+    from workflows.turn import Turn
+
+
+@workflow.defn
+class AgenticAIWorkflow:
+    """A durable conversation with an AI agent."""
+
+    @workflow.init
+    def __init__(self, start: SessionInput | None = None) -> None:
+        """Build all state, so that a signal that arrives before `run` finds it (SES-4)."""
+        info = workflow.info()
+        start = start or SessionInput()
+        self._session = Session(info.workflow_id, start, now=workflow.now())
+        self._turn: Turn | None = None
+        self._events_at_start = info.get_current_history_length()
+        self._bytes_at_start = info.get_current_history_size()
+        if start.first_prompt is not None:
+            first = start.first_prompt
+            self._receive(first if isinstance(first, str) else first.model_dump(), extra_arguments=0)
+        self._show()
+
+    @workflow.run
+    async def run(self, start: SessionInput | None = None) -> SessionEnd:
+        """Process prompts, first in first out, until the session is ended."""
+        try:
+            await self._process_prompts()
+        except asyncio.CancelledError:
+            # Also raised when this worker only forgets the session; then there is no reason, and nothing to do.
+            if workflow.cancellation_reason() is not None:
+                self._close("cancelled", "The session was cancelled.")
+            raise
+        return self._close("ended", self._session.ending or "")
+
+    # ---- the main loop
+
+    async def _process_prompts(self) -> None:
+        session = self._session
+        while True:
+            await workflow.wait_condition(self._has_work)
+            if self._has_grown():
+                workflow.continue_as_new(session.carry())
+            session.reject_waiting_if_full(now=workflow.now())
+            if session.queue.waiting:
+                await self._run_turn()
+            elif session.ending is not None:
+                return
+
+    def _has_work(self) -> bool:
+        return bool(self._session.queue.waiting) or self._session.ending is not None or self._has_grown()
+
+    async def _run_turn(self) -> None:
+        session = self._session
+        session.begin_turn(now=workflow.now())
+        self._publish("open")
+        self._turn = Turn(session, on_change=self._show)
+        self._show()
+        try:
+            await self._turn.finished()
+        finally:
+            self._turn = None
+
+    def _has_grown(self) -> bool:
+        """Tell whether this run's history is due for a new one (SES-14).
+
+        Counted from where the run began: what it was handed over is in its first event and would never shrink.
+        """
+        info, limits = workflow.info(), self._session.config.limits
+        events = info.get_current_history_length() - self._events_at_start
+        size = info.get_current_history_size() - self._bytes_at_start
+        return events >= limits.max_history_events or size >= limits.max_history_bytes
+
+    def _close(self, status: Any, reason: str) -> SessionEnd:
+        self._session.close(status, reason=reason, now=workflow.now())
+        self._publish("ended")
+        self._show()
+        return SessionEnd(status=status, turn_count=self._session.turn_count, reason=reason or None)
+
+    # ---- messages in
+
+    @workflow.signal(description="Send a prompt: a JSON string, or {id?, text, sent_at?, mode?}.")
+    def prompt(self, p: Any = None, *rest: Any) -> None:
+        """Queue a prompt; whatever was sent gets a fate (SES-5)."""
+        accepted = self._receive(p, extra_arguments=len(rest))
+        if accepted and accepted.mode == "interrupt" and self._turn:
+            self._turn.stop(f"Interrupted by the prompt {accepted.id}.")
+        self._show()
+
+    def _receive(self, raw: object, *, extra_arguments: int) -> Prompt | None:
+        return self._session.receive(
+            raw, extra_arguments=extra_arguments, new_id=str(workflow.uuid4()), now=workflow.now()
+        )
+
+    @workflow.signal(description="End the session after its queue: nothing, a reason, or {reason?, discard_queue?}.")
+    def end_chat(self, request: Any = None, *rest: Any) -> None:
+        """End the session as `end_session` does; what can't be read as a request ends it all the same."""
+        try:
+            given = parse(EndSession, {"reason": request} if isinstance(request, str) else request)
+        except Refused:
+            given = EndSession()
+        self._end(given)
+
+    @workflow.update(description="Take back a prompt that has not started: {id}.")
+    def withdraw_prompt(self, request: Any = None, *rest: Any) -> None:
+        """Give the waiting prompt the fate `withdrawn` (SES-8)."""
+        self._session.withdraw(parse(WithdrawPrompt, request).id, now=workflow.now())
+        self._show()
+
+    @withdraw_prompt.validator
+    def _check_withdraw(self, request: Any = None, *rest: Any) -> None:
+        with _refusals_told():
+            self._session.queue.check_waiting(parse(WithdrawPrompt, request).id)
+
+    @workflow.update(description="Stop the running turn: {message_id, reason?}.")
+    def cancel_turn(self, request: Any = None, *rest: Any) -> CancelReceipt:
+        """Cancel that turn if it is still running; a late stop has no effect on the next one (SES-8)."""
+        given = parse(CancelTurn, request)
+        running = self._session.running_turn
+        if self._turn is None or running is None or running.id != given.message_id:
+            return CancelReceipt(cancelling=False)
+        self._turn.stop(given.reason or "Stopped by the user.")
+        return CancelReceipt(cancelling=True)
+
+    @cancel_turn.validator
+    def _check_cancel(self, request: Any = None, *rest: Any) -> None:
+        with _refusals_told():
+            parse(CancelTurn, request)
+
+    @workflow.update(description="Change the session from its next turn on: {title?, model?, limits?, history?, tool_policy?}.")
+    def configure(self, request: Any = None, *rest: Any) -> None:
+        """Change the configuration (SES-8)."""
+        self._session.configure(parse(Configure, request))
+        self._publish("open")
+        self._show()
+
+    @configure.validator
+    def _check_configure(self, request: Any = None, *rest: Any) -> None:
+        with _refusals_told():
+            configured(self._session.config, parse(Configure, request))
+
+    @workflow.update(description="End the session after its queue: {reason?, discard_queue?}.")
+    def end_session(self, request: Any = None, *rest: Any) -> None:
+        """Take no further prompts, process or discard those that wait, then close (SES-8)."""
+        self._end(parse(EndSession, request))
+
+    @end_session.validator
+    def _check_end(self, request: Any = None, *rest: Any) -> None:
+        with _refusals_told():
+            parse(EndSession, request)
+
+    def _end(self, request: EndSession) -> None:
+        self._session.end(
+            request.reason or "ended by the user", discard_queue=request.discard_queue, now=workflow.now()
+        )
+        self._show()
+
+    # ---- messages out
+
+    @workflow.query(description="The newest complete picture, about 1 MB at most: nothing, or {before?, limit?}.")
+    def get_conversation_state(self, request: Any = None) -> ConversationState:
+        """Return the newest turns and what the session is (SES-11)."""
+        given = parse(StateRequest, request)
+        if given.before is not None and given.before not in self._session.transcript:
+            raise Refused("invalid", f"before: no turn {given.before!r} is held.", field="before")
+        return self._session.state(before=given.before, limit=given.limit)
+
+    @workflow.query(description="What is new: nothing, a message id, or {last_seen_message_id?, since_revision?, limit?}.")
+    def get_conversation_updates(self, request: Any = None) -> ConversationUpdate:
+        """Return what changed since a client's cursor (SES-12)."""
+        return self._session.updates(parse_cursor(request))
+
+    @workflow.query(description="The waiting prompts and the last 200 fates: nothing, or {message_id} for one of them.")
+    def get_queue(self, request: Any = None) -> QueueView:
+        """Return what waits and what became of the rest (SES-6)."""
+        return self._session.queue_view(parse(QueueRequest, request).message_id)
+
+    @workflow.query(description="The open model request, a page at a time: {request, offset?}. For our own activities.")
+    def get_model_request(self, request: Any = None) -> ModelRequestPage:
+        """Return the context of the open request, unchanged since it was opened (AGT-2)."""
+        given = parse(ModelRequestQuery, request)
+        opened = self._turn.open_request if self._turn else None
+        if opened is None or opened.number != given.request:
+            raise Refused("not_open", f"Model request {given.request} is not open.")
+        return opened.page(given.offset)
+
+    # ---- what the Temporal Web UI shows
+
+    def _show(self) -> None:
+        workflow.set_current_details(render_current_details(self._session))
+
+    def _publish(self, status: search_attributes.CoarseStatus) -> None:
+        """Bring search attributes and memo up to date: only what changed, at most once a turn (SES-17)."""
+        known, config = workflow.info().typed_search_attributes, self._session.config
+        wanted: list[tuple[SearchAttributeKey[Any], Any]] = [
+            (search_attributes.SESSION_STATUS, status),
+            (search_attributes.USER, config.user),
+            (search_attributes.MODEL, config.model),
+            (search_attributes.TURNS, self._session.turn_count),
+        ]
+        changed = [key.value_set(value) for key, value in wanted if value is not None and known.get(key) != value]
+        if changed:
+            workflow.upsert_search_attributes(changed)
+        if workflow.memo_value("title", None) != config.title:
+            workflow.upsert_memo({"title": config.title})
+
+
+@contextmanager
+def _refusals_told() -> Iterator[None]:
+    """Tell the caller of an update why it is refused; nothing of it enters history."""
+    try:
+        yield
+    except Refused as refusal:
+        raise ApplicationError(refusal.message, refusal.field, type=refusal.reason) from refusal

@@ -1,0 +1,64 @@
+"""What a session says of itself in the Temporal Web UI (SES-17): Markdown, made anew with every change, never stored."""
+
+from models.session_state import Session
+
+
+def render_current_details(session: Session) -> str:
+    """Say at a glance who, what, how far, and what is waiting."""
+    return "\n".join([_heading(session), "", *_facts(session), *_running(session), *_queue(session)])
+
+
+def _heading(session: Session) -> str:
+    return f"### {_plain(session.config.title or 'New session')}"
+
+
+def _facts(session: Session) -> list[str]:
+    usage, config = session.usage, session.config
+    tools = ", ".join(tool.name for tool in session.tools or []) or "read at the first turn"
+    facts = [
+        f"- **Status:** {_status(session)}",
+        f"- **User:** {_plain(config.user or 'not given')}",
+        f"- **Model:** `{config.model}`",
+        f"- **Turns:** {session.turn_count} ({len(session.transcript)} here, {session.archived_count} archived)",
+        f"- **Usage:** {usage.input_tokens:,} tokens in, {usage.output_tokens:,} out",
+        f"- **Model sees:** {session.view.message_count} messages, ~{session.view.estimated_tokens:,} tokens",
+        f"- **Tools:** {tools}",
+    ]
+    return [*facts, f"- [Open the chat]({config.chat_url})"] if config.chat_url else facts
+
+
+def _status(session: Session) -> str:
+    if session.waiting_until:
+        return f"{session.status} until {session.waiting_until:%Y-%m-%d %H:%M:%S} UTC"
+    if session.ending is not None:
+        return f"{session.status} ({_plain(session.ending)})"
+    if session.is_full:
+        return f"{session.status}; full, takes no further prompts"
+    return session.status
+
+
+def _running(session: Session) -> list[str]:
+    turn = session.running_turn
+    if turn is None:
+        return []
+    lines = ["", f"**Turn {session.turn_count}** · step {len(turn.steps) + 1}: {_plain(turn.user_message)}"]
+    for step in turn.steps[-1:]:
+        if step.kind == "model":
+            lines += [f"- `{call.name}`: {call.result.status if call.result else 'running'}" for call in step.tool_calls]
+    return lines
+
+
+def _queue(session: Session) -> list[str]:
+    waiting = session.queue_view().waiting
+    if not waiting:
+        return []
+    shown = [f"{prompt.position}. {_plain(prompt.text)}" for prompt in waiting[:10]]
+    more = [f"… and {len(waiting) - 10} more"] if len(waiting) > 10 else []
+    return ["", f"**Queue** ({len(waiting)})", *shown, *more]
+
+
+def _plain(text: str) -> str:
+    """One short line that no Markdown of a user's can break out of."""
+    line = " ".join(text.split())
+    escaped = "".join(f"\\{char}" if char in r"\`*_{}[]<>()#+-!|" else char for char in line[:120])
+    return f"{escaped}…" if len(line) > 120 else escaped
