@@ -222,8 +222,9 @@ class PromptQueue:
         return taken
 
     def requeue_steering(self) -> None:
-        """Put what no model call took up to the head of the queue: its turn has ended (SES-7)."""
-        self.waiting[:0] = self.steering
+        """Put what no model call took up to the head of the queue, behind the prompt that interrupted it (SES-7)."""
+        first = next((index for index, prompt in enumerate(self.waiting) if prompt.mode != "interrupt"), len(self.waiting))
+        self.waiting[first:first] = self.steering
         self.steering = []
 
     def find(self, message_id: str) -> Prompt | None:

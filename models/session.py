@@ -152,8 +152,10 @@ def parse(model: type[Model], raw: object) -> Model:
     >>> parse(QueueRequest, None).message_id is None
     True
     """
+    if not isinstance(raw, dict | None):
+        raise Refused("invalid", f"Expected a JSON object with {', '.join(model.model_fields)}.", field="value")
     try:
-        return model.model_validate({} if raw is None else raw)
+        return model.model_validate(raw or {})
     except ValidationError as error:
         raise Refused("invalid", sentence_of(error), field=field_of(error)) from error
 

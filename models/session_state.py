@@ -233,7 +233,8 @@ class Session:
         self._update_turn(reasoning_trajectory=ReasoningTrajectory(steps=[*self._running().steps, step]))
         self._changed_turn()
 
-    def _newest_step(self) -> ModelStep:
+    def newest_step(self) -> ModelStep:
+        """Return the running turn's newest step, which is the model's own."""
         step = self._running().steps[-1]
         if not isinstance(step, ModelStep):
             raise TypeError(f"the newest step of turn {self._running().id} is no model step")

@@ -406,6 +406,11 @@ def test_ctx_4_a_pinned_message_stays_and_counts_within_the_cap():
     assert kept_indexes(texts(12), config, pinned={9})[0] == [0, 8, 9, 10, 11]
 
 
+def test_ctx_4_a_middle_that_is_pinned_as_a_whole_stays_without_a_warning():
+    config = ConversationHistoryConfig(max_messages=4, preserve_first_n=1, preserve_last_n=2)
+    assert kept_indexes(texts(5), config, pinned={1, 2}) == ([0, 1, 2, 3, 4], None)
+
+
 @given(histories(), CONFIGS, PINS)
 def test_ctx_4_pinned_messages_are_never_evicted_and_count_within_the_cap(history, config, pinned):
     kept, _ = kept_indexes(history.messages, config, pinned=pinned)

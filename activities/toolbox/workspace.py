@@ -1,0 +1,275 @@
+"""A session's folder, and the only way into it (AGT-6).
+
+Theory of operation. A path that was checked as text can be swapped for a link before it is used, and comparing
+prefixes is wrong even without a race (CVE-2025-53109, CVE-2025-53110). So a path is only ever split into names, and
+each name is opened relative to the descriptor of the folder before it with `O_NOFOLLOW`: the kernel itself refuses a
+link in the step that would follow it. `..` is taken away beforehand, as text, which is exact where no link is followed.
+
+What is asked about a name before it is opened (`_kind`) only makes the message clear; the flags make it safe.
+"""
+
+import errno
+import os
+import secrets
+import stat
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+MOST_NAME_BYTES = 255
+MOST_LEVELS = 64
+MOST_READ_BYTES = 10_000_000
+MOST_WRITE_BYTES = 1_000_000
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+# A FIFO or a terminal that was swapped in must not block the thread, nor become its terminal.
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+
+_UNSHOWABLE = {
+    "Cc": "a control character",
+    "Cs": "a lone surrogate",
+    "Zl": "a line separator",
+    "Zp": "a paragraph separator",
+}
+"""Unicode categories no name may hold: it would not be one line, or no text at all."""
+
+
+class WorkspaceError(Exception):
+    """The workspace refuses. The message is a sentence that names the path and what is allowed."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A folder or a regular file. `path` is relative to the workspace; a folder's `size` is 0."""
+
+    path: str
+    is_folder: bool
+    size: int
+
+
+class Workspace:
+    """A folder whose files can be read, listed and replaced, and nothing outside of it.
+
+    Not part of it: links, devices, and whatever has a name that begins with "." (`.git`, `.env`, `.turnkeeper`).
+    Its methods block; call them from a thread.
+    """
+
+    def __init__(self, root: Path, folder: tuple[str, ...] = ()) -> None:
+        """Use the names `folder` below `root`; `Workspace.at` takes a path instead. Nothing is opened yet."""
+        self._root = root
+        self._folder = folder
+
+    @classmethod
+    def at(cls, root: Path, folder: str) -> "Workspace":
+        """Return the workspace in `folder`, a relative path below `root`; "" is `root` itself.
+
+        It need not exist: it is empty until the first write makes it. Raises `WorkspaceError`.
+        """
+        return cls(root, _names_in(folder))
+
+    def read(self, path: str, *, max_bytes: int = MOST_READ_BYTES) -> bytes:
+        """Return the content of a regular file. Raises `WorkspaceError`, also if it has more than `max_bytes`."""
+        names = _names_of_file(path)
+        with _explained(path), self._opened(path, names[:-1]) as folder:
+            _require(path, names[-1], folder, stat.S_IFREG)
+            with open(os.open(names[-1], _READ, dir_fd=folder), "rb") as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise _refusal(path, "was swapped for something that is no regular file.")
+                # One more than allowed: the file may grow while it is read.
+                content = file.read(max_bytes + 1)
+        if len(content) > max_bytes:
+            raise _refusal(path, f"is too large: files of up to {max_bytes:,} bytes can be read.")
+        return content
+
+    def write(self, path: str, content: bytes) -> None:
+        """Create or replace a regular file, all at once: nobody ever sees a part of it.
+
+        Missing folders are made; the permissions of a file that is replaced stay. A second run has no further effect.
+        Raises `WorkspaceError`.
+        """
+        if len(content) > MOST_WRITE_BYTES:
+            raise _refusal(path, f"was not written: {len(content):,} bytes given, {MOST_WRITE_BYTES:,} are allowed.")
+        names = _names_of_file(path)
+        with _explained(path), self._opened(path, names[:-1], create=True) as folder:
+            _replace(names[-1], content, folder, mode=_mode_to_keep(path, names[-1], folder))
+
+    def list(self, path: str = ".") -> "list[Entry]":
+        """Return what the folder holds, sorted by name. Raises `WorkspaceError`."""
+        names = _names_in(path)
+        if not names and not self._exists():
+            return []
+        with _explained(path), self._opened(path, names) as folder, os.scandir(folder) as found:
+            return sorted(_entries(found, names), key=lambda entry: entry.path)
+
+    def walk(self, path: str = ".") -> Iterator[Entry]:
+        """Yield what the folder and the folders in it hold: each folder before its content, sorted by name.
+
+        What vanishes or can't be opened in the meantime is left out. Raises `WorkspaceError` for `path` itself.
+        """
+        waiting = self.list(path)[::-1]
+        while waiting:
+            entry = waiting.pop()
+            yield entry
+            if entry.is_folder:
+                with suppress(WorkspaceError):
+                    waiting += self.list(entry.path)[::-1]
+
+    def _exists(self) -> bool:
+        with suppress(FileNotFoundError), self._opened(".", ()):
+            return True
+        return False
+
+    @contextmanager
+    def _opened(self, path: str, names: tuple[str, ...], *, create: bool = False) -> Iterator[int]:
+        """Yield the descriptor of a folder, reached name by name. `path` is for messages."""
+        if create:
+            self._root.mkdir(parents=True, exist_ok=True)
+        # The root may itself be reached by links: it is the operator's choice, nobody else's.
+        descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for name in (*self._folder, *names):
+                inner = _opened_folder(path, name, descriptor, create=create)
+                os.close(descriptor)
+                descriptor = inner
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def _names_of_file(path: str) -> tuple[str, ...]:
+    names = _names_in(path)
+    if not names:
+        raise _refusal(path, "is the workspace itself; a file in it is wanted.")
+    return names
+
+
+def _names_in(path: str) -> tuple[str, ...]:
+    """Split a relative path into names that stay below where it starts. Raises `WorkspaceError`."""
+    if path.startswith("/"):
+        raise _refusal(path, "is an absolute path; paths relative to the workspace are allowed.")
+    names: list[str] = []
+    for name in path.split("/"):
+        if name in ("", "."):
+            continue
+        if name != "..":
+            _check_name(path, name)
+            names.append(name)
+        elif names:
+            names.pop()
+        else:
+            raise _refusal(path, "leaves the workspace; only paths inside it are allowed.")
+    if len(names) > MOST_LEVELS:
+        raise _refusal(path, f"is {len(names)} levels deep; {MOST_LEVELS} are allowed.")
+    return tuple(names)
+
+
+def _check_name(path: str, name: str) -> None:
+    if problem := _problem_of(name):
+        raise _refusal(path, problem)
+
+
+def _problem_of(name: str) -> str | None:
+    """Say why a name can't be part of a workspace, be it asked for or found on disk."""
+    if name.startswith("."):
+        return f"is hidden ({_shown(name)}): names that begin with '.' are not part of the workspace."
+    unshowable = next((char for char in name if unicodedata.category(char) in _UNSHOWABLE), None)
+    if unshowable is not None:
+        kind = _UNSHOWABLE[unicodedata.category(unshowable)]
+        return f"holds {kind} ({unshowable!r}); names of ordinary characters are allowed."
+    if len(name.encode()) > MOST_NAME_BYTES:
+        return f"holds a name of {len(name.encode()):,} bytes; {MOST_NAME_BYTES} are allowed."
+    return None
+
+
+def _opened_folder(path: str, name: str, parent: int, *, create: bool) -> int:
+    if create:
+        # Asked before it is made: on a read-only disk an existing folder would otherwise be an error.
+        with suppress(FileExistsError):
+            if _kind(name, parent) is None:
+                os.mkdir(name, dir_fd=parent)
+    _require(path, name, parent, stat.S_IFDIR)
+    return os.open(name, _FOLDER, dir_fd=parent)
+
+
+def _require(path: str, name: str, parent: int, wanted: int) -> None:
+    """Raise `WorkspaceError` unless `name` is of the kind `wanted`: a regular file or a folder."""
+    kind = _kind(name, parent)
+    if kind == wanted:
+        return
+    if kind is None:
+        raise _refusal(path, "does not exist in the workspace.")
+    if kind == stat.S_IFLNK:
+        raise _refusal(path, f"leads over {_shown(name)}, a symbolic link; links are not followed.")
+    if kind == stat.S_IFDIR:
+        raise _refusal(path, "is a folder; a file is wanted.")
+    if kind == stat.S_IFREG:
+        raise _refusal(path, f"needs {_shown(name)} to be a folder; it is a file.")
+    raise _refusal(path, f"leads to {_shown(name)}, a device, socket or pipe; only regular files and folders are allowed.")
+
+
+def _kind(name: str, parent: int) -> int | None:
+    """Return the file type of `name` itself, were it a link; `None` if there is none."""
+    try:
+        return stat.S_IFMT(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return None
+
+
+def _mode_to_keep(path: str, name: str, folder: int) -> int | None:
+    """Return the permissions of the file to be replaced; `None` if it is new. Raises `WorkspaceError` for a non-file."""
+    if _kind(name, folder) is None:
+        return None
+    _require(path, name, folder, stat.S_IFREG)
+    return stat.S_IMODE(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode) & 0o777
+
+
+def _replace(name: str, content: bytes, folder: int, *, mode: int | None) -> None:
+    temporary = f".{secrets.token_hex(8)}.tmp"  # hidden: not part of the workspace, were it left over
+    try:
+        with open(os.open(temporary, _CREATE, 0o666, dir_fd=folder), "wb") as file:
+            file.write(content)
+            file.flush()
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            # Without it a power cut could leave the new name with no content, after the call was recorded as done.
+            os.fsync(file.fileno())
+        # A link that was swapped in is replaced, not followed.
+        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=folder)
+
+
+def _entries(found: "Iterator[os.DirEntry[str]]", parents: tuple[str, ...]) -> Iterator[Entry]:
+    """Yield what of a folder is part of the workspace: no links, no devices, no names that would be refused."""
+    for item in found:
+        if _problem_of(item.name) or len(parents) >= MOST_LEVELS:
+            continue
+        with suppress(FileNotFoundError):
+            state = item.stat(follow_symlinks=False)
+            if stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode):
+                is_folder = stat.S_ISDIR(state.st_mode)
+                yield Entry("/".join((*parents, item.name)), is_folder, 0 if is_folder else state.st_size)
+
+
+@contextmanager
+def _explained(path: str) -> Iterator[None]:
+    """Turn what the operating system refuses into a `WorkspaceError`: a swapped link (`ELOOP`), a full disk, ..."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise _refusal(path, "was swapped for a link while it was opened; links are not followed.") from error
+        raise _refusal(path, f"can't be used: {error.strerror}.") from error
+
+
+def _refusal(path: str, why: str) -> WorkspaceError:
+    return WorkspaceError(f"{_shown(path)} {why}")
+
+
+def _shown(path: str) -> str:
+    """Return a path as it can be shown: on one line, encodable, and not too long."""
+    return repr(path if len(path) <= 80 else f"{path[:50]}...{path[-27:]}")

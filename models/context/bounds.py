@@ -1,0 +1,87 @@
+"""Text that may enter the history: encodable, and within bounds (CTX-14, SES-16).
+
+Tools cut their own output where it means something; what is here is the last guard, for those that don't.
+"""
+
+import re
+
+from pydantic import JsonValue
+
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_REPLACEMENT = "\ufffd"
+
+
+def encodable_text(text: str) -> str:
+    """Return `text` with NUL and lone surrogates replaced: what neither UTF-8 nor every database can keep.
+
+    >>> encodable_text("a\\x00b\\ud800c") == "a\\ufffdb\\ufffdc"
+    True
+    """
+    return _UNSTORABLE.sub(_REPLACEMENT, text)
+
+
+def encodable(value: JsonValue) -> JsonValue:
+    """Return `value` with every text in it encodable, keys too.
+
+    >>> encodable({"a\\x00": ["\\udfff", 1, None]}) == {"a\\ufffd": ["\\ufffd", 1, None]}
+    True
+    """
+    if isinstance(value, str):
+        return encodable_text(value)
+    if isinstance(value, list):
+        return [encodable(item) for item in value]
+    if isinstance(value, dict):
+        return {encodable_text(key): encodable(item) for key, item in value.items()}
+    return value
+
+
+def head_within(text: str, max_bytes: int) -> str:
+    """Return as much of the beginning of `text` as fits into `max_bytes` of UTF-8; no character is split.
+
+    >>> head_within("naïve", 3), head_within("naïve", 4)
+    ('na', 'naï')
+    """
+    # A character has at least one byte: no more than `max_bytes` of them need to be encoded.
+    return text[: max(0, max_bytes)].encode()[: max(0, max_bytes)].decode(errors="ignore")
+
+
+def tail_within(text: str, max_bytes: int) -> str:
+    """Return as much of the end of `text` as fits into `max_bytes` of UTF-8; no character is split.
+
+    >>> tail_within("naïve", 3), tail_within("naïve", 4), tail_within("naïve", 0)
+    ('ve', 'ïve', '')
+    """
+    return text[-max_bytes:].encode()[-max_bytes:].decode(errors="ignore") if max_bytes > 0 else ""
+
+
+def bound_text(text: str, max_chars: int, max_bytes: int) -> str:
+    """Return `text` encodable and within both bounds: its head and its tail, and between them how much is gone.
+
+    `max_bytes` counts UTF-8. The mark counts towards the bounds too; where they leave no room for it, only the
+    beginning is kept. What is within the bounds stays as it is.
+
+    >>> bound_text("short", 100, 100)
+    'short'
+    >>> bound_text("a" * 60 + "z" * 60, 80, 1_000)
+    'aaaaaaaaaaaaaaaaaaaaaaaaaa\\n[... 82 of 120 characters left out ...]\\nzzzzzzzzzzzz'
+    """
+    text = encodable_text(text)
+    if len(text) <= max_chars and _fits(text, max_bytes):
+        return text
+    # The mark is never longer than with everything gone. It is ASCII: as many bytes as characters.
+    mark_size = len(_mark(len(text), len(text)))
+    chars, octets = max_chars - mark_size, max_bytes - mark_size
+    if min(chars, octets) <= 0:
+        return head_within(text[: max(0, max_chars)], max_bytes)
+    tail = tail_within(text[max(0, len(text) - chars // 3) :], octets // 3)
+    head = head_within(text[: chars - len(tail)], octets - len(tail.encode()))
+    return head + _mark(len(text) - len(head) - len(tail), len(text)) + tail
+
+
+def _fits(text: str, max_bytes: int) -> bool:
+    # No character has more than four bytes: most texts need not be encoded to be measured.
+    return len(text) * 4 <= max_bytes or len(text.encode()) <= max_bytes
+
+
+def _mark(gone: int, total: int) -> str:
+    return f"\n[... {gone:,} of {total:,} characters left out ...]\n"

@@ -1,0 +1,241 @@
+"""What an operator may set, where it is read from, and the one sentence that says what is wrong (OPS-4).
+
+A value given in code beats an environment variable `TURNKEEPER_*`, which beats `turnkeeper.toml` in the working
+directory (or the file named by `TURNKEEPER_CONFIG`), which beats the default. Nested settings are tables in the file
+and double underscores in the environment: `limits.max_steps`, `TURNKEEPER_LIMITS__MAX_STEPS`. Every setting is listed
+in `docs/settings.md`; a test holds the two together. How Temporal is reached when it is not our own embedded server
+is Temporal's business: `TEMPORAL_*` and `temporal.toml` (`workflows/connection.py`).
+"""
+
+import difflib
+import ipaddress
+import os
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from models.context.window import ConversationHistoryConfig
+from models.errors import Refused
+from models.limits import Limits
+from models.model_name import split_model
+from models.session import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT, SystemPrompt
+
+ENV_PREFIX = "TURNKEEPER_"
+CONFIG_VARIABLE = "TURNKEEPER_CONFIG"
+DEFAULT_FILE = "turnkeeper.toml"
+
+Folder = Annotated[Path, AfterValidator(Path.expanduser)]
+Port = Annotated[int, Field(ge=0, le=65_535)]
+
+
+class SettingsError(Exception):
+    """The start is refused; the message is one sentence that names the setting, where it stands and what is allowed."""
+
+
+class Settings(BaseSettings):
+    """Everything an operator may set. Times are in seconds; relative paths start at the working directory."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter="__",
+        # `TURNKEEPER_MODEL=` in a container's environment means "not set", not "the empty model".
+        env_ignore_empty=True,
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+    )
+
+    state_dir: Folder = Path(".turnkeeper")
+    """Folder of everything that is kept: the embedded server's database, its address, logs, offline scripts."""
+    workspace_root: Folder = Path()
+    """Folder the sessions' tools work in; a session never gets above it."""
+
+    api_trusted_network: bool = False
+    """Whether everyone who can reach `api_host` may read, drive and end every session: there are no API keys yet."""
+    api_host: str = "127.0.0.1"
+    """Address the gateway listens on. Other than loopback only with `api_trusted_network`."""
+    api_port: Port = 8080
+    """Port of the gateway; 0: any free one. `turnkeeper up` takes another one when it is busy, and says so."""
+
+    temporal_port: Port = 7233
+    """Port of the embedded Temporal server; 0: any free one. Another one is taken when it is busy, and said."""
+    temporal_ui_port: Port = 8233
+    """Port of the embedded server's Web UI; 0: any free one. Another one is taken when it is busy, and said."""
+    task_queue: str = Field("turnkeeper", min_length=1, max_length=200)
+    """Task queue of workflow and activities: workers and gateways of one installation share it."""
+    grpc_compression: Literal["none", "gzip"] = "none"
+    """Compression between us and Temporal. `none` is up to 8 times quicker on a private network (OPS-8)."""
+    rpc_timeout: float = Field(2.5, ge=0.1, le=60)
+    """Most seconds one call to Temporal may take before it counts as unanswered."""
+
+    max_cached_workflows: int = Field(1_000, ge=1, le=1_000_000)
+    """Sessions a worker holds in memory; each beyond is replayed from its history at every step."""
+    sticky_timeout: float = Field(1.0, ge=0.1, le=60)
+    """Seconds after which a session's next step leaves a worker that does not answer for another one."""
+    task_timeout: float = Field(4.0, ge=1, le=120)
+    """Seconds after which a step that a worker started and never finished is given to another one."""
+    shutdown_grace: float = Field(20.0, ge=0, le=3_600)
+    """Seconds a stopping worker lets model and tool calls finish; the rest is run again elsewhere."""
+
+    model: str = DEFAULT_MODEL
+    """Model of new sessions, as `provider:model`. `offline:` needs no key and no network."""
+    system_prompt: SystemPrompt = DEFAULT_SYSTEM_PROMPT
+    """What the model is told before the conversation, in new sessions; empty: nothing."""
+    offline_words_per_second: float = Field(40.0, ge=0, le=10_000)
+    """Pace at which the offline model writes; 0: all at once."""
+    offline_scripts: Folder | None = None
+    """Folder of the scripts that `offline:<script>` plays; None: `scripts` in `state_dir`."""
+    max_conversation_messages: int | None = Field(None, ge=0)
+    """Short for `conversation.max_messages`; give only one of the two."""
+    conversation: ConversationHistoryConfig = ConversationHistoryConfig()
+    """How much of a conversation the model sees, in new sessions (CTX-1)."""
+    limits: Limits = Limits()
+    """The bounds of new sessions."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least urgent messages that are logged."""
+    log_format: Literal["json", "text"] = "text"
+    """`json`: one object a line, for machines. Neither form ever holds prompts, answers, keys or headers."""
+
+    @property
+    def scripts_dir(self) -> Path:
+        """Folder of the offline model's scripts."""
+        return self.offline_scripts or self.state_dir / "scripts"
+
+    @property
+    def history(self) -> ConversationHistoryConfig:
+        """What `conversation` or its shorthand come to."""
+        if self.max_conversation_messages is None:
+            return self.conversation
+        return ConversationHistoryConfig(max_messages=self.max_conversation_messages)
+
+    @field_validator("model")
+    @classmethod
+    def _a_model_we_can_ask(cls, model: str) -> str:
+        try:
+            split_model(model)
+        except Refused as refusal:
+            raise ValueError(refusal.message.removeprefix("model: ").removesuffix(".")) from refusal
+        return model
+
+    @model_validator(mode="after")
+    def _one_form_of_the_window(self) -> Self:
+        if self.max_conversation_messages is not None and "conversation" in self.model_fields_set:
+            raise ValueError("max_conversation_messages is short for conversation.max_messages: give only one of them")
+        return self
+
+    @field_validator("api_host")
+    @classmethod
+    def _nobody_untrusted_gets_in(cls, api_host: str, info: ValidationInfo) -> str:
+        if not is_loopback(api_host) and not info.data.get("api_trusted_network"):
+            raise ValueError(
+                "other machines can reach it, and this version has no API keys; keep 127.0.0.1, or set "
+                "api_trusted_network=true where everyone who gets through may use every session"
+            )
+        return api_host
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Read code, environment and settings file, in this order; no `.env` and no secrets folder."""
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=settings_file())
+
+
+def load_settings() -> Settings:
+    """Return the settings of this process.
+
+    Raises:
+        SettingsError: An unknown key, a bad value or an unreadable file.
+    """
+    _check_file()
+    _check_variables()
+    try:
+        return Settings()
+    except ValidationError as error:
+        raise SettingsError(_sentence(error.errors()[0])) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise SettingsError(f"{settings_file()} cannot be read as TOML: {error}.") from error
+
+
+def settings_file() -> Path:
+    """Name the file settings are read from, whether or not it exists."""
+    return Path(os.environ.get(CONFIG_VARIABLE) or DEFAULT_FILE).expanduser()
+
+
+def setting_names(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[str]:
+    """List every setting by its dotted name.
+
+    >>> names = list(setting_names())
+    >>> "state_dir" in names, "limits.max_steps" in names, "limits" in names
+    (True, True, False)
+    """
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from setting_names(field.annotation, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine reaches `host`; a name other than localhost may be anywhere.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0")
+    (True, True, True, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _check_file() -> None:
+    """Refuse a file that was asked for and is not there: its settings would be missing without a word."""
+    if os.environ.get(CONFIG_VARIABLE) and not settings_file().is_file():
+        raise SettingsError(f"{CONFIG_VARIABLE} names {str(settings_file())!r}, and there is no such file.")
+
+
+def _check_variables() -> None:
+    """Refuse variables that look like settings and are none: pydantic reads past them."""
+    known = {CONFIG_VARIABLE, *map(_variable, setting_names())}
+    for variable in sorted(os.environ):
+        if variable.upper().startswith(ENV_PREFIX) and variable.upper() not in known:
+            raise SettingsError(f"The environment variable {variable} is no setting{_meant(variable.upper(), known)}")
+
+
+def _variable(name: str) -> str:
+    return ENV_PREFIX + name.replace(".", "__").upper()
+
+
+def _meant(wrong: str, known: set[str]) -> str:
+    close = difflib.get_close_matches(wrong, known, n=1)
+    return f"; did you mean {close[0]}?" if close else "; docs/settings.md lists them all."
+
+
+def _sentence(problem: ErrorDetails) -> str:
+    name = ".".join(map(str, problem["loc"]))
+    if not name:
+        return problem["msg"].removeprefix("Value error, ") + "."
+    if problem["type"] == "extra_forbidden":
+        return f"{name!r} ({_place(name)}) is no setting{_meant(name, set(setting_names()))}"
+    return f"{name}={problem['input']!r:.80} ({_place(name)}) is not allowed: {_lower(problem['msg'])}."
+
+
+def _place(name: str) -> str:
+    given = (variable for variable, value in os.environ.items() if value and variable.upper() == _variable(name))
+    return next((f"environment variable {variable}" for variable in given), f"in {settings_file()}")
+
+
+def _lower(message: str) -> str:
+    message = message.removeprefix("Value error, ")
+    return message[:1].lower() + message[1:]

@@ -1,0 +1,212 @@
+"""Prompts on their way in: SES-5, SES-6, SES-7."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.errors import Refused
+from models.limits import Limits
+from models.prompts import REMEMBERED_IDS, PromptQueue, read_prompt
+from models.session_state import title_of
+from tests.core.builders import NOW, answer_turn, send, session
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(alphabet=st.characters(codec=None)) | st.binary(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(alphabet=st.characters(codec=None)), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+def fates(target) -> list[tuple[str, str]]:
+    return [(fate.id, fate.fate) for fate in target.queue.fates]
+
+
+@given(raw=JSON, extra=st.integers(0, 2))
+def test_ses_5_whatever_a_signal_carries_has_a_fate_that_can_be_stored(raw: object, extra: int) -> None:
+    target = session()
+    accepted = target.receive(raw, extra_arguments=extra, new_id="new", now=NOW)
+    view = target.queue_view()
+    assert len(view.waiting) + len(view.fates) == 1
+    assert (accepted is not None) == (len(view.waiting) == 1)
+    view.model_dump_json().encode()
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        ("", "blank"),
+        (" \n\t", "blank"),
+        ({"text": ""}, "blank"),
+        ("x" * 100_001, "too_long"),
+        ("\u4e2d" * 50_000, "too_long"),
+        ("a\0b", "invalid"),
+        ("a\ud800b", "invalid"),
+        ({"text": "hi", "id": "a/b"}, "invalid"),
+        ({"text": "hi", "id": "x" * 129}, "invalid"),
+        ({"text": "hi", "mode": "later"}, "invalid"),
+        ({"text": "hi", "sent_at": "yesterday"}, "invalid"),
+        ({"text": "hi", "sent_at": "9999-12-31T23:59:59-14:00"}, "invalid"),
+        ({"text": "hi", "attachments": [{"kind": "code"}]}, "invalid"),
+        ({"text": "hi", "colour": "red"}, "invalid"),
+        (None, "invalid"),
+        (17, "invalid"),
+        (["hi"], "invalid"),
+        (b"hi", "invalid"),
+    ],
+)
+def test_ses_5_what_is_no_prompt_is_refused_with_its_reason(raw: object, reason: str) -> None:
+    with pytest.raises(Refused) as refusal:
+        read_prompt(raw, extra_arguments=0, new_id="n", now=NOW, limits=Limits())
+    assert refusal.value.reason == reason
+    refusal.value.message.encode()
+
+
+def test_ses_5_two_arguments_are_refused_naming_the_number() -> None:
+    target = session()
+    target.receive("a", extra_arguments=1, new_id="n", now=NOW)
+    assert [fate.reason for fate in target.queue.fates] == ["A prompt is one JSON value; this signal carried 2."]
+
+
+def test_ses_6_prompts_start_first_in_first_out() -> None:
+    target = session()
+    for number in range(5):
+        send(target, "hi", id=f"m{number}")
+    for _ in range(5):
+        answer_turn(target)
+    assert fates(target) == [(f"m{number}", "started") for number in range(5)]
+
+
+def test_ses_6_the_same_id_twice_is_one_turn_also_after_a_hand_over() -> None:
+    target = session()
+    send(target, "hi", id="m1")
+    answer_turn(target)
+    target = type(target)("s1", target.carry(), now=NOW)
+    send(target, "hi again", id="m1")
+    assert len(target.queue) == 0
+    assert fates(target) == [("m1", "started")]
+
+
+def test_ses_6_at_least_the_last_thousand_ids_are_remembered() -> None:
+    target = session()
+    for number in range(REMEMBERED_IDS):
+        send(target, "hi", id=f"m{number}")
+        answer_turn(target)
+    send(target, "hi", id="m0")
+    assert len(target.queue) == 0
+
+
+def test_ses_6_a_rejected_id_may_be_sent_again() -> None:
+    target = session()
+    send(target, " ", id="m1")
+    send(target, "hi", id="m1")
+    assert fates(target) == [("m1", "rejected")]
+    assert [prompt.id for prompt in target.queue_view().waiting] == ["m1"]
+
+
+def test_ses_6_a_full_queue_rejects_naming_the_limit() -> None:
+    target = session(limits={"max_queued_prompts": 2})
+    for number in range(3):
+        send(target, "hi", id=f"m{number}")
+    (fate,) = target.queue.fates
+    assert (fate.id, fate.refusal) == ("m2", "queue_full")
+    assert "limits.max_queued_prompts allows 2" in (fate.reason or "")
+
+
+def test_ses_6_a_queue_of_many_bytes_rejects_naming_the_limit() -> None:
+    target = session(limits={"max_queued_bytes": 2_000})
+    send(target, "x" * 1_500, id="m1")
+    send(target, "x" * 1_500, id="m2")
+    assert [(fate.id, fate.refusal) for fate in target.queue.fates] == [("m2", "queue_full")]
+
+
+def test_ses_7_an_interrupt_goes_before_the_queue_and_a_steer_joins_the_turn() -> None:
+    target = session()
+    send(target, "one", id="m1")
+    turn = target.begin_turn(now=NOW)
+    send(target, "queued", id="m2")
+    send(target, "steer", id="m3", mode="steer")
+    send(target, "now", id="m4", mode="interrupt")
+    assert [prompt.id for prompt in target.queue_view().waiting] == ["m3", "m4", "m2"]
+    target.steer_turn(now=NOW)
+    assert [step.kind for step in target.transcript.get(turn.id).steps] == ["user"]
+    assert target.queue_view("m3").fates[0].turn_id == "m1"
+
+
+def test_ses_7_a_steer_that_no_model_call_took_up_goes_to_the_head_behind_an_interrupt() -> None:
+    target = session()
+    send(target, "one", id="m1")
+    target.begin_turn(now=NOW)
+    send(target, "queued", id="m2")
+    send(target, "steer", id="m3", mode="steer")
+    send(target, "now", id="m4", mode="interrupt")
+    target.fail_turn("cancelled", "Interrupted", now=NOW)
+    assert [prompt.id for prompt in target.queue.waiting] == ["m4", "m3", "m2"]
+
+
+@pytest.mark.parametrize("mode", ["interrupt", "steer"])
+def test_ses_7_with_no_turn_running_every_mode_is_enqueue(mode: str) -> None:
+    target = session()
+    send(target, "first", id="m1")
+    send(target, "second", id="m2", mode=mode)
+    assert [prompt.id for prompt in target.queue.waiting] == ["m1", "m2"]
+
+
+def test_ses_8_only_a_waiting_prompt_can_be_withdrawn() -> None:
+    target = session()
+    send(target, "one", id="m1")
+    send(target, "two", id="m2")
+    target.begin_turn(now=NOW)
+    target.withdraw("m2", now=NOW)
+    assert fates(target)[-1] == ("m2", "withdrawn")
+    for message_id, reason in (("m1", "not_waiting"), ("m2", "not_waiting"), ("m9", "unknown_prompt")):
+        with pytest.raises(Refused) as refusal:
+            target.withdraw(message_id, now=NOW)
+        assert refusal.value.reason == reason
+
+
+@given(st.lists(st.sampled_from(["send", "start", "steer", "end turn", "withdraw", "discard"]), max_size=40))
+def test_ses_6_every_accepted_prompt_has_at_most_one_fate_and_waits_until_it_has(actions: list[str]) -> None:
+    target = session(limits={"max_queued_prompts": 4})
+    for number, action in enumerate(actions):
+        if action == "send":
+            send(target, "hi", id=f"m{number}")
+        elif action == "steer":
+            send(target, "hi", id=f"m{number}", mode="steer")
+        elif action == "start" and target.queue.waiting and not target.running_turn:
+            target.begin_turn(now=NOW)
+        elif action == "end turn" and target.running_turn:
+            target.fail_turn("timeout", "late", now=NOW)
+        elif action == "withdraw" and len(target.queue):
+            target.withdraw(target.queue_view().waiting[0].id, now=NOW)
+        elif action == "discard":
+            target.queue.discard_all("ended", at=NOW)
+    accepted = set(target.queue.taken_ids)
+    decided = [fate.id for fate in target.queue.fates if fate.fate != "rejected"]
+    waiting = [prompt.id for prompt in target.queue_view().waiting]
+    assert len(decided) == len(set(decided))
+    assert set(decided) | set(waiting) == accepted
+    assert not set(decided) & set(waiting)
+
+
+def test_ses_15_a_full_session_refuses_and_says_why() -> None:
+    target = session(limits={"max_state_bytes": 4_096})
+    send(target, "x" * 4_000, id="m1")
+    send(target, "waiting", id="m2")
+    answer_turn(target)
+    target.reject_waiting_if_full(now=NOW)
+    send(target, "hi", id="m3")
+    assert [(fate.id, fate.refusal) for fate in target.queue.fates][1:] == [("m2", "state_full"), ("m3", "state_full")]
+    assert "limits.max_state_bytes allows 4,096" in (target.queue.fates[-1].reason or "")
+
+
+def test_ses_4_the_title_is_the_first_words_unless_one_is_given() -> None:
+    target = session()
+    send(target, "please read the file notes.txt and tell me everything that is in it, in detail", id="m1")
+    target.begin_turn(now=NOW)
+    assert target.config.title == "please read the file notes.txt and tell me everything that…"
+    assert title_of("\x00\x01") == "Untitled"
+
+
+def test_ses_6_an_empty_queue_has_nothing_to_start() -> None:
+    with pytest.raises(IndexError):
+        PromptQueue().start_next(at=NOW)

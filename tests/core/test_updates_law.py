@@ -1,0 +1,203 @@
+"""The law of SES-12: whatever a client is told when, following the rules it ends with what is true."""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+
+from models.conversation import ConversationMessage, ConversationUpdate
+from models.session import CarriedState, SessionInput, UpdatesRequest
+from models.session_state import Session
+from models.trajectory import ToolCall, ToolResult
+from tests.core.builders import NOW, answer_turn, asks, at, says, send, session
+
+
+class Client:
+    """A client that does what SES-12 says, and nothing else."""
+
+    def __init__(self, *, sends_revision: bool) -> None:
+        self.sends_revision = sends_revision
+        self.messages: list[ConversationMessage] = []
+        self.last_seen: str | None = None
+        self.revision: int | None = None
+
+    def poll(self, target: Session, *, limit: int | None = None) -> ConversationUpdate:
+        revision = self.revision if self.sends_revision else None
+        update = target.updates(
+            UpdatesRequest(last_seen_message_id=self.last_seen, since_revision=revision, limit=limit)
+        )
+        if update.reset:
+            self.messages = []
+        changed = {turn.id: turn for turn in update.updated_messages}
+        self.messages = [changed.get(turn.id, turn) for turn in self.messages]
+        self.messages += update.new_messages
+        self.last_seen, self.revision = update.last_seen_message_id, update.revision
+        return update
+
+    def catch_up(self, target: Session) -> None:
+        for _ in range(1_000):
+            update = self.poll(target)
+            if not update.new_messages and not update.has_more:
+                return
+        raise AssertionError("the client never catches up")
+
+
+class UpdatesLaw(RuleBasedStateMachine):
+    """SES-12 over every interleaving of prompts, turns, steps, polls and continue-as-new."""
+
+    clients = Bundle("clients")
+
+    @initialize()
+    def begin(self) -> None:
+        self.session = session()
+        self.prompts = 0
+
+    @rule()
+    def prompt(self) -> None:
+        self.prompts += 1
+        send(self.session, f"prompt {self.prompts}", id=f"m{self.prompts}")
+
+    @rule()
+    def duplicate(self) -> None:
+        before = self.session.revision
+        if self.prompts:
+            send(self.session, "again", id=f"m{self.prompts}")
+        assert self.session.revision == before
+
+    @rule()
+    def turn_starts(self) -> None:
+        if self.session.queue.waiting and not self.session.running_turn:
+            self.session.begin_turn(now=at(self.session.revision))
+
+    @rule()
+    def step(self) -> None:
+        if self.session.running_turn:
+            call = ToolCall(id=f"c{self.session.revision}", name="look", args={})
+            self.session.add_response(asks("look"), [call], now=at(1))
+            self.session.add_result(call.id, ToolResult(outcome="seen"))
+            self.session.show_step(state=None)
+
+    @rule(well=st.booleans())
+    def turn_ends(self, well: bool) -> None:
+        if not self.session.running_turn:
+            return
+        if well:
+            self.session.add_response(says("done"), [], now=at(2))
+            self.session.complete_turn("done", now=at(2))
+        else:
+            self.session.fail_turn("timeout", "too slow", now=at(2))
+
+    @rule()
+    def continue_as_new(self) -> None:
+        if not self.session.running_turn:
+            carried = SessionInput.model_validate_json(self.session.carry().model_dump_json())
+            self.session = Session("s1", carried, now=NOW)
+
+    @rule(target=clients, sends_revision=st.booleans())
+    def join(self, sends_revision: bool) -> Client:
+        return Client(sends_revision=sends_revision)
+
+    @rule(client=clients, limit=st.none() | st.integers(1, 3))
+    def poll(self, client: Client, limit: int | None) -> None:
+        client.poll(self.session, limit=limit)
+
+    @rule(client=clients)
+    def hold_a_foreign_cursor(self, client: Client) -> None:
+        client.last_seen = "nonsense"
+        assert client.poll(self.session).reset
+
+    @rule(client=clients)
+    def hold_a_revision_from_the_future(self, client: Client) -> None:
+        if client.sends_revision:
+            client.revision = self.session.revision + 1
+            assert client.poll(self.session).reset
+
+    @rule(client=consumes(clients))
+    def every_client_converges(self, client: Client) -> None:
+        client.catch_up(self.session)
+        assert client.messages == self.session.transcript.turns
+
+    @invariant()
+    def revisions_grow_along_the_transcript(self) -> None:
+        if hasattr(self, "session"):
+            revisions = [turn.revision for turn in self.session.transcript.turns]
+            assert revisions == sorted(set(revisions))
+            assert all(revision <= self.session.revision for revision in revisions)
+
+
+TestSes12Law = UpdatesLaw.TestCase
+
+
+def test_ses_12_an_answer_costs_what_it_contains_not_what_is_held() -> None:
+    target = session()
+    for number in range(300):
+        send(target, "hi", id=f"m{number}")
+        answer_turn(target)
+    looked_at = []
+    target.transcript._turns = _Counting(target.transcript._turns, looked_at)
+    update = target.updates(UpdatesRequest(last_seen_message_id="m298", since_revision=target.revision - 1))
+    assert [turn.id for turn in update.new_messages] == ["m299"]
+    assert len(looked_at) <= 10
+
+
+class _Counting(list):
+    def __init__(self, items: list, looked_at: list) -> None:
+        super().__init__(items)
+        self._looked_at = looked_at
+
+    def __getitem__(self, index: object) -> object:
+        self._looked_at.append(index)
+        return super().__getitem__(index)
+
+
+def test_ses_12_a_page_is_about_a_megabyte_and_the_next_one_goes_on_without_a_gap() -> None:
+    target = session()
+    for number in range(25):
+        send(target, "x" * 90_000, id=f"m{number}")
+        answer_turn(target)
+    client = Client(sends_revision=True)
+    first = client.poll(target)
+    assert first.has_more
+    assert 900_000 < len(first.model_dump_json()) < 1_100_000
+    client.catch_up(target)
+    assert client.messages == target.transcript.turns
+
+
+def test_ses_12_without_a_revision_the_last_seen_turn_is_repeated_once_it_has_changed() -> None:
+    target = session()
+    send(target, "hi", id="m1")
+    target.begin_turn(now=NOW)
+    assert target.updates(UpdatesRequest(last_seen_message_id="m1")).updated_messages == []
+    target.complete_turn("hello", now=NOW)
+    updated = target.updates(UpdatesRequest(last_seen_message_id="m1")).updated_messages
+    assert [turn.agent_message for turn in updated] == ["hello"]
+
+
+def test_ses_11_the_state_shows_the_newest_turns_and_pages_back_to_the_oldest() -> None:
+    target = session()
+    for number in range(25):
+        send(target, "x" * 90_000, id=f"m{number}")
+        answer_turn(target)
+    seen: list[str] = []
+    before = None
+    while True:
+        state = target.state(before=before)
+        assert len(state.model_dump_json()) < 1_100_000
+        seen = [turn.id for turn in state.messages] + seen
+        if not state.has_more:
+            break
+        before = state.messages[0].id
+    assert seen == [f"m{number}" for number in range(25)]
+
+
+def test_ses_14_what_is_carried_is_exactly_what_was_known() -> None:
+    target = session(title="T", user="alice")
+    for number in range(3):
+        send(target, f"hi {number}", id=f"m{number}")
+        answer_turn(target)
+    send(target, "waiting", id="w")
+    carried = target.carry()
+    again = Session("s1", SessionInput.model_validate_json(carried.model_dump_json()), now=at(99))
+    assert again.carry() == carried
+    assert again.state() == target.state()
+    assert again.queue_view() == target.queue_view()
+    assert again.view.digest(again.head) == target.view.digest(target.head)
+    assert isinstance(carried.carried, CarriedState)
