@@ -1,4 +1,7 @@
-"""The worker's composition root: settings in, providers and tools built, the worker run."""
+"""The worker's composition root: settings in, providers and tools built, the worker run.
+
+Nobody imports this module but the commands that start a worker; here alone the vendors' and tools' SDKs come in.
+"""
 
 import asyncio
 import signal
@@ -8,9 +11,57 @@ from pathlib import Path
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from activities.llm import ModelActivities
-from activities.providers.registry import Providers
-from activities.tools import ToolActivities
+from activities.llm import ModelActivities, ProviderRegistry
+from activities.providers.offline import OfflineModel
+from activities.providers.offline_script import ScriptedModel
+from activities.providers.registry import OfflineProvider, Providers
+from activities.toolbox.toolbox import Toolbox
+from activities.tools import ToolActivities, ToolSource
 from models.settings import Settings, load_settings
 from workflows.agentic_ai_workflow import AgenticAIWorkflow
 from workflows.connection import connect, prepare
+
+HEARTBEAT_THROTTLE = timedelta(seconds=0.2)
+"""How often a heartbeat may reach the server: the activities' own timer is slower, partial text will not be."""
+
+
+def build_worker(client: Client, settings: Settings, *, providers: ProviderRegistry, tools: ToolSource) -> Worker:
+    """Return a worker for workflow and activities on one task queue, so that contexts are handed over in memory."""
+    models, tooling = ModelActivities(providers, client), ToolActivities(tools)
+    return Worker(
+        client,
+        task_queue=settings.task_queue,
+        workflows=[AgenticAIWorkflow],
+        activities=[models.call_model, tooling.list_tools, tooling.call_tool],
+        max_cached_workflows=settings.max_cached_workflows,
+        sticky_queue_schedule_to_start_timeout=timedelta(seconds=settings.sticky_timeout),
+        graceful_shutdown_timeout=timedelta(seconds=settings.shutdown_grace),
+        max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+        default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+    )
+
+
+def build_providers(settings: Settings) -> Providers:
+    """Return every provider a model can be chosen from."""
+    scripts = Path(settings.offline_scripts or Path(settings.state_dir) / "scripts")
+    offline = OfflineProvider(
+        OfflineModel(words_per_second=settings.offline_words_per_second), ScriptedModel(scripts)
+    )
+    return Providers({"offline": lambda: offline})
+
+
+async def run_worker(settings: Settings, client: Client | None = None) -> None:
+    """Serve until SIGTERM or SIGINT; then finish what runs, or hand it over, within `shutdown_grace`."""
+    client = client or await connect(settings)
+    await prepare(client)
+    tools = Toolbox.built_in(Path(settings.workspace_root))
+    worker = build_worker(client, settings, providers=build_providers(settings), tools=tools)
+    asked_to_stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, asked_to_stop.set)
+    async with worker:
+        await asked_to_stop.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(run_worker(load_settings()))

@@ -49,7 +49,7 @@ KEEP_ALIVE = KeepAliveConfig(interval_millis=15_000, timeout_millis=5_000)
 COMPRESSION = {"none": GrpcCompression.NONE, "gzip": GrpcCompression.GZIP}
 
 
-class TemporalError(Exception):
+class TemporalAccessError(Exception):
     """Temporal cannot be used as asked; the message is a sentence that says why, and the mend."""
 
 
@@ -57,7 +57,7 @@ class EmbeddedServer(Frozen):
     """Where the embedded server listens, as it wrote into the state directory."""
 
     address: str
-    ui_url: str
+    ui_url: str | None
     pid: int
 
     @staticmethod
@@ -89,16 +89,18 @@ def find_endpoint(settings: Settings) -> Endpoint:
     """Say where Temporal is, without calling it.
 
     Raises:
-        TemporalError: Temporal's own configuration is unreadable, or has keys to a server it does not name.
+        TemporalAccessError: Temporal's own configuration is unreadable, or has keys to a server it does not name.
     """
     try:
-        access = dict(ClientConfigProfile.load().to_client_connect_config())
+        access: dict[str, Any] = {**ClientConfigProfile.load().to_client_connect_config()}
     except (RuntimeError, OSError) as error:
-        raise TemporalError(f"The configuration in TEMPORAL_* or temporal.toml is unusable: {error}.") from error
+        raise TemporalAccessError(f"The configuration in TEMPORAL_* or temporal.toml is unusable: {error}.") from error
     address, namespace = access.pop("target_host", None), access.pop("namespace", DEFAULT_NAMESPACE)
     if address is None and access:
         given = ", ".join(sorted(access))
-        raise TemporalError(f"TEMPORAL_* or temporal.toml gives {given} but no address: set TEMPORAL_ADDRESS too.")
+        raise TemporalAccessError(
+            f"TEMPORAL_* or temporal.toml gives {given} but no address: set TEMPORAL_ADDRESS too."
+        )
     return Endpoint(address or _embedded_address(settings), namespace, embedded=address is None, access=access)
 
 
@@ -109,7 +111,7 @@ async def connect(settings: Settings, *, lazy: bool = False, patience: float = 0
     worker can use one. Otherwise a server that is just starting is waited for, for `patience` seconds; 0: one attempt.
 
     Raises:
-        TemporalError: The server cannot be reached, or its address is not known.
+        TemporalAccessError: The server cannot be reached, or its address is not known.
     """
     endpoint = find_endpoint(settings)
     deadline = asyncio.get_running_loop().time() + patience
@@ -126,7 +128,7 @@ async def prepare(client: Client) -> None:
     """Have the search attributes of sessions registered; safe to repeat, and from many processes at once.
 
     Raises:
-        TemporalError: The server refuses, or has an attribute of that name and another type.
+        TemporalAccessError: The server refuses, or has an attribute of that name and another type.
     """
     missing = await missing_search_attributes(client)
     if not missing:
@@ -146,7 +148,7 @@ async def missing_search_attributes(client: Client) -> Sequence[SearchAttributeK
     """List the search attributes of sessions that the namespace does not have.
 
     Raises:
-        TemporalError: The server refuses to say, or has an attribute of that name and another type.
+        TemporalAccessError: The server refuses to say, or has an attribute of that name and another type.
     """
     request = ListSearchAttributesRequest(namespace=client.namespace)
     try:
@@ -156,7 +158,7 @@ async def missing_search_attributes(client: Client) -> Sequence[SearchAttributeK
     there = answer.custom_attributes
     for key in search_attributes.ALL:
         if key.name in there and there[key.name] != _wire_type(key):
-            raise TemporalError(
+            raise TemporalAccessError(
                 f"The namespace {client.namespace!r} has a search attribute {key.name} of another type than "
                 f"{_type_name(key)}: remove it there, or use another namespace."
             )
@@ -209,21 +211,21 @@ def _embedded_address(settings: Settings) -> str:
     return recorded.address if recorded else f"127.0.0.1:{settings.temporal_port}"
 
 
-def _unreachable(endpoint: Endpoint, error: Exception) -> TemporalError:
+def _unreachable(endpoint: Endpoint, error: Exception) -> TemporalAccessError:
     # The SDK says it in the words of its Rust core; the operating system's own are in the middle of them.
     told = re.findall(r'(?:message|error): "([^"]+)"', str(error)) or [str(error) or "no answer"]
     mend = "start it with `turnkeeper up`, or set TEMPORAL_ADDRESS" if endpoint.embedded else "check TEMPORAL_ADDRESS"
-    return TemporalError(f"Temporal cannot be reached at {endpoint.address} ({told[-1]}): {mend}.")
+    return TemporalAccessError(f"Temporal cannot be reached at {endpoint.address} ({told[-1]}): {mend}.")
 
 
-def _unprepared(client: Client, missing: Sequence[SearchAttributeKey[Any]], error: RPCError) -> TemporalError:
+def _unprepared(client: Client, missing: Sequence[SearchAttributeKey[Any]], error: RPCError) -> TemporalAccessError:
     names = ", ".join(f"{key.name} ({_type_name(key)})" for key in missing)
     if error.status in (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.UNIMPLEMENTED):
-        return TemporalError(
+        return TemporalAccessError(
             f"The server does not let us register search attributes in {client.namespace!r}: "
             f"have its administrator add {names}."
         )
-    return TemporalError(f"{client.namespace!r} cannot be given the search attributes {names}: {error.message}.")
+    return TemporalAccessError(f"{client.namespace!r} cannot be given the search attributes {names}: {error.message}.")
 
 
 def _wire_type(key: SearchAttributeKey[Any]) -> IndexedValueType.ValueType:

@@ -382,7 +382,7 @@ class Turn:
             )
         except ActivityError as error:
             if is_cancelled_exception(error):
-                raise
+                raise asyncio.CancelledError from error
             return _result_of_failure(call.name, error, repeatable=repeatable)
 
     def _settle(self) -> None:

@@ -41,6 +41,10 @@ class WorkspaceError(Exception):
     """The workspace refuses. The message is a sentence that names the path and what is allowed."""
 
 
+class MissingError(WorkspaceError):
+    """There is nothing at the path."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """A folder or a regular file. `path` is relative to the workspace; a folder's `size` is 0."""
@@ -96,31 +100,40 @@ class Workspace:
         with _explained(path), self._opened(path, names[:-1], create=True) as folder:
             _replace(names[-1], content, folder, mode=_mode_to_keep(path, names[-1], folder))
 
-    def list(self, path: str = ".") -> "list[Entry]":
-        """Return what the folder holds, sorted by name. Raises `WorkspaceError`."""
+    def entries(self, path: str = ".") -> list[Entry]:
+        """Return what a folder holds, sorted by name. Raises `WorkspaceError`."""
         names = _names_in(path)
-        if not names and not self._exists():
-            return []
-        with _explained(path), self._opened(path, names) as folder, os.scandir(folder) as found:
-            return sorted(_entries(found, names), key=lambda entry: entry.path)
+        try:
+            with _explained(path), self._opened(path, names) as folder, os.scandir(folder) as found:
+                return sorted(_entries(found, names), key=lambda entry: entry.path)
+        except MissingError:
+            if names:
+                raise
+            return []  # the workspace itself: not yet written to
+
+    def entry(self, path: str) -> Entry:
+        """Return what is at `path`, which is then in its shortest form. Raises `WorkspaceError`."""
+        names = _names_in(path)
+        if not names:
+            return Entry("", is_folder=True, size=0)
+        with _explained(path), self._opened(path, names[:-1]) as folder:
+            if _kind(names[-1], folder) != stat.S_IFDIR:
+                _require(path, names[-1], folder, stat.S_IFREG)
+            return _entry(names, os.stat(names[-1], dir_fd=folder, follow_symlinks=False))
 
     def walk(self, path: str = ".") -> Iterator[Entry]:
-        """Yield what the folder and the folders in it hold: each folder before its content, sorted by name.
+        """Yield what a folder and the folders in it hold, each before its content, sorted by name; or a file itself.
 
         What vanishes or can't be opened in the meantime is left out. Raises `WorkspaceError` for `path` itself.
         """
-        waiting = self.list(path)[::-1]
+        top = self.entry(path)
+        waiting = self.entries(path)[::-1] if top.is_folder else [top]
         while waiting:
             entry = waiting.pop()
             yield entry
             if entry.is_folder:
                 with suppress(WorkspaceError):
-                    waiting += self.list(entry.path)[::-1]
-
-    def _exists(self) -> bool:
-        with suppress(FileNotFoundError), self._opened(".", ()):
-            return True
-        return False
+                    waiting += self.entries(entry.path)[::-1]
 
     @contextmanager
     def _opened(self, path: str, names: tuple[str, ...], *, create: bool = False) -> Iterator[int]:
@@ -200,14 +213,14 @@ def _require(path: str, name: str, parent: int, wanted: int) -> None:
     if kind == wanted:
         return
     if kind is None:
-        raise _refusal(path, "does not exist in the workspace.")
+        raise _missing(path)
     if kind == stat.S_IFLNK:
         raise _refusal(path, f"leads over {_shown(name)}, a symbolic link; links are not followed.")
     if kind == stat.S_IFDIR:
         raise _refusal(path, "is a folder; a file is wanted.")
     if kind == stat.S_IFREG:
         raise _refusal(path, f"needs {_shown(name)} to be a folder; it is a file.")
-    raise _refusal(path, f"leads to {_shown(name)}, a device, socket or pipe; only regular files and folders are allowed.")
+    raise _refusal(path, f"leads to {_shown(name)}, a device, socket or pipe; files and folders are allowed.")
 
 
 def _kind(name: str, parent: int) -> int | None:
@@ -219,11 +232,11 @@ def _kind(name: str, parent: int) -> int | None:
 
 
 def _mode_to_keep(path: str, name: str, folder: int) -> int | None:
-    """Return the permissions of the file to be replaced; `None` if it is new. Raises `WorkspaceError` for a non-file."""
+    """Return the permissions of the file to be replaced; `None` if it is new. Raises `WorkspaceError`."""
     if _kind(name, folder) is None:
         return None
     _require(path, name, folder, stat.S_IFREG)
-    return stat.S_IMODE(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode) & 0o777
+    return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode & 0o777
 
 
 def _replace(name: str, content: bytes, folder: int, *, mode: int | None) -> None:
@@ -251,8 +264,12 @@ def _entries(found: "Iterator[os.DirEntry[str]]", parents: tuple[str, ...]) -> I
         with suppress(FileNotFoundError):
             state = item.stat(follow_symlinks=False)
             if stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode):
-                is_folder = stat.S_ISDIR(state.st_mode)
-                yield Entry("/".join((*parents, item.name)), is_folder, 0 if is_folder else state.st_size)
+                yield _entry((*parents, item.name), state)
+
+
+def _entry(names: tuple[str, ...], state: os.stat_result) -> Entry:
+    is_folder = stat.S_ISDIR(state.st_mode)
+    return Entry("/".join(names), is_folder=is_folder, size=0 if is_folder else state.st_size)
 
 
 @contextmanager
@@ -260,10 +277,16 @@ def _explained(path: str) -> Iterator[None]:
     """Turn what the operating system refuses into a `WorkspaceError`: a swapped link (`ELOOP`), a full disk, ..."""
     try:
         yield
+    except FileNotFoundError as error:
+        raise _missing(path) from error
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            raise _refusal(path, "was swapped for a link while it was opened; links are not followed.") from error
+            raise _refusal(path, "leads over a link or over no folder; links are not followed.") from error
         raise _refusal(path, f"can't be used: {error.strerror}.") from error
+
+
+def _missing(path: str) -> MissingError:
+    return MissingError(f"{_shown(path)} does not exist in the workspace.")
 
 
 def _refusal(path: str, why: str) -> WorkspaceError:

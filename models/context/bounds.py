@@ -12,18 +12,18 @@ _REPLACEMENT = "\ufffd"
 
 
 def encodable_text(text: str) -> str:
-    """Return `text` with NUL and lone surrogates replaced: what neither UTF-8 nor every database can keep.
+    r"""Return `text` with NUL and lone surrogates replaced: what neither UTF-8 nor every database can keep.
 
-    >>> encodable_text("a\\x00b\\ud800c") == "a\\ufffdb\\ufffdc"
+    >>> encodable_text("a\x00b\ud800c") == "a\ufffdb\ufffdc"
     True
     """
     return _UNSTORABLE.sub(_REPLACEMENT, text)
 
 
 def encodable(value: JsonValue) -> JsonValue:
-    """Return `value` with every text in it encodable, keys too.
+    r"""Return `value` with every text in it encodable, keys too.
 
-    >>> encodable({"a\\x00": ["\\udfff", 1, None]}) == {"a\\ufffd": ["\\ufffd", 1, None]}
+    >>> encodable({"a\x00": ["\udfff", 1, None]}) == {"a\ufffd": ["\ufffd", 1, None]}
     True
     """
     if isinstance(value, str):
@@ -55,7 +55,7 @@ def tail_within(text: str, max_bytes: int) -> str:
 
 
 def bound_text(text: str, max_chars: int, max_bytes: int) -> str:
-    """Return `text` encodable and within both bounds: its head and its tail, and between them how much is gone.
+    r"""Return `text` encodable and within both bounds: its head and its tail, and between them how much is gone.
 
     `max_bytes` counts UTF-8. The mark counts towards the bounds too; where they leave no room for it, only the
     beginning is kept. What is within the bounds stays as it is.
@@ -63,7 +63,7 @@ def bound_text(text: str, max_chars: int, max_bytes: int) -> str:
     >>> bound_text("short", 100, 100)
     'short'
     >>> bound_text("a" * 60 + "z" * 60, 80, 1_000)
-    'aaaaaaaaaaaaaaaaaaaaaaaaaa\\n[... 82 of 120 characters left out ...]\\nzzzzzzzzzzzz'
+    'aaaaaaaaaaaaaaaaaaaaaaaaaa\n[... 82 of 120 characters left out ...]\nzzzzzzzzzzzz'
     """
     text = encodable_text(text)
     if len(text) <= max_chars and _fits(text, max_bytes):

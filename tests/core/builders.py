@@ -36,3 +36,10 @@ def answer_turn(target: Session, text: str = "ok", *, seconds: float = 1) -> Non
     target.add_response(says(text), [], now=at(seconds + 1))
     target.show_step(state=None)
     target.complete_turn(text, now=at(seconds + 1))
+
+
+def roomy(target: Session) -> Session:
+    """Let a session hold more than could be carried, so that paging shows."""
+    limits = target.config.limits.model_copy(update={"max_state_bytes": 100_000_000})
+    target.config = target.config.model_copy(update={"limits": limits})
+    return target

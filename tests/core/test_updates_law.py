@@ -7,7 +7,7 @@ from models.conversation import ConversationMessage, ConversationUpdate
 from models.session import CarriedState, SessionInput, UpdatesRequest
 from models.session_state import Session
 from models.trajectory import ToolCall, ToolResult
-from tests.core.builders import NOW, answer_turn, asks, at, says, send, session
+from tests.core.builders import NOW, answer_turn, asks, at, roomy, says, send, session
 
 
 class Client:
@@ -149,7 +149,7 @@ class _Counting(list):
 
 
 def test_ses_12_a_page_is_about_a_megabyte_and_the_next_one_goes_on_without_a_gap() -> None:
-    target = session()
+    target = roomy(session())
     for number in range(25):
         send(target, "x" * 90_000, id=f"m{number}")
         answer_turn(target)
@@ -172,7 +172,7 @@ def test_ses_12_without_a_revision_the_last_seen_turn_is_repeated_once_it_has_ch
 
 
 def test_ses_11_the_state_shows_the_newest_turns_and_pages_back_to_the_oldest() -> None:
-    target = session()
+    target = roomy(session())
     for number in range(25):
         send(target, "x" * 90_000, id=f"m{number}")
         answer_turn(target)

@@ -1,0 +1,55 @@
+"""Finding the provider of a model (AGT-4)."""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+
+from activities.providers.offline import OfflineModel
+from activities.providers.offline_script import ScriptedModel
+from activities.providers.protocol import CallContext, Delta, ModelError, Provider
+from models.model_call import ModelRequest, ModelResponse
+
+ProviderFactory = Callable[[], Provider]
+"""Makes a provider when it is first asked for: a vendor's SDK is not imported by a worker that never needs it."""
+
+
+class Providers:
+    """The providers of this worker, by name."""
+
+    def __init__(self, factories: Mapping[str, ProviderFactory]) -> None:
+        """Offer `factories`; each is called at most once, on first use, and may raise `ModelError`."""
+        self._factories = dict(factories)
+        self._made: dict[str, Provider] = {}
+
+    def resolve(self, model: str) -> tuple[Provider, str]:
+        """Return the provider of `<provider>:<name>` and the name. Raises `ModelError`."""
+        provider, colon, name = model.partition(":")
+        if not colon or provider not in self._factories:
+            known = ", ".join(sorted(self._factories)) or "none"
+            raise ModelError(
+                "bad_request", f"{model!r} does not name a model of this worker as <provider>:<name>; providers: {known}"
+            )
+        if provider not in self._made:
+            self._made[provider] = self._factories[provider]()
+        return self._made[provider], name
+
+
+class OfflineProvider:
+    """`offline:` is the model with real behaviour, `offline:script` and `offline:script/NAME` play a script."""
+
+    def __init__(self, *, scripts: Path, words_per_second: float = 0.0) -> None:
+        """Play scripts from the folder `scripts`; write at `words_per_second`, 0 at once."""
+        self._model = OfflineModel(words_per_second=words_per_second)
+        self._scripted = ScriptedModel(scripts)
+
+    def stream(
+        self, name: str, request: ModelRequest, context: CallContext
+    ) -> AsyncIterator[Delta | ModelResponse]:
+        """Ask the offline model `name`. Raises `ModelError`."""
+        return self._named(name).stream(name, request, context)
+
+    def _named(self, name: str) -> Provider:
+        if not name:
+            return self._model
+        if name.partition("/")[0] == "script":
+            return self._scripted
+        raise ModelError("not_found", f"there is no offline model {name!r}; there are '', 'script' and 'script/NAME'")

@@ -1,0 +1,414 @@
+"""The built-in tools: an MCP server of the worker's own, over the sessions' workspaces (AGT-6).
+
+One server serves every session: a request says in its `_meta`, which only the toolbox writes, whose folder it is about.
+
+A result is a line that says what came of the call, then its content: two blocks of text. What is too long is cut
+between whole lines, entries or hits; the cut is marked, and the mark says with which argument to go on (CTX-14).
+
+The SDK runs tools that are no coroutines in a worker thread, so files never block the event loop.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from fnmatch import fnmatchcase
+from functools import wraps
+from itertools import accumulate, islice
+from operator import or_
+from pathlib import Path
+from typing import Annotated, Any, ParamSpec
+from zoneinfo import ZoneInfo
+
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.tools import Tool
+from mcp_types import CallToolResult, TextContent, ToolAnnotations
+from pydantic import Field
+
+from activities.toolbox.workspace import Entry, Workspace, WorkspaceError
+from models.context.bounds import head_within
+
+WORKSPACE_KEY = "turnkeeper/workspace"
+"""Key in a request's `_meta`: the session's folder below the root; without it, the root itself."""
+
+ROOM_KEY = "turnkeeper/max-bytes"
+"""Key in a request's `_meta`: how many bytes of content the session has room for."""
+
+
+@dataclass(frozen=True)
+class CutAt:
+    """How much one result holds at most, and how much is looked at for it; whichever comes first."""
+
+    content_bytes: int = 24_000
+    """As UTF-8; less where the session has room for less."""
+    lines: int = 400
+    entries: int = 500
+    hits: int = 100
+    hit_chars: int = 300
+    """Of a line that was found; what is around the hit is shown."""
+    walked: int = 20_000
+    """Files and folders that one search looks at."""
+    searched_bytes: int = 100_000_000
+
+
+def built_in_server(root: Path, *, now: Callable[[], datetime], cut_at: CutAt | None = None) -> MCPServer:
+    """Return the server of the built-in tools, over the folders below `root`. `now` is a clock aware of its zone."""
+    files = _FileTools(root, cut_at or CutAt())
+    reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    replaces = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+    tools = [
+        _tool(files.file_read, reads),
+        _tool(files.file_list, reads),
+        _tool(files.file_search, reads),
+        _tool(files.file_write, replaces),
+        _tool(_Clock(now).now, reads),
+    ]
+    return MCPServer("turnkeeper", tools=tools, log_level="WARNING")
+
+
+PathArgument = Annotated[str, Field(description="Relative to the workspace, such as src/main.py")]
+PatternArgument = Annotated[
+    str | None,
+    Field(
+        description="Only files that fit, such as *.py (in any folder) or docs/**/*.md", min_length=1, max_length=500
+    ),
+]
+QueryArgument = Annotated[str, Field(description="Plain text within one line", min_length=1, max_length=500)]
+ContentArgument = Annotated[str, Field(description="All of the new content")]
+ZoneArgument = Annotated[str, Field(description="An IANA name, such as Europe/Berlin", max_length=100)]
+CountArgument = Annotated[int, Field(ge=1, le=1_000_000_000)]
+
+
+class _FileTools:
+    """The tools over the files of a workspace. Their docstrings are what the model reads."""
+
+    def __init__(self, root: Path, cut_at: CutAt) -> None:
+        self._root = root
+        self._cut_at = cut_at
+
+    def file_read(
+        self,
+        ctx: Context,
+        path: PathArgument,
+        first_line: CountArgument = 1,
+        last_line: CountArgument | None = None,
+        first_column: CountArgument = 1,
+    ) -> CallToolResult:
+        """Read a text file, or its lines from first_line to last_line; the first of them from first_column on.
+
+        A second run reads the file again, as it is then.
+        """
+        text = _text_in(self._workspace(ctx).read(path))
+        if text is None:
+            raise WorkspaceError(f"{path!r} is binary; only UTF-8 text can be read.")
+        if last_line is not None and last_line < first_line:
+            raise WorkspaceError(f"last_line={last_line} lies before first_line={first_line}.")
+        excerpt = _Excerpt(path, _lines_of(text), first_line, last_line, first_column)
+        return excerpt.result(self._cut_at.lines, self._room(ctx))
+
+    def file_list(
+        self, ctx: Context, path: PathArgument = ".", pattern: PatternArgument = None, first_entry: CountArgument = 1
+    ) -> CallToolResult:
+        """List a folder; with a pattern, the files that fit in it and in all folders below it.
+
+        A second run lists again what is there then.
+        """
+        workspace = self._workspace(ctx)
+        notes: list[str] = []
+        if pattern is None:
+            found = workspace.entries(path)
+        else:
+            found, notes = self._files(workspace, path, pattern)
+        shown = [_entry_line(entry) for entry in found[first_entry - 1 :][: self._cut_at.entries]]
+        part = _Part("entry", shown, first_entry, len(found))
+        return part.result(f"Listed {path}", notes, self._room(ctx))
+
+    def file_search(
+        self,
+        ctx: Context,
+        query: QueryArgument,
+        path: PathArgument = ".",
+        pattern: PatternArgument = None,
+        ignore_case: bool = False,
+        first_hit: CountArgument = 1,
+    ) -> CallToolResult:
+        """Find the lines that hold a text, in a file or in the files of a folder and of all folders below it.
+
+        A second run searches again what is there then.
+        """
+        if "\n" in query:
+            raise WorkspaceError("The query holds a line break; a text within one line is allowed.")
+        workspace = self._workspace(ctx)
+        files, notes = self._files(workspace, path, pattern or "*")
+        search = _Search(query, ignore_case=ignore_case, first=first_hit, cut_at=self._cut_at)
+        for file in files:
+            search.look_into(workspace, file)
+        part = _Part("hit", search.shown, first_hit, search.total)
+        return part.result(f"Searched {path} for {query!r}", [*notes, *search.notes()], self._room(ctx))
+
+    def file_write(self, ctx: Context, path: PathArgument, content: ContentArgument) -> CallToolResult:
+        """Create a text file, or replace all of its content. Missing folders are made.
+
+        A second run with the same arguments has no further effect.
+        """
+        try:
+            encoded = content.encode()
+        except UnicodeEncodeError as error:
+            raise WorkspaceError(f"{path!r} was not written: the content holds a lone surrogate.") from error
+        self._workspace(ctx).write(path, encoded)
+        return _told(f"Wrote {path} ({_counted(len(encoded), 'byte')})")
+
+    def _workspace(self, ctx: Context) -> Workspace:
+        return Workspace.at(self._root, _meta_of(ctx).get(WORKSPACE_KEY, ""))
+
+    def _room(self, ctx: Context) -> int:
+        """Return how many bytes of lines a result may hold; what is left is for notes."""
+        room: int = min(self._cut_at.content_bytes, _meta_of(ctx).get(ROOM_KEY, self._cut_at.content_bytes))
+        return max(room // 2, room - 400)
+
+    def _files(self, workspace: Workspace, path: str, pattern: str) -> tuple[list[Entry], list[str]]:
+        """Return the files at and below `path` that fit, and a note if there was too much to look at."""
+        most = self._cut_at.walked
+        top = workspace.entry(path).path
+        walked = list(islice(workspace.walk(path), most + 1))
+        files = [
+            entry
+            for entry in walked[:most]
+            if not entry.is_folder and fits(entry.path.removeprefix(top).lstrip("/") or entry.path, pattern)
+        ]
+        note = f"only the first {most:,} files and folders were looked at; narrow it by path"
+        return files, [note] if len(walked) > most else []
+
+
+class _Clock:
+    """The tool that tells the time."""
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        self._now = now
+
+    def now(self, timezone: ZoneArgument = "UTC") -> CallToolResult:
+        """Tell the date and the time.
+
+        A second run tells a later time.
+        """
+        moment = self._now().astimezone(_zone(timezone))
+        return _told(f"It is {moment.isoformat(timespec='seconds')}, a {moment:%A} ({timezone})")
+
+
+def _zone(name: str) -> tzinfo:
+    if name == "UTC":
+        return UTC  # also where the machine has no time zone data
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:
+        raise WorkspaceError(
+            f"There is no time zone {name!r}; IANA names such as 'Europe/Berlin' are allowed."
+        ) from error
+
+
+@dataclass(frozen=True)
+class _Excerpt:
+    """The lines of a file that are wanted: `first` to `last`, counted from 1; the first of them from `column` on."""
+
+    path: str
+    lines: list[str]
+    first: int
+    last: int | None
+    column: int
+
+    def result(self, most_lines: int, room: int) -> CallToolResult:
+        total = len(self.lines)
+        _check_first(self.first, total, "line")
+        if not total:
+            return _told(f"Read {self.path}: it is empty")
+        wanted = self.lines[self.first - 1 : self.last]
+        wanted[:1] = [line[self.column - 1 :] for line in wanted[:1]]
+        kept = _whole_lines(wanted[:most_lines], room)
+        if not kept:
+            return self._within_one_line(head_within(wanted[0], room))
+        last = self.first + len(kept) - 1
+        notes = [f"cut here; read on with first_line={last + 1}"] if len(kept) < len(wanted) else []
+        is_whole = len(kept) == total and self.column == 1
+        return _told(
+            f"Read {self.path}" if is_whole else f"Read {self.path}: {_span(self.first, last, total, 'line')}",
+            kept,
+            notes,
+        )
+
+    def _within_one_line(self, piece: str) -> CallToolResult:
+        goes_on = f"cut within the line; read on with first_line={self.first}, first_column={self.column + len(piece)}"
+        return _told(f"Read {self.path}: a part of line {self.first} of {len(self.lines)}", [piece], [goes_on])
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some of what was found: the lines `shown`, the first of them the `first` of `total`, counted from 1."""
+
+    unit: str
+    shown: list[str]
+    first: int
+    total: int
+
+    def result(self, subject: str, notes: Sequence[str], room: int) -> CallToolResult:
+        _check_first(self.first, self.total, self.unit)
+        kept = _whole_lines(self.shown, room) or self.shown[:1]
+        last = self.first + len(kept) - 1
+        goes_on = [f"cut here; go on with first_{self.unit}={last + 1}"] if last < self.total else []
+        return _told(f"{subject}: {_span(self.first, last, self.total, self.unit)}", kept, [*goes_on, *notes])
+
+
+class _Search:
+    """A search as it goes: the hits to be shown, and how many there are in all."""
+
+    def __init__(self, query: str, *, ignore_case: bool, first: int, cut_at: CutAt) -> None:
+        self._fold = str.casefold if ignore_case else str
+        self._query = self._fold(query)
+        self._wanted = range(first, first + cut_at.hits)
+        self._hit_chars = cut_at.hit_chars
+        self._bytes_left = cut_at.searched_bytes
+        self._passed_over = 0
+        self.shown: list[str] = []
+        self.total = 0
+
+    def look_into(self, workspace: Workspace, file: Entry) -> None:
+        """Add the hits of one file."""
+        text = self._text_of(workspace, file)
+        if text is None:
+            self._passed_over += 1
+        elif self._query in self._fold(text):
+            for number, line in enumerate(_lines_of(text), start=1):
+                if (at := self._fold(line).find(self._query)) >= 0:
+                    self._add(f"{file.path}:{number}: {_around(line, at, self._hit_chars)}")
+
+    def notes(self) -> list[str]:
+        """Say what was not searched."""
+        what = "not searched, being binary, too large or too many; narrow it by path or pattern"
+        return [f"{_counted(self._passed_over, 'file')} {what}"] if self._passed_over else []
+
+    def _text_of(self, workspace: Workspace, file: Entry) -> str | None:
+        if file.size > self._bytes_left:
+            return None
+        self._bytes_left -= file.size
+        try:
+            return _text_in(workspace.read(file.path))
+        except WorkspaceError:  # too large, or gone by now
+            return None
+
+    def _add(self, hit: str) -> None:
+        self.total += 1
+        if self.total in self._wanted:
+            self.shown.append(hit)
+
+
+def fits(path: str, pattern: str) -> bool:
+    """Tell whether `path` fits: `*` and `?` stay within a name, `**` spans folders, no "/" means in any folder.
+
+    Takes time linear in path and pattern, whoever wrote them.
+
+    >>> fits("a/b/c.py", "*.py"), fits("a/b/c.py", "a/*.py"), fits("a/b/c.py", "a/**/*.py"), fits("a/c.py", "a/**/*.py")
+    (True, False, True, True)
+    """
+    names = path.split("/")
+    # After each part of the pattern: whether what precedes it fits the first 0, 1, 2, ... names.
+    fitting = [True] + [False] * len(names)
+    for part in pattern.split("/") if "/" in pattern else ["**", pattern]:
+        if part == "**":
+            fitting = list(accumulate(fitting, or_))
+        else:
+            fitting = [False] + [
+                before and fnmatchcase(name, part) for before, name in zip(fitting, names, strict=False)
+            ]
+    return fitting[-1]
+
+
+def _text_in(content: bytes) -> str | None:
+    """Return the text that `content` encodes, or `None` if it is binary."""
+    try:
+        return None if b"\0" in content else content.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _lines_of(text: str) -> list[str]:
+    # Only "\n" ends a line: `splitlines` would also count form feeds and other characters that editors don't.
+    lines = text.split("\n")
+    return lines if lines[-1] else lines[:-1]
+
+
+def _whole_lines(lines: list[str], room: int) -> list[str]:
+    """Return the first lines, as many as fit whole into `room` bytes."""
+    ends = accumulate(len(line.encode()) + 1 for line in lines)
+    return lines[: sum(end <= room for end in ends)]
+
+
+def _around(line: str, at: int, width: int) -> str:
+    """Return `width` characters of `line` around the position `at`."""
+    start = max(0, min(at - width // 3, len(line) - width))
+    before, after = "..." if start else "", "..." if start + width < len(line) else ""
+    return f"{before}{line[start : start + width].rstrip()}{after}"
+
+
+def _entry_line(entry: Entry) -> str:
+    return f"{entry.path}/" if entry.is_folder else f"{entry.path} ({_counted(entry.size, 'byte')})"
+
+
+def _check_first(first: int, total: int, unit: str) -> None:
+    if first > max(1, total):
+        raise WorkspaceError(f"There are only {_counted(total, unit)}; first_{unit}={first} lies behind them.")
+
+
+def _span(first: int, last: int, total: int, unit: str) -> str:
+    if (first, last) == (1, total):
+        return _counted(total, unit)
+    return f"{unit} {first} of {total}" if first == last else f"{_plural(unit)} {first}-{last} of {total}"
+
+
+def _counted(number: int, unit: str) -> str:
+    return f"{number:,} {unit if number == 1 else _plural(unit)}"
+
+
+def _plural(unit: str) -> str:
+    return f"{unit[:-1]}ies" if unit.endswith("y") else f"{unit}s"
+
+
+def _told(outcome: str, lines: Sequence[str] = (), notes: Sequence[str] = ()) -> CallToolResult:
+    """Return a result: its outcome, and below it the lines and what is to be said about them."""
+    content = "\n".join([*lines, *(f"[{note}]" for note in notes)])
+    return CallToolResult(content=[TextContent(text=text) for text in (outcome, content) if text])
+
+
+_Parameters = ParamSpec("_Parameters")
+
+
+def _telling_refusals(tool: Callable[_Parameters, CallToolResult]) -> Callable[_Parameters, CallToolResult]:
+    """Make of a refusal a result in its own words: of what is raised, the SDK makes one that speaks of the tool."""
+
+    @wraps(tool)
+    def telling(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> CallToolResult:
+        try:
+            return tool(*args, **kwargs)
+        except WorkspaceError as refusal:
+            return CallToolResult(content=[TextContent(text=str(refusal))], is_error=True)
+
+    return telling
+
+
+def _tool(function: Callable[..., CallToolResult], annotations: ToolAnnotations) -> Tool:
+    tool = Tool.from_function(
+        _telling_refusals(function),
+        description=inspect.getdoc(function),
+        annotations=annotations,
+        structured_output=False,
+    )
+    # The model's tokens are not spent on titles; and an argument that is none is an error, not silently dropped.
+    properties = {name: _without_title(schema) for name, schema in tool.parameters["properties"].items()}
+    tool.parameters = {**_without_title(tool.parameters), "properties": properties, "additionalProperties": False}
+    return tool
+
+
+def _without_title(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in schema.items() if key != "title"}
+
+
+def _meta_of(ctx: Context) -> Mapping[str, Any]:
+    return ctx.request_context.meta or {}

@@ -1,0 +1,93 @@
+"""The one judgement of a model's failures: AGT-9."""
+
+from datetime import timedelta
+
+import pytest
+from temporalio.exceptions import ActivityError, ApplicationError, RetryState, TimeoutType
+from temporalio.exceptions import TimeoutError as TemporalTimeout
+
+from activities.failures import LONGEST_WAIT, MOST_ROUNDS, describe_failure, judge
+from activities.providers.protocol import ModelError
+from models.errors import RETRYABLE
+from models.model_call import ModelCallOutcome
+
+
+@pytest.mark.parametrize("error_type", sorted(RETRYABLE))
+def test_agt_9_a_passing_failure_is_retried_by_temporal_with_growing_delays(error_type: str) -> None:
+    delays = []
+    for attempt in range(1, 5):
+        with pytest.raises(ApplicationError) as raised:
+            judge(ModelError(error_type, "later"), attempt=attempt, rounds=0)
+        assert not raised.value.non_retryable
+        assert raised.value.type == error_type
+        delays.append(raised.value.next_retry_delay)
+    assert delays == [timedelta(seconds=seconds) for seconds in (0.5, 1, 2, 4)]
+
+
+@pytest.mark.parametrize("error_type", ["auth", "not_found", "bad_request", "quota", "refusal", "too_large"])
+def test_agt_9_a_lasting_failure_is_not_retried(error_type: str) -> None:
+    with pytest.raises(ApplicationError) as raised:
+        judge(ModelError(error_type, "never", retry_after=1), attempt=1, rounds=0)
+    assert raised.value.non_retryable
+
+
+def test_agt_9_a_storm_is_waited_out_by_the_workflow_longer_each_time() -> None:
+    error = ModelError("overloaded", "busy")
+    waits = [judge(error, attempt=5, rounds=rounds).wait_seconds or 0 for rounds in range(MOST_ROUNDS)]
+    assert waits == sorted(waits)
+    assert (waits[0], waits[-1]) == (8, LONGEST_WAIT)
+    with pytest.raises(ApplicationError) as raised:
+        judge(error, attempt=5, rounds=MOST_ROUNDS)
+    assert raised.value.non_retryable
+
+
+@pytest.mark.parametrize(("retry_after", "wait"), [(5.1, 5.1), (30, 30), (86_400, LONGEST_WAIT)])
+def test_agt_9_a_long_retry_after_is_waited_out_by_the_workflow_capped(retry_after: float, wait: float) -> None:
+    judged = judge(ModelError("rate_limited", "later", retry_after=retry_after), attempt=1, rounds=0)
+    assert judged == ModelCallOutcome(wait_seconds=wait)
+
+
+def test_agt_9_a_short_retry_after_is_temporals() -> None:
+    with pytest.raises(ApplicationError) as raised:
+        judge(ModelError("rate_limited", "later", retry_after=2), attempt=4, rounds=0)
+    assert raised.value.next_retry_delay == timedelta(seconds=2)
+
+
+@pytest.mark.parametrize(("word", "error_type", "retried"), [(True, "bad_request", True), (False, "overloaded", False)])
+def test_agt_9_the_vendors_own_word_on_retrying_counts(word: bool, error_type: str, retried: bool) -> None:
+    with pytest.raises(ApplicationError) as raised:
+        judge(ModelError(error_type, "?", should_retry=word), attempt=1, rounds=0)
+    assert raised.value.non_retryable is not retried
+
+
+@pytest.mark.parametrize("kind", ["context_too_long", "stale_reasoning"])
+def test_agt_9_what_a_changed_request_may_survive_is_returned_as_a_value(kind: str) -> None:
+    assert judge(ModelError(kind, "?"), attempt=1, rounds=0) == ModelCallOutcome(repeat=kind)
+
+
+def failed(cause: BaseException) -> ActivityError:
+    error = ActivityError(
+        "failed",
+        scheduled_event_id=1,
+        started_event_id=2,
+        identity="w",
+        activity_type="call_model",
+        activity_id="1",
+        retry_state=RetryState.MAXIMUM_ATTEMPTS_REACHED,
+    )
+    error.__cause__ = cause
+    return error
+
+
+def test_agt_9_a_failed_turn_says_what_happened_in_a_sentence() -> None:
+    known = failed(ApplicationError("the key was revoked", type="auth"))
+    said = "The model's provider did not accept the credentials: the key was revoked."
+    assert describe_failure(known) == ("auth", said)
+    slow = failed(TemporalTimeout("t", type=TimeoutType.START_TO_CLOSE, last_heartbeat_details=[]))
+    assert describe_failure(slow) == ("timeout", "The model did not answer in time.")
+
+
+def test_ses_1_a_bug_in_an_activity_shows_no_internals() -> None:
+    error_type, sentence = describe_failure(failed(ApplicationError("KeyError: 'sk-secret'", type="KeyError")))
+    assert error_type == "internal"
+    assert "secret" not in sentence

@@ -1,0 +1,200 @@
+"""A session in a test's hands: the real server, the real worker, and a vendor that answers when it is told to."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from temporalio.client import Client, WorkflowHandle
+from temporalio.worker import Worker
+
+from activities.providers.protocol import CallContext, Delta, ModelError, Provider
+from api.watch import Watches
+from models.conversation import ConversationMessage, ConversationState, ConversationUpdate
+from models.model_call import (
+    CallPart,
+    ModelRequest,
+    ModelResponse,
+    RespondPart,
+    ToolInvocation,
+    ToolSpec,
+)
+from models.prompts import QueueView
+from models.session import SessionInput
+from models.settings import Settings
+from models.trajectory import ToolResult
+from worker import build_worker
+
+BOUND = 30.0
+"""Seconds that any wait of a test lasts at most."""
+
+
+def says(text: str) -> ModelResponse:
+    return ModelResponse(parts=[RespondPart(kind="respond", text=text)], model="test")
+
+
+def asks(*calls: tuple[str, dict[str, Any] | str], text: str = "") -> ModelResponse:
+    parts: list[Any] = [RespondPart(kind="respond", text=text)] if text else []
+    parts += [CallPart(kind="call", id=f"c{n}", name=name, args=args) for n, (name, args) in enumerate(calls)]
+    return ModelResponse(parts=parts, stop="tool_calls", model="test")
+
+
+class Gate:
+    """Opens when the test says so, and tells how many wait at it."""
+
+    def __init__(self, *, is_open: bool) -> None:
+        self._open = asyncio.Event()
+        if is_open:
+            self._open.set()
+        self._arrivals = asyncio.Condition()
+        self.arrived = 0
+
+    def close(self) -> None:
+        self._open.clear()
+
+    def open(self) -> None:
+        self._open.set()
+
+    async def pass_through(self) -> None:
+        async with self._arrivals:
+            self.arrived += 1
+            self._arrivals.notify_all()
+        await self._open.wait()
+
+    async def until_arrived(self, count: int) -> None:
+        async with asyncio.timeout(BOUND), self._arrivals:
+            await self._arrivals.wait_for(lambda: self.arrived >= count)
+
+
+@dataclass
+class Vendor:
+    """The outermost edge: a model that plays its script, then echoes. `requests` is everything it was asked."""
+
+    script: list[ModelResponse | ModelError] = field(default_factory=list)
+    requests: list[ModelRequest] = field(default_factory=list)
+    gate: Gate = field(default_factory=lambda: Gate(is_open=True))
+
+    async def stream(
+        self, name: str, request: ModelRequest, context: CallContext
+    ) -> AsyncIterator[Delta | ModelResponse]:
+        self.requests.append(request)
+        await self.gate.pass_through()
+        answer = self.script.pop(0) if self.script else says(f"echo: {last_user_message(request)}")
+        if isinstance(answer, ModelError):
+            raise answer
+        yield answer
+
+    def resolve(self, model: str) -> tuple[Provider, str]:
+        return self, model
+
+
+def last_user_message(request: ModelRequest) -> str:
+    return next(message.content for message in reversed(request.messages) if message.role == "user")
+
+
+@dataclass
+class Tools:
+    """Tools in the test's hands. `calls` is every invocation that reached one."""
+
+    specs: list[ToolSpec] = field(default_factory=lambda: [
+        ToolSpec(name="look", effect="read", built_in=True),
+        ToolSpec(name="pay", effect="at_most_once", built_in=True),
+    ])
+    calls: list[ToolInvocation] = field(default_factory=list)
+    gate: Gate = field(default_factory=lambda: Gate(is_open=True))
+    run: Callable[[ToolInvocation], Awaitable[ToolResult]] | None = None
+
+    async def list_tools(self) -> list[ToolSpec]:
+        return self.specs
+
+    async def call(self, invocation: ToolInvocation) -> ToolResult:
+        self.calls.append(invocation)
+        await self.gate.pass_through()
+        if self.run:
+            return await self.run(invocation)
+        return ToolResult(outcome=f"{invocation.name} done", content=str(invocation.args), duration_ms=1)
+
+
+class DrivenSession:
+    """A session and the ways a test speaks to it."""
+
+    def __init__(self, client: Client, handle: WorkflowHandle[Any, Any]) -> None:
+        self.client = client
+        self.handle = handle
+        self.watches = Watches(client)
+
+    async def prompt(self, *args: Any, **fields: Any) -> None:
+        await self.handle.signal("prompt", args=[fields] if fields else list(args))
+
+    async def update(self, name: str, argument: Any = None, **kwargs: Any) -> Any:
+        return await self.handle.execute_update(name, argument, **kwargs)
+
+    async def state(self, argument: Any = None) -> ConversationState:
+        return await self.handle.query("get_conversation_state", argument, result_type=ConversationState)
+
+    async def updates(self, argument: Any = None) -> ConversationUpdate:
+        return await self.handle.query("get_conversation_updates", argument, result_type=ConversationUpdate)
+
+    async def queue(self, argument: Any = None) -> QueueView:
+        return await self.handle.query("get_queue", argument, result_type=QueueView)
+
+    async def until(self, is_so: Callable[[ConversationState], bool]) -> ConversationState:
+        """Return the first state for which `is_so` holds; a change of the session is what is waited for."""
+        deadline = asyncio.get_running_loop().time() + BOUND
+        async with self.watches.watching(self.handle.id) as watch:
+            while True:
+                changes = watch.changes
+                state = await self.state()
+                if is_so(state):
+                    return state
+                if not await watch.beyond(changes, until=deadline):
+                    raise AssertionError(f"never so; the last state was {state.model_dump_json(indent=1)[:4000]}")
+
+    async def idle(self, *, turns: int) -> list[ConversationMessage]:
+        """Return the turns once `turns` were processed and nothing waits."""
+        state = await self.until(lambda s: s.session.turn_count >= turns and s.status == "idle" and not s.queue_length)
+        return state.messages
+
+    async def fate(self, message_id: str) -> str | None:
+        fates = (await self.queue({"message_id": message_id})).fates
+        return fates[0].fate if fates else None
+
+
+@dataclass
+class Stage:
+    """A worker with its vendor and tools, and the sessions started on it."""
+
+    client: Client
+    worker: Worker
+    vendor: Vendor
+    tools: Tools
+    task_queue: str
+    sessions: list[DrivenSession] = field(default_factory=list)
+
+    async def start(self, start: SessionInput | None = None, *, id: str | None = None) -> DrivenSession:
+        handle = await self.client.start_workflow(
+            "AgenticAIWorkflow", start or SessionInput(), id=id or f"s-{uuid4()}", task_queue=self.task_queue
+        )
+        session = DrivenSession(self.client, handle)
+        self.sessions.append(session)
+        return session
+
+
+@asynccontextmanager
+async def stage(client: Client, *, task_queue: str | None = None, **settings: Any) -> AsyncIterator[Stage]:
+    """Run a worker of our own kind on a task queue of its own."""
+    queue = task_queue or f"q-{uuid4()}"
+    vendor, tools = Vendor(), Tools()
+    chosen = Settings(task_queue=queue, shutdown_grace=settings.pop("shutdown_grace", 0.5), **settings)
+    worker = build_worker(client, chosen, providers=vendor, tools=tools)
+    async with worker:
+        staged = Stage(client, worker, vendor, tools, queue)
+        try:
+            yield staged
+        finally:
+            vendor.gate.open()
+            tools.gate.open()
+            for session in staged.sessions:
+                await session.watches.close()

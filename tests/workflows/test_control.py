@@ -1,0 +1,251 @@
+"""Steering, stopping and ending a session: SES-5, SES-7, SES-8, SES-9."""
+
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
+from temporalio.exceptions import ApplicationError, CancelledError
+
+from models.session import SessionInput
+from tests.harness import DrivenSession, Stage, asks, says
+
+
+async def refusal(session: DrivenSession, update: str, argument: Any = None) -> ApplicationError:
+    with pytest.raises(WorkflowUpdateFailedError) as refused:
+        await session.update(update, argument)
+    assert isinstance(refused.value.cause, ApplicationError)
+    return refused.value.cause
+
+
+async def test_ses_5_whatever_decodes_has_a_fate_and_never_wedges_the_session(on: Stage) -> None:
+    session = await on.start()
+    for arguments in ([], [None], [17], ["a", "b"], [[1]], [{"text": " "}], [{"text": "x", "mode": "later"}], [{}]):
+        await session.prompt(*arguments)
+    await session.prompt("a plain string")
+    (turn,) = await session.idle(turns=1)
+    assert turn.user_message == "a plain string"
+    fates = (await session.queue()).fates
+    assert [fate.fate for fate in fates] == ["rejected"] * 8 + ["started"]
+    assert all(fate.reason for fate in fates[:8])
+
+
+async def test_ses_7_an_interrupt_cancels_the_turn_and_runs_next_before_the_queue(on: Stage) -> None:
+    on.vendor.gate.close()
+    session = await on.start()
+    await session.prompt(id="slow", text="slow")
+    await on.vendor.gate.until_arrived(1)
+    await session.prompt(id="queued", text="queued")
+    await session.prompt(id="now", text="now", mode="interrupt")
+    await on.vendor.gate.until_arrived(2)
+    on.vendor.gate.open()
+    turns = await session.idle(turns=3)
+    assert [(turn.id, turn.status) for turn in turns] == [
+        ("slow", "cancelled"), ("now", "completed"), ("queued", "completed")
+    ]
+    assert turns[0].error == "Cancelled: Interrupted by the prompt now."
+
+
+async def test_ses_7_a_steer_is_added_to_the_running_turn_before_its_next_model_call(on: Stage) -> None:
+    on.vendor.script = [asks(("look", {})), says("as you wish")]
+    on.tools.gate.close()
+    session = await on.start()
+    await session.prompt(id="p1", text="look")
+    await on.tools.gate.until_arrived(1)
+    await session.prompt(id="st", text="only the red ones", mode="steer")
+    await session.until(lambda s: s.queue_length == 1)
+    on.tools.gate.open()
+    (turn,) = await session.idle(turns=1)
+    assert [step.kind for step in turn.steps] == ["model", "user", "model"]
+    assert turn.steps[1].message_id == "st"
+    assert on.vendor.requests[-1].messages[-1].content == "only the red ones"
+    assert await session.fate("st") == "steered"
+
+
+async def test_ses_7_a_steer_that_comes_too_late_becomes_the_next_turn(on: Stage) -> None:
+    on.vendor.gate.close()
+    session = await on.start()
+    await session.prompt(id="p1", text="one")
+    await on.vendor.gate.until_arrived(1)
+    await session.prompt(id="p2", text="two")
+    await session.prompt(id="st", text="steer", mode="steer")
+    await session.until(lambda s: s.queue_length == 2)
+    on.vendor.gate.open()
+    turns = await session.idle(turns=3)
+    assert [turn.id for turn in turns] == ["p1", "st", "p2"]
+
+
+async def test_ses_8_a_waiting_prompt_can_be_withdrawn_and_a_started_one_cannot(on: Stage) -> None:
+    on.vendor.gate.close()
+    session = await on.start()
+    await session.prompt(id="p1", text="one")
+    await on.vendor.gate.until_arrived(1)
+    await session.prompt(id="p2", text="two")
+    await session.update("withdraw_prompt", {"id": "p2"})
+    assert await session.fate("p2") == "withdrawn"
+    assert (await refusal(session, "withdraw_prompt", {"id": "p1"})).type == "not_waiting"
+    assert (await refusal(session, "withdraw_prompt", {"id": "p9"})).type == "unknown_prompt"
+    on.vendor.gate.open()
+    assert [turn.id for turn in await session.idle(turns=1)] == ["p1"]
+
+
+@pytest.mark.parametrize(
+    ("update", "argument", "said"),
+    [
+        ("withdraw_prompt", None, "id"),
+        ("withdraw_prompt", "p1", "value"),
+        ("cancel_turn", {}, "message_id"),
+        ("cancel_turn", {"message_id": "p1", "force": True}, "force"),
+        ("configure", {"limits": {"max_steps": 0}}, "limits.max_steps"),
+        ("configure", {"limits": {"max_stepz": 9}}, "limits.max_stepz"),
+        ("configure", {"history": {"max_messages": -1}}, "history.max_messages"),
+        ("configure", {"model": "nobody:knows"}, "model"),
+        ("configure", {"tool_policy": {"x": "perhaps"}}, "tool_policy.x"),
+        ("configure", {"colour": "red"}, "colour"),
+        ("end_session", {"reason": 5}, "reason"),
+    ],
+)
+async def test_ses_8_nonsense_is_refused_naming_the_field_without_touching_history(
+    on: Stage, update: str, argument: Any, said: str
+) -> None:
+    session = await on.start()
+    await session.prompt("hello")
+    await session.idle(turns=1)
+    before = (await session.handle.describe()).history_length
+    refused = await refusal(session, update, argument)
+    assert (refused.type, refused.details[0]) == ("invalid", said)
+    assert (await session.handle.describe()).history_length == before
+
+
+async def test_ses_8_a_late_stop_has_no_effect_on_the_next_turn(on: Stage) -> None:
+    session = await on.start()
+    await session.prompt(id="p1", text="one")
+    await session.idle(turns=1)
+    on.vendor.gate.close()
+    await session.prompt(id="p2", text="two")
+    await on.vendor.gate.until_arrived(2)
+    assert await session.update("cancel_turn", {"message_id": "p1"}) == {"cancelling": False}
+    on.vendor.gate.open()
+    turns = await session.idle(turns=2)
+    assert [turn.status for turn in turns] == ["completed", "completed"]
+
+
+async def test_ses_8_configuration_takes_effect_at_the_next_turn(on: Stage) -> None:
+    on.vendor.script = [asks(("look", {})), asks(("look", {})), says("done"), asks(("look", {}))]
+    on.tools.gate.close()
+    session = await on.start()
+    await session.prompt("one")
+    await on.tools.gate.until_arrived(1)
+    await session.update("configure", {"limits": {"max_steps": 1}, "title": "A better title"})
+    on.tools.gate.open()
+    await session.prompt("two")
+    first, second = await session.idle(turns=2)
+    assert first.status == "completed"
+    assert second.error_type == "max_steps"
+    assert (await session.state()).session.title == "A better title"
+
+
+async def test_ses_9_a_cancelled_turn_keeps_its_steps_and_the_model_sees_something_valid_next(on: Stage) -> None:
+    on.vendor.script = [asks(("look", {})), asks(("look", {}), ("pay", {}), text="Paying.")]
+    session = await on.start()
+    await session.prompt(id="p1", text="pay")
+    await on.tools.gate.until_arrived(1)
+    on.tools.gate.close()
+    await on.tools.gate.until_arrived(3)
+    assert await session.update("cancel_turn", {"message_id": "p1", "reason": "wrong account"}) == {"cancelling": True}
+    (turn,) = await session.idle(turns=1)
+    assert (turn.status, turn.error_type, turn.error) == ("cancelled", "cancelled", "Cancelled: wrong account")
+    assert turn.is_complete
+    look, pay = turn.steps[1].tool_calls
+    assert turn.steps[0].tool_calls[0].result.status == "ok"
+    assert (look.result.status, pay.result.status) == ("cancelled", "outcome_unknown")
+    await session.prompt("and now?")
+    await session.idle(turns=2)
+    messages = on.vendor.requests[-1].messages
+    assert [message.role for message in messages] == [
+        "user", "assistant", "tool", "assistant", "tool", "tool", "user"
+    ]
+
+
+async def test_ses_9_stopping_and_interrupting_in_a_burst_ends_every_turn(on: Stage) -> None:
+    session = await on.start()
+    for number in range(20):
+        await session.prompt(id=f"p{number}", text="hi", mode="interrupt" if number % 2 else "enqueue")
+        await session.update("cancel_turn", {"message_id": f"p{number}"})
+    turns = await session.idle(turns=20)
+    assert {turn.id for turn in turns} == {f"p{number}" for number in range(20)}
+    assert all(turn.is_complete for turn in turns)
+
+
+async def test_ses_9_a_workflow_cancel_ends_the_session_in_good_order(on: Stage) -> None:
+    on.vendor.gate.close()
+    session = await on.start()
+    await session.prompt(id="p1", text="one")
+    await on.vendor.gate.until_arrived(1)
+    await session.prompt(id="p2", text="two")
+    await session.handle.cancel()
+    with pytest.raises(WorkflowFailureError) as failure:
+        await session.handle.result()
+    assert isinstance(failure.value.cause, CancelledError)
+    state = await session.state()
+    assert state.status == "cancelled"
+    assert [turn.status for turn in state.messages] == ["cancelled"]
+    assert await session.fate("p2") == "discarded"
+
+
+async def test_ses_9_an_idle_session_can_be_cancelled_too(on: Stage) -> None:
+    session = await on.start()
+    await session.prompt("one")
+    await session.idle(turns=1)
+    await session.handle.cancel()
+    with pytest.raises(WorkflowFailureError):
+        await session.handle.result()
+    assert (await session.state()).status == "cancelled"
+
+
+async def test_ses_8_ending_processes_the_queue_first(on: Stage) -> None:
+    on.vendor.gate.close()
+    session = await on.start()
+    await session.prompt(id="p1", text="one")
+    await session.prompt(id="p2", text="two")
+    await on.vendor.gate.until_arrived(1)
+    await session.update("end_session", {"reason": "all done"})
+    await session.prompt(id="late", text="late")
+    assert (await session.state()).status == "ending"
+    on.vendor.gate.open()
+    assert await session.handle.result() == {"status": "ended", "turn_count": 2, "reason": "all done"}
+    assert [turn.status for turn in (await session.state()).messages] == ["completed", "completed"]
+    assert (await session.state()).status == "ended"
+    late = (await session.queue({"message_id": "late"})).fates[0]
+    assert (late.fate, late.refusal) == ("rejected", "ending")
+
+
+async def test_ses_8_ending_can_discard_the_queue(on: Stage) -> None:
+    on.vendor.gate.close()
+    session = await on.start()
+    await session.prompt(id="p1", text="one")
+    await on.vendor.gate.until_arrived(1)
+    await session.prompt(id="p2", text="two")
+    await session.update("end_session", {"discard_queue": True})
+    on.vendor.gate.open()
+    await session.handle.result()
+    assert await session.fate("p2") == "discarded"
+    assert [turn.id for turn in (await session.state()).messages] == ["p1"]
+
+
+@pytest.mark.parametrize("arguments", [[], ["enough"], [{"reason": "enough"}], [{"nonsense": 1}], [1, 2]])
+async def test_ses_8_end_chat_is_accepted_as_a_signal_whatever_it_carries(on: Stage, arguments: list[Any]) -> None:
+    session = await on.start()
+    await session.handle.signal("end_chat", args=arguments)
+    ended = await session.handle.result()
+    assert ended["status"] == "ended"
+
+
+async def test_ses_15_a_session_that_can_hold_no_more_says_so_and_stays_readable(on: Stage) -> None:
+    session = await on.start(SessionInput.model_validate({"limits": {"max_state_bytes": 4_096}}))
+    await session.prompt(id="p1", text="x" * 5_000)
+    await session.idle(turns=1)
+    await session.prompt(id="p2", text="more")
+    await session.until(lambda s: s.revision > 0 and s.status == "idle")
+    fate = (await session.queue({"message_id": "p2"})).fates[0]
+    assert (fate.fate, fate.refusal) == ("rejected", "state_full")
+    assert len((await session.state()).messages) == 1
