@@ -11,10 +11,11 @@ Nothing internal and nothing a caller sent is repeated in them, but for ids and 
 from http import HTTPStatus
 from typing import Any, Literal
 
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
+from starlette.exceptions import HTTPException
 
 from models.errors import RefusalReason, Refused
 
@@ -149,8 +150,6 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Refused, _on_refused)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(HTTPException, _on_http_error)
-    app.add_exception_handler(404, _on_http_error)
-    app.add_exception_handler(405, _on_http_error)
     app.add_exception_handler(Exception, _on_bug)
 
 

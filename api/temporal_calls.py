@@ -33,7 +33,7 @@ async def call_temporal(call: Awaitable[Answer], session_id: str, *, seconds: fl
     """Return the answer of a call that needs no worker. Raises a `ProblemError` for every failure."""
     try:
         return await asyncio.wait_for(call, seconds)
-    except TimeoutError as error:
+    except (TimeoutError, RuntimeError) as error:  # a client that could never connect raises `RuntimeError`
         raise problems.temporal_unreachable() from error
     except RPCError as error:
         raise _problem_of(error, session_id) from error
@@ -47,7 +47,7 @@ async def call_worker(client: Client, call: Awaitable[Answer], session_id: str, 
         raise problems.invalid("request", str(error).removeprefix("Refused: ")) from error
     except WorkflowUpdateFailedError as error:
         raise _refusal_of(error) from error
-    except (TimeoutError, UpdateUnanswered) as error:
+    except (TimeoutError, UpdateUnanswered, RuntimeError) as error:
         raise await why_silent(client, session_id, workflow_id) from error
     except RPCError as error:
         if error.status in _DOWN or error.status in (

@@ -1,32 +1,29 @@
-"""Names of models: `<provider>:<name>` (AGT-4)."""
+"""Models are named `provider:name` (AGT-4)."""
 
 import re
 
 from models.errors import Refused
 
 KNOWN_PROVIDERS: tuple[str, ...] = ("offline",)
-"""Every provider a session may name; the worker has one behind each."""
+"""The providers this version can ask."""
 
 _NAME = re.compile(r"[!-~]{0,128}")
 
 
 def split_model(model: str) -> tuple[str, str]:
-    """Return the provider and the provider's own name of a model; that name may be empty, or hold further colons.
+    """Return the provider and the name, which may be empty or hold further colons. Raises `Refused` naming what is allowed.
 
-    Raises `Refused` for a malformed name and for an unknown provider.
-
-    >>> split_model("offline:"), split_model("offline:script/demo")
-    (('offline', ''), ('offline', 'script/demo'))
+    >>> split_model("offline:script/demo"), split_model("offline:")
+    (('offline', 'script/demo'), ('offline', ''))
     """
     provider, colon, name = model.partition(":")
-    if not colon or not _NAME.fullmatch(name):
-        raise _refused(model, "is not of the form <provider>:<name>, the name at most 128 printable ASCII characters")
-    if provider not in KNOWN_PROVIDERS:
-        raise _refused(model, "names no known provider")
+    if not colon or provider not in KNOWN_PROVIDERS:
+        allowed = ", ".join(f"{known}:" for known in KNOWN_PROVIDERS)
+        raise Refused("invalid", f"model: {model[:60]!a} is not provider:name with one of {allowed}.", field="model")
+    if not _NAME.fullmatch(name):
+        raise Refused(
+            "invalid",
+            f"model: the name in {model[:60]!a} is not of 0 to 128 printable ASCII characters without spaces.",
+            field="model",
+        )
     return provider, name
-
-
-def _refused(model: str, why: str) -> Refused:
-    # Whatever was sent is shown escaped and cut: it could be long, or hold what no payload carries.
-    providers = ", ".join(KNOWN_PROVIDERS)
-    return Refused("invalid", f"The model {model[:60]!a} {why}. Providers: {providers}.", field="model")

@@ -62,10 +62,15 @@ class Settings(BaseSettings):
     api_port: Port = 8080
     """Port of the gateway; 0: any free one. `turnkeeper up` takes another one when it is busy, and says so."""
 
+    public_url: str | None = Field(None, pattern=r"^https?://[^\s/]+[^\s]*[^\s/]$")
+    """Where people reach the gateway, for links in the Temporal Web UI; None: `http://<api_host>:<api_port>`."""
+
     temporal_port: Port = 7233
     """Port of the embedded Temporal server; 0: any free one. Another one is taken when it is busy, and said."""
     temporal_ui_port: Port = 8233
     """Port of the embedded server's Web UI; 0: any free one. Another one is taken when it is busy, and said."""
+    temporal_ui_url: str | None = Field(None, pattern=r"^https?://[^\s/]+[^\s]*[^\s/]$")
+    """Where people reach Temporal's Web UI, for links to a session there; None: the embedded server's."""
     task_queue: str = Field("turnkeeper", min_length=1, max_length=200)
     """Task queue of workflow and activities: workers and gateways of one installation share it."""
     grpc_compression: Literal["none", "gzip"] = "none"
@@ -101,6 +106,11 @@ class Settings(BaseSettings):
     """The least urgent messages that are logged."""
     log_format: Literal["json", "text"] = "text"
     """`json`: one object a line, for machines. Neither form ever holds prompts, answers, keys or headers."""
+
+    @property
+    def gateway_url(self) -> str:
+        """Where people reach the gateway."""
+        return self.public_url or f"http://{self.api_host}:{self.api_port}"
 
     @property
     def scripts_dir(self) -> Path:

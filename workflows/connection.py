@@ -15,15 +15,10 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 from pydantic import ValidationError
-from temporalio.api.enums.v1 import IndexedValueType, TaskQueueType
+from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.namespace.v1 import NamespaceConfig
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import (
-    DescribeNamespaceRequest,
-    DescribeTaskQueueRequest,
-    UpdateNamespaceRequest,
-)
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, UpdateNamespaceRequest
 from temporalio.client import Client
 from temporalio.common import SearchAttributeKey
 from temporalio.contrib.pydantic import pydantic_data_converter
@@ -181,17 +176,6 @@ async def retention(client: Client) -> timedelta:
     request = DescribeNamespaceRequest(namespace=client.namespace)
     answer = await client.workflow_service.describe_namespace(request, timeout=CALL_TIMEOUT)
     return answer.config.workflow_execution_retention_ttl.ToTimedelta()
-
-
-async def polling_workers(client: Client, task_queue: str) -> Sequence[str]:
-    """List the workers that asked `task_queue` for work lately; one that was killed stays listed for minutes."""
-    request = DescribeTaskQueueRequest(
-        namespace=client.namespace,
-        task_queue=TaskQueue(name=task_queue),
-        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
-    )
-    answer = await client.workflow_service.describe_task_queue(request, timeout=CALL_TIMEOUT)
-    return [poller.identity for poller in answer.pollers]
 
 
 async def _connect_once(endpoint: Endpoint, settings: Settings, *, lazy: bool) -> Client:

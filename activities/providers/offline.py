@@ -17,7 +17,7 @@ or a fact is taken from a tool's result or from the conversation, never made up.
 import asyncio
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -32,7 +32,6 @@ from models.model_call import (
     ProviderState,
     RespondPart,
     ThinkPart,
-    ToolSpec,
 )
 from models.trajectory import StopReason, ToolStatus, Usage
 
@@ -40,10 +39,13 @@ MEMORY = "memory.md"
 """The workspace file that keeps what the model was told to remember, beyond what it can still see."""
 
 MOST_CHARS = 4_000
-"""Longest request that is searched for phrases: the patterns' cost grows faster than the text."""
+"""Longest request that is searched for phrases: the search costs more than in proportion to the text."""
 
 SHOWN_LINES = 6
-"""Lines of a file that are quoted; of a listing or of search hits it is five times as many."""
+"""Lines of a file that are quoted."""
+
+LISTED_LINES = 30
+"""Lines of any other result that are quoted."""
 
 
 class OfflineModel:
@@ -56,7 +58,7 @@ class OfflineModel:
     async def stream(
         self, name: str, request: ModelRequest, context: CallContext
     ) -> AsyncIterator[Delta | ModelResponse]:
-        """Write the answer word by word, thinking first, then the whole of it; never raises `ModelError`."""
+        """Write the answer word by word, thinking first, then yield the whole of it."""
         response = answer(request, number=context.request)
         async for delta in deltas_of(response.parts, pause=self._pause):
             yield delta
@@ -64,28 +66,30 @@ class OfflineModel:
 
 
 def answer(request: ModelRequest, *, number: int = 1) -> ModelResponse:
-    """Answer, or ask for the tool calls that the answer needs; `number` counts the session's requests, for ids.
+    """Answer the newest user message, or ask for the calls its answer needs; `number`, the request's, makes the ids.
 
     >>> from models.model_call import RequestHead
-    >>> asked = ModelMessage(role="user", content="Remember that the code is 4711. What did I ask?")
-    >>> answer(ModelRequest(head=RequestHead(), messages=[asked])).text.splitlines()[-1]
-    'This is the first thing you asked that I can still see.'
+    >>> said = ["Remember that the code is 4711.", "What is the code?"]
+    >>> messages = [ModelMessage(role="user", content=text) for text in said]
+    >>> answer(ModelRequest(head=RequestHead(), messages=messages)).text
+    'You told me: the code is 4711.'
     """
     scene = Scene(request)
     wishes = wishes_in(scene.asked)
     said, needed = _play(wishes, scene)
     if needed:
-        aims = _listed([use.aim for use in needed])
-        thought = f"I was asked: “{_short(scene.asked, 80)}”. To answer I first have to {aims}."
+        aims = ", ".join(use.aim for use in needed)
+        thought = f"I was asked: “{_short(scene.asked, 80)}”. Before I can answer, I have to {_short(aims, 200)}."
         calls = [
-            CallPart(kind="call", id=f"call_{number}_{index}", name=use.tool, args=scene.arguments(use))
+            CallPart(kind="call", id=f"call_{number}_{index}", name=use.tool, args=dict(use.args))
             for index, use in enumerate(needed)
         ]
         return respond(request, [ThinkPart(kind="think", text=thought), *calls], number=number)
-    text = "\n\n".join(said) or _say_what_i_can_do(scene)
     thought = _closing_thought(scene, understood=bool(wishes))
-    parts: list[Part] = [ThinkPart(kind="think", text=thought), RespondPart(kind="respond", text=text)]
-    return respond(request, parts, number=number)
+    text = "\n\n".join(said) or _tell_abilities(scene)
+    return respond(
+        request, [ThinkPart(kind="think", text=thought), RespondPart(kind="respond", text=text)], number=number
+    )
 
 
 def respond(
@@ -97,26 +101,24 @@ def respond(
     stop: StopReason | None = None,
     state: ProviderState | None = None,
 ) -> ModelResponse:
-    """Make the whole response of `parts`, with estimated usage; `stop` follows from the calls where it is None."""
+    """Make the whole response of `parts`, with estimated usage; without `stop`, that follows from the calls."""
     response = ModelResponse(parts=list(parts), model=model, request_id=f"offline_{number}", state=state)
+    head = [{"content": request.head.system}, {"content": request.head.tools or None}]
     reasoning = estimate_tokens([{"content": response.thinking}])
+    spoken = estimate_tokens([{"content": response.text, "tool_calls": response.calls}])
     usage = Usage(
-        input_tokens=estimate_tokens(
-            [{"content": request.head.system}, {"content": request.head.tools or None}, *request.messages]
-        ),
-        output_tokens=reasoning + estimate_tokens([{"content": response.text, "tool_calls": response.calls}]),
+        input_tokens=estimate_tokens([*head, *request.messages]),
+        output_tokens=reasoning + spoken,
         reasoning_tokens=reasoning,
     )
-    return response.model_copy(
-        update={"usage": usage, "stop": stop or ("tool_calls" if response.calls else "end_turn")}
-    )
+    stop = stop or ("tool_calls" if response.calls else "end_turn")
+    return response.model_copy(update={"usage": usage, "stop": stop})
 
 
-async def deltas_of(parts: Sequence[Part], *, pause: float) -> AsyncIterator[Delta]:
-    """Write `parts` word by word, `pause` seconds after each; a call is announced by its name."""
+async def deltas_of(parts: Iterable[Part], *, pause: float) -> AsyncIterator[Delta]:
+    """Write `parts` word by word, with `pause` seconds after each word; a call is announced by its name."""
     for part in parts:
-        pieces = [part.name] if isinstance(part, CallPart) else re.findall(r"\s*\S+|\s+\Z", part.text)
-        for piece in pieces:
+        for piece in [part.name] if isinstance(part, CallPart) else re.findall(r"\S+\s*|\s+", part.text):
             yield Delta(part.kind, piece)
             if pause:
                 await asyncio.sleep(pause)
@@ -127,11 +129,22 @@ async def deltas_of(parts: Sequence[Part], *, pause: float) -> AsyncIterator[Del
 
 @dataclass(frozen=True)
 class Use:
-    """A tool call that a plan needs. `args` are in our own words, `aim` completes "I could not ..."."""
+    """A tool call that a plan needs; `aim` completes the sentence "I could not ..."."""
 
     tool: str
     aim: str
     args: Mapping[str, str]
+
+
+_FAILURES: Mapping[ToolStatus, str] = {
+    "error": "I could not {aim}: {line}",
+    "denied": "I was not allowed to {aim}: {line}",
+    "cancelled": "I was stopped before I could {aim}: {line}",
+    "outcome_unknown": "I do not know whether I managed to {aim}: {line}",
+}
+_ABSENT = re.compile(r"not exist|no such|not found", re.IGNORECASE)
+_CUT = re.compile(r"\[.*\b(?:cut|left out|truncated|omitted)\b", re.IGNORECASE)
+_PART = re.compile(r"\blines? \d+(?:-\d+)? of (\d+)")
 
 
 @dataclass(frozen=True)
@@ -146,17 +159,17 @@ class Outcome:
     @property
     def failure(self) -> str | None:
         """A sentence that says what did not work; None where it did."""
-        return None if self.status == "ok" else _FAILURES[self.status].format(aim=self.use.aim, why=_ended(self.line))
+        return None if self.status == "ok" else _FAILURES[self.status].format(aim=self.use.aim, line=_ended(self.line))
 
     @property
     def lines(self) -> list[str]:
-        """The content's lines; a newline at its end opens no further one."""
+        """The lines of the content; a newline at its end opens no further one."""
         return self.content.removesuffix("\n").split("\n") if self.content else []
 
     @property
     def is_cut(self) -> bool:
-        """The tool or the session says that this is not the whole content (CTX-14)."""
-        return any(_CUT.search(line) for line in [self.line, *filter(_MARK.match, self.lines)])
+        """The content is not the whole: its tool says so in the outcome, or marks the cut in brackets (CTX-14)."""
+        return bool(_PART.search(self.line)) or any(map(_CUT.match, self.lines))
 
     @property
     def is_absent(self) -> bool:
@@ -164,114 +177,70 @@ class Outcome:
         return self.status == "error" and bool(_ABSENT.search(self.line))
 
 
-_FAILURES: Mapping[ToolStatus, str] = {
-    "error": "I could not {aim}: {why}",
-    "denied": "I was not allowed to {aim}: {why}",
-    "cancelled": "I was stopped before I could {aim}: {why}",
-    "outcome_unknown": "I do not know whether I managed to {aim}: {why}",
-}
-_CUT = re.compile(r"\b(?:cut|truncated|omitted|left out|not shown|removed|gone)\b", re.IGNORECASE)
-_MARK = re.compile(r"[\[(<….]")
-_ABSENT = re.compile(r"not exist|no such|not found|no file|missing", re.IGNORECASE)
+_CONTEXT_RULE = re.compile(r"^={80}$", re.MULTILINE)
+"""Opens the context that a task is given below its description (TSK-3): facts to look up, no orders to follow."""
 
-_PARAMETERS: Mapping[str, tuple[str, ...]] = {
-    "path": ("path", "file", "file_path", "filename", "directory", "dir", "folder"),
-    "query": ("query", "pattern", "text"),
-    "content": ("content", "text"),
-    "description": ("description", "task", "prompt"),
-}
-"""Our words for a tool's parameters, and what they may be called in its schema."""
-
-_CONTEXT_RULE = re.compile(r"^={10,}$", re.MULTILINE)
-"""Opens the context that a task was given with its request (TSK-3): facts to look up, no orders to follow."""
+SUMMARY_MARK = "[Conversation Summary]"
 
 
 class Scene:
     """The conversation as the model reads it: the newest request, what came before it, and this turn's results."""
 
     def __init__(self, request: ModelRequest) -> None:
-        """Read `request`."""
+        """Find the newest user message of `request`: the turn begins there, also where it was steered in."""
         messages = request.messages
-        newest = max((index for index, message in enumerate(messages) if message.role == "user"), default=0)
-        self.tools = {tool.name: tool for tool in request.head.tools}
-        self.earlier = messages[:newest]
-        self.turn = messages[newest:]
-        self.asked, self.context = _parted(messages[newest] if messages else ModelMessage(role="user"))
+        newest = max((index for index, message in enumerate(messages) if message.role == "user"), default=-1)
+        self.offered = frozenset(tool.name for tool in request.head.tools)
+        self.earlier = messages[: max(newest, 0)]
+        self.turn = messages[newest + 1 :]
+        self.asked, self.context = _parted(messages[newest].content if newest >= 0 else "")
 
-    def arguments(self, use: Use) -> dict[str, str]:
-        """Name the arguments as the tool's schema does; one that it does not know is left out."""
-        return _arguments(self.tools[use.tool], use.args)
+    @property
+    def results(self) -> list[tuple[CallPart, ModelMessage]]:
+        """The calls of this turn that have a result, oldest first."""
+        return list(_exchanges(self.turn))
 
     @property
     def files_read(self) -> list[tuple[str, Outcome]]:
-        """The files whose content is in the conversation, oldest first; our own memory is not one of them."""
+        """The files whose content is in the conversation, newest last; the model's own memory is none of them."""
         read = [
-            (_path_in(call), _outcome(_reading(_path_in(call)), result))
+            (str(call.args["path"]), _outcome(_reading(""), result))
             for call, result in _exchanges([*self.earlier, *self.turn])
-            if call.name == "file_read"
+            if call.name == "file_read" and isinstance(call.args, dict) and "path" in call.args
         ]
-        return [(path, outcome) for path, outcome in read if outcome.status == "ok" and path not in ("", MEMORY)]
+        return [(path, outcome) for path, outcome in read if not outcome.failure and path != MEMORY]
 
     @property
     def requests(self) -> list[str]:
-        """What the user wrote before the newest message, oldest first."""
-        return [_parted(message)[0].strip() for message in self.earlier if message.role == "user"]
+        """What the user asked before, oldest first."""
+        return [_parted(message.content)[0].strip() for message in self.earlier if message.role == "user"]
 
     @property
     def answers(self) -> list[str]:
-        """What the model answered before the newest message, oldest first."""
+        """What the model said before, oldest first."""
         return [message.content for message in self.earlier if message.role == "assistant" and message.content]
 
-    @property
-    def noted(self) -> list[str]:
-        """What the user told the model to remember, oldest first."""
-        wishes = [wish for request in self.requests for wish in wishes_in(request)]
-        return [wish.fact for wish in wishes if isinstance(wish, Remember)]
-
     def told_about(self, topic: str) -> str | None:
-        """Quote the newest statement about `topic` from the most trustworthy source that has one."""
-        contexts = [_parted(message)[1] for message in self.earlier if message.role == "user"]
+        """Quote the newest statement about `topic` of the first source that has one."""
+        summaries = [text for text in self.answers if text.startswith(SUMMARY_MARK)]
+        contexts = [_parted(message.content)[1] for message in self.earlier if message.role == "user"]
         sources = [
-            ("You told me", [*self.noted, *_statements(self.requests)]),
-            ("The context I was given says", _statements([*contexts, self.context])),
-            ("Earlier in our conversation it says", _statements(self.answers)),
-            *((f"{path} says", outcome.lines) for path, outcome in reversed(self.files_read)),
+            ("You told me", [fact for request in self.requests for fact in _facts_about(topic, request)]),
+            ("The context I was given says", _lines_about(topic, _sentences(*contexts, self.context))),
+            ("The summary of our conversation says", _lines_about(topic, _sentences(*summaries))),
+            *((f"{path} says", _lines_about(topic, outcome.lines)) for path, outcome in self.files_read[::-1]),
         ]
-        for source, statements in sources:
-            found = _about(topic, statements)
-            if found:
-                return f"{source}: {_ended(_short(found[-1], 300))}"
-        return None
+        return next((f"{source}: {_ended(_short(told[-1], 300))}" for source, told in sources if told), None)
 
 
-class _Results:
-    """The results of this turn's calls, each of which serves one use: a repeated use is a call of its own."""
-
-    def __init__(self, scene: Scene) -> None:
-        self._scene = scene
-        self._left = list(_exchanges(scene.turn))
-
-    def take(self, use: Use) -> Outcome | None:
-        """Return the outcome of `use`; None where the call is still to be made."""
-        if use.tool not in self._scene.tools:
-            return Outcome(use, f"the tool {use.tool} is not available here", status="error")
-        arguments = self._scene.arguments(use)
-        for index, (call, result) in enumerate(self._left):
-            if (call.name, call.args) == (use.tool, arguments):
-                del self._left[index]
-                return _outcome(use, result)
-        return None
-
-
-def _parted(message: ModelMessage) -> tuple[str, str]:
-    """Part a user message into the request and the context it was given."""
-    request, *context = _CONTEXT_RULE.split(message.content, maxsplit=1) if message.role == "user" else [""]
+def _parted(message: str) -> tuple[str, str]:
+    request, *context = _CONTEXT_RULE.split(message, maxsplit=1)
     return request, "".join(context)
 
 
-def _exchanges(messages: Sequence[ModelMessage]) -> Iterator[tuple[CallPart, ModelMessage]]:
-    """Pair calls with their results; only with those that follow at once, since a vendor's call ids can repeat."""
-    calls: dict[str, CallPart] = {}
+def _exchanges(messages: Iterable[ModelMessage]) -> Iterator[tuple[CallPart, ModelMessage]]:
+    """Pair calls with the results that follow them; further on, a vendor's call id can mean another call."""
+    calls: dict[str | None, CallPart] = {}
     for message in messages:
         if message.role == "assistant":
             calls = {call.id: call for call in message.tool_calls}
@@ -281,20 +250,35 @@ def _exchanges(messages: Sequence[ModelMessage]) -> Iterator[tuple[CallPart, Mod
 
 def _outcome(use: Use, result: ModelMessage) -> Outcome:
     line, _, content = result.content.partition("\n\n")
-    return Outcome(use, line.partition("\n")[0], content, result.status or "ok")
+    return Outcome(use, line, content, result.status or "ok")
 
 
-def _arguments(tool: ToolSpec, wanted: Mapping[str, str]) -> dict[str, str]:
-    known = tool.input_schema.get("properties")
-    if not isinstance(known, dict):
-        return dict(wanted)
-    named = {next((name for name in _PARAMETERS[word] if name in known), ""): value for word, value in wanted.items()}
-    return {name: value for name, value in named.items() if name}
+_FILLERS = frozenset("a about an are at for in is it my of on our that the this to was were what you your".split())
 
 
-def _path_in(call: CallPart) -> str:
-    given = call.args if isinstance(call.args, dict) else {}
-    return next((str(given[name]) for name in _PARAMETERS["path"] if name in given), "")
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text.casefold())) - _FILLERS
+
+
+def _lines_about(topic: str, lines: Iterable[str]) -> list[str]:
+    """Return the lines that name everything in `topic` and say something about it; without a topic, all."""
+    wanted = _words(topic)
+    stripped = (line.strip(" \t\r-*>#") for line in lines)
+    return [line for line in stripped if line and (not topic or wanted and wanted < _words(line))]
+
+
+def _facts_about(topic: str, request: str) -> list[str]:
+    """Return what `request` states about `topic`: in passing, and in what it wants remembered."""
+    passing = [line for line in _lines_about(topic, _sentences(request)) if line[-1] != "?" and not wishes_in(line)]
+    return [*passing, *_lines_about(topic, _noted(request))]
+
+
+def _noted(request: str) -> list[str]:
+    return [wish.fact for wish in wishes_in(request) if isinstance(wish, Remember)]
+
+
+def _sentences(*texts: str) -> list[str]:
+    return [sentence for text in texts for sentence in re.split(r"(?<=[.!?])\s+|\n", text)]
 
 
 # ---- wishes and their plans
@@ -307,7 +291,7 @@ class Wish(ABC):
     """Something the user wants."""
 
     changes: ClassVar[bool] = False
-    """It changes the world, so it waits for what was asked before it, and what was asked after it waits for it."""
+    """It may change the world: it waits for what was asked before it, and what was asked after it waits for it."""
 
     @abstractmethod
     def plan(self, scene: Scene) -> Plan:
@@ -316,18 +300,16 @@ class Wish(ABC):
 
 @dataclass(frozen=True)
 class LookUp(Wish):
-    """One call, and what to say of its outcome."""
+    """One call, whose result is the answer."""
 
     use: Use
-    tell: Callable[[Outcome], str]
 
     def plan(self, scene: Scene) -> Plan:
-        """Make the call and tell what came of it."""
+        """Make the call and quote its result."""
         [outcome] = yield [self.use]
-        return outcome.failure or self.tell(outcome)
+        return outcome.failure or _tell_result(outcome)
 
 
-@dataclass(frozen=True)
 class Change(LookUp):
     """One call that changes something."""
 
@@ -348,25 +330,25 @@ class LookBack(Wish):
 
 @dataclass(frozen=True)
 class Read(Wish):
-    """Questions about files; without `paths` about the file that was read last."""
+    """Questions about files; without `paths`, about the file that was read last."""
 
     paths: tuple[str, ...]
-    questions: tuple[Callable[[str, Outcome], str], ...]
+    questions: tuple[Callable[[str, Outcome], str], ...] = ()
 
     def plan(self, scene: Scene) -> Plan:
-        """Read the files anew, all at once, and answer each question about each."""
+        """Read the files anew, all at once, and answer each question about each of them."""
         if self.paths:
             outcomes = yield [_reading(path) for path in self.paths]
             files = list(zip(self.paths, outcomes, strict=True))
         else:
             files = scene.files_read[-1:]
-        if not files:
-            return "I have read no file in this conversation yet that I could answer this from. Name one, please."
-        return "\n\n".join(
-            outcome.failure or question(path, outcome)
-            for path, outcome in files
-            for question in (self.questions[:1] if outcome.failure else self.questions or (_tell_beginning,))
-        )
+        told = [sentence for path, outcome in files for sentence in self._answers(path, outcome)]
+        return "\n\n".join(told) or "I have read no file in this conversation yet that could answer this. Name one."
+
+    def _answers(self, path: str, outcome: Outcome) -> list[str]:
+        if outcome.failure:
+            return [outcome.failure]
+        return [tell(path, outcome) for tell in self.questions or (_tell_beginning,)]
 
 
 @dataclass(frozen=True)
@@ -377,46 +359,53 @@ class Remember(Wish):
     changes = True
 
     def plan(self, scene: Scene) -> Plan:
-        """Add the fact to the memory file, unless it stands there already; never write over what could not be read."""
+        """Add the fact to the memory file, unless it stands there already; what could not be read is not replaced."""
         line = f"- {self.fact}"
         [memory] = yield [_reading(MEMORY)]
         if memory.failure and not memory.is_absent:
-            return f"{memory.failure} {_IN_CONVERSATION_ONLY}"
+            return f"{memory.failure} {_FORGETTING}"
         if memory.is_cut:
-            return f"I was shown only a part of {MEMORY}, so I do not write over it. {_IN_CONVERSATION_ONLY}"
-        kept = [] if memory.is_absent else memory.lines
+            return f"I was shown only a part of {MEMORY}, so I do not replace it. {_FORGETTING}"
+        kept = [] if memory.failure else memory.lines
         if line not in kept:
-            content = "\n".join([*kept, line, ""])
-            [written] = yield [_writing(MEMORY, content)]
+            [written] = yield [_writing(MEMORY, "\n".join([*kept, line, ""]))]
             if written.failure:
-                return f"{written.failure} {_IN_CONVERSATION_ONLY}"
+                return f"{written.failure} {_FORGETTING}"
         return f"I will remember: {_ended(self.fact)} It is noted in {MEMORY}."
 
 
-_IN_CONVERSATION_ONLY = "I know it only for as long as I can see this conversation."
+_FORGETTING = "I know it only as long as I can see this conversation."
 
 
 @dataclass(frozen=True)
 class Recall(Wish):
-    """A question about what was said before; without `topic` about everything that is to be remembered."""
+    """A question about what was said before; without `topic`, about everything that was to be remembered."""
 
-    topic: str
+    topic: str = ""
 
     def plan(self, scene: Scene) -> Plan:
-        """Answer from the conversation, and only if it holds nothing from the memory file."""
-        told = scene.told_about(self.topic) if self.topic else _tell_noted(scene.noted)
+        """Answer from the conversation, and from the memory file only if that holds nothing."""
+        told = scene.told_about(self.topic) if self.topic else _tell_noted(scene)
         if told:
             return told
         [memory] = yield [_reading(MEMORY)]
-        found = [] if memory.failure else _about(self.topic, memory.lines)
+        found = [] if memory.failure else _lines_about(self.topic, memory.lines)
         if found:
-            return f"{MEMORY} says:\n\n{_quoted(found, most=5 * SHOWN_LINES)}"
-        about = f" about “{_short(self.topic, 80)}”" if self.topic else " that I was to remember"
-        return f"I find nothing{about}, neither in this conversation nor in {MEMORY}, and offline I know nothing else."
+            return f"{MEMORY} says:\n\n{_quoted(found, most=LISTED_LINES)}"
+        about = f"about “{_short(self.topic, 80)}”" if self.topic else "that I was to remember"
+        return f"I find nothing {about}, neither in this conversation nor in {MEMORY}, and offline I know no more."
 
 
-def _play(wishes: Sequence[Wish], scene: Scene) -> tuple[list[str], list[Use]]:
-    """Replay all plans; return what the finished ones say, and the uses that come next."""
+def _reading(path: str) -> Use:
+    return Use("file_read", f"read {path}", {"path": path})
+
+
+def _writing(path: str, content: str) -> Use:
+    return Use("file_write", f"write {path}", {"path": path, "content": content})
+
+
+def _play(wishes: Iterable[Wish], scene: Scene) -> tuple[list[str], list[Use]]:
+    """Replay all plans: return what the finished ones say, and the uses that come next."""
     results = _Results(scene)
     said: list[str] = []
     needed: list[Use] = []
@@ -431,26 +420,36 @@ def _play(wishes: Sequence[Wish], scene: Scene) -> tuple[list[str], list[Use]]:
     return said, needed
 
 
-def _replay(plan: Plan, results: _Results) -> tuple[list[str], list[Use]]:
+def _replay(plan: Plan, results: "_Results") -> tuple[list[str], list[Use]]:
     """Lead a plan as far as the results go: to what it says, or to the uses that have no outcome yet."""
     try:
         uses = next(plan)
         while True:
-            taken = [(use, results.take(use)) for use in uses]
-            missing = [use for use, outcome in taken if outcome is None]
+            outcomes = [results.take(use) for use in uses]
+            missing = [use for use, outcome in zip(uses, outcomes, strict=True) if outcome is None]
             if missing:
                 return [], missing
-            uses = plan.send([outcome for _, outcome in taken if outcome is not None])
+            uses = plan.send([outcome for outcome in outcomes if outcome is not None])
     except StopIteration as end:
         return [end.value], []
 
 
-def _reading(path: str) -> Use:
-    return Use("file_read", f"read {path}", {"path": path})
+class _Results:
+    """This turn's results. Each serves one use, so that a file that is read again is read as it is then."""
 
+    def __init__(self, scene: Scene) -> None:
+        self._offered = scene.offered
+        self._left = scene.results
 
-def _writing(path: str, content: str) -> Use:
-    return Use("file_write", f"write {path}", {"path": path, "content": content})
+    def take(self, use: Use) -> Outcome | None:
+        """Return the outcome of `use`; None where the call is still to be made."""
+        if use.tool not in self._offered:
+            return Outcome(use, f"the tool {use.tool} is not available here", status="error")
+        for index, (call, result) in enumerate(self._left):
+            if call.name == use.tool and call.args == use.args:
+                del self._left[index]
+                return _outcome(use, result)
+        return None
 
 
 # ---- what is said
@@ -461,7 +460,7 @@ def _tell_beginning(path: str, outcome: Outcome) -> str:
     if not lines:
         return f"{path} is empty."
     opening = f"{path} says" if len(lines) <= SHOWN_LINES else f"{_tell_line_count(path, outcome)} It begins"
-    return f"{opening}:\n\n{_quoted(lines, most=SHOWN_LINES)}"
+    return f"{opening}:\n\n{_quoted(lines[:SHOWN_LINES], most=SHOWN_LINES)}"
 
 
 def _tell_heading(path: str, outcome: Outcome) -> str:
@@ -469,19 +468,26 @@ def _tell_heading(path: str, outcome: Outcome) -> str:
     for line in outcome.lines:
         if line.startswith(("```", "~~~")):
             is_code = not is_code
-        elif not is_code and re.match(r"#{1,6}[ \t]", line) and line.strip("# \t\r"):
-            return f"The first heading of {path} is “{_short(line.strip('# \t\r'), 200)}”."
+        elif not is_code and re.match(r"#{1,6}\s", line) and line.strip("# \t\r"):
+            heading = _short(line.strip("# \t\r"), 200)
+            return f"The first heading of {path} is “{heading}”."
     return f"I see no Markdown heading in {'the part I was shown of ' if outcome.is_cut else ''}{path}."
 
 
 def _tell_line_count(path: str, outcome: Outcome) -> str:
-    count = len(outcome.lines)
-    lines = f"{count} line{'' if count == 1 else 's'}"
-    return f"I was shown only a part of {path}, {lines}." if outcome.is_cut else f"{path} has {lines}."
+    part = _PART.search(outcome.line)
+    if outcome.is_cut and not part:
+        return f"I was shown only a part of {path}, so I cannot count its lines."
+    count = int(part[1]) if part else len(outcome.lines)
+    return f"{path} has {count} line{'' if count == 1 else 's'}."
 
 
 def _tell_first_line(path: str, outcome: Outcome) -> str:
-    return f"The first line of {path} is:\n\n{_quoted(outcome.lines, most=1)}" if outcome.lines else f"{path} is empty."
+    return (
+        f"The first line of {path} is:\n\n{_quoted(outcome.lines[:1], most=1)}"
+        if outcome.lines
+        else f"{path} is empty."
+    )
 
 
 def _tell_last_line(path: str, outcome: Outcome) -> str:
@@ -489,3 +495,288 @@ def _tell_last_line(path: str, outcome: Outcome) -> str:
         return f"I was shown only a part of {path}, so I cannot tell its last line."
     written = [line for line in outcome.lines if line.strip()]
     return f"The last line of {path} is:\n\n{_quoted(written[-1:], most=1)}" if written else f"{path} is empty."
+
+
+def _tell_result(outcome: Outcome) -> str:
+    return f"{_ended(outcome.line)}\n\n{_quoted(outcome.lines, most=LISTED_LINES)}".strip()
+
+
+def _tell_noted(scene: Scene) -> str | None:
+    facts = [fact for request in scene.requests for fact in _noted(request)]
+    return f"You told me to remember:\n\n{_quoted(facts, most=LISTED_LINES)}" if facts else None
+
+
+def _tell_first_request(scene: Scene) -> str:
+    if not scene.requests:
+        return "This is the first thing you asked that I can see."
+    return f"The first thing you asked that I can see was: “{_short(scene.requests[0], 200)}”."
+
+
+def _tell_last_request(scene: Scene) -> str:
+    if not scene.requests:
+        return "I see nothing that you asked before this."
+    return f"Before this you asked: “{_short(scene.requests[-1], 200)}”."
+
+
+def _tell_last_answer(scene: Scene) -> str:
+    if not scene.answers:
+        return "I see nothing that I said before this."
+    return f"The last thing I said was:\n\n{_quoted(scene.answers[-1].split(chr(10)), most=SHOWN_LINES)}"
+
+
+def _tell_last_read(scene: Scene) -> str:
+    if not scene.files_read:
+        return "I see no file that I read in this conversation."
+    path, outcome = scene.files_read[-1]
+    return f"The last file I read was {path}. {_tell_beginning(path, outcome)}"
+
+
+def _tell_too_long(scene: Scene) -> str:
+    return f"Your request has {len(scene.asked):,} characters; offline I understand up to {MOST_CHARS:,}."
+
+
+_ABILITIES = (
+    ("file_read", "read files: “read README.md and tell me its first heading”"),
+    ("file_list", "list them: “list files in docs”"),
+    ("file_search", "search them: “search for TODO”"),
+    ("file_write", "write them: “write hello to notes.txt”"),
+    ("file_write", "remember: “remember that the code is 4711”"),
+    ("now", "tell the time: “what time is it”"),
+    ("run_task", "delegate: “delegate counting the files”"),
+)
+
+
+def _tell_abilities(scene: Scene) -> str:
+    asked = f"You wrote: “{_short(scene.asked, 80)}”. That is beyond me: " if scene.asked.strip() else ""
+    offered = [f"- {ability}" for tool, ability in _ABILITIES if tool in scene.offered]
+    return "\n".join(
+        [f"{asked}I am the offline model, a program without a language model behind it. I can", "", *offered]
+        + ["- answer about this conversation: “what did I ask first?”, “what do you remember?”"]
+    )
+
+
+def _closing_thought(scene: Scene, *, understood: bool) -> str:
+    if not understood:
+        return "I recognise nothing in this that I could do offline. I say so, and what I can do instead."
+    if not scene.results:
+        return "There is no call left to make for this. I answer from what I can see."
+    if all(result.status in (None, "ok") for _, result in scene.results):
+        return "The tools have answered. I say only what their results show."
+    return "Not every call has worked. I say what did not, and do not guess at it."
+
+
+def _quoted(lines: Sequence[str], *, most: int) -> str:
+    more = [f"… and {len(lines) - most} more"] if len(lines) > most else []
+    return "\n".join(f"> {line.rstrip()[:300]}" for line in [*lines[:most], *more])
+
+
+def _short(text: str, most: int) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
+
+
+def _ended(text: str) -> str:
+    return text if text.endswith((".", "!", "?", "…")) else f"{text}."
+
+
+# ---- what is understood
+
+_QUOTED = r"""(?:"[^"]+"|“[^”]+”|`[^`]+`|(?<!\w)'[^'\n]+'(?!\w))"""
+_FOLDER = r"(?:[\w./~-]*[\w/]|\.{1,2}(?!\w))"
+_PATH = (
+    r"""(?:"[^"\n]*[./][^"\n]*"|`[^`\n]+`|(?<![\w./~-])(?!(?:e\.g|i\.e)\b)"""
+    r"(?:[\w.~-]*/[\w./~-]*\w|[\w.~-]*\.[a-z]\w{0,9}|readme|license|changelog|makefile|dockerfile)\b)"
+)
+_ON = r"(?:(?![.!?](?:\s|$))[^\n]){0,300}?"
+"""On within the sentence, as little as possible; bounded, or a long text would take long to read."""
+
+_QUESTIONS: tuple[tuple[str, Callable[[str, Outcome], str]], ...] = (
+    (r"\b(?:heading|headline|title)\b", _tell_heading),
+    (r"\bhow many lines|number of lines|line count|count (?:the |its |all )?lines", _tell_line_count),
+    (r"\bfirst line", _tell_first_line),
+    (r"\blast line", _tell_last_line),
+    (r"\bsummar(?:y|i[sz]e)\b", _tell_beginning),
+)
+_QUESTION = "|".join(pattern for pattern, _ in _QUESTIONS)
+
+Build = Callable[["re.Match[str]", str], Wish]
+"""Makes a wish of a phrase's match and of what follows it, up to the next phrase."""
+
+
+def _phrase(pattern: str, build: Build) -> tuple["re.Pattern[str]", Build]:
+    return re.compile(pattern.replace(" ", r"\s+"), re.IGNORECASE), build
+
+
+def _wish_to_read(match: "re.Match[str]", rest: str) -> Read:
+    clause = match[0] + rest
+    paths = dict.fromkeys(_unquoted(path) for path in re.findall(_PATH, clause, re.IGNORECASE))
+    return Read(tuple(paths), tuple(tell for pattern, tell in _QUESTIONS if re.search(pattern, clause, re.IGNORECASE)))
+
+
+def _wish_to_list(match: "re.Match[str]", rest: str) -> LookUp:
+    place = _place(match["place"] or _split_place(f" {rest}")[1])
+    return LookUp(Use("file_list", f"list the files in {place}", {"path": place}))
+
+
+def _wish_to_search(match: "re.Match[str]", rest: str) -> LookUp:
+    query, place = _split_place(match["first"] + rest)
+    query, place = _unquoted(query), _place(match.groupdict().get("place") or place)
+    return LookUp(Use("file_search", f"search for {_short(query, 80)}", {"query": query, "path": place}))
+
+
+def _wish_to_write(match: "re.Match[str]", rest: str) -> Change:
+    return Change(_writing(_unquoted(match["path"]), _unquoted(match["content"])))
+
+
+def _wish_to_delegate(match: "re.Match[str]", rest: str) -> Change:
+    task = _unquoted(match["task"])
+    return Change(Use("run_task", f"delegate “{_short(task, 80)}”", {"description": task}))
+
+
+def _wish_to_remember(match: "re.Match[str]", rest: str) -> Remember:
+    return Remember(" ".join(_unquoted(match["first"] + rest).split()))
+
+
+def _wish_to_recall(match: "re.Match[str]", rest: str) -> Recall:
+    return Recall(_unquoted(rest))
+
+
+def _answered_by(tell: Callable[[Scene], str]) -> Build:
+    return lambda match, rest: LookBack(tell)
+
+
+_ANYWHERE = frozenset(("here", "it", "all", "files", "folder", "directory", "workspace", "everything"))
+
+
+def _split_place(text: str) -> tuple[str, str | None]:
+    """Split off the folder that a text ends with, such as `in docs` or `in the folder docs`."""
+    words = r"(?:\s+(?:all|the|my|this|these|folder|directory))*"
+    match = re.fullmatch(rf"(.*?)\s+(?:in|of|under|inside|within){words}\s+({_QUOTED}|{_FOLDER})", text, re.I | re.S)
+    return (match[1], match[2]) if match else (text, None)
+
+
+def _place(named: str | None) -> str:
+    place = _unquoted(named or "")
+    return "." if not place or place.casefold() in _ANYWHERE else place
+
+
+def _unquoted(text: str) -> str:
+    text = text.strip()
+    return text[1:-1] if re.fullmatch(_QUOTED, text) else text
+
+
+_PHRASES = (
+    _phrase(
+        r"(?:what(?:['’]?s| is)?|which|tell me|give me|show me)(?: the| today['’]?s)?(?: current)? (?:time|date|day)"
+        r"(?: is it| it is| now| today| right)*(?=\s*(?:[.,;!?]|and\b|then\b|please\b|\Z))",
+        lambda match, rest: LookUp(Use("now", "tell the time", {})),
+    ),
+    # -- what was said and done
+    _phrase(r"(?:what|which)(?: files?)? (?:did|have) you (?:just |last )?read\b", _answered_by(_tell_last_read)),
+    _phrase(r"what (?:did|have) you (?:just |last )?(?:say|said|answer|answered)\b", _answered_by(_tell_last_answer)),
+    _phrase(r"what (?:did|have) i (?:\w+ ){1,5}about ", _wish_to_recall),
+    _phrase(r"what (?:do|can|did) you (?:still )?(?:remember|recall|know) (?:about|of) ", _wish_to_recall),
+    _phrase(
+        r"what (?:do|can|did) you (?:still )?(?:remember|recall|know)\b"
+        r"|what (?:did|have) i (?:tell|told|ask|asked) you to remember|what (?:did|have) i (?:tell|told) you",
+        lambda match, rest: Recall(),
+    ),
+    _phrase(
+        rf"(?=what{_ON}\bfirst\b)what (?:did|have) i (?:first )?(?:ask|say|want|write)(?:ed)?\b"
+        r"|what (?:was|is) (?:my|the) (?:very )?first (?:question|message|request|prompt|thing i)",
+        _answered_by(_tell_first_request),
+    ),
+    _phrase(
+        r"what (?:did|have) i (?:just |last )?(?:ask|say|want|write)(?:ed)?\b"
+        r"|what (?:was|is) (?:my|the) (?:last|previous) (?:question|message|request|prompt|thing i)",
+        _answered_by(_tell_last_request),
+    ),
+    # -- what changes something
+    _phrase(rf"delegate(?: this)?:? (?P<task>{_QUOTED}|{_ON}(?=[.!?](?:\s|$)|\n|\Z))", _wish_to_delegate),
+    _phrase(
+        r"(?:do you |can you )?(?:still )?(?:remember|recall) (?!that\b|this\b|to\b)(?=[^.!?\n]+\?)", _wish_to_recall
+    ),
+    _phrase(
+        r"(?:remember|memori[sz]e|keep in mind)(?: that| this)?:? (?!what\b|when\b|who\b|how\b|where\b)(?P<first>\S+)",
+        _wish_to_remember,
+    ),
+    _phrase(
+        rf"(?:write|save) (?:in)?to (?:the )?(?:file )?(?P<path>{_PATH})\s*:\s*(?P<content>[\s\S]+)", _wish_to_write
+    ),
+    _phrase(
+        rf"(?:write|save|put|store) (?P<content>{_QUOTED}|[\s\S]+?) (?:in|into|to|as) (?:a |the |my )?(?:new )?(?:file )?"
+        rf"(?:called |named )?(?P<path>{_PATH})",
+        _wish_to_write,
+    ),
+    # -- what looks something up
+    _phrase(
+        r"(?:(?:list|show|what|which)(?: me)?(?: all| the| my)* (?:files|folders?|directory|directories)\b|ls\b)"
+        rf"(?: (?P<place>(?!(?:in|of|under|and|then)\b){_FOLDER})(?=\s*\Z))?",
+        _wish_to_list,
+    ),
+    _phrase(rf"list (?P<place>{_FOLDER})(?=\s*\Z)", _wish_to_list),
+    _phrase(
+        rf"search (?!for\b)(?:in |through )?(?:the )?(?P<place>{_FOLDER}) for (?P<first>{_QUOTED}|\S)", _wish_to_search
+    ),
+    _phrase(rf"(?:search(?: for)?|grep(?: for)?|look for|find) (?!out\b)(?P<first>{_QUOTED}|\S)", _wish_to_search),
+    _phrase(
+        rf"(?:read|open|show|cat|display|print|check|look (?:at|into)|what|who|where|when|does|how)\b(?={_ON}{_PATH})",
+        _wish_to_read,
+    ),
+    _phrase(rf"(?={_ON}(?:{_QUESTION}))(?:what|which|how|tell|give|show|count|summar\w+)\b", _wish_to_read),
+    _phrase(r"(?:what|who|where|when|which)(?:['’]?s| is| are| was| were) (?=\w)", _wish_to_recall),
+)
+"""What a request can hold, and the wish it is; of two phrases that begin at the same word the upper one counts."""
+
+_OPENING = re.compile(
+    rf"(?P<quoted>{_QUOTED})|\A\s*|[.,;:!?)]\s+|\n\s*|\b(?:can|could|would|will)\s+you\b\s*|\b(?:want|like|need)\s+you\s+to\b\s*"
+    r"|\b(?:and|then|but|so|also|please|just|now|kindly|hey|hi|hello|ok|okay)\b[\s,]*",
+    re.IGNORECASE,
+)
+"""Where a phrase may begin: not after "don't" or "how to", and not inside a quotation."""
+
+_JOINT = re.compile(
+    r"\s*(?:[.,;:!?\n]|\b(?:and|then|but|so|also|please)\b)"
+    r"(?:[\s.,;:!?]|\b(?:and|then|also|please|just|now|can|could|would|will|you|kindly)\b)*\Z",
+    re.IGNORECASE,
+)
+_END = re.compile(r"(?:[\s.,;:!?]|\bplease\b)+\Z", re.IGNORECASE)
+
+
+def wishes_in(text: str) -> list[Wish]:
+    """Return the wishes that `text` holds, in its order; none where no phrase is recognised.
+
+    >>> wishes_in("Please read a.txt and b.txt, then remember that tea is ready.")
+    [Read(paths=('a.txt', 'b.txt'), questions=()), Remember(fact='tea is ready')]
+    """
+    if len(text) > MOST_CHARS:
+        return [LookBack(_tell_too_long)]
+    found = list(_recognised(text))
+    wishes: list[Wish] = []
+    for number, (match, build) in enumerate(found):
+        is_last = number + 1 == len(found)
+        rest = text[match.end() :] if is_last else text[match.end() : found[number + 1][0].start()]
+        _append(wishes, build(match, (_END if is_last else _JOINT).sub("", rest)))
+    return wishes
+
+
+def _recognised(text: str) -> Iterator[tuple["re.Match[str]", Build]]:
+    """Yield the phrases in `text` with their matches, which do not overlap."""
+    end = 0
+    for opening in _OPENING.finditer(text):
+        if opening["quoted"] or opening.end() < end:
+            continue
+        matches = ((pattern.match(text, opening.end()), build) for pattern, build in _PHRASES)
+        match, build = next(((match, build) for match, build in matches if match), (None, None))
+        if match and build:
+            yield match, build
+            end = match.end()
+
+
+def _append(wishes: list[Wish], wish: Wish) -> None:
+    """Add a wish; a question that names no file is about the files of the wish before it."""
+    before = wishes[-1] if wishes else None
+    if isinstance(wish, Read) and not wish.paths and isinstance(before, Read):
+        wishes[-1] = replace(before, questions=before.questions + wish.questions)
+    else:
+        wishes.append(wish)

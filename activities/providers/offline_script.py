@@ -114,7 +114,9 @@ class ScriptedModel:
         # The pattern is also what keeps a model's name from reaching files outside the folder.
         matched = re.fullmatch(r"script(?:/([A-Za-z0-9_-]{1,64}))?", name)
         if not matched:
-            raise ModelError("bad_request", f"{name!r} names no script: script/NAME, NAME of 1 to 64 letters, digits, _ -")
+            raise ModelError(
+                "bad_request", f"{name!r} names no script: script/NAME, NAME of 1 to 64 letters, digits, _ -"
+            )
         return self._folder / f"{matched[1] or 'default'}.json"
 
     def _load(self, path: Path) -> Script:

@@ -1,10 +1,7 @@
 """Finding the provider of a model (AGT-4)."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from pathlib import Path
 
-from activities.providers.offline import OfflineModel
-from activities.providers.offline_script import ScriptedModel
 from activities.providers.protocol import CallContext, Delta, ModelError, Provider
 from models.model_call import ModelRequest, ModelResponse
 
@@ -26,7 +23,8 @@ class Providers:
         if not colon or provider not in self._factories:
             known = ", ".join(sorted(self._factories)) or "none"
             raise ModelError(
-                "bad_request", f"{model!r} does not name a model of this worker as <provider>:<name>; providers: {known}"
+                "bad_request",
+                f"{model!r} does not name a model of this worker as <provider>:<name>; providers: {known}",
             )
         if provider not in self._made:
             self._made[provider] = self._factories[provider]()
@@ -36,14 +34,12 @@ class Providers:
 class OfflineProvider:
     """`offline:` is the model with real behaviour, `offline:script` and `offline:script/NAME` play a script."""
 
-    def __init__(self, *, scripts: Path, words_per_second: float = 0.0) -> None:
-        """Play scripts from the folder `scripts`; write at `words_per_second`, 0 at once."""
-        self._model = OfflineModel(words_per_second=words_per_second)
-        self._scripted = ScriptedModel(scripts)
+    def __init__(self, model: Provider, scripted: Provider) -> None:
+        """Ask `model` for the empty name and `scripted` for names that begin with `script`."""
+        self._model = model
+        self._scripted = scripted
 
-    def stream(
-        self, name: str, request: ModelRequest, context: CallContext
-    ) -> AsyncIterator[Delta | ModelResponse]:
+    def stream(self, name: str, request: ModelRequest, context: CallContext) -> AsyncIterator[Delta | ModelResponse]:
         """Ask the offline model `name`. Raises `ModelError`."""
         return self._named(name).stream(name, request, context)
 

@@ -20,12 +20,13 @@ from api.bodies import (
 from api.dependencies import DeletionsDep, SessionId, SessionsDep, SettingsDep
 from api.listing import ListedStatus, list_sessions
 from api.session_ids import workflow_id
-from api.sessions import new_prompt
+from api.sessions import Sessions, new_prompt
 from api.temporal_calls import STUCK_ATTEMPTS
 from models.conversation import ConversationState
 from models.prompts import check_text
 from models.session import USER_PATTERN, CancelTurn, Configure, EndSession, SessionInput, StateRequest, configured
 from models.settings import Settings
+from workflows.connection import EmbeddedServer
 
 router = APIRouter(tags=["sessions"])
 
@@ -65,9 +66,9 @@ async def describe_session(sessions: SessionsDep, settings: SettingsDep, session
     """Say what a session is and does; one whose workflow task keeps failing is `stuck`."""
     description = await sessions.describe(session_id)
     if description.raw_description.pending_workflow_task.attempt >= STUCK_ATTEMPTS:
-        return await _stuck(description, settings, session_id)
+        return await _stuck(description, session_id, _links(sessions, settings, session_id))
     state = await sessions.state(session_id, StateRequest(limit=0))
-    return _described(state, settings, session_id)
+    return _described(state, session_id, _links(sessions, settings, session_id))
 
 
 @router.patch("/workflow/{id}", status_code=202, operation_id="configure_session")
@@ -127,11 +128,11 @@ def default_input(settings: Settings, session_id: str, *, user: str | None = Non
         system_prompt=settings.system_prompt,
         limits=settings.limits,
         history=settings.history,
-        chat_url=f"{settings.public_url}/workflow/{session_id}/conversation/full",
+        chat_url=f"{settings.gateway_url}/workflow/{session_id}/conversation/full",
     )
 
 
-def _described(state: ConversationState, settings: Settings, session_id: str) -> SessionDescription:
+def _described(state: ConversationState, session_id: str, links: SessionLinks) -> SessionDescription:
     session = state.session
     return SessionDescription(
         workflow_id=session_id,
@@ -144,12 +145,12 @@ def _described(state: ConversationState, settings: Settings, session_id: str) ->
         turn_count=session.turn_count,
         queue_length=state.queue_length,
         usage=session.usage,
-        links=_links(settings, session_id),
+        links=links,
     )
 
 
 async def _stuck(
-    description: WorkflowExecutionDescription, settings: Settings, session_id: str
+    description: WorkflowExecutionDescription, session_id: str, links: SessionLinks
 ) -> SessionDescription:
     memo = await description.memo()
     return SessionDescription(
@@ -160,10 +161,14 @@ async def _stuck(
         status="stuck",
         created_at=description.start_time,
         turn_count=None,
-        links=_links(settings, session_id),
+        links=links,
     )
 
 
-def _links(settings: Settings, session_id: str) -> SessionLinks:
-    temporal = f"{settings.temporal_ui_url}/namespaces/default/workflows/{workflow_id(session_id)}"
-    return SessionLinks(conversation=f"/workflow/{session_id}/conversation", temporal=temporal)
+def _links(sessions: Sessions, settings: Settings, session_id: str) -> SessionLinks:
+    embedded = EmbeddedServer.recorded(settings.state_dir)
+    ui_url = settings.temporal_ui_url or (embedded.ui_url if embedded else None)
+    path = f"/namespaces/{sessions.client.namespace}/workflows/{workflow_id(session_id)}"
+    return SessionLinks(
+        conversation=f"/workflow/{session_id}/conversation", temporal=f"{ui_url}{path}" if ui_url else None
+    )

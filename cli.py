@@ -1,0 +1,168 @@
+"""The `turnkeeper` command."""
+
+import asyncio
+import importlib.metadata
+import logging
+import os
+import platform
+import sys
+from typing import NoReturn
+
+import typer
+
+from models.settings import Settings, SettingsError, load_settings
+from stack.dev_server import DevServerError
+from stack.doctor import Finding, examine
+from stack.logs import set_up_logging
+from stack.ports import is_free, usable_port
+from stack.supervisor import run_stack, run_until_signalled
+from stack.temporal_binary import NoBinaryError, find_binary, server_version
+from workflows.connection import TemporalAccessError, connect
+
+API_STOP_SECONDS = 3
+"""What open requests get when the gateway stops; event streams never end by themselves."""
+
+WORKER_PATIENCE_SECONDS = 30.0
+"""How long a worker waits for a server that is just starting."""
+
+MARKS = {"good": "ok    ", "broken": "BROKEN", "unknown": "  ?   "}
+
+commands = typer.Typer(
+    name="turnkeeper",
+    help="Durable AI-agent sessions on Temporal. Settings: turnkeeper.toml and TURNKEEPER_*, see docs/settings.md.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@commands.command()
+def up() -> None:
+    """Start everything on this machine: Temporal, worker and gateway; Ctrl-C stops it."""
+    settings = _settings()
+    set_up_logging(settings.model_copy(update={"log_level": "warning"}))
+    try:
+        run_until_signalled(run_stack(settings, say=lambda line: print(line, flush=True)))
+    except (DevServerError, TemporalAccessError) as error:
+        _refuse(error)
+
+
+@commands.command()
+def worker() -> None:
+    """Run one worker: what leads sessions through their turns. Any number may run."""
+    settings = _settings()
+    set_up_logging(settings)
+    try:
+        asyncio.run(_run_worker(settings))
+    except TemporalAccessError as error:
+        _refuse(error)
+
+
+@commands.command()
+def api() -> None:
+    """Run one gateway: the HTTP API."""
+    import uvicorn
+
+    from api.app import create_app
+
+    settings = _settings()
+    set_up_logging(settings)
+    port = settings.api_port or usable_port(0, settings.api_host)
+    if not is_free(port, settings.api_host):
+        _refuse(f"Port {port} on {settings.api_host} cannot be listened on: stop what does, or set api_port.")
+    uvicorn.run(
+        create_app(settings),
+        host=settings.api_host,
+        port=port,
+        timeout_graceful_shutdown=API_STOP_SECONDS,
+        # Ours: one format for all, and no line for every poll.
+        log_config=None,
+        access_log=False,
+    )
+
+
+@commands.command()
+def doctor() -> None:
+    """Say what is wrong, in one line each, with the mend; exit code 1 if something is broken."""
+    if asyncio.run(_examine()):
+        raise typer.Exit(1)
+
+
+@commands.command()
+def version() -> None:
+    """Print the versions that matter in a bug report."""
+    print(f"turnkeeper {_installed('turnkeeper')}")
+    print(f"temporalio {_installed('temporalio')}, {asyncio.run(_embedded_server())}")
+    print(f"Python {platform.python_version()}, {platform.platform()}")
+
+
+def app() -> NoReturn:
+    """Run the command line, and leave without the interpreter's own clean-up.
+
+    The SDK's threads may still be handing over a result while the interpreter is taken down, and that crashes it
+    (temporalio/sdk-python#300): a clean stop would now and then look like a crash.
+    """
+    code = _run()
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _run() -> int:
+    try:
+        commands()
+    except SystemExit as left:
+        return left.code if isinstance(left.code, int) else int(left.code is not None)
+    return 0
+
+
+def _settings() -> Settings:
+    try:
+        return load_settings()
+    except SettingsError as error:
+        _refuse(error)
+
+
+def _refuse(reason: Exception | str) -> NoReturn:
+    print(reason, file=sys.stderr)
+    raise typer.Exit(1)
+
+
+async def _run_worker(settings: Settings) -> None:
+    # Here and not above: tools' and vendors' SDKs are loaded by the worker only.
+    from worker import run_worker
+
+    await run_worker(settings, await connect(settings, patience=WORKER_PATIENCE_SECONDS))
+
+
+async def _examine() -> bool:
+    broken = False
+    async for finding in examine():
+        print(_line(finding), flush=True)
+        broken = broken or finding.state == "broken"
+    return broken
+
+
+def _line(finding: Finding) -> str:
+    mend = f": {finding.mend}" if finding.mend else ""
+    return f"{MARKS[finding.state]}  {finding.subject:<18}{finding.told}{mend}"
+
+
+async def _embedded_server() -> str:
+    try:
+        binary = find_binary(load_settings().state_dir)
+        return f"embedded Temporal server {await server_version(binary)}" if binary else "no embedded Temporal server"
+    except (SettingsError, NoBinaryError) as error:
+        return str(error)
+
+
+def _installed(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "(run from its source folder)"
+
+
+if __name__ == "__main__":
+    app()

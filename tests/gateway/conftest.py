@@ -1,0 +1,52 @@
+"""A gateway over a real server and a real worker."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from httpx import ASGITransport, AsyncClient
+from temporalio.client import Client
+
+from api.app import create_app
+from models.settings import Settings
+from tests.harness import Stage, stage
+
+Gateway = Callable[[Client, str], AbstractAsyncContextManager[AsyncClient]]
+
+
+@asynccontextmanager
+async def gateway(client: Client | None, task_queue: str, state_dir: Path) -> AsyncIterator[AsyncClient]:
+    app = create_app(Settings(task_queue=task_queue, state_dir=state_dir, task_timeout=2), client=client)
+    async with app.router.lifespan_context(app):
+        transport = ASGITransport(app=app, raise_app_exceptions=False)
+        async with AsyncClient(transport=transport, base_url="http://gateway", timeout=70) as http:
+            yield http
+
+
+@pytest.fixture
+async def on(temporal: Client) -> AsyncIterator[Stage]:
+    async with stage(temporal) as staged:
+        yield staged
+
+
+@pytest.fixture
+async def http(temporal: Client, on: Stage, tmp_path: Path) -> AsyncIterator[AsyncClient]:
+    """The gateway, with a worker behind it."""
+    async with gateway(temporal, on.task_queue, tmp_path) as client:
+        yield client
+
+
+@pytest.fixture
+async def http_alone(temporal: Client, tmp_path: Path) -> AsyncIterator[AsyncClient]:
+    """The gateway, with no worker anywhere."""
+    async with gateway(temporal, f"nobody-{tmp_path.name}", tmp_path) as client:
+        yield client
+
+
+@pytest.fixture
+async def http_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncClient]:
+    """The gateway, with no Temporal to reach."""
+    monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")
+    async with gateway(None, "q", tmp_path) as client:
+        yield client

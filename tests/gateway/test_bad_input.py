@@ -1,0 +1,293 @@
+"""Bad input and broken surroundings: each its own clear answer (API-2)."""
+
+import time
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from httpx import AsyncClient
+from temporalio.client import Client
+
+from tests.harness import Stage
+
+
+def problem_of(answer: Any) -> str:
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem = answer.json()
+    assert problem["status"] == answer.status_code
+    assert problem["detail"]
+    return problem["type"].removeprefix("urn:turnkeeper:problem:")
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "message"),
+        ({"message": ""}, "message"),
+        ({"message": " \n"}, "message"),
+        ({"message": "x" * 100_001}, "message"),
+        ({"message": "\u4e2d" * 50_000}, "message"),
+        ({"message": 5}, "message"),
+        ({"message": None}, "message"),
+        ({"message": "a\0b"}, "message"),
+        ({"message": "x", "mode": "later"}, "mode"),
+        ({"message": "x", "id": "a/b"}, "id"),
+        ({"message": "x", "id": ""}, "id"),
+        ({"message": "x", "attachments": [{"kind": "code"}]}, "attachments"),
+        ({"message": "x", "colour": "red"}, "colour"),
+        ([], "body"),
+        ("text", "body"),
+    ],
+)
+async def test_api_2_an_invalid_prompt_names_its_field(http: AsyncClient, on: Stage, body: Any, field: str) -> None:
+    session = await on.start()
+    answer = await http.post(f"/workflow/{session.handle.id}/prompt", json=body)
+    assert (answer.status_code, problem_of(answer)) == (422, "invalid")
+    assert [error["field"] for error in answer.json()["errors"]] == [field]
+    assert (await session.state()).revision == 0
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"message": "\\ud800"}',
+        b'{"\\ud800": 1, "message": "x"}',
+        b"{",
+        b"",
+        b"\xff\xfe",
+        b"[" * 50_000,
+        b'{"message": ' + b"9" * 6_000 + b"}",
+        b'{"message": NaN}',
+    ],
+)
+async def test_api_2_an_unreadable_body_is_a_422(http: AsyncClient, on: Stage, content: bytes) -> None:
+    session = await on.start()
+    answer = await http.post(
+        f"/workflow/{session.handle.id}/prompt", content=content, headers={"content-type": "application/json"}
+    )
+    assert (answer.status_code, problem_of(answer)) == (422, "invalid")
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"limits": {"max_steps": 0}}, "limits.max_steps"),
+        ({"limits": {"max_stepz": 5}}, "limits.max_stepz"),
+        ({"limits": []}, "limits"),
+        ({"history": {"max_messages": -1}}, "history.max_messages"),
+        ({"model": "nobody:x"}, "model"),
+        ({"model": "x"}, "model"),
+        ({"user": "a' OR AgentUser = 'b"}, "user"),
+        ({"user": "a\\"}, "user"),
+        ({"tool_policy": {"pay": "ask"}}, "tool_policy.pay"),
+        ({"workspace": "../etc"}, "workspace"),
+        ({"workspace": "/etc"}, "workspace"),
+        ({"title": ""}, "title"),
+        ({"id": "a b"}, "id"),
+        ({"prompt": " "}, "prompt"),
+        ({"attachments": []}, "attachments"),
+    ],
+)
+async def test_api_2_an_invalid_start_names_its_field(http: AsyncClient, body: Any, field: str) -> None:
+    answer = await http.post("/workflow", json=body)
+    assert (answer.status_code, problem_of(answer)) == (422, "invalid")
+    assert answer.json()["errors"][0]["field"] == field
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/workflow/{}"),
+        ("PATCH", "/workflow/{}"),
+        ("DELETE", "/workflow/{}"),
+        ("POST", "/workflow/{}/prompt"),
+        ("GET", "/workflow/{}/conversation"),
+        ("GET", "/workflow/{}/conversation?wait=5"),
+        ("GET", "/workflow/{}/conversation/full"),
+        ("GET", "/workflow/{}/queue"),
+        ("DELETE", "/workflow/{}/queue/p1"),
+        ("POST", "/workflow/{}/cancel"),
+        ("POST", "/workflow/{}/end"),
+    ],
+)
+async def test_api_2_an_unknown_session_is_404_everywhere(http: AsyncClient, method: str, path: str) -> None:
+    body = {"message": "x"} if path.endswith("prompt") else {}
+    answer = await http.request(method, path.format("never-was"), json=body if method != "GET" else None)
+    assert (answer.status_code, problem_of(answer)) == (404, "unknown-session")
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/workflow/a%20b", "id"),
+        ("/workflow/{}/conversation?since_revision=-1", "since_revision"),
+        ("/workflow/{}/conversation?since_revision=x", "since_revision"),
+        ("/workflow/{}/conversation?limit=0", "limit"),
+        ("/workflow/{}/conversation?wait=61", "wait"),
+        ("/workflow/{}/conversation?wait=nan", "wait"),
+        ("/workflow/{}/conversation?colour=red", "colour"),
+        ("/workflow/{}/conversation/full?before=nope", "request"),
+        ("/workflow?status=happy", "status"),
+        ("/workflow?user=a%27", "user"),
+        ("/workflow?cursor=!!", "cursor"),
+        ("/workflow?q=", "q"),
+    ],
+)
+async def test_api_2_an_invalid_parameter_is_named(http: AsyncClient, on: Stage, path: str, field: str) -> None:
+    session = await on.start()
+    answer = await http.get(path.format(session.handle.id))
+    assert (answer.status_code, problem_of(answer)) == (422, "invalid")
+    assert [error["field"] for error in answer.json()["errors"]] == [field]
+
+
+async def test_api_2_nonsense_cursors_are_a_reset_and_never_an_error(http: AsyncClient, on: Stage) -> None:
+    session = await on.start()
+    await session.prompt("hi")
+    await session.idle(turns=1)
+    for params in ({"last_seen_message_id": "nonsense"}, {"since_revision": 10**9}, {"last_seen_message_id": "\ud83d"}):
+        answer = await http.get(f"/workflow/{session.handle.id}/conversation", params={
+            key: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+            for key, value in params.items()
+        })
+        update = answer.json()["conversation_update"]
+        assert update["reset"]
+        assert len(update["new_messages"]) == 1
+
+
+async def test_api_2_an_ended_session_takes_nothing_and_stays_readable(http: AsyncClient, on: Stage) -> None:
+    session = await on.start()
+    await session.prompt("hi")
+    await session.idle(turns=1)
+    await session.handle.signal("end_chat")
+    await session.handle.result()
+    path = f"/workflow/{session.handle.id}"
+    for method, tail, body in (
+        ("POST", "/prompt", {"message": "more"}),
+        ("PATCH", "", {"title": "x"}),
+        ("POST", "/cancel", {"message_id": "p"}),
+        ("POST", "/end", {}),
+        ("DELETE", "/queue/p1", None),
+    ):
+        answer = await http.request(method, path + tail, json=body)
+        assert (answer.status_code, problem_of(answer)) == (409, "session-ended"), tail
+    assert (await http.get(path)).json()["status"] == "ended"
+    assert (await http.get(path + "/conversation")).json()["conversation_update"]["status"] == "ended"
+
+
+async def test_api_2_a_terminated_session_says_so(http: AsyncClient, on: Stage) -> None:
+    on.vendor.gate.close()
+    session = await on.start()
+    await session.prompt("hi")
+    await on.vendor.gate.until_arrived(1)
+    await session.handle.terminate()
+    update = (await http.get(f"/workflow/{session.handle.id}/conversation")).json()["conversation_update"]
+    assert (update["status"], update["is_processing"]) == ("terminated", False)
+
+
+async def test_api_2_a_full_queue_is_429_with_retry_after(http: AsyncClient, on: Stage) -> None:
+    on.vendor.gate.close()
+    session = f"q-{uuid4()}"
+    await http.post("/workflow", json={"id": session, "prompt": "slow", "limits": {"max_queued_prompts": 1}})
+    await on.vendor.gate.until_arrived(1)
+    assert (await http.post(f"/workflow/{session}/prompt", json={"message": "fits"})).status_code == 202
+    full = await http.post(f"/workflow/{session}/prompt", json={"message": "too much"})
+    assert (full.status_code, problem_of(full)) == (429, "queue-full")
+    assert int(full.headers["retry-after"]) > 0
+
+
+async def test_api_2_a_body_over_a_mebibyte_is_413_announced_or_not(http: AsyncClient) -> None:
+    announced = await http.post("/workflow/x/prompt", content=b"x" * 2_000_000)
+    assert (announced.status_code, problem_of(announced)) == (413, "too-large")
+
+    async def stream() -> Any:
+        for _ in range(40):
+            yield b"x" * 100_000
+
+    streamed = await http.post("/workflow/x/prompt", content=stream(), headers={"content-type": "application/json"})
+    assert (streamed.status_code, problem_of(streamed)) == (413, "too-large")
+
+
+async def test_api_2_unknown_routes_and_methods_are_problems_too(http: AsyncClient) -> None:
+    assert problem_of(await http.get("/nowhere")) == "not-found"
+    assert problem_of(await http.put("/workflow")) == "not-found"
+
+
+async def test_api_2_without_a_worker_a_prompt_is_accepted_and_reading_is_504_within_three_seconds(
+    http_alone: AsyncClient, temporal: Client
+) -> None:
+    session = f"w-{uuid4()}"
+    assert (await http_alone.post("/workflow", json={"id": session})).status_code == 201
+    began = time.monotonic()
+    sent = await http_alone.post(f"/workflow/{session}/prompt", json={"message": "are you there?"})
+    assert (sent.status_code, sent.json()["position"]) == (202, None)
+    assert time.monotonic() - began < 3
+    for method, tail, body in (
+        ("GET", "/conversation", None), ("GET", "", None), ("GET", "/queue", None), ("PATCH", "", {"title": "x"})
+    ):
+        began = time.monotonic()
+        answer = await http_alone.request(method, f"/workflow/{session}{tail}", json=body)
+        assert (answer.status_code, problem_of(answer)) == (504, "no-worker")
+        assert "safe" in answer.json()["detail"]
+        assert time.monotonic() - began < 3
+    assert (await http_alone.get("/readyz")).status_code == 503
+    assert (await http_alone.post(f"/workflow/{session}/end")).status_code == 202
+    events = await temporal.get_workflow_handle(session).fetch_history()
+    assert "are you there?" in events.to_json() or events.events[1].event_type
+
+
+async def test_api_2_many_who_ask_in_vain_are_all_answered_within_three_seconds(http_alone: AsyncClient) -> None:
+    import asyncio
+
+    session = f"w-{uuid4()}"
+    await http_alone.post("/workflow", json={"id": session})
+    began = time.monotonic()
+    answers = await asyncio.gather(
+        *(http_alone.get(f"/workflow/{session}/conversation?since_revision={n}") for n in range(20))
+    )
+    assert {answer.status_code for answer in answers} == {504}
+    assert time.monotonic() - began < 3.5
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/workflow"),
+        ("GET", "/workflow"),
+        ("POST", "/chat"),
+        ("POST", "/workflow/s1/prompt"),
+        ("GET", "/workflow/s1"),
+        ("GET", "/workflow/s1/conversation"),
+        ("PATCH", "/workflow/s1"),
+        ("DELETE", "/workflow/s1"),
+        ("GET", "/readyz"),
+    ],
+)
+async def test_api_2_without_temporal_everything_is_503_within_three_seconds(
+    http_nowhere: AsyncClient, method: str, path: str
+) -> None:
+    body = {"message": "x"} if path.endswith(("prompt", "chat")) else {}
+    began = time.monotonic()
+    answer = await http_nowhere.request(method, path, json=None if method == "GET" else body)
+    assert (answer.status_code, problem_of(answer)) == (503, "temporal-unreachable")
+    assert time.monotonic() - began < 3
+    assert (await http_nowhere.get("/healthz")).status_code == 200
+
+
+async def test_api_2_a_session_whose_workflow_task_keeps_failing_is_stuck(
+    http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import asyncio
+
+    def broken(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("a bug of ours")
+
+    session = f"w-{uuid4()}"
+    await http.post("/workflow", json={"id": session})
+    monkeypatch.setattr("models.session_state.Session.begin_turn", broken)
+    await http.post(f"/workflow/{session}/prompt", json={"message": "hi"})
+    async with asyncio.timeout(30):
+        while (await http.get(f"/workflow/{session}")).json()["status"] != "stuck":
+            await asyncio.sleep(0.1)
+    answer = await http.get(f"/workflow/{session}/conversation")
+    assert (answer.status_code, problem_of(answer)) == (504, "session-stuck")
+    await on.client.get_workflow_handle(session).terminate()

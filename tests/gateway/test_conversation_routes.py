@@ -1,0 +1,288 @@
+"""The conversation over HTTP: API-1, API-2, API-3."""
+
+import asyncio
+import time
+from uuid import uuid4
+
+import pytest
+from httpx import AsyncClient
+
+from tests.harness import Stage, asks, says
+
+
+def fresh() -> str:
+    return f"g-{uuid4()}"
+
+
+async def finished(http: AsyncClient, session: str, turns: int = 1) -> list[dict]:
+    """Poll as a client does until `turns` have ended; the turns as the client then holds them."""
+    held: dict[str, dict] = {}
+    cursor: dict[str, object] = {}
+    async with asyncio.timeout(30):
+        while True:
+            answer = await http.get(f"/workflow/{session}/conversation", params={**cursor, "wait": 5})
+            update = answer.json()["conversation_update"]
+            if update["reset"]:
+                held = {}
+            for turn in update["updated_messages"] + update["new_messages"]:
+                held[turn["id"]] = turn
+            cursor = {"since_revision": update["revision"]}
+            if update["last_seen_message_id"]:
+                cursor["last_seen_message_id"] = update["last_seen_message_id"]
+            if len(held) >= turns and all(turn["is_complete"] for turn in held.values()):
+                return list(held.values())
+
+
+async def test_api_1_a_session_is_started_prompted_and_polled(http: AsyncClient, on: Stage) -> None:
+    on.vendor.script = [asks(("look", {"at": "README.md"})), says("The heading is X")]
+    started = await http.post("/workflow", json={"title": "Reading", "user": "alice"})
+    assert started.status_code == 201
+    session = started.json()["workflow_id"]
+    assert started.headers["location"] == f"/workflow/{session}"
+    sent = await http.post(f"/workflow/{session}/prompt", json={"message": "read README.md", "id": "p1"})
+    assert sent.status_code == 202
+    assert sent.json()["message_id"] == "p1"
+    assert sent.json()["position"] in (0, 1)
+    (turn,) = await finished(http, session)
+    assert turn["agent_message"] == "The heading is X"
+    (call,) = turn["reasoning_trajectory"]["steps"][0]["tool_calls"]
+    assert call["result"]["status"] == "ok"
+    description = (await http.get(f"/workflow/{session}")).json()
+    assert (description["title"], description["user"], description["status"]) == ("Reading", "alice", "idle")
+    assert description["turn_count"] == 1
+
+
+async def test_api_1_a_turn_is_seen_once_as_processing_and_once_as_complete(http: AsyncClient, on: Stage) -> None:
+    on.vendor.gate.close()
+    session = fresh()
+    await http.post("/workflow", json={"id": session, "prompt": "hello"})
+    await on.vendor.gate.until_arrived(1)
+    first = (await http.get(f"/workflow/{session}/conversation")).json()["conversation_update"]
+    (turn,) = first["new_messages"]
+    assert (turn["status"], turn["is_complete"]) == ("processing", False)
+    cursor = {"last_seen_message_id": first["last_seen_message_id"], "since_revision": first["revision"]}
+    nothing = (await http.get(f"/workflow/{session}/conversation", params=cursor)).json()["conversation_update"]
+    assert nothing["new_messages"] == nothing["updated_messages"] == []
+    on.vendor.gate.open()
+    waited = await http.get(f"/workflow/{session}/conversation", params={**cursor, "wait": 10})
+    then = waited.json()["conversation_update"]
+    while not then["updated_messages"] or not then["updated_messages"][0]["is_complete"]:
+        cursor["since_revision"] = then["revision"]
+        waited = await http.get(f"/workflow/{session}/conversation", params={**cursor, "wait": 10})
+        then = waited.json()["conversation_update"]
+    assert then["new_messages"] == []
+    assert then["updated_messages"][0]["agent_message"] == "echo: hello"
+
+
+async def test_api_1_a_prompt_can_wait_for_its_turn(http: AsyncClient, on: Stage) -> None:
+    session = fresh()
+    await http.post("/workflow", json={"id": session})
+    answered = await http.post(f"/workflow/{session}/prompt?wait=20", json={"message": "hello"})
+    assert answered.status_code == 200
+    assert answered.json()["agent_message"] == "echo: hello"
+    on.vendor.gate.close()
+    going = await http.post(f"/workflow/{session}/prompt?wait=0.2", json={"message": "slow"})
+    assert going.status_code == 202
+
+
+async def test_api_1_a_waiting_prompt_that_is_withdrawn_does_not_keep_its_sender(http: AsyncClient, on: Stage) -> None:
+    on.vendor.gate.close()
+    session = fresh()
+    await http.post("/workflow", json={"id": session, "prompt": "slow"})
+    await on.vendor.gate.until_arrived(1)
+    sending = asyncio.create_task(
+        http.post(f"/workflow/{session}/prompt?wait=30", json={"message": "second", "id": "p2"})
+    )
+    async with asyncio.timeout(20):
+        while not (await http.get(f"/workflow/{session}/queue")).json()["waiting"]:
+            await asyncio.sleep(0)
+        assert (await http.delete(f"/workflow/{session}/queue/p2")).status_code == 204
+        assert (await sending).status_code == 202
+
+
+async def test_api_1_the_idempotency_key_is_the_prompts_id(http: AsyncClient) -> None:
+    session = fresh()
+    await http.post("/workflow", json={"id": session})
+    for _ in range(3):
+        sent = await http.post(
+            f"/workflow/{session}/prompt", json={"message": "once"}, headers={"Idempotency-Key": "key-1"}
+        )
+        assert sent.json()["message_id"] == "key-1"
+    assert len(await finished(http, session)) == 1
+    other = await http.post(
+        f"/workflow/{session}/prompt", json={"message": "x", "id": "a"}, headers={"Idempotency-Key": "b"}
+    )
+    assert other.status_code == 422
+
+
+async def test_api_1_chat_starts_or_continues_in_one_call(http: AsyncClient) -> None:
+    first = await http.post("/chat", json={"message": "one", "user_name": "bob"})
+    assert first.status_code == 202
+    session = first.json()["workflow_id"]
+    await http.post("/chat", json={"message": "two", "workflow_id": session})
+    turns = await finished(http, session, 2)
+    assert [turn["user_message"] for turn in turns] == ["one", "two"]
+    assert (await http.get(f"/workflow/{session}")).json()["user"] == "bob"
+
+
+async def test_api_1_an_id_is_used_once_also_after_its_end(http: AsyncClient) -> None:
+    session = fresh()
+    assert (await http.post("/workflow", json={"id": session})).status_code == 201
+    assert (await http.post("/workflow", json={"id": session})).status_code == 409
+    await http.post(f"/workflow/{session}/end")
+    await http.get(f"/workflow/{session}/conversation", params={"wait": 10, "since_revision": 1})
+    again = await http.post("/workflow", json={"id": session})
+    assert (again.status_code, again.json()["type"]) == (409, "urn:turnkeeper:problem:session-exists")
+    started = await http.post(f"/workflow/{session}/prompt?start=true", json={"message": "hi"})
+    assert (started.status_code, started.json()["type"]) == (409, "urn:turnkeeper:problem:session-ended")
+
+
+async def test_api_1_start_true_starts_a_session_that_does_not_exist(http: AsyncClient) -> None:
+    session = fresh()
+    unknown = await http.post(f"/workflow/{session}/prompt", json={"message": "hi"})
+    assert unknown.status_code == 404
+    assert (await http.post(f"/workflow/{session}/prompt?start=true", json={"message": "hi"})).status_code == 202
+    assert [turn["agent_message"] for turn in await finished(http, session)] == ["echo: hi"]
+
+
+async def test_api_1_the_etag_tells_that_nothing_has_changed(http: AsyncClient) -> None:
+    session = fresh()
+    await http.post("/workflow", json={"id": session, "prompt": "hi"})
+    await finished(http, session)
+    first = await http.get(f"/workflow/{session}/conversation")
+    etag = first.headers["etag"]
+    again = await http.get(f"/workflow/{session}/conversation", headers={"If-None-Match": etag})
+    assert (again.status_code, again.content) == (304, b"")
+    await http.post(f"/workflow/{session}/prompt?wait=10", json={"message": "more"})
+    changed = await http.get(f"/workflow/{session}/conversation", headers={"If-None-Match": etag})
+    assert changed.status_code == 200
+    assert changed.headers["etag"] != etag
+
+
+async def test_api_1_the_whole_transcript_is_paged_oldest_first(http: AsyncClient) -> None:
+    session = fresh()
+    await http.post("/workflow", json={"id": session})
+    for number in range(5):
+        await http.post(f"/workflow/{session}/prompt?wait=10", json={"message": f"m{number}"})
+    seen: list[str] = []
+    url: str | None = f"/workflow/{session}/conversation/full?limit=2"
+    while url:
+        page = (await http.get(url)).json()
+        seen = [turn["user_message"] for turn in page["messages"]] + seen
+        url = page["links"]["older"]
+    assert seen == [f"m{number}" for number in range(5)]
+    assert page["session"]["turn_count"] == 5
+
+
+async def test_api_3_many_clients_that_wait_share_one_watch_and_one_query(http: AsyncClient, on: Stage) -> None:
+    on.vendor.gate.close()
+    session = fresh()
+    await http.post("/workflow", json={"id": session, "prompt": "slow"})
+    await on.vendor.gate.until_arrived(1)
+    revision = (await http.get(f"/workflow/{session}/conversation")).json()["conversation_update"]["revision"]
+    sessions = http._transport.app.state.sessions
+    asked: list[object] = []
+    query = sessions._query
+
+    async def counted(session_id: str, question: object) -> object:
+        asked.append(question)
+        return await query(session_id, question)
+
+    sessions._query = counted
+    waiting = [
+        asyncio.create_task(
+            http.get(f"/workflow/{session}/conversation", params={"since_revision": revision, "wait": 20})
+        )
+        for _ in range(100)
+    ]
+    async with asyncio.timeout(20):
+        while not (watch := sessions.watches._watches.get(session)) or watch.watchers < 100:
+            await asyncio.sleep(0)
+    on.vendor.gate.open()
+    answers = await asyncio.gather(*waiting)
+    assert {answer.status_code for answer in answers} == {200}
+    assert len(asked) <= 12
+    assert len(sessions.watches._followers) == 1
+
+
+async def test_api_3_an_idle_watcher_asks_nothing(http: AsyncClient, on: Stage) -> None:
+    session = fresh()
+    await http.post("/workflow", json={"id": session, "prompt": "hi"})
+    await finished(http, session)
+    update = (await http.get(f"/workflow/{session}/conversation")).json()["conversation_update"]
+    before = (await on.client.get_workflow_handle(session).describe()).history_length
+    sessions = http._transport.app.state.sessions
+    asked: list[object] = []
+    query = sessions._query
+
+    async def counted(session_id: str, question: object) -> object:
+        asked.append(question)
+        return await query(session_id, question)
+
+    sessions._query = counted
+    params = {"since_revision": update["revision"], "last_seen_message_id": update["last_seen_message_id"], "wait": 3}
+    began = time.monotonic()
+    await http.get(f"/workflow/{session}/conversation", params=params)
+    assert time.monotonic() - began >= 3
+    assert len(asked) <= 2
+    assert (await on.client.get_workflow_handle(session).describe()).history_length == before
+
+
+async def test_api_1_control_over_http(http: AsyncClient, on: Stage) -> None:
+    on.vendor.gate.close()
+    session = fresh()
+    await http.post("/workflow", json={"id": session, "prompt": "slow"})
+    await on.vendor.gate.until_arrived(1)
+    await http.post(f"/workflow/{session}/prompt", json={"message": "two", "id": "p2"})
+    queue = (await http.get(f"/workflow/{session}/queue")).json()
+    assert [(prompt["id"], prompt["position"]) for prompt in queue["waiting"]] == [("p2", 1)]
+    assert (await http.delete(f"/workflow/{session}/queue/p2")).status_code == 204
+    assert (await http.delete(f"/workflow/{session}/queue/p2")).status_code == 409
+    assert (await http.delete(f"/workflow/{session}/queue/nope")).status_code == 404
+    changed = await http.patch(f"/workflow/{session}", json={"title": "New", "limits": {"max_steps": 7}})
+    assert changed.status_code == 202
+    cancelled = await http.post(f"/workflow/{session}/cancel", json={"reason": "enough"})
+    assert (cancelled.status_code, cancelled.json()["cancelling"]) == (202, True)
+    (turn,) = await finished(http, session)
+    assert (turn["status"], turn["error"]) == ("cancelled", "Cancelled: enough")
+    assert (await http.post(f"/workflow/{session}/cancel")).status_code == 409
+    assert (await http.get(f"/workflow/{session}")).json()["title"] == "New"
+    assert (await http.post(f"/workflow/{session}/end", json={"reason": "done"})).status_code == 202
+    ended = await http.get(f"/workflow/{session}/conversation", params={"wait": 10, "since_revision": 10_000})
+    assert ended.status_code == 200
+
+
+async def test_api_1_sessions_are_listed_by_user_status_and_text(http: AsyncClient) -> None:
+    user = f"u{uuid4().hex[:12]}"
+    ids = [fresh() for _ in range(3)]
+    for number, session in enumerate(ids):
+        await http.post("/workflow", json={"id": session, "user": user, "title": f"Talk {number}"})
+    await http.post(f"/workflow/{ids[0]}/end")
+
+    async def listed(**params: str) -> list[str]:
+        return [found["workflow_id"] for found in (await http.get("/workflow", params=params)).json()["sessions"]]
+
+    async with asyncio.timeout(20):
+        while len(await listed(user=user, status="ended")) < 1 or len(await listed(user=user)) < 3:
+            await asyncio.sleep(0.02)
+    assert await listed(user=user, status="open") == [ids[2], ids[1]]
+    assert await listed(user=user, q="talk 1") == [ids[1]]
+    assert await listed(q=ids[2]) == [ids[2]]
+
+
+@pytest.mark.timeout(150)
+async def test_api_1_deleting_removes_every_run_and_gives_a_receipt(http: AsyncClient, on: Stage) -> None:
+    session = fresh()
+    limits = {"max_history_events": 50}
+    await http.post("/workflow", json={"id": session, "limits": limits})
+    for number in range(8):
+        await http.post(f"/workflow/{session}/prompt?wait=10", json={"message": f"m{number}"})
+    deleted = await http.delete(f"/workflow/{session}")
+    assert deleted.status_code == 202
+    assert deleted.json()["runs"] >= 2
+    async with asyncio.timeout(120):
+        while (receipt := await http.delete(f"/workflow/{session}")).status_code == 202:
+            await asyncio.sleep(0.5)
+    assert receipt.json()["status"] == "deleted"
+    assert receipt.json()["remaining"] == 0
+    assert (await http.get(f"/workflow/{session}")).status_code == 404
