@@ -5,8 +5,7 @@ Nobody imports this module but the commands that start a worker; here alone the 
 
 import asyncio
 import signal
-from datetime import timedelta
-from pathlib import Path
+from datetime import UTC, datetime, timedelta
 
 from temporalio.client import Client
 from temporalio.worker import Worker
@@ -15,14 +14,15 @@ from activities.llm import ModelActivities, ProviderRegistry
 from activities.providers.offline import OfflineModel
 from activities.providers.offline_script import ScriptedModel
 from activities.providers.registry import OfflineProvider, Providers
-from activities.toolbox.toolbox import Toolbox
+from activities.toolbox.built_in import built_in_server
+from activities.toolbox.toolbox import Toolbox, ToolServer
 from activities.tools import ToolActivities, ToolSource
 from models.settings import Settings, load_settings
 from workflows.agentic_ai_workflow import AgenticAIWorkflow
 from workflows.connection import connect, prepare
 
 HEARTBEAT_THROTTLE = timedelta(seconds=0.2)
-"""How often a heartbeat may reach the server: the activities' own timer is slower, partial text will not be."""
+"""How often a heartbeat may reach the server (OPS-8); the activities' own timer is slower, partial text is not."""
 
 
 def build_worker(client: Client, settings: Settings, *, providers: ProviderRegistry, tools: ToolSource) -> Worker:
@@ -43,25 +43,36 @@ def build_worker(client: Client, settings: Settings, *, providers: ProviderRegis
 
 def build_providers(settings: Settings) -> Providers:
     """Return every provider a model can be chosen from."""
-    scripts = Path(settings.offline_scripts or Path(settings.state_dir) / "scripts")
-    offline = OfflineProvider(
-        OfflineModel(words_per_second=settings.offline_words_per_second), ScriptedModel(scripts)
-    )
-    return Providers({"offline": lambda: offline})
+
+    def offline() -> OfflineProvider:
+        model = OfflineModel(words_per_second=settings.offline_words_per_second)
+        return OfflineProvider(model, ScriptedModel(settings.scripts_dir))
+
+    return Providers({"offline": offline})
 
 
-async def run_worker(settings: Settings, client: Client | None = None) -> None:
+def build_toolbox(settings: Settings) -> Toolbox:
+    """Return the tools of this worker: the built-in ones, in `workspace_root`."""
+    server = built_in_server(settings.workspace_root, now=lambda: datetime.now(UTC))
+    return Toolbox([ToolServer("turnkeeper", server, trusted=True, built_in=True)])
+
+
+async def run_worker(settings: Settings, client: Client) -> None:
     """Serve until SIGTERM or SIGINT; then finish what runs, or hand it over, within `shutdown_grace`."""
-    client = client or await connect(settings)
     await prepare(client)
-    tools = Toolbox.built_in(Path(settings.workspace_root))
-    worker = build_worker(client, settings, providers=build_providers(settings), tools=tools)
     asked_to_stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, asked_to_stop.set)
-    async with worker:
-        await asked_to_stop.wait()
+    async with build_toolbox(settings) as tools:
+        async with build_worker(client, settings, providers=build_providers(settings), tools=tools):
+            await asked_to_stop.wait()
+
+
+async def main() -> None:
+    """Connect as the settings say, and serve."""
+    settings = load_settings()
+    await run_worker(settings, await connect(settings))
 
 
 if __name__ == "__main__":
-    asyncio.run(run_worker(load_settings()))
+    asyncio.run(main())

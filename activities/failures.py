@@ -1,9 +1,9 @@
 """The one judgement of what went wrong with a model, and what to do about it (AGT-9).
 
-    answer later, soon     an `ApplicationError` that Temporal retries after the given delay
-    answer later, not soon `wait_seconds`: the workflow sleeps on a timer and shows until when
-    never with this one    `repeat`: the workflow changes the request and asks again
-    never                  a non-retryable `ApplicationError`; the turn ends with its `type`
+answer later, soon     an `ApplicationError` that Temporal retries after the given delay
+answer later, not soon `wait_seconds`: the workflow sleeps on a timer and shows until when
+never with this one    `repeat`: the workflow changes the request and asks again
+never                  a non-retryable `ApplicationError`; the turn ends with its `type`
 """
 
 from datetime import timedelta

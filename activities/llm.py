@@ -58,17 +58,17 @@ class ModelActivities:
 
     async def _ask(self, call: ModelCall, request: ModelRequest) -> ModelResponse:
         provider, name = self._providers.resolve(call.model)
-        context = CallContext(session_id=call.session_id, request=call.request, attempt=activity.info().attempt)
+        context = CallContext(session_id=activity.info().workflow_id or "", request=call.request, attempt=activity.info().attempt)
         return await _whole_answer(provider.stream(name, request, context))
 
     async def _context_of(self, call: ModelCall) -> ModelRequest | None:
         """Return the context, or `None` where the workflow no longer has exactly that one."""
-        handed_over = HAND_OVER.get(RequestKey(call.run_id, call.request, call.digest))
+        handed_over = HAND_OVER.get(RequestKey(_own_run(), call.request, call.digest))
         return handed_over or await self._ask_workflow(call)
 
     async def _ask_workflow(self, call: ModelCall) -> ModelRequest | None:
         # Pinned to the run: the session may have continued as new since. Errors of the query are worth a retry.
-        session = self._client.get_workflow_handle(activity.info().workflow_id or call.session_id, run_id=call.run_id)
+        session = self._client.get_workflow_handle(activity.info().workflow_id or "", run_id=_own_run())
         head, messages, offset = RequestHead(), [], 0
         while True:
             page = await session.query(
@@ -83,6 +83,10 @@ class ModelActivities:
             offset = page.next_offset
         request = ModelRequest(head=head, messages=messages)
         return request if digest_of(request) == call.digest else None
+
+
+def _own_run() -> str:
+    return activity.info().workflow_run_id or ""
 
 
 async def _whole_answer(stream: AsyncIterator[Delta | ModelResponse]) -> ModelResponse:

@@ -5,7 +5,7 @@ from typing import Protocol
 from temporalio import activity
 
 from activities.heartbeat import heartbeating
-from models.model_call import ToolInvocation, ToolList, ToolListRequest, ToolSpec
+from models.model_call import ToolInvocation, ToolList, ToolSpec
 from models.trajectory import ToolResult
 
 
@@ -29,7 +29,7 @@ class ToolActivities:
         self._toolbox = toolbox
 
     @activity.defn
-    async def list_tools(self, request: ToolListRequest) -> ToolList:
+    async def list_tools(self) -> ToolList:
         """Return the tools there are now. A second run reads them again, to no effect."""
         async with heartbeating():
             return ToolList(tools=await self._toolbox.list_tools())
@@ -41,5 +41,6 @@ class ToolActivities:
         A second run happens only for tools that are read-only or idempotent (`workflows/activity_options.py`), with
         the same call id as idempotency key; every other tool is run at most once (AGT-7).
         """
+        own_session = activity.info().workflow_id or ""
         async with heartbeating():
-            return await self._toolbox.call(invocation)
+            return await self._toolbox.call(invocation.model_copy(update={"session_id": own_session}))

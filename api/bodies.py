@@ -14,7 +14,9 @@ from models.trajectory import Usage
 from models.wire import Strict
 
 Id = Annotated[str, Field(pattern=ID_PATTERN, examples=["support-42"])]
-PromptText = Annotated[str, Field(min_length=1, max_length=100_000, examples=["read README.md and tell me its first heading"])]
+PromptText = Annotated[
+    str, Field(min_length=1, max_length=100_000, examples=["read README.md and tell me its first heading"])
+]
 
 
 def _inside(folder: str) -> str:

@@ -109,9 +109,7 @@ class Deletions:
                 self._remaining[session_id] = left
 
     async def _exists(self, session_id: str, run_id: str) -> bool:
-        request = DescribeWorkflowExecutionRequest(
-            namespace=self._client.namespace, execution=_run(session_id, run_id)
-        )
+        request = DescribeWorkflowExecutionRequest(namespace=self._client.namespace, execution=_run(session_id, run_id))
         try:
             await self._client.workflow_service.describe_workflow_execution(request, timeout=RPC_TIMEOUT)
         except RPCError as error:

@@ -94,7 +94,9 @@ def session_ended(session_id: str) -> ProblemError:
 def temporal_unreachable() -> ProblemError:
     """503: nothing can be said about any session."""
     return ProblemError(
-        503, "temporal-unreachable", "Temporal can't be reached. Nothing was changed that was not confirmed; try again.",
+        503,
+        "temporal-unreachable",
+        "Temporal can't be reached. Nothing was changed that was not confirmed; try again.",
         retry_after=2,
     )
 

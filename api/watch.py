@@ -119,9 +119,7 @@ class Watches:
                 return _next_run(events[-1]) if events else None
             token = page.next_page_token
 
-    async def _next_events(
-        self, workflow_id: str, run_id: str, token: bytes
-    ) -> GetWorkflowExecutionHistoryResponse:
+    async def _next_events(self, workflow_id: str, run_id: str, token: bytes) -> GetWorkflowExecutionHistoryResponse:
         request = GetWorkflowExecutionHistoryRequest(
             namespace=self._client.namespace,
             execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id),

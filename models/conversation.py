@@ -5,7 +5,7 @@ starts, replaced as it goes on, and never changed once it has ended. Only the ne
 """
 
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import computed_field
 
@@ -65,6 +65,10 @@ class ConversationMessage(Frozen):
     def is_error(self) -> bool:
         """The turn ended without an answer."""
         return self.error is not None
+
+    def without_defaults(self) -> dict[str, Any]:
+        """Return the turn as it is carried from run to run: what follows from the rest takes no bytes."""
+        return self.model_dump(mode="json", exclude_defaults=True, exclude_computed_fields=True)
 
     @property
     def steps(self) -> list[Step]:

@@ -1,11 +1,11 @@
 """Everything that can go wrong, told apart by who can mend it.
 
-    the caller    Refused                 nothing enters the session; the gateway answers 4xx (`models/prompts.py`,
-                                          validators of updates)
-    the world     ErrorType               judged once, in `activities/failures.py`; a turn ends with it, the session
-                                          goes on (AGT-9)
-    a tool        ToolResult.status       a result the model sees, never a failed turn (AGT-7)
-    us            any other exception     the workflow task fails, stays visible, and resumes after the fix (SES-10)
+the caller    Refused                 nothing enters the session; the gateway answers 4xx (`models/prompts.py`,
+                                      validators of updates)
+the world     ErrorType               judged once, in `activities/failures.py`; a turn ends with it, the session
+                                      goes on (AGT-9)
+a tool        ToolResult.status       a result the model sees, never a failed turn (AGT-7)
+us            any other exception     the workflow task fails, stays visible, and resumes after the fix (SES-10)
 """
 
 from typing import Literal

@@ -17,8 +17,11 @@ ANSWER_BYTES = 256 * 1024
 TURN_INLINE_BYTES = 256 * 1024
 """While a running turn holds less, its tool results are kept whole; beyond it they are cut hard (SES-15)."""
 
-TURN_BYTES = 640 * 1024
-"""Most bytes a turn may hold before it ends as `too_large`."""
+TURN_BYTES = 384 * 1024
+"""A turn that holds more ends as `too_large` before its next model call: one answer and its results may come on top."""
+
+LARGE_RESULT_BYTES = 120_000
+"""Most bytes of any tool result: 30,000 characters of four bytes."""
 
 SMALL_RESULT_BYTES = 512
 """What is kept of each tool result once a turn holds `TURN_INLINE_BYTES` (SES-15)."""
@@ -49,6 +52,7 @@ def result_allowance(held_bytes: int, calls: int) -> int:
     """Most UTF-8 bytes of content each of `calls` results may bring into a turn that holds `held_bytes`.
 
     >>> result_allowance(0, 1), result_allowance(0, 4), result_allowance(300_000, 1)
-    (262144, 65536, 512)
+    (120000, 65536, 512)
     """
-    return max(SMALL_RESULT_BYTES, (TURN_INLINE_BYTES - held_bytes) // max(1, calls))
+    fair_share = (TURN_INLINE_BYTES - held_bytes) // max(1, calls)
+    return min(LARGE_RESULT_BYTES, max(SMALL_RESULT_BYTES, fair_share))

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, field_serializer
 
 from models.trajectory import StopReason, ToolStatus, Usage
 from models.wire import Compact, Frozen
@@ -65,6 +65,10 @@ class ModelResponse(Compact):
     request_id: str | None = None
     state: ProviderState | None = None
 
+    @field_serializer("usage")
+    def _only_what_was_used(self, usage: Usage | None) -> dict[str, int] | None:
+        return usage and usage.model_dump(exclude_defaults=True)
+
     @property
     def text(self) -> str:
         """All text for the user, in order."""
@@ -113,12 +117,10 @@ class ModelRequest(Compact):
 class ModelCall(Compact):
     """Input of `call_model`: coordinates only, never the context (AGT-2).
 
-    `request` counts the session's model requests from 1; `digest` names the exact context the call must see.
-    `turn` and `step` count from 1.
+    Session and run are the activity's own workflow id and run id. `request` counts the session's model requests
+    from 1; `digest` names the exact context the call must see. `turn` and `step` count from 1.
     """
 
-    session_id: str
-    run_id: str
     turn: int
     step: int
     request: int
@@ -138,12 +140,6 @@ class ModelCallOutcome(Compact):
     """The same request cannot succeed; a changed one may."""
 
 
-class ToolListRequest(Compact):
-    """Input of `list_tools`."""
-
-    session_id: str
-
-
 class ToolList(Compact):
     """Output of `list_tools`: the tools, in a stable order."""
 
@@ -151,12 +147,13 @@ class ToolList(Compact):
 
 
 class ToolInvocation(Compact):
-    """Input of `call_tool`. `call_id` is our own `turn.step.index`, also the idempotency key (AGT-7).
+    """Input of `call_tool`. `call_id` is our own `turn.step.index`; within its session it is the idempotency key (AGT-7).
 
-    `max_chars` and `max_bytes` (UTF-8) bound the result's content (CTX-14, SES-16).
+    `session_id` does not travel: the activity fills in its own workflow id. `max_chars` and `max_bytes` (UTF-8) bound
+    the result's content (CTX-14, SES-16).
     """
 
-    session_id: str
+    session_id: str = ""
     call_id: str
     name: str
     args: dict[str, JsonValue]

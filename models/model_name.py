@@ -11,7 +11,7 @@ _NAME = re.compile(r"[!-~]{0,128}")
 
 
 def split_model(model: str) -> tuple[str, str]:
-    """Return the provider and the name, which may be empty or hold further colons. Raises `Refused` naming what is allowed.
+    """Return the provider and the name, which may be empty. Raises `Refused` naming what is allowed.
 
     >>> split_model("offline:script/demo"), split_model("offline:")
     (('offline', 'script/demo'), ('offline', ''))

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import Field, ValidationError
+from pydantic_core import to_json
 
 from models.errors import RefusalReason, Refused
 from models.ids import ID_PATTERN, ID_RULE
@@ -104,9 +105,7 @@ def read_prompt(raw: object, *, extra_arguments: int, new_id: str, now: UtcDatet
     except ValidationError as error:
         raise Refused("invalid", sentence_of(error), field=field_of(error)) from error
     check_text(given.text, limits=limits)
-    return Prompt(
-        id=given.id or new_id, text=given.text, received_at=now, sent_at=given.sent_at, mode=given.mode
-    )
+    return Prompt(id=given.id or new_id, text=given.text, received_at=now, sent_at=given.sent_at, mode=given.mode)
 
 
 def check_text(text: str, *, limits: Limits, field: str = "text") -> None:
@@ -125,7 +124,9 @@ def check_text(text: str, *, limits: Limits, field: str = "text") -> None:
         size = len(text.encode())
     except UnicodeEncodeError as error:
         raise Refused(
-            "invalid", f"The prompt contains a lone surrogate at character {error.start}; send valid Unicode.", field=field
+            "invalid",
+            f"The prompt contains a lone surrogate at character {error.start}; send valid Unicode.",
+            field=field,
         ) from error
     if size > PROMPT_BYTES:
         raise Refused("too_long", f"The prompt has {size:,} bytes as UTF-8; {PROMPT_BYTES:,} are allowed.", field=field)
@@ -186,7 +187,8 @@ class PromptQueue:
                 "queue_full",
                 f"{len(self)} prompts are waiting already; limits.max_queued_prompts allows {limits.max_queued_prompts}.",
             )
-        size = sum(len(queued.text.encode()) for queued in [*self.waiting, *self.steering, prompt])
+        # As JSON, since that is how they are carried: a control character takes six bytes there.
+        size = sum(len(to_json(queued.text)) for queued in [*self.waiting, *self.steering, prompt])
         if size > limits.max_queued_bytes:
             raise Refused(
                 "queue_full",
@@ -223,7 +225,9 @@ class PromptQueue:
 
     def requeue_steering(self) -> None:
         """Put what no model call took up to the head of the queue, behind the prompt that interrupted it (SES-7)."""
-        first = next((index for index, prompt in enumerate(self.waiting) if prompt.mode != "interrupt"), len(self.waiting))
+        first = next(
+            (index for index, prompt in enumerate(self.waiting) if prompt.mode != "interrupt"), len(self.waiting)
+        )
         self.waiting[first:first] = self.steering
         self.steering = []
 

@@ -5,7 +5,7 @@ These models are public API of running sessions: new fields have defaults (SES-1
 
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, field_serializer
 
 from models.context.model_view import ViewRef
 from models.context.window import ConversationHistoryConfig
@@ -57,6 +57,10 @@ class CarriedState(Compact):
     limit_warned: bool = False
     tools: list[ToolSpec] | None = None
     ending: str | None = None
+
+    @field_serializer("turns")
+    def _without_defaults_either(self, turns: list[ConversationMessage]) -> list[dict[str, Any]]:
+        return [turn.without_defaults() for turn in turns]
 
 
 class SessionInput(Compact):

@@ -72,7 +72,7 @@ class Session:
     @property
     def is_full(self) -> bool:
         """The state can hold no further turn: it could no longer be carried to the next run (SES-15)."""
-        return self.transcript.held_bytes >= self.config.limits.max_state_bytes
+        return self.transcript.carried_bytes >= self.config.limits.max_state_bytes
 
     @property
     def head(self) -> RequestHead:
@@ -122,7 +122,7 @@ class Session:
     def _full(self) -> Refused:
         return Refused(
             "state_full",
-            f"The session holds {self.transcript.held_bytes:,} bytes of conversation; limits.max_state_bytes allows "
+            f"The session holds {self.transcript.carried_bytes:,} bytes of conversation; limits.max_state_bytes allows "
             f"{self.config.limits.max_state_bytes:,}. Start a new session; this one stays readable.",
         )
 
@@ -148,7 +148,7 @@ class Session:
     def steer_turn(self, *, now: datetime) -> None:
         """Record what was steered into the running turn, before its next model call (SES-7)."""
         for prompt in self.queue.take_steering(self._running().id, at=now):
-            self._add_step(UserStep(message_id=prompt.id, content=prompt.text, timestamp=now))
+            self._add_step(UserStep(kind="user", message_id=prompt.id, content=prompt.text, timestamp=now))
             self.view.append_step(self._running())
 
     def open_request(self) -> int:
@@ -177,6 +177,7 @@ class Session:
         """Record a model response as the running turn's next step; its calls have no results yet."""
         turn = self._running()
         step = ModelStep(
+            kind="model",
             number=len(turn.steps) + 1,
             thinking=response.thinking or None,
             text=response.text or None,
@@ -192,15 +193,15 @@ class Session:
             self.usage += response.usage
             self._update_turn(usage=(turn.usage or Usage()) + response.usage)
         if calls:
-            self._update_turn(tools_used=list(dict.fromkeys([*(turn.tools_used or []), *(call.name for call in calls)])))
+            self._update_turn(
+                tools_used=list(dict.fromkeys([*(turn.tools_used or []), *(call.name for call in calls)]))
+            )
         return step
 
     def add_result(self, call_id: str, result: ToolResult) -> None:
         """Record the result of a call of the newest step."""
         step = self.newest_step()
-        calls = [
-            call.model_copy(update={"result": result}) if call.id == call_id else call for call in step.tool_calls
-        ]
+        calls = [call.model_copy(update={"result": result}) if call.id == call_id else call for call in step.tool_calls]
         steps = [*self._running().steps[:-1], step.model_copy(update={"tool_calls": calls})]
         self._update_turn(reasoning_trajectory=ReasoningTrajectory(steps=steps))
         self._changed_turn()

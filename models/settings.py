@@ -61,7 +61,6 @@ class Settings(BaseSettings):
     """Address the gateway listens on. Other than loopback only with `api_trusted_network`."""
     api_port: Port = 8080
     """Port of the gateway; 0: any free one. `turnkeeper up` takes another one when it is busy, and says so."""
-
     public_url: str | None = Field(None, pattern=r"^https?://[^\s/]+[^\s]*[^\s/]$")
     """Where people reach the gateway, for links in the Temporal Web UI; None: `http://<api_host>:<api_port>`."""
 
@@ -75,8 +74,6 @@ class Settings(BaseSettings):
     """Task queue of workflow and activities: workers and gateways of one installation share it."""
     grpc_compression: Literal["none", "gzip"] = "none"
     """Compression between us and Temporal. `none` is up to 8 times quicker on a private network (OPS-8)."""
-    rpc_timeout: float = Field(2.5, ge=0.1, le=60)
-    """Most seconds one call to Temporal may take before it counts as unanswered."""
 
     max_cached_workflows: int = Field(1_000, ge=1, le=1_000_000)
     """Sessions a worker holds in memory; each beyond is replayed from its history at every step."""
@@ -228,7 +225,7 @@ def _variable(name: str) -> str:
 
 
 def _meant(wrong: str, known: set[str]) -> str:
-    close = difflib.get_close_matches(wrong, known, n=1)
+    close = difflib.get_close_matches(wrong, known, n=1, cutoff=0.85)
     return f"; did you mean {close[0]}?" if close else "; docs/settings.md lists them all."
 
 

@@ -61,7 +61,7 @@ class Usage(Frozen):
 class ModelStep(Frozen):
     """One model response and the results of the tool calls it asked for."""
 
-    kind: Literal["model"] = "model"
+    kind: Literal["model"]
     number: int
     thinking: str | None = None
     text: str | None = None
@@ -76,7 +76,7 @@ class ModelStep(Frozen):
 class UserStep(Frozen):
     """A prompt that was steered into the running turn (SES-7)."""
 
-    kind: Literal["user"] = "user"
+    kind: Literal["user"]
     message_id: str
     content: str
     timestamp: UtcDatetime

@@ -9,6 +9,8 @@ what they contain, not what the conversation holds.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pydantic_core import to_json
+
 from models.conversation import ConversationMessage
 from models.limits import PAGE_BYTES
 
@@ -32,6 +34,8 @@ class Transcript:
         self._turns = list(turns)
         self._position = {turn.id: index for index, turn in enumerate(self._turns)}
         self._sizes = [_size(turn) for turn in self._turns]
+        self.carried_bytes = sum(_carried_size(turn) for turn in self._turns if turn.is_complete)
+        """JSON bytes of the ended turns as they are carried to the next run (SES-15)."""
 
     def __len__(self) -> int:
         return len(self._turns)
@@ -49,11 +53,6 @@ class Transcript:
         """The turn recorded last: the only one that can still change."""
         return self._turns[-1] if self._turns else None
 
-    @property
-    def held_bytes(self) -> int:
-        """JSON bytes of all turns held; the running one counts as it was when it was last recorded or ended."""
-        return sum(self._sizes)
-
     def get(self, message_id: str) -> ConversationMessage:
         """Return the turn. Raises `KeyError` where it is not held."""
         return self._turns[self._position[message_id]]
@@ -69,10 +68,9 @@ class Transcript:
         self._turns[-1] = turn
         if turn.is_complete:
             self._sizes[-1] = _size(turn)
+            self.carried_bytes += _carried_size(turn)
 
-    def page(
-        self, *, before: str | None = None, limit: int | None = None
-    ) -> tuple[list[ConversationMessage], bool]:
+    def page(self, *, before: str | None = None, limit: int | None = None) -> tuple[list[ConversationMessage], bool]:
         """Return the newest turns (before the turn `before`) that fit in about 1 MB, and whether older ones are held.
 
         Raises `KeyError` where `before` is not held.
@@ -129,3 +127,7 @@ class Transcript:
 
 def _size(turn: ConversationMessage) -> int:
     return len(turn.model_dump_json().encode())
+
+
+def _carried_size(turn: ConversationMessage) -> int:
+    return len(to_json(turn.without_defaults()))

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Literal
 
 from temporalio.api.enums.v1 import TaskQueueType
@@ -22,6 +21,7 @@ from stack.gateway import Gateway
 from stack.ports import is_free
 from stack.temporal_binary import NoBinaryError, find_binary, server_version
 from workflows.connection import (
+    CALL_TIMEOUT,
     RETENTION_DAYS,
     EmbeddedServer,
     Endpoint,
@@ -129,7 +129,7 @@ async def _temporal(settings: Settings, endpoint: Endpoint) -> AsyncIterator[Fin
     yield _good("Temporal server", f"{endpoint.address}, namespace {endpoint.namespace}")
     yield await _search_attributes(client)
     yield await _retention(client, endpoint)
-    yield await _worker(client, settings.task_queue, timedelta(seconds=settings.rpc_timeout))
+    yield await _worker(client, settings.task_queue)
 
 
 async def _search_attributes(client: Client) -> Finding:
@@ -154,9 +154,9 @@ async def _retention(client: Client, endpoint: Endpoint) -> Finding:
     return _good("retention", told)
 
 
-async def _worker(client: Client, task_queue: str, patience: timedelta) -> Finding:
+async def _worker(client: Client, task_queue: str) -> Finding:
     try:
-        workers = await _polling_workers(client, task_queue, patience)
+        workers = await _polling_workers(client, task_queue)
     except RPCError as error:
         return Finding("worker", "broken", error.message, f"check the namespace {client.namespace!r}")
     if not workers:
@@ -164,13 +164,13 @@ async def _worker(client: Client, task_queue: str, patience: timedelta) -> Findi
     return _good("worker", f"{len(workers)} on the task queue {task_queue!r}")
 
 
-async def _polling_workers(client: Client, task_queue: str, patience: timedelta) -> Sequence[str]:
+async def _polling_workers(client: Client, task_queue: str) -> Sequence[str]:
     request = DescribeTaskQueueRequest(
         namespace=client.namespace,
         task_queue=TaskQueue(name=task_queue),
         task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
     )
-    answer = await client.workflow_service.describe_task_queue(request, timeout=patience)
+    answer = await client.workflow_service.describe_task_queue(request, timeout=CALL_TIMEOUT)
     oldest = time.time() - POLL_SECONDS
     return [poller.identity for poller in answer.pollers if poller.last_access_time.ToSeconds() > oldest]
 

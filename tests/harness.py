@@ -98,10 +98,12 @@ def last_user_message(request: ModelRequest) -> str:
 class Tools:
     """Tools in the test's hands. `calls` is every invocation that reached one."""
 
-    specs: list[ToolSpec] = field(default_factory=lambda: [
-        ToolSpec(name="look", effect="read", built_in=True),
-        ToolSpec(name="pay", effect="at_most_once", built_in=True),
-    ])
+    specs: list[ToolSpec] = field(
+        default_factory=lambda: [
+            ToolSpec(name="look", effect="read", built_in=True),
+            ToolSpec(name="pay", effect="at_most_once", built_in=True),
+        ]
+    )
     calls: list[ToolInvocation] = field(default_factory=list)
     gate: Gate = field(default_factory=lambda: Gate(is_open=True))
     run: Callable[[ToolInvocation], Awaitable[ToolResult]] | None = None

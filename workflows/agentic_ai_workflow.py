@@ -167,7 +167,9 @@ class AgenticAIWorkflow:
         with _refusals_told():
             parse(CancelTurn, request)
 
-    @workflow.update(description="Change the session from its next turn on: {title?, model?, limits?, history?, tool_policy?}.")
+    @workflow.update(
+        description="Change the session from its next turn on: {title?, model?, limits?, history?, tool_policy?}."
+    )
     def configure(self, request: Any = None, *rest: Any) -> None:
         """Change the configuration (SES-8)."""
         self._session.configure(parse(Configure, request))
@@ -205,7 +207,9 @@ class AgenticAIWorkflow:
             raise Refused("invalid", f"before: no turn {given.before!r} is held.", field="before")
         return self._session.state(before=given.before, limit=given.limit)
 
-    @workflow.query(description="What is new: nothing, a message id, or {last_seen_message_id?, since_revision?, limit?}.")
+    @workflow.query(
+        description="What is new: nothing, a message id, or {last_seen_message_id?, since_revision?, limit?}."
+    )
     def get_conversation_updates(self, request: Any = None) -> ConversationUpdate:
         """Return what changed since a client's cursor (SES-12)."""
         return self._session.updates(parse_cursor(request))

@@ -44,7 +44,9 @@ def _running(session: Session) -> list[str]:
     lines = ["", f"**Turn {session.turn_count}** · step {len(turn.steps) + 1}: {_plain(turn.user_message)}"]
     for step in turn.steps[-1:]:
         if step.kind == "model":
-            lines += [f"- `{call.name}`: {call.result.status if call.result else 'running'}" for call in step.tool_calls]
+            lines += [
+                f"- `{call.name}`: {call.result.status if call.result else 'running'}" for call in step.tool_calls
+            ]
     return lines
 
 

@@ -9,7 +9,9 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from math import ceil
 
+from pydantic_core import to_json
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, TimeoutError, is_cancelled_exception
 
@@ -29,7 +31,6 @@ with workflow.unsafe.imports_passed_through():
         ModelRequestPage,
         ModelResponse,
         ToolInvocation,
-        ToolListRequest,
         ToolSpec,
     )
     from models.session_state import Session
@@ -93,7 +94,7 @@ class Turn:
         self._stop_reason: str | None = None
         self._steps = 0
         self._calls = 0
-        self._held_bytes = 0
+        self._held_bytes = len(to_json(session.running_turn))
         self._unsettled: ModelResponse | None = None
         self._started_calls: set[str] = set()
         self.open_request: OpenRequest | None = None
@@ -181,7 +182,7 @@ class Turn:
         ]
 
     def _check_size(self) -> None:
-        self._held_bytes += len(self._session.newest_step().model_dump_json().encode())
+        self._held_bytes += len(to_json(self._session.newest_step()))
         if self._held_bytes > TURN_BYTES:
             raise TurnFailed(
                 "too_large", f"The turn holds {self._held_bytes:,} bytes; a turn may hold {TURN_BYTES:,}. Ask for less."
@@ -195,7 +196,6 @@ class Turn:
             try:
                 listed = await workflow.execute_activity_method(
                     ToolActivities.list_tools,
-                    ToolListRequest(session_id=self._session.id),
                     start_to_close_timeout=activity_options.TOOL_LIST_TIMEOUT,
                     schedule_to_close_timeout=self._remaining(),
                     heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
@@ -257,8 +257,6 @@ class Turn:
             return await workflow.execute_activity_method(
                 ModelActivities.call_model,
                 ModelCall(
-                    session_id=self._session.id,
-                    run_id=workflow.info().run_id,
                     turn=self._session.turn_count,
                     step=self._steps,
                     request=opened.number,
@@ -295,7 +293,7 @@ class Turn:
 
     def _call_summary(self, opened: OpenRequest) -> str:
         return (
-            f"{self._model} · turn {self._session.turn_count} · step {self._steps} · "
+            f"{self._model.partition(':')[2] or self._model} · turn {self._session.turn_count} · step {self._steps} · "
             f"{opened.message_count} messages, ~{_short(opened.estimated_tokens)} tokens"
         )
 
@@ -319,8 +317,9 @@ class Turn:
         self._calls += len(step.tool_calls)
         if self._calls > self._limits.max_tool_calls:
             raise TurnFailed(
-                "budget", f"The turn asked for {self._calls} tool calls; limits.max_tool_calls allows "
-                f"{self._limits.max_tool_calls}."
+                "budget",
+                f"The turn asked for {self._calls} tool calls; limits.max_tool_calls allows "
+                f"{self._limits.max_tool_calls}.",
             )
         gate = asyncio.Semaphore(self._limits.max_parallel_tools)
         allowance = result_allowance(self._held_bytes, len(step.tool_calls))
@@ -364,7 +363,6 @@ class Turn:
             return await workflow.execute_activity_method(
                 ToolActivities.call_tool,
                 ToolInvocation(
-                    session_id=self._session.id,
                     call_id=call.id,
                     name=call.name,
                     args=call.args if isinstance(call.args, dict) else {},
@@ -429,10 +427,10 @@ class Turn:
 
     def _remaining(self) -> timedelta:
         """Time left until `turn_timeout`: it bounds activities, so that it costs no timer of its own."""
-        remaining = self._deadline - workflow.now()
-        if remaining <= timedelta(0):
+        remaining = (self._deadline - workflow.now()).total_seconds()
+        if remaining <= 0:
             raise self._out_of_time()
-        return remaining
+        return timedelta(seconds=ceil(remaining))
 
     def _out_of_time(self) -> TurnFailed:
         return TurnFailed(

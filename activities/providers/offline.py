@@ -180,7 +180,8 @@ class Outcome:
 _CONTEXT_RULE = re.compile(r"^={80}$", re.MULTILINE)
 """Opens the context that a task is given below its description (TSK-3): facts to look up, no orders to follow."""
 
-SUMMARY_MARK = "[Conversation Summary]"
+_SUMMARY_MARK = "[Conversation Summary]"
+"""Opens the assistant message that stands for what was evicted (CTX-5)."""
 
 
 class Scene:
@@ -222,10 +223,10 @@ class Scene:
 
     def told_about(self, topic: str) -> str | None:
         """Quote the newest statement about `topic` of the first source that has one."""
-        summaries = [text for text in self.answers if text.startswith(SUMMARY_MARK)]
+        summaries = [text.removeprefix(_SUMMARY_MARK) for text in self.answers if text.startswith(_SUMMARY_MARK)]
         contexts = [_parted(message.content)[1] for message in self.earlier if message.role == "user"]
         sources = [
-            ("You told me", [fact for request in self.requests for fact in _facts_about(topic, request)]),
+            ("You told me", [fact for text in [*self.requests, self.asked] for fact in _facts_about(topic, text)]),
             ("The context I was given says", _lines_about(topic, _sentences(*contexts, self.context))),
             ("The summary of our conversation says", _lines_about(topic, _sentences(*summaries))),
             *((f"{path} says", _lines_about(topic, outcome.lines)) for path, outcome in self.files_read[::-1]),
@@ -250,21 +251,24 @@ def _exchanges(messages: Iterable[ModelMessage]) -> Iterator[tuple[CallPart, Mod
 
 def _outcome(use: Use, result: ModelMessage) -> Outcome:
     line, _, content = result.content.partition("\n\n")
-    return Outcome(use, line, content, result.status or "ok")
+    return Outcome(use, _short(line, 300) or "it did not say what came of it", content, result.status or "ok")
 
 
-_FILLERS = frozenset("a about an are at for in is it my of on our that the this to was were what you your".split())
+_FILLER = re.compile(
+    r"an?|about|and|are|at|did|do|for|i|in|is|it|me|my|of|on|our|said|say|tell|that|the|this|to|told|was|what|you|your"
+)
+"""Words that a topic and a statement about it need not share."""
 
 
 def _words(text: str) -> set[str]:
-    return set(re.findall(r"\w+", text.casefold())) - _FILLERS
+    return {word for word in re.findall(r"\w+", text.casefold()) if not _FILLER.fullmatch(word)}
 
 
 def _lines_about(topic: str, lines: Iterable[str]) -> list[str]:
     """Return the lines that name everything in `topic` and say something about it; without a topic, all."""
     wanted = _words(topic)
     stripped = (line.strip(" \t\r-*>#") for line in lines)
-    return [line for line in stripped if line and (not topic or wanted and wanted < _words(line))]
+    return [line for line in stripped if line and (not topic or (wanted and wanted < _words(line)))]
 
 
 def _facts_about(topic: str, request: str) -> list[str]:
@@ -393,7 +397,9 @@ class Recall(Wish):
         if found:
             return f"{MEMORY} says:\n\n{_quoted(found, most=LISTED_LINES)}"
         about = f"about “{_short(self.topic, 80)}”" if self.topic else "that I was to remember"
-        return f"I find nothing {about}, neither in this conversation nor in {MEMORY}, and offline I know no more."
+        if memory.failure and not memory.is_absent:
+            return f"I find nothing {about} in this conversation. {memory.failure}"
+        return f"I find nothing {about}, neither in this conversation nor in {_shown_of(MEMORY, memory)}."
 
 
 def _reading(path: str) -> Use:
@@ -402,6 +408,24 @@ def _reading(path: str) -> Use:
 
 def _writing(path: str, content: str) -> Use:
     return Use("file_write", f"write {path}", {"path": path, "content": content})
+
+
+class _Results:
+    """The results of this turn. Each serves one use, so that a file that is read again is read as it is then."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._offered = scene.offered
+        self._left = scene.results
+
+    def take(self, use: Use) -> Outcome | None:
+        """Return the outcome of `use`; None where the call is still to be made."""
+        if use.tool not in self._offered:
+            return Outcome(use, f"the tool {use.tool} is not available here", status="error")
+        for index, (call, result) in enumerate(self._left):
+            if call.name == use.tool and call.args == use.args:
+                del self._left[index]
+                return _outcome(use, result)
+        return None
 
 
 def _play(wishes: Iterable[Wish], scene: Scene) -> tuple[list[str], list[Use]]:
@@ -420,7 +444,7 @@ def _play(wishes: Iterable[Wish], scene: Scene) -> tuple[list[str], list[Use]]:
     return said, needed
 
 
-def _replay(plan: Plan, results: "_Results") -> tuple[list[str], list[Use]]:
+def _replay(plan: Plan, results: _Results) -> tuple[list[str], list[Use]]:
     """Lead a plan as far as the results go: to what it says, or to the uses that have no outcome yet."""
     try:
         uses = next(plan)
@@ -432,24 +456,6 @@ def _replay(plan: Plan, results: "_Results") -> tuple[list[str], list[Use]]:
             uses = plan.send([outcome for outcome in outcomes if outcome is not None])
     except StopIteration as end:
         return [end.value], []
-
-
-class _Results:
-    """This turn's results. Each serves one use, so that a file that is read again is read as it is then."""
-
-    def __init__(self, scene: Scene) -> None:
-        self._offered = scene.offered
-        self._left = scene.results
-
-    def take(self, use: Use) -> Outcome | None:
-        """Return the outcome of `use`; None where the call is still to be made."""
-        if use.tool not in self._offered:
-            return Outcome(use, f"the tool {use.tool} is not available here", status="error")
-        for index, (call, result) in enumerate(self._left):
-            if call.name == use.tool and call.args == use.args:
-                del self._left[index]
-                return _outcome(use, result)
-        return None
 
 
 # ---- what is said
@@ -471,7 +477,7 @@ def _tell_heading(path: str, outcome: Outcome) -> str:
         elif not is_code and re.match(r"#{1,6}\s", line) and line.strip("# \t\r"):
             heading = _short(line.strip("# \t\r"), 200)
             return f"The first heading of {path} is “{heading}”."
-    return f"I see no Markdown heading in {'the part I was shown of ' if outcome.is_cut else ''}{path}."
+    return f"I see no Markdown heading in {_shown_of(path, outcome)}."
 
 
 def _tell_line_count(path: str, outcome: Outcome) -> str:
@@ -483,11 +489,8 @@ def _tell_line_count(path: str, outcome: Outcome) -> str:
 
 
 def _tell_first_line(path: str, outcome: Outcome) -> str:
-    return (
-        f"The first line of {path} is:\n\n{_quoted(outcome.lines[:1], most=1)}"
-        if outcome.lines
-        else f"{path} is empty."
-    )
+    first = _quoted(outcome.lines[:1], most=1)
+    return f"The first line of {path} is:\n\n{first}" if first else f"{path} is empty."
 
 
 def _tell_last_line(path: str, outcome: Outcome) -> str:
@@ -495,6 +498,10 @@ def _tell_last_line(path: str, outcome: Outcome) -> str:
         return f"I was shown only a part of {path}, so I cannot tell its last line."
     written = [line for line in outcome.lines if line.strip()]
     return f"The last line of {path} is:\n\n{_quoted(written[-1:], most=1)}" if written else f"{path} is empty."
+
+
+def _shown_of(path: str, outcome: Outcome) -> str:
+    return f"the part I was shown of {path}" if outcome.is_cut else path
 
 
 def _tell_result(outcome: Outcome) -> str:
@@ -521,7 +528,7 @@ def _tell_last_request(scene: Scene) -> str:
 def _tell_last_answer(scene: Scene) -> str:
     if not scene.answers:
         return "I see nothing that I said before this."
-    return f"The last thing I said was:\n\n{_quoted(scene.answers[-1].split(chr(10)), most=SHOWN_LINES)}"
+    return f"The last thing I said was:\n\n{_quoted(scene.answers[-1].splitlines(), most=SHOWN_LINES)}"
 
 
 def _tell_last_read(scene: Scene) -> str:
@@ -547,12 +554,11 @@ _ABILITIES = (
 
 
 def _tell_abilities(scene: Scene) -> str:
-    asked = f"You wrote: “{_short(scene.asked, 80)}”. That is beyond me: " if scene.asked.strip() else ""
+    asked = f"You wrote: “{_short(scene.asked, 80)}”. That I do not understand. " if scene.asked.strip() else ""
+    who = "I am the offline model, a program with no language model behind it. I can"
     offered = [f"- {ability}" for tool, ability in _ABILITIES if tool in scene.offered]
-    return "\n".join(
-        [f"{asked}I am the offline model, a program without a language model behind it. I can", "", *offered]
-        + ["- answer about this conversation: “what did I ask first?”, “what do you remember?”"]
-    )
+    looking_back = "- answer about this conversation: “what did I ask first?”, “what do you remember?”"
+    return "\n".join([f"{asked}{who}", "", *offered, looking_back])
 
 
 def _closing_thought(scene: Scene, *, understood: bool) -> str:
@@ -560,9 +566,7 @@ def _closing_thought(scene: Scene, *, understood: bool) -> str:
         return "I recognise nothing in this that I could do offline. I say so, and what I can do instead."
     if not scene.results:
         return "There is no call left to make for this. I answer from what I can see."
-    if all(result.status in (None, "ok") for _, result in scene.results):
-        return "The tools have answered. I say only what their results show."
-    return "Not every call has worked. I say what did not, and do not guess at it."
+    return "The tools have answered. I say what their results show, and nothing beyond them."
 
 
 def _quoted(lines: Sequence[str], *, most: int) -> str:
@@ -587,8 +591,13 @@ _PATH = (
     r"""(?:"[^"\n]*[./][^"\n]*"|`[^`\n]+`|(?<![\w./~-])(?!(?:e\.g|i\.e)\b)"""
     r"(?:[\w.~-]*/[\w./~-]*\w|[\w.~-]*\.[a-z]\w{0,9}|readme|license|changelog|makefile|dockerfile)\b)"
 )
-_ON = r"(?:(?![.!?](?:\s|$))[^\n]){0,300}?"
-"""On within the sentence, as little as possible; bounded, or a long text would take long to read."""
+_WITHIN = r"(?:(?![.!?](?:\s|\Z))[^\n])"
+"""A character that does not end its sentence."""
+_ON = _WITHIN + "{0,300}?"
+"""On within the sentence, as little as possible; bounded, or a long text would take too long to read."""
+_IS = r"(?:['\u2019]?s| is| are| was| were)"
+_DID_I = r"what (?:did|have) i"
+_DO_YOU = r"what (?:do|can|did|have) you (?:still |just |last )?"
 
 _QUESTIONS: tuple[tuple[str, Callable[[str, Outcome], str]], ...] = (
     (r"\b(?:heading|headline|title)\b", _tell_heading),
@@ -599,46 +608,56 @@ _QUESTIONS: tuple[tuple[str, Callable[[str, Outcome], str]], ...] = (
 )
 _QUESTION = "|".join(pattern for pattern, _ in _QUESTIONS)
 
-Build = Callable[["re.Match[str]", str], Wish]
+Build = Callable[[re.Match[str], str], Wish]
 """Makes a wish of a phrase's match and of what follows it, up to the next phrase."""
 
 
-def _phrase(pattern: str, build: Build) -> tuple["re.Pattern[str]", Build]:
-    return re.compile(pattern.replace(" ", r"\s+"), re.IGNORECASE), build
+def _phrase(pattern: str, build: Build) -> tuple[re.Pattern[str], Build]:
+    # A blank is any blank space, taken whole: what could be shared out in many ways would be tried in all of them.
+    return re.compile(pattern.replace(" ", r"\s++"), re.IGNORECASE), build
 
 
-def _wish_to_read(match: "re.Match[str]", rest: str) -> Read:
+def _wish_for_the_time(match: re.Match[str], rest: str) -> LookUp:
+    return LookUp(Use("now", "tell the time", {}))
+
+
+def _wish_to_read(match: re.Match[str], rest: str) -> Read:
     clause = match[0] + rest
     paths = dict.fromkeys(_unquoted(path) for path in re.findall(_PATH, clause, re.IGNORECASE))
     return Read(tuple(paths), tuple(tell for pattern, tell in _QUESTIONS if re.search(pattern, clause, re.IGNORECASE)))
 
 
-def _wish_to_list(match: "re.Match[str]", rest: str) -> LookUp:
-    place = _place(match["place"] or _split_place(f" {rest}")[1])
-    return LookUp(Use("file_list", f"list the files in {place}", {"path": place}))
+def _wish_to_list(match: re.Match[str], rest: str) -> LookUp:
+    place = _place(match.groupdict().get("place") or _split_place(f" {rest}")[1])
+    where = "" if place == "." else f" in {place}"
+    return LookUp(Use("file_list", f"list the files{where}", {"path": place}))
 
 
-def _wish_to_search(match: "re.Match[str]", rest: str) -> LookUp:
+def _wish_to_search(match: re.Match[str], rest: str) -> LookUp:
     query, place = _split_place(match["first"] + rest)
     query, place = _unquoted(query), _place(match.groupdict().get("place") or place)
     return LookUp(Use("file_search", f"search for {_short(query, 80)}", {"query": query, "path": place}))
 
 
-def _wish_to_write(match: "re.Match[str]", rest: str) -> Change:
+def _wish_to_write(match: re.Match[str], rest: str) -> Change:
     return Change(_writing(_unquoted(match["path"]), _unquoted(match["content"])))
 
 
-def _wish_to_delegate(match: "re.Match[str]", rest: str) -> Change:
+def _wish_to_delegate(match: re.Match[str], rest: str) -> Change:
     task = _unquoted(match["task"])
     return Change(Use("run_task", f"delegate “{_short(task, 80)}”", {"description": task}))
 
 
-def _wish_to_remember(match: "re.Match[str]", rest: str) -> Remember:
+def _wish_to_remember(match: re.Match[str], rest: str) -> Remember:
     return Remember(" ".join(_unquoted(match["first"] + rest).split()))
 
 
-def _wish_to_recall(match: "re.Match[str]", rest: str) -> Recall:
+def _wish_to_recall(match: re.Match[str], rest: str) -> Recall:
     return Recall(_unquoted(rest))
+
+
+def _wish_to_recall_all(match: re.Match[str], rest: str) -> Recall:
+    return Recall()
 
 
 def _answered_by(tell: Callable[[Scene], str]) -> Build:
@@ -650,8 +669,8 @@ _ANYWHERE = frozenset(("here", "it", "all", "files", "folder", "directory", "wor
 
 def _split_place(text: str) -> tuple[str, str | None]:
     """Split off the folder that a text ends with, such as `in docs` or `in the folder docs`."""
-    words = r"(?:\s+(?:all|the|my|this|these|folder|directory))*"
-    match = re.fullmatch(rf"(.*?)\s+(?:in|of|under|inside|within){words}\s+({_QUOTED}|{_FOLDER})", text, re.I | re.S)
+    named = rf"(?:\s++(?:all|the|my|this|these|folder|directory)\b)*\s++({_QUOTED}|{_FOLDER})"
+    match = re.fullmatch(rf"(.*?)\s++(?:in|of|under|inside|within)\b{named}", text, re.IGNORECASE | re.DOTALL)
     return (match[1], match[2]) if match else (text, None)
 
 
@@ -666,81 +685,76 @@ def _unquoted(text: str) -> str:
 
 
 _PHRASES = (
+    # what time it is
     _phrase(
-        r"(?:what(?:['’]?s| is)?|which|tell me|give me|show me)(?: the| today['’]?s)?(?: current)? (?:time|date|day)"
-        r"(?: is it| it is| now| today| right)*(?=\s*(?:[.,;!?]|and\b|then\b|please\b|\Z))",
-        lambda match, rest: LookUp(Use("now", "tell the time", {})),
+        rf"(?:what{_IS}?|which|(?:tell me|give me|show me|do you know|find out)(?: what)?)(?: the| today['\u2019]?s)?"
+        r"(?: current)? (?:time|date|day)"
+        r"(?: is it\b| it is\b|(?=\s*(?:(?:now|today|right|please|and|then)\b|[.,;!?]|\Z)))",
+        _wish_for_the_time,
     ),
-    # -- what was said and done
+    # what was said and done
     _phrase(r"(?:what|which)(?: files?)? (?:did|have) you (?:just |last )?read\b", _answered_by(_tell_last_read)),
-    _phrase(r"what (?:did|have) you (?:just |last )?(?:say|said|answer|answered)\b", _answered_by(_tell_last_answer)),
-    _phrase(r"what (?:did|have) i (?:\w+ ){1,5}about ", _wish_to_recall),
-    _phrase(r"what (?:do|can|did) you (?:still )?(?:remember|recall|know) (?:about|of) ", _wish_to_recall),
+    _phrase(rf"{_DO_YOU}(?:say|said|answer|answered)\b", _answered_by(_tell_last_answer)),
+    _phrase(rf"{_DID_I} (?:\w+ ){{1,5}}about |{_DO_YOU}(?:remember|recall|know) (?:about|of) ", _wish_to_recall),
     _phrase(
-        r"what (?:do|can|did) you (?:still )?(?:remember|recall|know)\b"
-        r"|what (?:did|have) i (?:tell|told|ask|asked) you to remember|what (?:did|have) i (?:tell|told) you",
-        lambda match, rest: Recall(),
+        rf"{_DO_YOU}(?:remember|recall|know)\b|{_DID_I} (?:tell|told|ask|asked) you to remember", _wish_to_recall_all
     ),
+    _phrase(rf"{_DID_I} (?:tell|told) you", _wish_to_recall_all),
     _phrase(
-        rf"(?=what{_ON}\bfirst\b)what (?:did|have) i (?:first )?(?:ask|say|want|write)(?:ed)?\b"
-        r"|what (?:was|is) (?:my|the) (?:very )?first (?:question|message|request|prompt|thing i)",
+        rf"(?={_ON}\bfirst\b)(?:{_DID_I}(?: first)? (?:ask|say|want|write)|what{_IS} (?:my|the) (?:very )?first"
+        r" (?:question|message|request|prompt|thing i))",
         _answered_by(_tell_first_request),
     ),
     _phrase(
-        r"what (?:did|have) i (?:just |last )?(?:ask|say|want|write)(?:ed)?\b"
-        r"|what (?:was|is) (?:my|the) (?:last|previous) (?:question|message|request|prompt|thing i)",
+        rf"{_DID_I}(?: just| last)? (?:ask|say|want|write)|what{_IS} (?:my|the) (?:last|previous)"
+        r" (?:question|message|request|prompt|thing i)",
         _answered_by(_tell_last_request),
     ),
-    # -- what changes something
-    _phrase(rf"delegate(?: this)?:? (?P<task>{_QUOTED}|{_ON}(?=[.!?](?:\s|$)|\n|\Z))", _wish_to_delegate),
-    _phrase(
-        r"(?:do you |can you )?(?:still )?(?:remember|recall) (?!that\b|this\b|to\b)(?=[^.!?\n]+\?)", _wish_to_recall
-    ),
+    # what changes something
+    _phrase(rf"delegate(?: this)?:? (?P<task>{_QUOTED}|{_WITHIN}+)", _wish_to_delegate),
+    _phrase(r"(?:do you )?(?:still )?(?:remember|recall) (?!that\b|this\b|to\b)(?=[^.!?\n]+\?)", _wish_to_recall),
     _phrase(
         r"(?:remember|memori[sz]e|keep in mind)(?: that| this)?:? (?!what\b|when\b|who\b|how\b|where\b)(?P<first>\S+)",
         _wish_to_remember,
     ),
+    _phrase(rf"(?:write|save) (?:in)?to (?:the )?(?:file )?(?P<path>{_PATH})\s*:(?P<content>[\s\S]+)", _wish_to_write),
     _phrase(
-        rf"(?:write|save) (?:in)?to (?:the )?(?:file )?(?P<path>{_PATH})\s*:\s*(?P<content>[\s\S]+)", _wish_to_write
-    ),
-    _phrase(
-        rf"(?:write|save|put|store) (?P<content>{_QUOTED}|[\s\S]+?) (?:in|into|to|as) (?:a |the |my )?(?:new )?(?:file )?"
-        rf"(?:called |named )?(?P<path>{_PATH})",
+        rf"(?:write|save|put|store) (?P<content>{_QUOTED}|\S[\s\S]*?) (?:in|into|to|as) (?:a |the |my )?(?:new )?"
+        rf"(?:file )?(?:called |named )?(?P<path>{_PATH})",
         _wish_to_write,
     ),
-    # -- what looks something up
+    # what looks something up
     _phrase(
-        r"(?:(?:list|show|what|which)(?: me)?(?: all| the| my)* (?:files|folders?|directory|directories)\b|ls\b)"
-        rf"(?: (?P<place>(?!(?:in|of|under|and|then)\b){_FOLDER})(?=\s*\Z))?",
-        _wish_to_list,
+        r"(?:list|show|what|which)(?: me)?(?: all| the| my)* (?:files|folders?|directory|directories)\b", _wish_to_list
     ),
-    _phrase(rf"list (?P<place>{_FOLDER})(?=\s*\Z)", _wish_to_list),
-    _phrase(
-        rf"search (?!for\b)(?:in |through )?(?:the )?(?P<place>{_FOLDER}) for (?P<first>{_QUOTED}|\S)", _wish_to_search
-    ),
-    _phrase(rf"(?:search(?: for)?|grep(?: for)?|look for|find) (?!out\b)(?P<first>{_QUOTED}|\S)", _wish_to_search),
+    _phrase(rf"(?:list|ls) (?P<place>{_FOLDER})(?=[\s.!?]*\Z)|ls\b", _wish_to_list),
+    _phrase(rf"search (?!for\b)(?:in )?(?:the )?(?P<place>{_FOLDER}) for (?P<first>{_QUOTED}|\S)", _wish_to_search),
+    _phrase(rf"(?:search|grep|look for|find)(?: for)? (?!out\b)(?P<first>{_QUOTED}|\S)", _wish_to_search),
     _phrase(
         rf"(?:read|open|show|cat|display|print|check|look (?:at|into)|what|who|where|when|does|how)\b(?={_ON}{_PATH})",
         _wish_to_read,
     ),
-    _phrase(rf"(?={_ON}(?:{_QUESTION}))(?:what|which|how|tell|give|show|count|summar\w+)\b", _wish_to_read),
-    _phrase(r"(?:what|who|where|when|which)(?:['’]?s| is| are| was| were) (?=\w)", _wish_to_recall),
+    _phrase(rf"(?={_ON}(?:{_QUESTION}))(?:what|which|how|its|the|tell|give|show|count|summar\w+)\b", _wish_to_read),
+    _phrase(rf"(?:what|who|where|when|which){_IS} (?=\w)|tell me (?=about\b|the\b|my\b|what\b)", _wish_to_recall),
 )
 """What a request can hold, and the wish it is; of two phrases that begin at the same word the upper one counts."""
 
 _OPENING = re.compile(
-    rf"(?P<quoted>{_QUOTED})|\A\s*|[.,;:!?)]\s+|\n\s*|\b(?:can|could|would|will)\s+you\b\s*|\b(?:want|like|need)\s+you\s+to\b\s*"
+    rf"(?P<quoted>{_QUOTED})|\A\s*|[.,;:!?)]\s+|\n\s*"
+    r"|\b(?:(?:can|could|would|will)\s+you|(?:want|like|need)\s+you\s+to)\b\s*"
     r"|\b(?:and|then|but|so|also|please|just|now|kindly|hey|hi|hello|ok|okay)\b[\s,]*",
     re.IGNORECASE,
 )
 """Where a phrase may begin: not after "don't" or "how to", and not inside a quotation."""
 
+_STOP = r"(?:[,;:!?\n]|(?<![\s.])\.)"
+"""What ends a sentence or a part of it; not the dots of `in ..`."""
 _JOINT = re.compile(
-    r"\s*(?:[.,;:!?\n]|\b(?:and|then|but|so|also|please)\b)"
+    rf"\s*(?:{_STOP}|\b(?:and|then|but|so|also|please)\b)"
     r"(?:[\s.,;:!?]|\b(?:and|then|also|please|just|now|can|could|would|will|you|kindly)\b)*\Z",
     re.IGNORECASE,
 )
-_END = re.compile(r"(?:[\s.,;:!?]|\bplease\b)+\Z", re.IGNORECASE)
+_END = re.compile(rf"(?:\s|{_STOP}|\bplease\b)+\Z", re.IGNORECASE)
 
 
 def wishes_in(text: str) -> list[Wish]:
@@ -760,7 +774,7 @@ def wishes_in(text: str) -> list[Wish]:
     return wishes
 
 
-def _recognised(text: str) -> Iterator[tuple["re.Match[str]", Build]]:
+def _recognised(text: str) -> Iterator[tuple[re.Match[str], Build]]:
     """Yield the phrases in `text` with their matches, which do not overlap."""
     end = 0
     for opening in _OPENING.finditer(text):

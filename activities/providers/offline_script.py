@@ -25,7 +25,7 @@ Seconds = Annotated[float, Field(ge=0, le=3_600)]
 
 
 class ScriptedCall(Strict):
-    """A tool call. `args` is a string to play a model whose argument text is no JSON object; `id` is made up if absent."""
+    """A tool call. `args` is a string where the model's argument text is no JSON object; an absent `id` is made up."""
 
     name: str
     args: dict[str, JsonValue] | str = {}
@@ -35,7 +35,7 @@ class ScriptedCall(Strict):
 class ScriptedFault(Strict):
     """A failure of the first `times` attempts, after `after_chunks` pieces of the answer were written."""
 
-    error_type: ErrorType | Literal["stale_reasoning"]
+    error_type: Literal[ErrorType, "stale_reasoning"]
     times: int = Field(1, ge=1)
     message: str = "the script says so"
     retry_after: Seconds | None = None
@@ -114,9 +114,7 @@ class ScriptedModel:
         # The pattern is also what keeps a model's name from reaching files outside the folder.
         matched = re.fullmatch(r"script(?:/([A-Za-z0-9_-]{1,64}))?", name)
         if not matched:
-            raise ModelError(
-                "bad_request", f"{name!r} names no script: script/NAME, NAME of 1 to 64 letters, digits, _ -"
-            )
+            raise ModelError("bad_request", f"{name!r} is not script/NAME, the NAME 1 to 64 letters, digits, _ or -")
         return self._folder / f"{matched[1] or 'default'}.json"
 
     def _load(self, path: Path) -> Script:

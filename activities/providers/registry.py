@@ -24,7 +24,7 @@ class Providers:
             known = ", ".join(sorted(self._factories)) or "none"
             raise ModelError(
                 "bad_request",
-                f"{model!r} does not name a model of this worker as <provider>:<name>; providers: {known}",
+                f"{model!r} is not provider:name with one of this worker's providers: {known}",
             )
         if provider not in self._made:
             self._made[provider] = self._factories[provider]()

@@ -151,10 +151,7 @@ class _FileTools:
 
         A second run with the same arguments has no further effect.
         """
-        try:
-            encoded = content.encode()
-        except UnicodeEncodeError as error:
-            raise WorkspaceError(f"{path!r} was not written: the content holds a lone surrogate.") from error
+        encoded = content.encode()
         self._workspace(ctx).write(path, encoded)
         return _told(f"Wrote {path} ({_counted(len(encoded), 'byte')})")
 
@@ -217,6 +214,7 @@ class _Excerpt:
     column: int
 
     def result(self, most_lines: int, room: int) -> CallToolResult:
+        """Return as many whole lines as fit, or the piece of the first one that does."""
         total = len(self.lines)
         _check_first(self.first, total, "line")
         if not total:
@@ -229,11 +227,8 @@ class _Excerpt:
         last = self.first + len(kept) - 1
         notes = [f"cut here; read on with first_line={last + 1}"] if len(kept) < len(wanted) else []
         is_whole = len(kept) == total and self.column == 1
-        return _told(
-            f"Read {self.path}" if is_whole else f"Read {self.path}: {_span(self.first, last, total, 'line')}",
-            kept,
-            notes,
-        )
+        span = "" if is_whole else f": {_span(self.first, last, total, 'line')}"
+        return _told(f"Read {self.path}{span}", kept, notes)
 
     def _within_one_line(self, piece: str) -> CallToolResult:
         goes_on = f"cut within the line; read on with first_line={self.first}, first_column={self.column + len(piece)}"
@@ -250,6 +245,7 @@ class _Part:
     total: int
 
     def result(self, subject: str, notes: Sequence[str], room: int) -> CallToolResult:
+        """Return as many whole lines as fit, and `notes` on what is not among the `total`."""
         _check_first(self.first, self.total, self.unit)
         kept = _whole_lines(self.shown, room) or self.shown[:1]
         last = self.first + len(kept) - 1
@@ -303,7 +299,7 @@ class _Search:
 def fits(path: str, pattern: str) -> bool:
     """Tell whether `path` fits: `*` and `?` stay within a name, `**` spans folders, no "/" means in any folder.
 
-    Takes time linear in path and pattern, whoever wrote them.
+    Takes no more time than path times pattern, whoever wrote them.
 
     >>> fits("a/b/c.py", "*.py"), fits("a/b/c.py", "a/*.py"), fits("a/b/c.py", "a/**/*.py"), fits("a/c.py", "a/**/*.py")
     (True, False, True, True)
@@ -381,7 +377,7 @@ _Parameters = ParamSpec("_Parameters")
 
 
 def _telling_refusals(tool: Callable[_Parameters, CallToolResult]) -> Callable[_Parameters, CallToolResult]:
-    """Make of a refusal a result in its own words: of what is raised, the SDK makes one that speaks of the tool."""
+    """Turn a refusal into a result in its own words; to what is raised, the SDK would add some of its own."""
 
     @wraps(tool)
     def telling(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> CallToolResult:

@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain, count, islice
 from time import perf_counter
-from typing import Self, cast
+from typing import Any, Self, cast
 
 from jsonschema import Draft202012Validator, SchemaError, ValidationError
 from jsonschema.protocols import Validator
 from jsonschema.validators import validator_for
 from mcp import Client, MCPError, StdioServerParameters
+from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
 from mcp_types import (
     CONNECTION_CLOSED,
@@ -44,7 +45,6 @@ from mcp_types import (
 )
 from pydantic import JsonValue
 from referencing import Registry
-from referencing.exceptions import Unresolvable
 
 from activities.toolbox.built_in import ROOM_KEY, WORKSPACE_KEY
 from models.context.bounds import bound_text, encodable, encodable_text
@@ -53,6 +53,9 @@ from models.trajectory import ToolResult, ToolStatus
 
 IDEMPOTENCY_KEY = "turnkeeper/idempotency-key"
 """Key in a request's `_meta`: the same for every run of one call, different for every other call of any session."""
+
+LISTING_SECONDS = 10.0
+"""How long one server may take to say which tools it has; it must not hold up the others'."""
 
 MOST_TOOLS_OF_A_SERVER = 1_000
 MOST_NAME_CHARS = 64
@@ -72,13 +75,19 @@ _log = logging.getLogger(__name__)
 class ToolServer:
     """An MCP server and what is known of it.
 
-    `trusted`: its annotations count. `built_in`: it is our own, and told whose workspace a call is about.
+    `trusted`: its annotations count. `built_in`: it is our own, is told whose workspace a call is about, and begins
+    its results with their outcome.
     """
 
     name: str
-    target: MCPServer | StdioServerParameters | str
+    target: MCPServer | Server[Any] | StdioServerParameters | str
+    """In this process, a command, or the URL of a streamable HTTP endpoint."""
     trusted: bool = False
     built_in: bool = False
+
+
+class UnreachableError(Exception):
+    """A server could not be connected: nothing was called."""
 
 
 class Toolbox:
@@ -122,7 +131,7 @@ class Toolbox:
         started = perf_counter()
         result = await self._result_of(invocation)
         return ToolResult(
-            outcome=_one_line(result.outcome) or f"Called {invocation.name}",
+            outcome=_one_line(result.outcome),
             content=bound_text(result.content, invocation.max_chars, invocation.max_bytes),
             status=result.status,
             duration_ms=round((perf_counter() - started) * 1_000),
@@ -132,9 +141,9 @@ class Toolbox:
         route = await self._route_to(invocation.name)
         if route is None:
             return _error(f"There is no tool {invocation.name!r}", f"There are: {', '.join(self._routes)}")
+        if complaints := route.complaints(invocation.args):
+            return _error(f"{invocation.name} was not called: its arguments don't fit", "\n".join(complaints))
         try:
-            if complaints := route.complaints(invocation.args):
-                return _error(f"{invocation.name} was not called: its arguments don't fit", "\n".join(complaints))
             return route.told(await route.connection.call(route.tool.name, invocation))
         except Exception as error:  # noqa: BLE001  # whatever a tool or its server does is for the model, not the turn
             return route.failure(error)
@@ -164,7 +173,8 @@ class _Connection:
     async def refresh(self) -> None:
         """Read which tools there are; if the server can't be asked, keep those it had."""
         try:
-            tools = await self._read_tools()
+            async with asyncio.timeout(LISTING_SECONDS):
+                tools = await self._read_tools()
         except Exception:  # noqa: BLE001  # one broken server must not take the others' tools away
             _log.warning("the tools of %r could not be read", self.server.name, exc_info=True)
         else:
@@ -207,7 +217,9 @@ class _Connection:
             if opening.done():
                 _log.warning("the connection to %r broke", self.server.name, exc_info=True)
             else:
-                opening.set_exception(error)
+                unreachable = UnreachableError(f"the tool server {self.server.name!r} could not be connected")
+                unreachable.__cause__ = error
+                opening.set_exception(unreachable)
         finally:
             opening.cancel()  # of no effect once it has a result
 
@@ -248,34 +260,36 @@ class _Route:
             return []
         try:
             return [_complaint(error) for error in islice(self._validator.iter_errors(args), MOST_COMPLAINTS)]
-        except Unresolvable:
+        except Exception:  # noqa: BLE001  # references to nowhere, bad patterns, ...: its server checks once more
             return []
 
     def told(self, answer: CallToolResult) -> ToolResult:
-        """Return what the server answered. Our own tools say the outcome in their first block."""
+        """Return what the server answered, as an outcome and its content."""
         texts = [_text_of(block) for block in answer.content]
         if not texts and answer.structured_content is not None:
             texts = [json.dumps(answer.structured_content, ensure_ascii=False)]
         status: ToolStatus = "error" if answer.is_error else "ok"
         if self.connection.server.built_in:
-            return ToolResult(outcome=texts[0], content="\n".join(texts[1:]), status=status)
+            return ToolResult(outcome="".join(texts[:1]), content="\n".join(texts[1:]), status=status)
         content = "\n".join(texts)
-        if len(content) <= OUTCOME_CHARS and "\n" not in content.strip():
+        if content.strip() and "\n" not in content.strip() and len(content) <= OUTCOME_CHARS:
             return ToolResult(outcome=content, status=status)
-        return ToolResult(
-            outcome=f"{self.name} failed" if answer.is_error else f"Called {self.name}", content=content, status=status
-        )
+        outcome = f"{self.name} failed" if answer.is_error else f"Called {self.name}"
+        return ToolResult(outcome=outcome, content=content, status=status)
 
     def failure(self, error: Exception) -> ToolResult:
-        """Return what is known after `error`: for a tool that must not be repeated it may be that nothing is known."""
-        if not isinstance(error, MCPError):
-            # Its text may hold addresses and credentials of the server: for the log, not for the model.
-            _log.warning("the call of %r failed", self.name, exc_info=error)
+        """Return what is known after `error`; of a tool that must not be repeated it may be that nothing is known."""
+        if isinstance(error, MCPError) and error.code not in _LOST:
+            return _error(f"{self.name} failed", error.message)
+        # Its text may hold addresses and credentials of the server: for the log, not for the model.
+        _log.warning("the call of %r failed", self.name, exc_info=error)
+        if isinstance(error, UnreachableError) or self.spec.effect != "at_most_once":
             return _error(f"{self.name} failed", f"{type(error).__name__}; the worker's log says more.")
-        if error.code in _LOST and self.spec.effect == "at_most_once":
-            lost = "The connection was lost during the call: it may have had its effect, and is not repeated."
-            return ToolResult(outcome=f"{self.name}: outcome unknown", content=lost, status="outcome_unknown")
-        return _error(f"{self.name} failed", error.message)
+        return ToolResult(
+            outcome=f"{self.name}: outcome unknown",
+            content="No answer could be had. It may have had its effect, and is not repeated.",
+            status="outcome_unknown",
+        )
 
 
 def effect_of(annotations: ToolAnnotations | None, *, trusted: bool) -> ToolEffect:
@@ -329,7 +343,7 @@ def _meta_for(server: ToolServer, invocation: ToolInvocation) -> RequestParamsMe
     meta: dict[str, JsonValue] = {IDEMPOTENCY_KEY: f"{invocation.session_id}/{invocation.call_id}"}
     if server.built_in:
         meta[WORKSPACE_KEY] = invocation.workspace
-        # A byte holds a character at most: what fits as bytes is within both bounds.
+        # In bytes both bounds are kept: no character has less than one.
         meta[ROOM_KEY] = min(invocation.max_chars, invocation.max_bytes)
     return cast(RequestParamsMeta, meta)
 
@@ -376,8 +390,8 @@ def _error(outcome: str, content: str) -> ToolResult:
 
 
 def _one_line(text: str) -> str:
-    """Return `text` on one line, of at most `OUTCOME_CHARS` characters."""
-    line = " ".join(encodable_text(text).split())
+    """Return `text` on one line of at most about `OUTCOME_CHARS` characters, its middle cut."""
+    line = " ".join(encodable_text(text).splitlines()).strip()
     if len(line) <= OUTCOME_CHARS:
         return line
-    return f"{line[: OUTCOME_CHARS // 2]} ... {line[-OUTCOME_CHARS // 3 :]}"
+    return f"{line[: OUTCOME_CHARS // 2]} ... {line[-OUTCOME_CHARS // 2 :]}"

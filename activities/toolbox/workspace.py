@@ -5,7 +5,7 @@ prefixes is wrong even without a race (CVE-2025-53109, CVE-2025-53110). So a pat
 each name is opened relative to the descriptor of the folder before it with `O_NOFOLLOW`: the kernel itself refuses a
 link in the step that would follow it. `..` is taken away beforehand, as text, which is exact where no link is followed.
 
-What is asked about a name before it is opened (`_kind`) only makes the message clear; the flags make it safe.
+What is asked about a name before it is opened (`_require`) only makes the message clear; the flags make it safe.
 """
 
 import errno
@@ -117,9 +117,7 @@ class Workspace:
         if not names:
             return Entry("", is_folder=True, size=0)
         with _explained(path), self._opened(path, names[:-1]) as folder:
-            if _kind(names[-1], folder) != stat.S_IFDIR:
-                _require(path, names[-1], folder, stat.S_IFREG)
-            return _entry(names, os.stat(names[-1], dir_fd=folder, follow_symlinks=False))
+            return _entry(names, _require(path, names[-1], folder, stat.S_IFREG, stat.S_IFDIR))
 
     def walk(self, path: str = ".") -> Iterator[Entry]:
         """Yield what a folder and the folders in it hold, each before its content, sorted by name; or a file itself.
@@ -198,22 +196,25 @@ def _problem_of(name: str) -> str | None:
 
 
 def _opened_folder(path: str, name: str, parent: int, *, create: bool) -> int:
-    if create:
-        # Asked before it is made: on a read-only disk an existing folder would otherwise be an error.
+    try:
+        _require(path, name, parent, stat.S_IFDIR)
+    except MissingError:
+        if not create:
+            raise
         with suppress(FileExistsError):
-            if _kind(name, parent) is None:
-                os.mkdir(name, dir_fd=parent)
-    _require(path, name, parent, stat.S_IFDIR)
+            os.mkdir(name, dir_fd=parent)
     return os.open(name, _FOLDER, dir_fd=parent)
 
 
-def _require(path: str, name: str, parent: int, wanted: int) -> None:
-    """Raise `WorkspaceError` unless `name` is of the kind `wanted`: a regular file or a folder."""
-    kind = _kind(name, parent)
-    if kind == wanted:
-        return
-    if kind is None:
-        raise _missing(path)
+def _require(path: str, name: str, parent: int, *wanted: int) -> os.stat_result:
+    """Return the state of `name` itself, were it a link. Raises `WorkspaceError` unless it is of a `wanted` type."""
+    try:
+        state = os.stat(name, dir_fd=parent, follow_symlinks=False)
+    except FileNotFoundError:
+        raise _missing(path) from None
+    kind = stat.S_IFMT(state.st_mode)
+    if kind in wanted:
+        return state
     if kind == stat.S_IFLNK:
         raise _refusal(path, f"leads over {_shown(name)}, a symbolic link; links are not followed.")
     if kind == stat.S_IFDIR:
@@ -223,20 +224,12 @@ def _require(path: str, name: str, parent: int, wanted: int) -> None:
     raise _refusal(path, f"leads to {_shown(name)}, a device, socket or pipe; files and folders are allowed.")
 
 
-def _kind(name: str, parent: int) -> int | None:
-    """Return the file type of `name` itself, were it a link; `None` if there is none."""
-    try:
-        return stat.S_IFMT(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
-    except FileNotFoundError:
-        return None
-
-
 def _mode_to_keep(path: str, name: str, folder: int) -> int | None:
     """Return the permissions of the file to be replaced; `None` if it is new. Raises `WorkspaceError`."""
-    if _kind(name, folder) is None:
+    try:
+        return _require(path, name, folder, stat.S_IFREG).st_mode & 0o777
+    except MissingError:
         return None
-    _require(path, name, folder, stat.S_IFREG)
-    return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode & 0o777
 
 
 def _replace(name: str, content: bytes, folder: int, *, mode: int | None) -> None:

@@ -149,9 +149,7 @@ def _described(state: ConversationState, session_id: str, links: SessionLinks) -
     )
 
 
-async def _stuck(
-    description: WorkflowExecutionDescription, session_id: str, links: SessionLinks
-) -> SessionDescription:
+async def _stuck(description: WorkflowExecutionDescription, session_id: str, links: SessionLinks) -> SessionDescription:
     memo = await description.memo()
     return SessionDescription(
         workflow_id=session_id,

@@ -150,7 +150,7 @@ def _digest(head: RequestHead, message_digests: Iterable[bytes]) -> str:
     total = sha256(head.model_dump_json().encode())
     for digest in message_digests:
         total.update(digest)
-    return total.hexdigest()[:32]
+    return total.hexdigest()[:16]
 
 
 def _message_digest(message: ModelMessage) -> bytes:

@@ -1,0 +1,1 @@
+"""What touches the world, with fakes only at its outermost edge."""

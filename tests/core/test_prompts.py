@@ -12,7 +12,9 @@ from tests.core.builders import NOW, answer_turn, send, session
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(alphabet=st.characters(codec=None)) | st.binary(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(alphabet=st.characters(codec=None)), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(alphabet=st.characters(codec=None)), inner, max_size=4)
+    ),
     max_leaves=8,
 )
 
@@ -113,7 +115,7 @@ def test_ses_6_a_full_queue_rejects_naming_the_limit() -> None:
 
 
 def test_ses_6_a_queue_of_many_bytes_rejects_naming_the_limit() -> None:
-    target = session(limits={"max_queued_bytes": 2_000})
+    target = session(limits={"max_queued_bytes": 2_500})
     send(target, "x" * 1_500, id="m1")
     send(target, "x" * 1_500, id="m2")
     assert [(fate.id, fate.refusal) for fate in target.queue.fates] == [("m2", "queue_full")]

@@ -145,10 +145,13 @@ async def test_api_2_nonsense_cursors_are_a_reset_and_never_an_error(http: Async
     await session.prompt("hi")
     await session.idle(turns=1)
     for params in ({"last_seen_message_id": "nonsense"}, {"since_revision": 10**9}, {"last_seen_message_id": "\ud83d"}):
-        answer = await http.get(f"/workflow/{session.handle.id}/conversation", params={
-            key: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
-            for key, value in params.items()
-        })
+        answer = await http.get(
+            f"/workflow/{session.handle.id}/conversation",
+            params={
+                key: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+                for key, value in params.items()
+            },
+        )
         update = answer.json()["conversation_update"]
         assert update["reset"]
         assert len(update["new_messages"]) == 1
@@ -222,7 +225,10 @@ async def test_api_2_without_a_worker_a_prompt_is_accepted_and_reading_is_504_wi
     assert (sent.status_code, sent.json()["position"]) == (202, None)
     assert time.monotonic() - began < 3
     for method, tail, body in (
-        ("GET", "/conversation", None), ("GET", "", None), ("GET", "/queue", None), ("PATCH", "", {"title": "x"})
+        ("GET", "/conversation", None),
+        ("GET", "", None),
+        ("GET", "/queue", None),
+        ("PATCH", "", {"title": "x"}),
     ):
         began = time.monotonic()
         answer = await http_alone.request(method, f"/workflow/{session}{tail}", json=body)

@@ -40,7 +40,9 @@ async def test_ses_7_an_interrupt_cancels_the_turn_and_runs_next_before_the_queu
     on.vendor.gate.open()
     turns = await session.idle(turns=3)
     assert [(turn.id, turn.status) for turn in turns] == [
-        ("slow", "cancelled"), ("now", "completed"), ("queued", "completed")
+        ("slow", "cancelled"),
+        ("now", "completed"),
+        ("queued", "completed"),
     ]
     assert turns[0].error == "Cancelled: Interrupted by the prompt now."
 
@@ -161,9 +163,7 @@ async def test_ses_9_a_cancelled_turn_keeps_its_steps_and_the_model_sees_somethi
     await session.prompt("and now?")
     await session.idle(turns=2)
     messages = on.vendor.requests[-1].messages
-    assert [message.role for message in messages] == [
-        "user", "assistant", "tool", "assistant", "tool", "tool", "user"
-    ]
+    assert [message.role for message in messages] == ["user", "assistant", "tool", "assistant", "tool", "tool", "user"]
 
 
 async def test_ses_9_stopping_and_interrupting_in_a_burst_ends_every_turn(on: Stage) -> None:

@@ -249,9 +249,9 @@ async def test_ses_16_results_are_bounded_before_they_become_a_payload(on: Stage
     (turn,) = await session.idle(turns=1)
     assert turn.status == "completed"
     allowed = [call.max_bytes for call in on.tools.calls]
-    assert allowed[0] == 65_536
+    assert 65_000 < allowed[0] <= 65_536
     assert allowed[-1] == 512
-    assert len(turn.model_dump_json()) < 640 * 1024
+    assert len(turn.model_dump_json()) < 400 * 1024
 
 
 async def test_agt_2_the_context_is_asked_of_the_workflow_where_it_was_not_handed_over(

@@ -1,0 +1,1 @@
+"""Measurements beside their floors, in one run (OPS-11): `make bench`."""

@@ -1,0 +1,270 @@
+"""The measurements of OPS-11 that exist so far. Each returns rows: what, measured, floor, ratio, to reach."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from statistics import mean, median
+from time import perf_counter
+
+import httpx
+import uvicorn
+
+from api.app import create_app
+from benchmarks.stage import BenchSession, BenchStage, OurSession, interleaved
+from models.conversation import ConversationMessage, ConversationState, ConversationUpdate
+from models.trajectory import ModelStep
+
+EARLY, LATE, SAMPLES = 5, 200, 20
+"""Turns early and late in a session, and how many of them around each are taken."""
+
+POLLS = 200
+SESSIONS = 32
+TURNS_EACH = 4
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the results. `reached` is `None` where there is nothing to reach."""
+
+    what: str
+    measured: str
+    floor: str
+    ratio: str
+    to_reach: str
+    reached: bool | None
+
+
+def row(
+    what: str, measured: str, floor: str, ratio: float, *, at_most: float | None = None, at_least: float = 0
+) -> Row:
+    """Make a line of a ratio and its bound."""
+    if at_most is not None:
+        return Row(what, measured, floor, f"{ratio:.2f}", f"≤ {at_most:g} ×", ratio <= at_most)
+    return Row(what, measured, floor, f"{ratio:.2f}", f"≥ {at_least:g} ×", ratio >= at_least)
+
+
+async def turns(stage: BenchStage) -> list[Row]:
+    """Latency and history of a turn with 4 model calls and 3 tools, at turn 5 and at turn 200."""
+    ours, floor = await stage.session("four"), await stage.floor()
+    early = await _around(EARLY, ours, floor)
+    while ours.rounds < LATE - SAMPLES // 2:
+        await ours.round()
+        await floor.round()
+    late = await _around(LATE, ours, floor)
+    text = mean(map(_own_text, (await _state(ours)).messages[-5:]))
+    bound = late.floor_bytes + text
+    totals = await _totals(ours)
+    return [
+        row(f"signal to visible answer, turn {EARLY}", _ms(early.ours), _ms(early.floor), early.ratio, at_most=1.25),
+        row(f"signal to visible answer, turn {LATE}", _ms(late.ours), _ms(late.floor), late.ratio, at_most=1.25),
+        row(
+            f"the same, turn {LATE} to turn {EARLY}, each over its floor",
+            "",
+            "",
+            late.ratio / early.ratio,
+            at_most=1.15,
+        ),
+        row(
+            f"history bytes of a turn, turn {LATE} to turn {EARLY}",
+            f"{late.our_bytes:,.0f}",
+            f"{early.our_bytes:,.0f}",
+            late.our_bytes / early.our_bytes,
+            at_most=1.05,
+        ),
+        row(
+            f"history bytes of a turn over (floor's {late.floor_bytes:,.0f} + own text {text:,.0f})",
+            f"{late.our_bytes:,.0f}",
+            f"{bound:,.0f}",
+            late.our_bytes / bound,
+            at_most=1.3,
+        ),
+        *totals,
+    ]
+
+
+@dataclass(frozen=True)
+class _Sample:
+    ours: float
+    floor: float
+    our_bytes: float
+    floor_bytes: float
+
+    @property
+    def ratio(self) -> float:
+        return self.ours / self.floor
+
+
+async def _around(turn: int, ours: BenchSession, floor: BenchSession) -> _Sample:
+    while ours.rounds < turn - SAMPLES // 2 or ours.rounds < 2:
+        await ours.round()
+        await floor.round()
+    grown: dict[int, list[int]] = {id(ours): [], id(floor): []}
+
+    async def measured(session: BenchSession) -> float:
+        run, before = await session.run_id(), await session.history_bytes()
+        seconds = await session.round()
+        if await session.run_id() == run:
+            grown[id(session)].append(await session.history_bytes() - before)
+        return seconds
+
+    samples = await interleaved(SAMPLES, lambda: measured(ours), lambda: measured(floor))
+    return _Sample(median(samples[0]), median(samples[1]), median(grown[id(ours)]), median(grown[id(floor)]))
+
+
+async def _state(session: OurSession) -> ConversationState:
+    return await session.handle.query("get_conversation_state", result_type=ConversationState)
+
+
+def _own_text(turn: ConversationMessage) -> int:
+    """Return the bytes of everything that was said in a turn, once."""
+    said = [turn.user_message]
+    for step in turn.steps:
+        if isinstance(step, ModelStep):
+            said += [step.thinking or "", step.text or ""]
+            for call in step.tool_calls:
+                said += [call.name, str(call.args)]
+                said += [call.result.outcome, call.result.content] if call.result else []
+    return sum(len(part.encode()) for part in said)
+
+
+async def _totals(session: OurSession) -> list[Row]:
+    """Return what the whole session came to: bytes of all runs, hand-overs, and the largest state handed over."""
+    sizes, carried = [], []
+    run_id: str | None = (await session.handle.describe()).raw_description.workflow_execution_info.first_run_id
+    while run_id:
+        handle = session.client.get_workflow_handle(session.handle.id, run_id=run_id)
+        history = await handle.fetch_history()
+        sizes.append((await handle.describe()).raw_description.workflow_execution_info.history_size_bytes)
+        ending = history.events[-1].workflow_execution_continued_as_new_event_attributes
+        run_id = ending.new_execution_run_id or None
+        if run_id:
+            carried.append(sum(payload.ByteSize() for payload in ending.input.payloads))
+    turns_done, megabytes = session.rounds, sum(sizes) / 1e6
+    return [
+        Row(f"history of a {turns_done}-turn session", f"{megabytes:.2f} MB", "", "", "≤ 5 MB", megabytes <= 5),
+        Row("continue-as-new in it", str(len(carried)), "", "", "≤ 6", len(carried) <= 6),
+        Row(
+            "largest state handed over",
+            f"{max(carried, default=0) / 1e6:.2f} MB",
+            "",
+            "",
+            "≤ 1 MB",
+            max(carried, default=0) <= 1e6,
+        ),
+    ]
+
+
+async def polling(stage: BenchStage) -> list[Row]:
+    """`GET /conversation` with nothing new at 10 and at 500 turns, beside a bare query."""
+    short, long = await stage.session("one"), await stage.session("one")
+    for session, turns_wanted in ((short, 10), (long, 500)):
+        while session.rounds < turns_wanted:
+            await session.round()
+    async with _gateway(stage) as http:
+        samples = await interleaved(
+            POLLS,
+            lambda: _poll(http, short),
+            lambda: _poll(http, long),
+            lambda: _bare(short),
+            lambda: _bare(long),
+        )
+    over_http_short, over_http_long, bare_short, bare_long = map(median, samples)
+    return [
+        row(
+            "GET /conversation, nothing new, 500 turns to 10",
+            _ms(over_http_long),
+            _ms(over_http_short),
+            over_http_long / over_http_short,
+            at_most=1.2,
+        ),
+        row(
+            "the same to a bare query, 10 turns",
+            _ms(over_http_short),
+            _ms(bare_short),
+            over_http_short / bare_short,
+            at_most=2,
+        ),
+        row(
+            "the same to a bare query, 500 turns",
+            _ms(over_http_long),
+            _ms(bare_long),
+            over_http_long / bare_long,
+            at_most=2,
+        ),
+    ]
+
+
+async def _poll(http: httpx.AsyncClient, session: BenchSession) -> float:
+    if not hasattr(session, "revision"):
+        first = (
+            await http.get(f"/workflow/{session.handle.id}/conversation?last_seen_message_id=m{session.rounds}")
+        ).json()
+        session.revision = first["conversation_update"]["revision"]  # type: ignore[attr-defined]
+    began = perf_counter()
+    answer = await http.get(
+        f"/workflow/{session.handle.id}/conversation",
+        params={"last_seen_message_id": f"m{session.rounds}", "since_revision": session.revision},  # type: ignore[attr-defined]
+    )
+    seconds = perf_counter() - began
+    update = answer.json()["conversation_update"]
+    if update["new_messages"] or update["updated_messages"]:
+        raise AssertionError("something was new")
+    return seconds
+
+
+async def _bare(session: BenchSession) -> float:
+    cursor = {"last_seen_message_id": f"m{session.rounds}", "since_revision": session.revision}  # type: ignore[attr-defined]
+    began = perf_counter()
+    await session.handle.query("get_conversation_updates", cursor, result_type=ConversationUpdate)
+    return perf_counter() - began
+
+
+@asynccontextmanager
+async def _gateway(stage: BenchStage) -> AsyncIterator[httpx.AsyncClient]:
+    """Serve the gateway on a free port, as `turnkeeper api` does."""
+    app = create_app(stage.settings, client=stage.client)
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
+        listening.bind(("127.0.0.1", 0))
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+            async with asyncio.timeout(10):
+                while not server.started:
+                    await asyncio.sleep(0.01)
+            yield http
+            server.should_exit = True
+            await serving
+
+
+async def throughput(stage: BenchStage) -> list[Row]:
+    """Turns a second over 32 sessions at once, beside as many floor workflows."""
+    ours = [await stage.session("four") for _ in range(SESSIONS)]
+    floor = [await stage.floor() for _ in range(SESSIONS)]
+
+    async def rate(sessions: list[OurSession] | list[BenchSession]) -> float:
+        async def some(session: BenchSession) -> None:
+            for _ in range(TURNS_EACH):
+                await session.round()
+
+        began = perf_counter()
+        await asyncio.gather(*(some(session) for session in sessions))
+        return SESSIONS * TURNS_EACH / (perf_counter() - began)
+
+    samples = await interleaved(3, lambda: rate(ours), lambda: rate(list(floor)))
+    our_rate, floor_rate = map(median, samples)
+    return [
+        row(
+            f"turns a second, {SESSIONS} sessions",
+            f"{our_rate:.1f}",
+            f"{floor_rate:.1f}",
+            our_rate / floor_rate,
+            at_least=0.85,
+        )
+    ]
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms"

@@ -1,0 +1,161 @@
+"""What every measurement runs on: one real server in memory, one worker of ours, one for the floor."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any
+from uuid import uuid4
+
+from temporalio.client import Client, WorkflowHandle
+from temporalio.worker import Worker
+
+from api.watch import Watches
+from benchmarks.floor import FloorWorkflow, no_op
+from models.conversation import ConversationUpdate
+from models.limits import Limits
+from models.session import SessionInput
+from models.settings import Settings
+from stack.dev_server import DevServer
+from worker import build_providers, build_toolbox, build_worker
+from workflows.connection import connect, prepare
+
+BOUND = 60.0
+
+FILE = "A line of a file that an agent reads while it works.\n" * 8
+FOUR_CALLS = {
+    "repeat": True,
+    "responses": [
+        {"think": "I should read it.", "calls": [{"name": "file_read", "args": {"path": "notes.txt"}}]},
+        {"think": "And what else is there?", "calls": [{"name": "file_list", "args": {}}]},
+        {"calls": [{"name": "file_read", "args": {"path": "notes.txt", "first_line": 2, "last_line": 4}}]},
+        {"text": "It is a file of eight equal lines, and it is the only one in this folder."},
+    ],
+}
+ONE_CALL = {"repeat": True, "responses": [{"text": "Noted."}]}
+
+
+@dataclass
+class BenchSession:
+    """A session or a floor workflow, and how many rounds it has done."""
+
+    client: Client
+    handle: WorkflowHandle[Any, Any]
+    watches: Watches
+    rounds: int = 0
+
+    async def round(self) -> float:
+        """Return the seconds from a prompt's signal until its answer is visible to a client that watches."""
+        self.rounds += 1
+        async with self.watches.watching(self.handle.id) as watch:
+            began = perf_counter()
+            await self.handle.signal(
+                "prompt", {"id": f"m{self.rounds}", "text": f"Question {self.rounds}: what is it?"}
+            )
+            changes = watch.changes
+            while not await self.is_done():
+                await watch.beyond(changes, until=_deadline())
+                changes = watch.changes
+            return perf_counter() - began
+
+    async def is_done(self) -> bool:
+        """Tell whether the last round's answer can be seen."""
+        raise NotImplementedError
+
+    async def history_bytes(self) -> int:
+        """Return the bytes of the current run's history."""
+        described = await self.handle.describe()
+        return described.raw_description.workflow_execution_info.history_size_bytes
+
+    async def run_id(self) -> str:
+        """Return the id of the current run."""
+        return (await self.handle.describe()).run_id
+
+
+class FloorSession(BenchSession):
+    """The floor."""
+
+    async def is_done(self) -> bool:
+        """Ask the bare workflow."""
+        return bool(await self.handle.query(FloorWorkflow.done) >= self.rounds)
+
+
+class OurSession(BenchSession):
+    """A session of ours."""
+
+    async def is_done(self) -> bool:
+        """Ask for updates as a client does that has seen the turn."""
+        cursor = {"last_seen_message_id": f"m{self.rounds}", "limit": 1}
+        update = await self.handle.query("get_conversation_updates", cursor, result_type=ConversationUpdate)
+        return not update.reset and any(turn.is_complete for turn in update.updated_messages)
+
+
+@dataclass
+class BenchStage:
+    """Where sessions are started."""
+
+    client: Client
+    settings: Settings
+    watches: Watches
+
+    async def session(self, script: str, *, limits: Limits | None = None) -> OurSession:
+        """Start a session that plays `script`."""
+        start = SessionInput(model=f"offline:script/{script}", user="bench", limits=limits or Limits())
+        handle = await self.client.start_workflow(
+            "AgenticAIWorkflow", start, id=f"ours-{uuid4()}", task_queue=self.settings.task_queue
+        )
+        return OurSession(self.client, handle, self.watches)
+
+    async def floor(self) -> FloorSession:
+        """Start a floor workflow."""
+        handle = await self.client.start_workflow(FloorWorkflow.run, id=f"floor-{uuid4()}", task_queue="floor")
+        return FloorSession(self.client, handle, self.watches)
+
+
+@asynccontextmanager
+async def bench_stage() -> AsyncIterator[BenchStage]:
+    """Start server and workers; what our worker is, is what `turnkeeper worker` runs."""
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        settings = _settings(folder)
+        await stack.enter_async_context(DevServer(settings.state_dir, in_memory=True, ui_port=None))
+        client = await connect(settings, patience=BOUND)
+        await prepare(client)
+        tools = await stack.enter_async_context(build_toolbox(settings))
+        providers = build_providers(settings)
+        await stack.enter_async_context(build_worker(client, settings, providers=providers, tools=tools))
+        await stack.enter_async_context(
+            Worker(client, task_queue="floor", workflows=[FloorWorkflow], activities=[no_op])
+        )
+        watches = Watches(client)
+        stack.push_async_callback(watches.close)
+        yield BenchStage(client, settings, watches)
+
+
+def _settings(folder: Path) -> Settings:
+    workspace, scripts = folder / "workspace", folder / "scripts"
+    workspace.mkdir()
+    scripts.mkdir()
+    (workspace / "notes.txt").write_text(FILE)
+    for name, script in {"four": FOUR_CALLS, "one": ONE_CALL}.items():
+        (scripts / f"{name}.json").write_text(json.dumps(script))
+    return Settings(
+        state_dir=folder / "state", workspace_root=workspace, offline_scripts=scripts, offline_words_per_second=0
+    )
+
+
+def _deadline() -> float:
+    return asyncio.get_running_loop().time() + BOUND
+
+
+async def interleaved(rounds: int, *measurements: Callable[[], Awaitable[float]]) -> list[list[float]]:
+    """Return `rounds` samples of each measurement, taken in turn, so that a noisy machine is noisy for all."""
+    samples: list[list[float]] = [[] for _ in measurements]
+    for _ in range(rounds):
+        for taken, measure in zip(samples, measurements, strict=True):
+            taken.append(await measure())
+    return samples

@@ -1,0 +1,1 @@
+"""Running it: settings, the embedded server, the command line."""

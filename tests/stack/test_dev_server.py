@@ -1,0 +1,168 @@
+"""The embedded server: one file, one server, nothing lost (OPS-2)."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.service import RPCError
+
+from models.settings import Settings
+from stack import processes
+from stack.dev_server import DevServer, DevServerError, is_in_use
+from stack.temporal_binary import find_binary
+from tests.stack.conftest import BOUND, needs_linux, until_ended
+from workflows.connection import EmbeddedServer, connect, missing_search_attributes, retention, set_retention
+
+STARTER = """
+import asyncio, sys
+from pathlib import Path
+from stack.dev_server import DevServer
+
+async def main():
+    server = DevServer(Path(sys.argv[1]), ui_port=None)
+    await server.start()
+    print(server.pid, flush=True)
+    await server.wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+async def client(server: DevServer) -> Client:
+    return await connect(Settings(state_dir=server.state_dir))
+
+
+async def test_ops_2_a_started_server_is_ready_for_sessions_and_says_where_it_is(server, client):
+    assert client.service_client.config.target_host == server.address
+    assert await missing_search_attributes(client) == []
+    assert EmbeddedServer.recorded(server.state_dir) == EmbeddedServer(
+        address=server.address, ui_url=None, pid=server.pid
+    )
+
+
+async def test_ops_2_ended_sessions_are_kept_for_30_days(client):
+    assert await retention(client) == timedelta(days=30)
+
+
+async def test_ops_2_a_retention_that_is_there_is_left_alone_and_another_one_is_changed(client):
+    await set_retention(client)
+    await set_retention(client, days=3)
+    assert await retention(client) == timedelta(days=3)
+    assert await missing_search_attributes(client) == []
+
+
+async def test_ops_2_a_second_server_on_the_same_file_is_refused(server):
+    with pytest.raises(DevServerError) as refused:
+        await DevServer(server.state_dir).start()
+    assert str(refused.value) == (
+        f"{server.database} is in use by the Temporal server at {server.address} (process {server.pid}): "
+        "stop that one, or set another state_dir."
+    )
+    assert server.pid, "the first one still runs"
+
+
+async def test_ops_2_a_killed_server_lets_go_of_the_file_and_goes_on_with_it_at_the_same_address(server, client):
+    address = server.address
+    await client.start_workflow("Kept", id="kept", task_queue="nobody")
+    os.kill(server.pid, signal.SIGKILL)
+    assert await asyncio.wait_for(server.wait(), BOUND) == -signal.SIGKILL
+    assert not is_in_use(server.database)
+    await server.start()
+    assert server.address == address
+    assert (await client.get_workflow_handle("kept").describe()).status == WorkflowExecutionStatus.RUNNING
+
+
+async def test_ops_2_a_stopped_server_frees_the_file_and_sends_nobody_to_its_address(folder):
+    async with DevServer(folder, ui_port=None) as server:
+        assert is_in_use(server.database)
+    assert not is_in_use(server.database)
+    assert EmbeddedServer.recorded(folder) is None
+
+
+@needs_linux
+async def test_ops_2_a_server_does_not_outlive_a_starter_that_is_killed(folder):
+    starter = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", STARTER, str(folder)),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(processes.__file__).parents[1])},
+    )
+    server = int(await asyncio.wait_for(starter.stdout.readline(), BOUND))
+    assert is_in_use(folder / "temporal.db")
+    starter.kill()
+    await starter.wait()
+    await until_ended(server)
+    assert not is_in_use(folder / "temporal.db")
+
+
+async def test_ops_1_a_busy_port_is_replaced_by_a_free_one_and_said(folder):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        busy = other.getsockname()[1]
+        async with DevServer(folder, in_memory=True, port=busy, ui_port=None) as server:
+            assert server.notes == [f"Port {busy} is busy: Temporal listens on {server.address.partition(':')[2]}."]
+            assert not server.address.endswith(f":{busy}")
+
+
+async def test_ops_2_the_web_ui_is_served_where_it_says(folder):
+    async with DevServer(folder, in_memory=True) as server:
+        host, _, port = server.ui_url.removeprefix("http://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET / HTTP/1.0\r\n\r\n")
+        assert b" 200 " in await asyncio.wait_for(reader.readline(), BOUND)
+        writer.close()
+
+
+async def test_ops_2_a_file_of_another_server_version_is_refused_with_the_mend(folder):
+    async with DevServer(folder, ui_port=None) as server:
+        written = folder / "temporal.db.version"
+        version = written.read_text().strip()
+    written.write_text("1.0.0\n")
+    with pytest.raises(DevServerError) as refused:
+        await server.start()
+    assert str(refused.value) == (
+        f"{server.database} was written by Temporal server 1.0.0, and {find_binary(folder)} is {version}, which may "
+        "not be able to read it: put a `temporal` with server 1.0.0 on PATH, or set another state_dir."
+    )
+    assert not is_in_use(server.database)
+
+
+async def test_ops_2_a_server_that_ends_at_its_start_says_why(folder):
+    with pytest.raises(DevServerError, match=r"^The Temporal server ended at its start: .*invalid"):
+        await DevServer(folder, in_memory=True, dynamic_config={"limit": "not json"}).start()
+
+
+async def test_ops_2_dynamic_configuration_reaches_the_server(folder):
+    small = {"limit.maxIDLength": "20"}
+    async with DevServer(folder, in_memory=True, ui_port=None, dynamic_config=small):
+        client = await connect(Settings(state_dir=folder))
+        with pytest.raises(RPCError, match=r"exceeds maximum allowed length \(21/20\)"):
+            await client.start_workflow("Any", id="x" * 21, task_queue="nobody")
+
+
+async def test_ops_2_the_namespace_that_temporal_s_own_configuration_names_is_made(folder, monkeypatch):
+    monkeypatch.setenv("TEMPORAL_NAMESPACE", "sessions")
+    settings = Settings(state_dir=folder, temporal_port=0, temporal_ui_port=0)
+    async with DevServer.for_settings(settings):
+        client = await connect(settings)
+        assert client.namespace == "sessions"
+        assert await missing_search_attributes(client) == []
+
+
+def test_ops_2_the_program_on_path_comes_first_then_the_one_beside_python(folder, monkeypatch):
+    beside, on_path = folder / "venv" / "temporal", folder / "path" / "temporal"
+    for program in (beside, on_path):
+        program.parent.mkdir()
+        program.touch(mode=0o755)
+    monkeypatch.setattr(sys, "executable", str(beside.with_name("python")))
+    monkeypatch.setenv("PATH", str(on_path.parent))
+    assert find_binary(folder) == on_path
+    monkeypatch.setenv("PATH", "")
+    assert find_binary(folder) == beside
+    beside.unlink()
+    assert find_binary(folder) is None
