@@ -1,0 +1,50 @@
+"""Record the histories of all stories, or of those named: `python -m tests.replay.record [STORY ...]`.
+
+Histories are recorded before a change of the workflow, never after and never by hand: a made-up one lacks the SDK's
+own marks and would let a renamed activity pass.
+"""
+
+import asyncio
+import shutil
+import sys
+from pathlib import Path
+
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.testing import WorkflowEnvironment
+
+from tests.harness import DrivenSession, stage
+from tests.replay.stories import STORIES
+from workflows import search_attributes
+
+HISTORIES = Path(__file__).with_name("histories")
+
+
+async def record(names: list[str]) -> None:
+    binary = shutil.which("temporal") or str(Path(sys.executable).with_name("temporal"))
+    async with await WorkflowEnvironment.start_local(
+        dev_server_existing_path=binary,
+        data_converter=pydantic_data_converter,
+        search_attributes=search_attributes.ALL,
+    ) as server:
+        for name in names:
+            async with stage(server.client) as on:
+                await save(name, server.client, await STORIES[name](on))
+
+
+async def save(name: str, client: Client, session: DrivenSession) -> None:
+    """Write every run of the session, oldest first, as `<story>.json`, `<story>.2.json` and so on."""
+    for old in HISTORIES.glob(f"{name}.*json"):
+        old.unlink()
+    run_id = (await session.handle.describe()).raw_description.workflow_execution_info.first_run_id
+    number = 1
+    while run_id:
+        history = await client.get_workflow_handle(session.handle.id, run_id=run_id).fetch_history()
+        suffix = "" if number == 1 else f".{number}"
+        (HISTORIES / f"{name}{suffix}.json").write_text(history.to_json() + "\n")
+        ended = history.events[-1].workflow_execution_continued_as_new_event_attributes
+        run_id, number = ended.new_execution_run_id, number + 1
+
+
+if __name__ == "__main__":
+    asyncio.run(record(sys.argv[1:] or list(STORIES)))

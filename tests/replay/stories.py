@@ -1,0 +1,135 @@
+"""The stories whose histories are kept: each drives a session on a real server, from its start to where it is told."""
+
+from collections.abc import Awaitable, Callable
+
+from activities.providers.protocol import ModelError
+from models.session import SessionInput
+from models.trajectory import ToolResult
+from tests.harness import DrivenSession, Stage, asks, says
+
+Story = Callable[[Stage], Awaitable[DrivenSession]]
+
+
+async def one_turn(on: Stage) -> DrivenSession:
+    session = await on.start()
+    await session.prompt("hello")
+    await session.idle(turns=1)
+    return session
+
+
+async def tool_calls(on: Stage) -> DrivenSession:
+    on.vendor.script = [asks(("look", {"n": 1}), ("look", {"n": 2})), asks(("pay", {})), says("done")]
+    session = await on.start()
+    await session.prompt("look twice and pay")
+    await session.idle(turns=1)
+    return session
+
+
+async def failed_tool(on: Stage) -> DrivenSession:
+    async def fail(invocation: object) -> ToolResult:
+        return ToolResult(outcome="look failed", status="error")
+
+    on.tools.run = fail
+    on.vendor.script = [asks(("look", {}), ("nope", {})), says("it did not work")]
+    session = await on.start()
+    await session.prompt("look")
+    await session.idle(turns=1)
+    return session
+
+
+async def failed_turn(on: Stage) -> DrivenSession:
+    on.vendor.script = [ModelError("overloaded", "busy"), ModelError("auth", "no")]
+    session = await on.start()
+    await session.prompt("hello")
+    await session.prompt("hello again")
+    await session.idle(turns=2)
+    return session
+
+
+async def cancelled_turn(on: Stage) -> DrivenSession:
+    on.vendor.script = [asks(("look", {}), ("pay", {}))]
+    on.tools.gate.close()
+    session = await on.start()
+    await session.prompt(id="p1", text="pay")
+    await on.tools.gate.until_arrived(2)
+    await session.update("cancel_turn", {"message_id": "p1"})
+    await session.prompt("and now?")
+    await session.idle(turns=2)
+    return session
+
+
+async def overlapping_prompts(on: Stage) -> DrivenSession:
+    on.vendor.gate.close()
+    session = await on.start()
+    await session.prompt(id="p1", text="slow")
+    await on.vendor.gate.until_arrived(1)
+    await session.prompt(id="p2", text="queued")
+    await session.prompt(id="p3", text="withdrawn")
+    await session.update("withdraw_prompt", {"id": "p3"})
+    await session.prompt(id="p4", text="now", mode="interrupt")
+    await on.vendor.gate.until_arrived(2)
+    await session.prompt(id="p5", text="steered too late", mode="steer")
+    await session.until(lambda s: s.queue_length == 2)
+    on.vendor.gate.open()
+    await session.idle(turns=4)
+    return session
+
+
+async def steered_turn(on: Stage) -> DrivenSession:
+    on.vendor.script = [asks(("look", {})), says("as you wish")]
+    on.tools.gate.close()
+    session = await on.start()
+    await session.prompt("look")
+    await on.tools.gate.until_arrived(1)
+    await session.prompt(text="only the red ones", mode="steer")
+    await session.until(lambda s: s.queue_length == 1)
+    on.tools.gate.open()
+    await session.idle(turns=1)
+    return session
+
+
+async def waiting_for_the_vendor(on: Stage) -> DrivenSession:
+    on.vendor.script = [ModelError("rate_limited", "later", retry_after=5.5), says("at last")]
+    session = await on.start()
+    await session.prompt("hello")
+    await session.idle(turns=1)
+    return session
+
+
+async def configured_and_ended(on: Stage) -> DrivenSession:
+    session = await on.start(SessionInput(title="A title", user="alice"))
+    await session.prompt("one")
+    await session.idle(turns=1)
+    await session.update("configure", {"title": "Another", "limits": {"max_steps": 3}})
+    await session.prompt("two")
+    await session.idle(turns=2)
+    await session.update("end_session", {"reason": "done"})
+    await session.handle.result()
+    return session
+
+
+async def continued_as_new(on: Stage) -> DrivenSession:
+    session = await on.start(SessionInput.model_validate({"limits": {"max_history_events": 50}}))
+    for number in range(10):
+        await session.prompt(f"turn {number}")
+        await session.idle(turns=number + 1)
+    await session.handle.signal("end_chat")
+    await session.handle.result()
+    return session
+
+
+STORIES: dict[str, Story] = {
+    story.__name__: story
+    for story in (
+        one_turn,
+        tool_calls,
+        failed_tool,
+        failed_turn,
+        cancelled_turn,
+        overlapping_prompts,
+        steered_turn,
+        waiting_for_the_vendor,
+        configured_and_ended,
+        continued_as_new,
+    )
+}

@@ -1,0 +1,67 @@
+"""Today's code replays every recorded history, and a change that would not is caught (SES-19)."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from temporalio.client import WorkflowHistory
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.worker import Replayer
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+from temporalio.workflow import NondeterminismError, SandboxImportNotificationPolicy
+
+from activities.tools import ToolActivities
+from tests.replay.record import HISTORIES
+from tests.replay.stories import STORIES
+from workflows.agentic_ai_workflow import AgenticAIWorkflow
+
+RECORDED = sorted(HISTORIES.glob("*.json"))
+
+
+def history(path: Path) -> WorkflowHistory:
+    return WorkflowHistory.from_json(path.stem, path.read_text())
+
+
+def replayer(**options: object) -> Replayer:
+    return Replayer(workflows=[AgenticAIWorkflow], data_converter=pydantic_data_converter, **options)  # type: ignore[arg-type]
+
+
+def test_ses_19_every_story_has_a_recorded_history() -> None:
+    assert {path.name.split(".")[0] for path in RECORDED} == set(STORIES)
+    assert len([path for path in RECORDED if path.name.startswith("continued_as_new")]) > 1
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+async def test_ses_19_every_recorded_history_replays(path: Path) -> None:
+    await replayer().replay_workflow(history(path))
+
+
+async def test_ses_19_a_renamed_activity_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    defined = ToolActivities.call_tool.__temporal_activity_definition  # type: ignore[attr-defined]
+    renamed = dataclasses.replace(defined, name="run_tool")
+    monkeypatch.setattr(ToolActivities.call_tool, "__temporal_activity_definition", renamed)
+    with pytest.raises(NondeterminismError):
+        await replayer().replay_workflow(history(HISTORIES / "tool_calls.json"))
+
+
+async def test_ses_19_a_changed_order_of_commands_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workflows.turn.Turn._know_tools", _nothing)
+    with pytest.raises(NondeterminismError):
+        await replayer().replay_workflow(history(HISTORIES / "one_turn.json"))
+
+
+async def _nothing(turn: object) -> None:
+    return None
+
+
+async def test_ses_19_the_workflow_runs_under_the_strict_import_policy() -> None:
+    strict = dataclasses.replace(
+        SandboxRestrictions.default,
+        import_notification_policy=(
+            SandboxImportNotificationPolicy.RAISE_ON_UNINTENTIONAL_PASSTHROUGH
+            | SandboxImportNotificationPolicy.WARN_ON_DYNAMIC_IMPORT
+        ),
+    )
+    await replayer(workflow_runner=SandboxedWorkflowRunner(strict)).replay_workflow(
+        history(HISTORIES / "tool_calls.json")
+    )
