@@ -1,10 +1,12 @@
 """The `turnkeeper` command."""
 
 import asyncio
+import contextlib
 import importlib.metadata
 import logging
 import os
 import platform
+import signal
 import sys
 from typing import NoReturn
 
@@ -42,7 +44,7 @@ def up() -> None:
     settings = _settings()
     set_up_logging(settings.model_copy(update={"log_level": "warning"}))
     try:
-        run_until_signalled(run_stack(settings, say=lambda line: print(line, flush=True)))
+        run_until_signalled(run_stack(settings, _say))
     except (DevServerError, TemporalAccessError) as error:
         _refuse(error)
 
@@ -70,6 +72,8 @@ def api() -> None:
     port = settings.api_port or usable_port(0, settings.api_host)
     if not is_free(port, settings.api_host):
         _refuse(f"Port {port} on {settings.api_host} cannot be listened on: stop what does, or set api_port.")
+    # Uvicorn stops in good order and then raises the signal again: that is no failure.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     uvicorn.run(
         create_app(settings),
         host=settings.api_host,
@@ -104,8 +108,9 @@ def app() -> NoReturn:
     """
     code = _run()
     logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
     os._exit(code)
 
 
@@ -122,6 +127,12 @@ def _settings() -> Settings:
         return load_settings()
     except SettingsError as error:
         _refuse(error)
+
+
+def _say(line: str) -> None:
+    # A terminal that was closed is no reason to stop watching what runs.
+    with contextlib.suppress(OSError):
+        print(line, flush=True)
 
 
 def _refuse(reason: Exception | str) -> NoReturn:

@@ -58,7 +58,10 @@ class ModelActivities:
 
     async def _ask(self, call: ModelCall, request: ModelRequest) -> ModelResponse:
         provider, name = self._providers.resolve(call.model)
-        context = CallContext(session_id=activity.info().workflow_id or "", request=call.request, attempt=activity.info().attempt)
+        info = activity.info()
+        context = CallContext(
+            session_id=info.workflow_id or "", request=call.request, attempt=info.attempt, round=call.round
+        )
         return await _whole_answer(provider.stream(name, request, context))
 
     async def _context_of(self, call: ModelCall) -> ModelRequest | None:

@@ -27,7 +27,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from models.settings import Settings
-from stack.ports import LOOPBACK, usable_port
+from stack.ports import LOOPBACK, is_free, usable_port
 from stack.processes import Program
 from stack.temporal_binary import NoBinaryError, find_or_download_binary, knows_flag, server_version
 from workflows.connection import (
@@ -154,9 +154,9 @@ class DevServer:
     async def _launch(self, binary: Path) -> None:
         with self._locked() as lock:
             self._check_version(binary, await server_version(binary))
-            # Restarted, it must listen where gateway and workers look for it: ports are chosen once.
-            self._ports = self._ports if self._ports[0] else self._choose_ports()
-            program = Program(await self._command(binary), log=self.state_dir / "logs" / "temporal.log")
+            self._settle_ports()
+            log = self.state_dir / "logs" / "temporal.log"
+            program = Program(await self._command(binary), log=log, env=_little_of_our_environment())
             await program.start(keep_open=lock)
             self._program = program
 
@@ -192,11 +192,14 @@ class DevServer:
             )
         record.write_text(version + "\n")
 
-    def _choose_ports(self) -> tuple[int, int | None]:
-        port, ui_port = self._wanted
-        return self._choose_port("Temporal", port), None if ui_port is None else self._choose_port(
-            "Its Web UI", ui_port
-        )
+    def _settle_ports(self) -> None:
+        """Choose the ports, once: restarted, it must listen where gateway and workers look for it."""
+        wanted, wanted_ui = self._wanted
+        if not self._ports[0]:
+            ui_port = None if wanted_ui is None else self._choose_port("Its Web UI", wanted_ui)
+            self._ports = (self._choose_port("Temporal", wanted), ui_port)
+        elif not is_free(self._ports[0]):
+            raise DevServerError(f"Port {self._ports[0]}, where the server was, is taken: stop what listens there.")
 
     def _choose_port(self, what: str, wanted: int) -> int:
         port = usable_port(wanted)
@@ -247,6 +250,11 @@ class DevServer:
 
     def _last_words(self) -> str:
         return self._program.last_words() if self._program else ""
+
+
+def _little_of_our_environment() -> dict[str, str]:
+    """Keep vendors' keys from a process that has no use for them, and `TEMPORAL_*` from one that would read it."""
+    return {name: os.environ[name] for name in ("HOME", "PATH", "TMPDIR", "TZ") if name in os.environ}
 
 
 def is_in_use(database: Path) -> bool:

@@ -148,7 +148,7 @@ async def _retention(client: Client, endpoint: Endpoint) -> Finding:
         days = (await retention(client)).days
     except RPCError as error:
         return Finding("retention", "broken", error.message, f"check the namespace {client.namespace!r}")
-    told = f"ended sessions are kept for {days} days"
+    told = f"ended sessions are kept for {days} d"
     if endpoint.embedded and days < RETENTION_DAYS:
         return Finding("retention", "broken", told, f"the next `turnkeeper up` makes it {RETENTION_DAYS}")
     return _good("retention", told)

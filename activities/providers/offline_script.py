@@ -2,7 +2,8 @@
 
 A script is a JSON file in the worker's script folder. The session's first model request gets its first response, the
 second its second, and so on: which one is played follows from the request's number alone, so a retry after a crash,
-also by another worker, plays the same response again.
+also by another worker, plays the same response again. Whether its fault still strikes follows from how often the
+request was tried and waited out, which the context says; so nothing is counted here.
 """
 
 import asyncio
@@ -23,6 +24,9 @@ from models.wire import Strict
 
 Seconds = Annotated[float, Field(ge=0, le=3_600)]
 
+Stamp = tuple[int, int]
+"""What tells two states of a file apart: when it was last written, in nanoseconds, and its size."""
+
 
 class ScriptedCall(Strict):
     """A tool call. `args` is a string where the model's argument text is no JSON object; an absent `id` is made up."""
@@ -33,13 +37,26 @@ class ScriptedCall(Strict):
 
 
 class ScriptedFault(Strict):
-    """A failure of the first `times` attempts, after `after_chunks` pieces of the answer were written."""
+    """A failure of the first `times` tries, after `after_chunks` pieces of the answer were written.
+
+    A try is an attempt of the activity; where the workflow waits the request out, its attempts begin at 1 again, and
+    each wait counts as a try.
+    """
 
     error_type: Literal[ErrorType, "stale_reasoning"]
     times: int = Field(1, ge=1)
     message: str = "the script says so"
     retry_after: Seconds | None = None
     after_chunks: int = Field(0, ge=0)
+
+    def strikes(self, *, attempt: int, rounds: int) -> bool:
+        """Tell whether the attempt (from 1) fails, after the workflow has waited the request out `rounds` times.
+
+        >>> fault = ScriptedFault(error_type="overloaded", times=2)
+        >>> [fault.strikes(attempt=attempt, rounds=rounds) for attempt, rounds in [(2, 0), (3, 0), (1, 1), (1, 2)]]
+        [True, False, True, False]
+        """
+        return attempt + rounds <= self.times
 
 
 class ScriptedResponse(Strict):
@@ -83,20 +100,25 @@ class ScriptedModel:
     def __init__(self, folder: Path) -> None:
         """Play `folder`/NAME.json for the model `script/NAME`, and `folder`/default.json for `script`."""
         self._folder = folder
-        self._read: dict[Path, tuple[tuple[int, int], Script]] = {}
+        self._known: dict[Path, tuple[Stamp, Script]] = {}
 
     async def stream(
         self, name: str, request: ModelRequest, context: CallContext
     ) -> AsyncIterator[Delta | ModelResponse]:
         """Play the response whose turn it is. Raises `ModelError` where the script says so, or where there is none."""
         path = self._path_of(name)
-        script = await asyncio.to_thread(self._load, path)
+        # A thread only for reading: the hop costs more than a whole answer, the look at the file next to nothing.
+        script = self._unchanged(path)
+        if script is None:
+            script = await asyncio.to_thread(self._load, path)
         played = script.response_to(context.request)
         if played is None:
             raise ModelError("bad_request", f"the script {path.name!r} is at its end after {len(script.responses)}")
         await asyncio.sleep(played.delay)
         parts = _parts_of(played, request, context)
-        fault = played.fault if played.fault and context.attempt <= played.fault.times else None
+        fault = played.fault
+        if fault and not fault.strikes(attempt=context.attempt, rounds=context.round):
+            fault = None
         chunks = 0
         async for delta in deltas_of(parts, pause=played.chunk_delay):
             if fault and chunks >= fault.after_chunks:
@@ -117,21 +139,32 @@ class ScriptedModel:
             raise ModelError("bad_request", f"{name!r} is not script/NAME, the NAME 1 to 64 letters, digits, _ or -")
         return self._folder / f"{matched[1] or 'default'}.json"
 
-    def _load(self, path: Path) -> Script:
-        """Read the script, unless the file is unchanged since it was last read. Raises `ModelError`."""
+    def _unchanged(self, path: Path) -> Script | None:
+        """Return the script as it was last read; None where its file changed since, or cannot be looked at."""
+        stamp, script = self._known.get(path, (None, None))
         try:
-            stat = path.stat()
-            stamp = (stat.st_mtime_ns, stat.st_size)
-            known = self._read.get(path)
-            if known is None or known[0] != stamp:
-                known = self._read[path] = (stamp, Script.model_validate_json(path.read_bytes()))
+            return script if script and _stamp_of(path) == stamp else None
+        except OSError:
+            return None  # reading it will say what is wrong
+
+    def _load(self, path: Path) -> Script:
+        """Read the script. Raises `ModelError`."""
+        try:
+            stamp = _stamp_of(path)  # before the file is read: what is written meanwhile is seen the next time
+            script = Script.model_validate_json(path.read_bytes())
         except FileNotFoundError as error:
             raise ModelError("not_found", f"there is no script {path.name!r} in the script folder") from error
         except OSError as error:
             raise ModelError("bad_request", f"the script {path.name!r} cannot be read: {error.strerror}") from error
         except ValidationError as error:
             raise ModelError("bad_request", f"the script {path.name!r} is malformed: {sentence_of(error)}") from error
-        return known[1]
+        self._known[path] = (stamp, script)
+        return script
+
+
+def _stamp_of(path: Path) -> Stamp:
+    stat = path.stat()
+    return stat.st_mtime_ns, stat.st_size
 
 
 def _parts_of(played: ScriptedResponse, request: ModelRequest, context: CallContext) -> list[Part]:

@@ -23,11 +23,16 @@ class Delta:
 
 @dataclass(frozen=True)
 class CallContext:
-    """Where a request stands. `request` counts the session's model requests from 1, `attempt` its tries from 1."""
+    """Where a request stands. `request` counts the session's model requests from 1.
+
+    `attempt` counts the tries of this activity from 1, `round` how often the workflow has waited this request out; a
+    long wait ends the activity, and after it a new one begins at attempt 1 (AGT-9).
+    """
 
     session_id: str
     request: int
     attempt: int
+    round: int = 0
 
 
 class ModelError(Exception):
@@ -41,7 +46,7 @@ class ModelError(Exception):
         retry_after: float | None = None,
         should_retry: bool | None = None,
     ) -> None:
-        """Keep the judgement; `retry_after` is in seconds, `should_retry` is the vendor's own word where it gave one."""
+        """Keep the judgement; `retry_after` is in seconds, `should_retry` the vendor's own word where it gave one."""
         super().__init__(message)
         self.error_type = error_type
         self.message = message
@@ -52,8 +57,6 @@ class ModelError(Exception):
 class Provider(Protocol):
     """A source of models."""
 
-    def stream(
-        self, name: str, request: ModelRequest, context: CallContext
-    ) -> AsyncIterator[Delta | ModelResponse]:
+    def stream(self, name: str, request: ModelRequest, context: CallContext) -> AsyncIterator[Delta | ModelResponse]:
         """Ask the model `name`; yield deltas, then the whole response. Raises `ModelError`."""
         ...

@@ -9,7 +9,9 @@ The SDK runs tools that are no coroutines in a worker thread, so files never blo
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from fnmatch import fnmatchcase
@@ -63,7 +65,24 @@ def built_in_server(root: Path, *, now: Callable[[], datetime], cut_at: CutAt | 
         _tool(files.file_write, replaces),
         _tool(_Clock(now).now, reads),
     ]
-    return MCPServer("turnkeeper", tools=tools, log_level="WARNING")
+    with _root_logger_left_alone():
+        return MCPServer("turnkeeper", tools=tools)
+
+
+@contextmanager
+def _root_logger_left_alone() -> Iterator[None]:
+    """Keep `logging.basicConfig` from changing anything: it does nothing where the root logger has a handler.
+
+    `MCPServer` calls it when it is constructed, and would put a Rich handler and a level of its own on the root logger.
+    How a process logs is for its main program to say; and Rich, which imports parts of itself when it first formats a
+    record, fails the workflow task when that record was logged inside Temporal's sandbox.
+    """
+    root, placeholder = logging.getLogger(), logging.NullHandler()
+    root.addHandler(placeholder)
+    try:
+        yield
+    finally:
+        root.removeHandler(placeholder)
 
 
 PathArgument = Annotated[str, Field(description="Relative to the workspace, such as src/main.py")]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import re
 import threading
@@ -76,6 +77,17 @@ def numbered(first: int, last: int) -> str:
 
 
 # What they are
+
+
+@pytest.mark.parametrize("handlers", [[], [logging.StreamHandler()]], ids=["no handler", "a handler"])
+def test_agt_6_making_the_server_leaves_the_logging_of_the_process_as_it_was(
+    tmp_path: Path, handlers: list[logging.Handler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", handlers.copy())
+    monkeypatch.setattr(root, "level", logging.CRITICAL)
+    built_in_server(tmp_path, now=lambda: NOW)
+    assert (root.handlers, root.level) == (handlers, logging.CRITICAL)
 
 
 async def test_agt_6_the_tools_say_what_they_do_and_what_a_repetition_may_do(toolbox):

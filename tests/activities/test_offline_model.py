@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activities.providers.offline import MOST_CHARS, OfflineModel, answer
+from activities.providers.offline import OfflineModel, answer
+from activities.providers.offline_phrases import MOST_CHARS
 from activities.providers.protocol import CallContext, Delta
 from models.context.tokens import estimate_tokens
 from models.model_call import CallPart, ModelMessage, ModelRequest, ModelResponse, RequestHead, ToolSpec
@@ -369,12 +370,13 @@ def test_agt_4_every_step_thinks_first_and_names_its_calls_by_the_request() -> N
     assert (telling.stop, telling.request_id) == ("end_turn", "offline_2")
 
 
-def test_agt_10_usage_is_estimated_from_everything_that_was_sent_and_written() -> None:
-    desk = Desk()
-    desk.messages.append(ModelMessage(role="user", content="hello " * 100))
-    response = desk.step()
+def test_agt_10_usage_is_estimated_from_the_text_that_was_sent_and_all_that_was_written() -> None:
+    desk = Desk({"a.txt": "alpha"})
+    desk.ask("read a.txt")
+    response = desk.steps[-1]
+    sent = ["Be brief.", "read a.txt", "", "Read a.txt\n\nalpha"]  # neither the tools nor the call to one
     assert response.usage is not None
-    assert response.usage.input_tokens > estimate_tokens(desk.messages[:1])
+    assert response.usage.input_tokens == estimate_tokens([{"content": "".join(sent)}])
     assert response.usage.reasoning_tokens == estimate_tokens([{"content": response.thinking}])
     assert response.usage.output_tokens > response.usage.reasoning_tokens
 

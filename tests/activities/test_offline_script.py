@@ -6,14 +6,20 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from temporalio.client import Client
+from temporalio.testing import ActivityEnvironment
 
+from activities.hand_over import HAND_OVER, RequestKey
+from activities.llm import ModelActivities
 from activities.providers.offline import OfflineModel
 from activities.providers.offline_script import ScriptedModel
 from activities.providers.protocol import CallContext, Delta, ModelError, Provider
 from activities.providers.registry import OfflineProvider, Providers
-from models.model_call import CallPart, ModelMessage, ModelRequest, ModelResponse, ProviderState, RequestHead
+from models.context.model_view import digest_of
+from models.model_call import CallPart, ModelCall, ModelMessage, ModelRequest, ModelResponse, ProviderState, RequestHead
 from models.model_name import KNOWN_PROVIDERS
 
 
@@ -35,6 +41,7 @@ class Player:
         request: int = 1,
         *,
         attempt: int = 1,
+        rounds: int = 0,
         name: str = "script",
         asked: str = "hi",
         shown: list[Delta | ModelResponse] | None = None,
@@ -42,7 +49,7 @@ class Player:
         """Return everything that is streamed; `shown` also has what came before an error."""
         events = [] if shown is None else shown
         messages = [ModelMessage(role="user", content=asked)]
-        context = CallContext(session_id="s", request=request, attempt=attempt)
+        context = CallContext(session_id="s", request=request, attempt=attempt, round=rounds)
         async for event in self.model.stream(name, ModelRequest(head=RequestHead(), messages=messages), context):
             events.append(event)  # one by one: an error must not take what came before it
         return events
@@ -145,6 +152,27 @@ async def test_agt_9_a_fault_fails_the_first_attempts_and_then_the_answer_comes(
     assert (await player.response(attempt=3)).text == "a"
 
 
+async def test_agt_9_a_wait_of_the_workflow_counts_though_its_next_activity_begins_at_attempt_1(player: Player) -> None:
+    player.write({"text": "a", "fault": {"error_type": "rate_limited", "times": 2, "retry_after": 60}})
+    for rounds in (0, 1):
+        assert (await player.error(attempt=1, rounds=rounds)).error_type == "rate_limited"
+    assert (await player.response(attempt=1, rounds=2)).text == "a"
+
+
+async def test_agt_9_the_activity_tells_the_script_how_often_the_workflow_waited(player: Player) -> None:
+    player.write({"text": "a", "fault": {"error_type": "rate_limited", "retry_after": 60}})
+    request = ModelRequest(head=RequestHead(), messages=[])
+    call = ModelCall(turn=1, step=1, request=1, model="offline:script", digest=digest_of(request))
+    activity = ActivityEnvironment()
+    key = RequestKey(activity.info.workflow_run_id or "", call.request, call.digest)
+    HAND_OVER.put(key, request, size=1)
+    call_model = ModelActivities(Providers({"offline": lambda: player.model}), Mock(spec=Client)).call_model
+    assert (await activity.run(call_model, call)).wait_seconds == 60
+    outcome = await activity.run(call_model, call.model_copy(update={"round": 1}))
+    assert outcome.response.text == "a"
+    HAND_OVER.discard(key)
+
+
 @pytest.mark.parametrize(("after_chunks", "written"), [(0, ""), (2, "a b "), (9, "a b c")])
 async def test_agt_9_a_fault_can_come_in_the_middle_of_the_answer(
     player: Player, after_chunks: int, written: str
@@ -220,6 +248,27 @@ async def test_agt_4_a_script_is_read_again_only_when_its_file_changed(player: P
     assert (await player.response()).text == "one"
     os.utime(script, ns=(0, 2_000))
     assert (await player.response()).text == "two"
+
+
+async def test_agt_4_an_unchanged_script_is_played_without_a_thread(
+    player: Player, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[Any] = []
+    to_thread = asyncio.to_thread
+
+    async def counted(read: Any, *given: Any) -> Any:
+        reads.append(given)
+        return await to_thread(read, *given)
+
+    monkeypatch.setattr(asyncio, "to_thread", counted)
+    script = player.folder / "default.json"
+    player.write({"text": "a"}, repeat=True)
+    os.utime(script, ns=(0, 1_000))
+    for request in (1, 2, 3):
+        await player.response(request)
+    assert reads == [(script,)]
+    script.unlink()
+    assert (await player.error()).error_type == "not_found"
 
 
 # ---- the registry

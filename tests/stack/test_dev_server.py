@@ -109,6 +109,16 @@ async def test_ops_1_a_busy_port_is_replaced_by_a_free_one_and_said(folder):
             assert not server.address.endswith(f":{busy}")
 
 
+async def test_ops_2_a_server_never_comes_back_at_another_address(folder):
+    async with DevServer(folder, in_memory=True, ui_port=None) as server:
+        await server.stop()
+        with (
+            socket.create_server(("127.0.0.1", int(server.address.partition(":")[2]))),
+            pytest.raises(DevServerError, match=r"^Port \d+, where the server was, is taken"),
+        ):
+            await server.start()
+
+
 async def test_ops_2_the_web_ui_is_served_where_it_says(folder):
     async with DevServer(folder, in_memory=True) as server:
         host, _, port = server.ui_url.removeprefix("http://").partition(":")

@@ -1,0 +1,59 @@
+"""The container files say what the code says (OPS-5)."""
+
+import asyncio
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from temporalio.api.enums.v1 import IndexedValueType
+
+from models.settings import ENV_PREFIX, setting_names
+from stack.temporal_binary import find_binary, server_version
+from workflows import search_attributes
+from workflows.connection import RETENTION_DAYS
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = (ROOT / "docker-compose.yml").read_text()
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+
+
+def test_ops_5_the_namespace_job_makes_the_search_attributes_and_the_retention_of_the_code():
+    made = dict(re.findall(r"--name (\w+) --type (\w+)", COMPOSE))
+    expected = {
+        key.name: IndexedValueType.Name(key.indexed_value_type).removeprefix("INDEXED_VALUE_TYPE_").capitalize()
+        for key in search_attributes.ALL
+    }
+    assert made == expected
+    assert f"--retention {RETENTION_DAYS}d" in COMPOSE
+
+
+def test_ops_5_everything_the_containers_set_is_a_setting():
+    known = {ENV_PREFIX + name.replace(".", "__").upper() for name in setting_names()}
+    used = set(re.findall(rf"{ENV_PREFIX}\w+", COMPOSE + DOCKERFILE))
+    assert used
+    assert used <= known
+
+
+async def test_ops_5_the_server_of_the_containers_is_the_embedded_one_s_version(folder):
+    version = await server_version(find_binary(folder))
+    assert set(re.findall(r"temporalio/(?:server|admin-tools):(\S+)", COMPOSE)) == {version}
+
+
+def test_ops_5_every_port_is_published_on_loopback_only_as_long_as_there_are_no_keys():
+    published = re.findall(r'ports: \["(.*?)"\]', COMPOSE)
+    assert len(published) == 3
+    assert all(port.startswith("127.0.0.1:") for port in published)
+
+
+def test_ops_5_the_image_has_every_package_of_ours():
+    copied = set(re.findall(r"^COPY (\w+) \1$", DOCKERFILE, re.MULTILINE))
+    assert copied == {"activities", "api", "models", "stack", "workflows"}
+
+
+async def test_ops_5_compose_takes_the_file():
+    program = shutil.which("docker-compose")
+    if program is None:
+        pytest.skip("docker-compose is not installed")
+    checking = await asyncio.create_subprocess_exec(program, "--file", ROOT / "docker-compose.yml", "config", "--quiet")
+    assert await asyncio.wait_for(checking.wait(), 30) == 0

@@ -1,0 +1,124 @@
+"""What a session shows of itself, in queries and in the Temporal Web UI: SES-3, SES-13, SES-17."""
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.sdk.v1 import WorkflowMetadata
+from temporalio.client import WorkflowQueryFailedError
+
+from models.session import SessionInput
+from tests.harness import DrivenSession, Stage, asks, says
+from workflows import search_attributes
+
+
+async def details(session: DrivenSession) -> str:
+    metadata = await session.handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+    return metadata.current_details
+
+
+async def summaries(session: DrivenSession) -> AsyncIterator[str]:
+    async for event in session.handle.fetch_history_events():
+        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+            yield json.loads(event.user_metadata.summary.data)
+
+
+async def test_ses_17_current_details_say_who_what_how_far_and_what_waits(on: Stage) -> None:
+    on.vendor.script = [asks(("look", {}))]
+    on.tools.gate.close()
+    session = await on.start(
+        SessionInput(title="Deploy *now*", user="alice", chat_url="http://127.0.0.1:8080/workflow/x/conversation/full")
+    )
+    await session.prompt("look at <b>this</b>")
+    await on.tools.gate.until_arrived(1)
+    await session.prompt("and then that")
+    await session.until(lambda s: s.queue_length == 1)
+    shown = await details(session)
+    assert r"### Deploy \*now\*" in shown
+    for fact in (
+        "**Status:** processing", "**User:** alice", "**Model:** `offline:`", "**Tools:** look, pay",
+        "[Open the chat](http://127.0.0.1:8080/", "**Turn 1** · step 2", "- `look`: running", "**Queue** (1)",
+        "1. and then that",
+    ):
+        assert fact in shown
+    assert "<b>" not in shown
+
+
+async def test_ses_17_every_activity_has_a_summary(on: Stage) -> None:
+    on.vendor.script = [asks(("look", {})), says("done")]
+    session = await on.start(SessionInput(model="offline:m"))
+    await session.prompt("look")
+    await session.idle(turns=1)
+    assert [summary async for summary in summaries(session)] == [
+        "tools of this session",
+        "m · turn 1 · step 1 · 1 messages, ~1 tokens",
+        "look · turn 1 · step 1",
+        "m · turn 1 · step 2 · 3 messages, ~15 tokens",
+    ]
+
+
+async def test_ses_17_search_attributes_and_memo_follow_the_session_at_most_once_a_turn(on: Stage) -> None:
+    session = await on.start(SessionInput(user="alice"))
+    for number in range(3):
+        await session.prompt(f"prompt {number}")
+        await session.idle(turns=number + 1)
+    described = await session.handle.describe()
+    attributes = described.typed_search_attributes
+    assert attributes.get(search_attributes.SESSION_STATUS) == "open"
+    assert attributes.get(search_attributes.USER) == "alice"
+    assert attributes.get(search_attributes.MODEL) == "offline:"
+    assert attributes.get(search_attributes.TURNS) == 3
+    assert await described.memo_value("title") == "prompt 0"
+    history = await session.handle.fetch_history()
+    upserts = [
+        event for event in history.events
+        if event.event_type == EventType.EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES
+    ]
+    assert len(upserts) == 3
+    await session.handle.signal("end_chat")
+    await session.handle.result()
+    ended = (await session.handle.describe()).typed_search_attributes
+    assert ended.get(search_attributes.SESSION_STATUS) == "ended"
+
+
+async def test_ses_17_a_bare_json_string_as_the_web_ui_sends_it_is_answered(on: Stage) -> None:
+    session = await on.start()
+    await session.handle.signal("prompt", "read it to me")
+    assert [turn.agent_message for turn in await session.idle(turns=1)] == ["echo: read it to me"]
+
+
+async def test_ses_3_the_pictures_of_a_conversation_have_their_fields(on: Stage) -> None:
+    session = await on.start(SessionInput(title="T", user="alice"))
+    await session.prompt("hello")
+    await session.idle(turns=1)
+    state = await session.handle.query("get_conversation_state")
+    assert set(state) >= {
+        "messages", "is_processing", "current_message_id", "revision", "status", "queue_length", "archived_count",
+        "has_more", "session",
+    }
+    assert set(state["session"]) >= {"id", "title", "user", "model", "created_at", "turn_count", "usage"}
+    assert set(state["messages"][0]) >= {"is_complete", "is_error", "status", "revision", "reasoning_trajectory"}
+    update = await session.handle.query("get_conversation_updates")
+    assert set(update) >= {
+        "new_messages", "updated_messages", "is_processing", "current_message_id", "last_seen_message_id", "revision",
+        "reset", "has_more", "status", "queue_length",
+    }
+
+
+async def test_ses_13_get_queue_and_get_model_request_answer_and_refuse_clearly(on: Stage) -> None:
+    on.vendor.gate.close()
+    session = await on.start(SessionInput(system_prompt="be brief"))
+    await session.prompt(id="p1", text="one")
+    await on.vendor.gate.until_arrived(1)
+    await session.prompt(id="p2", text="two")
+    queue = await session.queue()
+    assert [(prompt.id, prompt.position) for prompt in queue.waiting] == [("p2", 1)]
+    assert [(fate.id, fate.fate) for fate in queue.fates] == [("p1", "started")]
+    page = await session.handle.query("get_model_request", {"request": 1})
+    assert page["head"]["system"] == "be brief"
+    assert [message["content"] for message in page["messages"]] == ["one"]
+    with pytest.raises(WorkflowQueryFailedError, match="Model request 7 is not open"):
+        await session.handle.query("get_model_request", {"request": 7})
+    on.vendor.gate.open()
+    await session.idle(turns=2)
