@@ -63,9 +63,9 @@ async def run_worker(settings: Settings, client: Client) -> None:
     asked_to_stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, asked_to_stop.set)
-    async with build_toolbox(settings) as tools:
-        async with build_worker(client, settings, providers=build_providers(settings), tools=tools):
-            await asked_to_stop.wait()
+    providers = build_providers(settings)
+    async with build_toolbox(settings) as tools, build_worker(client, settings, providers=providers, tools=tools):
+        await asked_to_stop.wait()
 
 
 async def main() -> None:

@@ -9,7 +9,8 @@ never                  a non-retryable `ApplicationError`; the turn ends with it
 from datetime import timedelta
 from typing import get_args
 
-from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, TimeoutType
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
+from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 from activities.providers.protocol import ModelError
 from models.errors import RETRYABLE, ErrorType
@@ -70,7 +71,7 @@ _SENTENCES: dict[ErrorType, str] = {
 def describe_failure(error: ActivityError) -> tuple[ErrorType, str]:
     """Say how a failed model call ends the turn: its `error_type` and a sentence that is safe to show."""
     cause = error.cause
-    if isinstance(cause, TimeoutError):
+    if isinstance(cause, ActivityTimeout):
         return "timeout", _timeout_sentence(cause)
     if isinstance(cause, ApplicationError) and cause.type in get_args(ErrorType):
         error_type: ErrorType = cause.type  # type: ignore[assignment]  # just checked against the closed set
@@ -80,7 +81,7 @@ def describe_failure(error: ActivityError) -> tuple[ErrorType, str]:
     return "internal", f"An internal error ended the turn ({kind}). It is in the worker's log and in Temporal."
 
 
-def _timeout_sentence(cause: TimeoutError) -> str:
+def _timeout_sentence(cause: ActivityTimeout) -> str:
     if cause.type == TimeoutType.HEARTBEAT:
         return "The worker stopped while the model was answering, more often than it is tried again."
     return f"{_SENTENCES['timeout']}."

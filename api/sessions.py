@@ -131,7 +131,7 @@ class Sessions:
             raise problems.session_ended(session_id) from error
 
     def _start_options(self, session_id: str, start: SessionInput) -> dict[str, Any]:
-        attributes = [
+        attributes: list[SearchAttributePair[Any]] = [
             SearchAttributePair(search_attributes.SESSION_STATUS, "open"),
             SearchAttributePair(search_attributes.MODEL, start.model),
             SearchAttributePair(search_attributes.TURNS, 0),
@@ -245,7 +245,8 @@ class Sessions:
 
     async def cancel_turn(self, session_id: str, request: CancelTurn) -> CancelReceipt:
         """Stop a running turn; no effect once it has ended."""
-        return await self._update(session_id, "cancel_turn", request, result_type=CancelReceipt)
+        receipt: CancelReceipt = await self._update(session_id, "cancel_turn", request, result_type=CancelReceipt)
+        return receipt
 
     async def configure(self, session_id: str, change: Configure) -> None:
         """Change the session from its next turn on."""

@@ -85,5 +85,5 @@ def _refusal_of(error: WorkflowUpdateFailedError) -> problems.ProblemError:
     cause = error.cause
     if isinstance(cause, ApplicationError) and cause.type in problems.REFUSALS:
         field = cause.details[0] if cause.details else None
-        return problems.refused(cause.type, cause.message, field=field)  # type: ignore[arg-type]  # just checked
+        return problems.refused(cause.type, cause.message, field=field)
     return problems.invalid("request", "was refused by the session")

@@ -41,8 +41,8 @@ def row(
 ) -> Row:
     """Make a line of a ratio and its bound."""
     if at_most is not None:
-        return Row(what, measured, floor, f"{ratio:.2f}", f"≤ {at_most:g} ×", ratio <= at_most)
-    return Row(what, measured, floor, f"{ratio:.2f}", f"≥ {at_least:g} ×", ratio >= at_least)
+        return Row(what, measured, floor, f"{ratio:.2f}", f"≤ {at_most:g} times", ratio <= at_most)
+    return Row(what, measured, floor, f"{ratio:.2f}", f"≥ {at_least:g} times", ratio >= at_least)
 
 
 async def turns(stage: BenchStage) -> list[Row]:
@@ -232,7 +232,7 @@ async def _gateway(stage: BenchStage) -> AsyncIterator[httpx.AsyncClient]:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         async with httpx.AsyncClient(base_url=url, timeout=30) as http:
             async with asyncio.timeout(10):
-                while not server.started:
+                while not server.started:  # noqa: ASYNC110  # uvicorn has no event for it
                     await asyncio.sleep(0.01)
             yield http
             server.should_exit = True
@@ -240,7 +240,7 @@ async def _gateway(stage: BenchStage) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def throughput(stage: BenchStage) -> list[Row]:
-    """Turns a second over 32 sessions at once, beside as many floor workflows."""
+    """Count turns a second over 32 sessions at once, beside as many floor workflows."""
     ours = [await stage.session("four") for _ in range(SESSIONS)]
     floor = [await stage.floor() for _ in range(SESSIONS)]
 

@@ -9,9 +9,9 @@ ID_RULE = "1 to 128 letters, digits or . _ ~ -"
 
 
 def is_id(value: object) -> bool:
-    """Tell whether `value` may name a session or a prompt.
+    r"""Tell whether `value` may name a session or a prompt.
 
-    >>> is_id("a-1"), is_id(""), is_id("a/b"), is_id("a\\n"), is_id(7)
+    >>> is_id("a-1"), is_id(""), is_id("a/b"), is_id("a\n"), is_id(7)
     (True, False, False, False, False)
     """
     return isinstance(value, str) and _ID.fullmatch(value) is not None

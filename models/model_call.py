@@ -12,7 +12,7 @@ ToolEffect = Literal["read", "idempotent", "at_most_once"]
 
 
 class ToolSpec(Compact):
-    """A tool as the model sees it (`name`, `description`, `input_schema`), where it lives and how it may be repeated."""
+    """A tool as the model sees it (name, description, schema of its input), and how a call of it may be repeated."""
 
     name: str
     description: str = ""
@@ -67,7 +67,7 @@ class ModelResponse(Compact):
 
     @field_serializer("usage")
     def _only_what_was_used(self, usage: Usage | None) -> dict[str, int] | None:
-        return usage and usage.model_dump(exclude_defaults=True)
+        return usage.model_dump(exclude_defaults=True) if usage else None
 
     @property
     def text(self) -> str:
@@ -147,7 +147,7 @@ class ToolList(Compact):
 
 
 class ToolInvocation(Compact):
-    """Input of `call_tool`. `call_id` is our own `turn.step.index`; within its session it is the idempotency key (AGT-7).
+    """Input of `call_tool`. `call_id` is our own `turn.step.index`, the idempotency key within its session (AGT-7).
 
     `session_id` does not travel: the activity fills in its own workflow id. `max_chars` and `max_bytes` (UTF-8) bound
     the result's content (CTX-14, SES-16).
@@ -170,7 +170,7 @@ class ModelRequestQuery(Frozen):
 
 
 class ModelRequestPage(Compact):
-    """A part of an open request, at most about 1 MB. `head` comes with the first page; `next_offset` is null at the end."""
+    """A part of an open request, about 1 MB. `head` comes with the first page; `next_offset` is null at the end."""
 
     head: RequestHead | None = None
     messages: list[ModelMessage] = []

@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError
 from pydantic_core import to_json
 
 from models.errors import RefusalReason, Refused
-from models.ids import ID_PATTERN, ID_RULE
+from models.ids import ID_PATTERN
 from models.limits import PROMPT_BYTES, Limits
 from models.wire import Compact, Frozen, Strict, UtcDatetime
 
@@ -185,7 +185,8 @@ class PromptQueue:
         if len(self) >= limits.max_queued_prompts:
             raise Refused(
                 "queue_full",
-                f"{len(self)} prompts are waiting already; limits.max_queued_prompts allows {limits.max_queued_prompts}.",
+                f"{len(self)} prompts are waiting already; "
+                f"limits.max_queued_prompts allows {limits.max_queued_prompts}.",
             )
         # As JSON, since that is how they are carried: a control character takes six bytes there.
         size = sum(len(to_json(queued.text)) for queued in [*self.waiting, *self.steering, prompt])

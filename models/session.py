@@ -184,7 +184,14 @@ def configured(current: SessionInput, change: Configure) -> SessionInput:
         update["limits"] = _merged("limits", current.limits, change.limits)
     if change.history is not None:
         update["history"] = _merged("history", current.history, change.history)
+        check_history(update["history"])
     return current.model_copy(update=update)
+
+
+def check_history(history: ConversationHistoryConfig) -> None:
+    """Pass a window that this version can keep. Raises `Refused`: summaries (CTX-5) are not made yet."""
+    if history.summarize_on_trim:
+        raise Refused("invalid", "Summaries are not made by this version.", field="history.summarize_on_trim")
 
 
 def _merged(field: str, current: Model, change: dict[str, Any]) -> Model:

@@ -361,9 +361,9 @@ class Session:
 
 
 def title_of(text: str) -> str:
-    """Make a title of a prompt's first words, at most 60 characters.
+    r"""Make a title of a prompt's first words, at most 60 characters.
 
-    >>> title_of("  read README.md\\nand tell me its first heading ")
+    >>> title_of("  read README.md\nand tell me its first heading ")
     'read README.md and tell me its first heading'
     """
     words = " ".join("".join(char if char.isprintable() else " " for char in text).split())

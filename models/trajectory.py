@@ -7,7 +7,7 @@ from pydantic import Field, JsonValue
 from models.wire import Frozen, UtcDatetime
 
 ToolStatus = Literal["ok", "error", "denied", "cancelled", "outcome_unknown"]
-"""How a tool call ended. `outcome_unknown`: it was started, may have had its effect, and must not be repeated (AGT-7)."""
+"""How a tool call ended. `outcome_unknown`: it was started, may have had its effect, and is not repeated (AGT-7)."""
 
 StopReason = Literal["end_turn", "tool_calls", "max_tokens"]
 """Why the model stopped. `max_tokens`: its text was cut by the vendor's limit, its calls were not taken up."""
@@ -37,7 +37,7 @@ class ToolCall(Frozen):
 
 
 class Usage(Frozen):
-    """Tokens as the vendor reported them. `input_tokens` includes `cached_tokens`; `output_tokens` includes reasoning."""
+    """Tokens as the vendor reported them. `input_tokens` include the cached ones, `output_tokens` the reasoning."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -45,7 +45,7 @@ class Usage(Frozen):
     reasoning_tokens: int = 0
 
     def __add__(self, other: "Usage") -> "Usage":
-        """The sum, field by field.
+        """Add field by field.
 
         >>> (Usage(input_tokens=1) + Usage(input_tokens=2, output_tokens=3)).input_tokens
         3

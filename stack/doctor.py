@@ -4,14 +4,10 @@ import http
 import os
 import platform
 import sys
-import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Literal
 
-from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
@@ -21,7 +17,6 @@ from stack.gateway import Gateway
 from stack.ports import is_free
 from stack.temporal_binary import NoBinaryError, find_binary, server_version
 from workflows.connection import (
-    CALL_TIMEOUT,
     RETENTION_DAYS,
     EmbeddedServer,
     Endpoint,
@@ -29,13 +24,11 @@ from workflows.connection import (
     connect,
     find_endpoint,
     missing_search_attributes,
+    polling_workers,
     retention,
 )
 
 OLDEST_PYTHON = (3, 11)
-
-POLL_SECONDS = 70.0
-"""A worker asks for work at least once a minute; Temporal lists one for 5 minutes after its last question."""
 
 START = "start it with `turnkeeper up`"
 
@@ -156,23 +149,12 @@ async def _retention(client: Client, endpoint: Endpoint) -> Finding:
 
 async def _worker(client: Client, task_queue: str) -> Finding:
     try:
-        workers = await _polling_workers(client, task_queue)
+        workers = await polling_workers(client, task_queue)
     except RPCError as error:
         return Finding("worker", "broken", error.message, f"check the namespace {client.namespace!r}")
     if not workers:
         return Finding("worker", "broken", f"none asks the task queue {task_queue!r} for work", START)
     return _good("worker", f"{len(workers)} on the task queue {task_queue!r}")
-
-
-async def _polling_workers(client: Client, task_queue: str) -> Sequence[str]:
-    request = DescribeTaskQueueRequest(
-        namespace=client.namespace,
-        task_queue=TaskQueue(name=task_queue),
-        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
-    )
-    answer = await client.workflow_service.describe_task_queue(request, timeout=CALL_TIMEOUT)
-    oldest = time.time() - POLL_SECONDS
-    return [poller.identity for poller in answer.pollers if poller.last_access_time.ToSeconds() > oldest]
 
 
 async def _gateway(settings: Settings) -> Finding:

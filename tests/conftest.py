@@ -1,4 +1,4 @@
-"""What all tests share. Fast tests need nothing of it; the real Temporal server is started once, when first asked for."""
+"""What all tests share; the real Temporal server is started once, when a test first asks for it."""
 
 import shutil
 import sys

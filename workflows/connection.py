@@ -7,6 +7,7 @@ looked for at `temporal_port`.
 
 import asyncio
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,10 +16,15 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 from pydantic import ValidationError
-from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.enums.v1 import IndexedValueType, TaskQueueType
 from temporalio.api.namespace.v1 import NamespaceConfig
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
-from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, UpdateNamespaceRequest
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import (
+    DescribeNamespaceRequest,
+    DescribeTaskQueueRequest,
+    UpdateNamespaceRequest,
+)
 from temporalio.client import Client
 from temporalio.common import SearchAttributeKey
 from temporalio.contrib.pydantic import pydantic_data_converter
@@ -34,6 +40,9 @@ RETENTION_DAYS = 30
 
 CONNECT_SECONDS = 5.0
 """Bound of one attempt: the SDK itself waits for ever for an address that swallows packets."""
+
+POLL_SECONDS = 70.0
+"""A worker asks for work at least once a minute; Temporal lists one for 5 minutes after its last question."""
 
 RETRY_SECONDS = 0.2
 CALL_TIMEOUT = timedelta(seconds=10)
@@ -176,6 +185,18 @@ async def retention(client: Client) -> timedelta:
     request = DescribeNamespaceRequest(namespace=client.namespace)
     answer = await client.workflow_service.describe_namespace(request, timeout=CALL_TIMEOUT)
     return answer.config.workflow_execution_retention_ttl.ToTimedelta()
+
+
+async def polling_workers(client: Client, task_queue: str) -> Sequence[str]:
+    """List the workers that have asked `task_queue` for work lately, by their identities. Raises `RPCError`."""
+    request = DescribeTaskQueueRequest(
+        namespace=client.namespace,
+        task_queue=TaskQueue(name=task_queue),
+        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+    )
+    answer = await client.workflow_service.describe_task_queue(request, timeout=CALL_TIMEOUT)
+    oldest = time.time() - POLL_SECONDS
+    return [poller.identity for poller in answer.pollers if poller.last_access_time.ToSeconds() > oldest]
 
 
 async def _connect_once(endpoint: Endpoint, settings: Settings, *, lazy: bool) -> Client:

@@ -1,4 +1,4 @@
-"""What a session says of itself in the Temporal Web UI (SES-17): Markdown, made anew with every change, never stored."""
+"""What a session says of itself in the Temporal Web UI (SES-17): Markdown, made with every change, never stored."""
 
 from models.session_state import Session
 

@@ -13,7 +13,8 @@ from math import ceil
 
 from pydantic_core import to_json
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, TimeoutError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, is_cancelled_exception
+from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from activities.failures import describe_failure
@@ -421,7 +422,7 @@ class Turn:
         """Say how a failed activity ends the turn."""
         if is_cancelled_exception(error):
             return asyncio.CancelledError()
-        if isinstance(error.cause, TimeoutError) and workflow.now() >= self._deadline:
+        if isinstance(error.cause, ActivityTimeout) and workflow.now() >= self._deadline:
             return self._out_of_time()
         return TurnFailed(*describe_failure(error))
 
@@ -447,7 +448,7 @@ class Turn:
 
 
 def _result_of_failure(name: str, error: ActivityError, *, repeatable: bool) -> ToolResult:
-    timed_out = isinstance(error.cause, TimeoutError)
+    timed_out = isinstance(error.cause, ActivityTimeout)
     if not repeatable:
         return _outcome_unknown(name, "it did not finish in time" if timed_out else "the worker failed while it ran")
     why = "it did not finish in time" if timed_out else "the worker failed while it ran"

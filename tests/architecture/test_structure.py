@@ -1,4 +1,4 @@
-"""The tree keeps its shape: imports run downhill, handlers tell what they take, activities say what a second run does."""
+"""The tree keeps its shape: imports run downhill, handlers tell what they take."""
 
 import ast
 import subprocess

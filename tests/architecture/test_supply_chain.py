@@ -15,8 +15,13 @@ def test_ops_12_constraints_pin_every_package_and_name_no_address() -> None:
 
 
 @pytest.mark.parametrize(
-    "what", ["signal to visible answer, turn 5", "signal to visible answer, turn 200", "history bytes of a turn",
-             "GET /conversation, nothing new, 500 turns to 10"],
+    "what",
+    [
+        "signal to visible answer, turn 5",
+        "signal to visible answer, turn 200",
+        "history bytes of a turn",
+        "GET /conversation, nothing new, 500 turns to 10",
+    ],
 )
 def test_ops_11_the_written_results_reach_what_was_to_be_reached(what: str) -> None:
     rows = [line for line in (ROOT / "benchmarks" / "RESULTS.md").read_text().splitlines() if line.startswith("|")]

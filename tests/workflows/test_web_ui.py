@@ -37,8 +37,14 @@ async def test_ses_17_current_details_say_who_what_how_far_and_what_waits(on: St
     shown = await details(session)
     assert r"### Deploy \*now\*" in shown
     for fact in (
-        "**Status:** processing", "**User:** alice", "**Model:** `offline:`", "**Tools:** look, pay",
-        "[Open the chat](http://127.0.0.1:8080/", "**Turn 1** · step 2", "- `look`: running", "**Queue** (1)",
+        "**Status:** processing",
+        "**User:** alice",
+        "**Model:** `offline:`",
+        "**Tools:** look, pay",
+        "[Open the chat](http://127.0.0.1:8080/",
+        "**Turn 1** · step 2",
+        "- `look`: running",
+        "**Queue** (1)",
         "1. and then that",
     ):
         assert fact in shown
@@ -72,8 +78,7 @@ async def test_ses_17_search_attributes_and_memo_follow_the_session_at_most_once
     assert await described.memo_value("title") == "prompt 0"
     history = await session.handle.fetch_history()
     upserts = [
-        event for event in history.events
-        if event.event_type == EventType.EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES
+        event for event in history.events if event.event_type == EventType.EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES
     ]
     assert len(upserts) == 3
     await session.handle.signal("end_chat")
@@ -94,15 +99,30 @@ async def test_ses_3_the_pictures_of_a_conversation_have_their_fields(on: Stage)
     await session.idle(turns=1)
     state = await session.handle.query("get_conversation_state")
     assert set(state) >= {
-        "messages", "is_processing", "current_message_id", "revision", "status", "queue_length", "archived_count",
-        "has_more", "session",
+        "messages",
+        "is_processing",
+        "current_message_id",
+        "revision",
+        "status",
+        "queue_length",
+        "archived_count",
+        "has_more",
+        "session",
     }
     assert set(state["session"]) >= {"id", "title", "user", "model", "created_at", "turn_count", "usage"}
     assert set(state["messages"][0]) >= {"is_complete", "is_error", "status", "revision", "reasoning_trajectory"}
     update = await session.handle.query("get_conversation_updates")
     assert set(update) >= {
-        "new_messages", "updated_messages", "is_processing", "current_message_id", "last_seen_message_id", "revision",
-        "reset", "has_more", "status", "queue_length",
+        "new_messages",
+        "updated_messages",
+        "is_processing",
+        "current_message_id",
+        "last_seen_message_id",
+        "revision",
+        "reset",
+        "has_more",
+        "status",
+        "queue_length",
     }
 
 

@@ -1,0 +1,230 @@
+"""Our own worker, and the place where it is to die.
+
+Theory of operation. A turn passes named points, each of them once:
+
+    prompt p2 arrives               in the workflow task that takes a prompt up
+    pay is scheduled                in the workflow task that asks for an activity, before Temporal hears of it
+    pay begins, pay has run         around an activity, its result not yet reported
+    pay is about to act, has acted  inside a tool, around its effect
+    model call 2 has written 3      after three pieces of a streamed answer
+
+An activity is called by what it is about: `list_tools`, `model call 2` (the session's second model request), or the
+name of the tool. At the point `pauses_at` the worker says on stdout where it is, and waits; so a test can do something
+in the middle of the turn. At the point `dies_at` it kills itself, in the very statement. A worker without a course
+passes all points.
+
+Run as a script, with a `Plan` as JSON, it is the worker of `worker.run_worker`: only the model's script, the tools and
+the points are the test's.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from mcp.server.mcpserver import Context, MCPServer
+from mcp_types import ToolAnnotations
+from temporalio import activity, client, workflow
+from temporalio import worker as sdk
+from temporalio.contrib.pydantic import pydantic_data_converter
+
+import worker
+from activities.llm import ProviderRegistry
+from activities.providers.protocol import CallContext, Delta, Provider
+from activities.toolbox.toolbox import IDEMPOTENCY_KEY, Toolbox, ToolServer
+from models.model_call import ModelRequest, ModelResponse
+from models.settings import Settings
+from models.wire import Frozen
+
+
+class Course(Frozen):
+    """What a worker does at which point; without one, nothing."""
+
+    pauses_at: str | None = None
+    pause: Literal["until told", "until stopping", "for ever"] = "until told"
+    """`until told`: by a line on stdin. `until stopping`: until the worker has begun to shut down."""
+    dies_at: str | None = None
+
+    def passes(self, point: str) -> None:
+        """Die, if this is where."""
+        if point == self.dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    async def reaches(self, point: str) -> None:
+        """Pause, if this is where; then as `passes`."""
+        if point == self.pauses_at:
+            print(point, flush=True)  # noqa: T201 - this is how the test learns of it
+            await self._pause()
+        self.passes(point)
+
+    async def _pause(self) -> None:
+        match self.pause:
+            case "until told":
+                await _line_from_stdin()
+            case "until stopping":
+                await activity.wait_for_worker_shutdown()
+            case "for ever":
+                await asyncio.Event().wait()
+
+
+class Plan(Frozen):
+    """A doomed worker's one argument."""
+
+    address: str
+    settings: dict[str, Any]
+    course: Course
+
+
+async def _line_from_stdin() -> None:
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    await reader.readline()
+
+
+def name_of(activity_type: str, argument: Any) -> str:
+    """Say what an activity is about; `argument` is its input, decoded or not."""
+    fields = argument if isinstance(argument, dict) else vars(argument) if argument is not None else {}
+    match activity_type:
+        case "call_model":
+            return f"model call {fields['request']}"
+        case "call_tool":
+            return str(fields["name"])
+    return activity_type
+
+
+# ---- points in the model and in the tools
+
+
+@dataclass(frozen=True)
+class CoursedModels:
+    """Providers whose answers pass points."""
+
+    models: ProviderRegistry
+    course: Course
+
+    def resolve(self, model: str) -> tuple[Provider, str]:
+        provider, name = self.models.resolve(model)
+        return CoursedModel(provider, self.course), name
+
+
+@dataclass(frozen=True)
+class CoursedModel:
+    provider: Provider
+    course: Course
+
+    async def stream(
+        self, name: str, request: ModelRequest, context: CallContext
+    ) -> AsyncIterator[Delta | ModelResponse]:
+        written = 0
+        async for event in self.provider.stream(name, request, context):
+            yield event
+            written += 1
+            await self.course.reaches(f"model call {context.request} has written {written}")
+
+
+@dataclass(frozen=True)
+class Shop:
+    """An MCP server's tools whose effect is a line in a ledger: the tool and the call it was run for."""
+
+    ledger: Path
+    course: Course
+
+    async def put(self, ctx: Context) -> str:
+        """Put the goods into the basket; once more changes nothing."""
+        return await self._act("put", ctx)
+
+    async def pay(self, ctx: Context) -> str:
+        """Pay for the goods; once more would pay twice, and nothing says so."""
+        return await self._act("pay", ctx)
+
+    async def _act(self, tool: str, ctx: Context) -> str:
+        await self.course.reaches(f"{tool} is about to act")
+        self._write(f"{tool} {dict(ctx.request_context.meta or {})[IDEMPOTENCY_KEY]}\n")
+        await self.course.reaches(f"{tool} has acted")
+        return f"{tool}: done"
+
+    def _write(self, line: str) -> None:
+        with self.ledger.open("a") as ledger:
+            ledger.write(line)
+
+    def server(self) -> MCPServer:
+        server = MCPServer("shop", log_level="WARNING")
+        server.add_tool(self.put, annotations=ToolAnnotations(read_only_hint=False, idempotent_hint=True))
+        server.add_tool(self.pay)
+        return server
+
+
+def build_toolbox(settings: Settings, course: Course) -> Toolbox:
+    """Return the built-in tools and the shop's, its ledger in `state_dir`."""
+    built_in = worker.built_in_server(settings.workspace_root, now=lambda: worker.datetime.now(worker.UTC))
+    shop = Shop(settings.state_dir / "ledger", course).server()
+    return Toolbox(
+        [ToolServer("turnkeeper", built_in, trusted=True, built_in=True), ToolServer("shop", shop, trusted=True)]
+    )
+
+
+# ---- points in the worker
+
+
+class Interceptor(client.Interceptor, sdk.Interceptor):
+    """Lets every worker of a client pass points around activities and in workflow tasks."""
+
+    def __init__(self, course: Course) -> None:
+        self._course = course
+
+    def intercept_activity(self, next: sdk.ActivityInboundInterceptor) -> sdk.ActivityInboundInterceptor:
+        return _Activities(next, self._course)
+
+    def workflow_interceptor_class(
+        self, _input: sdk.WorkflowInterceptorClassInput
+    ) -> type[sdk.WorkflowInboundInterceptor]:
+        course = self._course
+
+        class Requests(sdk.WorkflowOutboundInterceptor):
+            def start_activity(self, input: sdk.StartActivityInput) -> workflow.ActivityHandle[Any]:
+                if not workflow.unsafe.is_replaying():
+                    course.passes(f"{name_of(input.activity, next(iter(input.args), None))} is scheduled")
+                return super().start_activity(input)
+
+        class Arrivals(sdk.WorkflowInboundInterceptor):
+            def init(self, outbound: sdk.WorkflowOutboundInterceptor) -> None:
+                super().init(Requests(outbound))
+
+            async def handle_signal(self, input: sdk.HandleSignalInput) -> None:
+                if not workflow.unsafe.is_replaying():
+                    course.passes(f"prompt {input.args[0]['id']} arrives")
+                await super().handle_signal(input)
+
+        return Arrivals
+
+
+class _Activities(sdk.ActivityInboundInterceptor):
+    def __init__(self, next: sdk.ActivityInboundInterceptor, course: Course) -> None:
+        super().__init__(next)
+        self._course = course
+
+    async def execute_activity(self, input: sdk.ExecuteActivityInput) -> Any:
+        name = name_of(activity.info().activity_type, next(iter(input.args), None))
+        await self._course.reaches(f"{name} begins")
+        result = await super().execute_activity(input)
+        await self._course.reaches(f"{name} has run")
+        return result
+
+
+async def main(plan: Plan) -> None:
+    """Serve until the plan, or SIGTERM, ends it."""
+    models = worker.build_providers
+    worker.build_providers = lambda settings: CoursedModels(models(settings), plan.course)
+    worker.build_toolbox = lambda settings: build_toolbox(settings, plan.course)
+    temporal = await client.Client.connect(
+        plan.address, data_converter=pydantic_data_converter, interceptors=[Interceptor(plan.course)]
+    )
+    await worker.run_worker(Settings(**plan.settings), temporal)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Plan.model_validate_json(sys.argv[1])))

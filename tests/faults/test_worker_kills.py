@@ -1,0 +1,483 @@
+"""The worker dies at every step of a turn, or is told to stop in the middle of it: OPS-10, AGT-7, AGT-2, SES-6.
+
+Each kill is a session of its own, on a task queue of its own. A prompt starts a turn on a doomed worker
+(`doomed_worker.py`); at its point it pauses until another prompt has been sent, and kills itself. A third prompt, and
+the second one once more, are sent while there is no worker; then another one takes over.
+
+A killed worker's activity is noticed after 6 s without a heartbeat, a killed workflow task after `task_timeout`. So
+that nobody waits for each of them in turn, a few sessions are led through their kills at the same time, ahead of the
+tests that look at what came of them.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client, WorkflowHistory
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.worker import Replayer
+
+from activities.llm import ProviderRegistry
+from activities.providers.protocol import CallContext, Delta, Provider
+from models.conversation import ConversationMessage
+from models.model_call import ModelRequest, ModelResponse
+from models.prompts import QueueView
+from models.session import SessionInput
+from models.settings import Settings
+from models.trajectory import ModelStep, ToolCall
+from stack import leash
+from tests.faults.doomed_worker import Course, Plan, build_toolbox, name_of
+from tests.harness import BOUND, DrivenSession
+from worker import build_providers, build_worker
+from workflows.agentic_ai_workflow import AgenticAIWorkflow
+
+ROOT = Path(__file__).parents[2]
+
+AT_THE_SAME_TIME = 5
+"""Sessions led through their kills at once: most of their time they wait."""
+
+
+# ---- the stories
+
+
+def answer(text: str, *calls: tuple[str, dict[str, str]]) -> dict[str, Any]:
+    return {"text": text, "calls": [{"name": name, "args": args} for name, args in calls]}
+
+
+READ, PUT, PAY = ("file_read", {"path": "notes.txt"}), ("put", {}), ("pay", {})
+DONE = "It is read, put and paid."
+ANSWERS = [DONE, "This was the second.", "This was the third."]
+LAST_ANSWERS = [answer(text) for text in ANSWERS]
+
+
+@dataclass(frozen=True)
+class Story:
+    """What the model says to the prompts p1, p2 and p3, and the activities that takes, a set for each step."""
+
+    name: str
+    script: list[dict[str, Any]]
+    steps: list[set[str]]
+
+
+ONE_BY_ONE = Story(
+    "one_by_one",
+    [answer("I read and put at once.", READ, PUT), answer("Now I am going to pay.", PAY), *LAST_ANSWERS],
+    [{"list_tools"}, {"model call 1"}, {"file_read", "put"}, {"model call 2"}, {"pay"}]
+    + [{f"model call {number}"} for number in (3, 4, 5)],
+)
+ALL_AT_ONCE = Story(
+    "all_at_once",
+    [answer("I do all of it at once.", READ, PUT, PAY), *LAST_ANSWERS],
+    [{"list_tools"}, {"model call 1"}, {"file_read", "put", "pay"}]
+    + [{f"model call {number}"} for number in (2, 3, 4)],
+)
+
+PAID = ("ok", 1)
+NOT_PAID_NOR_KNOWN = ("outcome_unknown", 0)
+PAID_BUT_NOT_KNOWN = ("outcome_unknown", 1)
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Where the worker dies; which activity ran then; what the session knows of the payment, and how often it was made.
+
+    `pauses_at`: a point before, where that one is in a workflow task, which can't be paused. `payment` None: whatever
+    the race has come to.
+    """
+
+    dies_at: str
+    interrupts: str | None = None
+    payment: tuple[str, int] | None = PAID
+    pauses_at: str | None = None
+    story: Story = ONE_BY_ONE
+
+    def __str__(self) -> str:
+        return self.dies_at if self.story is ONE_BY_ONE else f"{self.dies_at}, {self.story.name}"
+
+
+KILLS = [
+    *(Kill(f"list_tools {point}", "list_tools") for point in ("begins", "has run")),
+    *(
+        Kill(f"model call {number} {point}", f"model call {number}")
+        for number in (1, 2, 3)
+        for point in ("begins", "has written 3", "has run")
+    ),
+    *(Kill(f"file_read {point}", "file_read") for point in ("begins", "has run")),
+    *(Kill(f"put {point}", "put") for point in ("is about to act", "has acted", "has run")),
+    Kill("pay is about to act", "pay", NOT_PAID_NOR_KNOWN),
+    Kill("pay has acted", "pay", PAID_BUT_NOT_KNOWN),
+    Kill("pay has run", "pay", PAID_BUT_NOT_KNOWN),
+    Kill("prompt p2 arrives", "model call 1", pauses_at="model call 1 begins"),
+    Kill("model call 1 is scheduled", pauses_at="list_tools has run"),
+    Kill("model call 2 is scheduled", pauses_at="model call 1 begins"),
+    Kill("pay is scheduled", pauses_at="model call 2 begins"),
+    Kill("model call 3 is scheduled", pauses_at="pay has run"),
+    Kill("model call 4 is scheduled", pauses_at="model call 3 begins"),
+    Kill("file_read begins", "file_read", None, story=ALL_AT_ONCE),
+    Kill("put has acted", "put", None, story=ALL_AT_ONCE),
+    Kill("pay has acted", "pay", PAID_BUT_NOT_KNOWN, story=ALL_AT_ONCE),
+]
+
+
+# ---- the workers
+
+
+@dataclass
+class Doomed:
+    """A worker in a process of its own."""
+
+    process: Process
+
+    async def until_paused_at(self, point: str) -> None:
+        async with asyncio.timeout(BOUND):
+            while line := await self.process.stdout.readline():
+                if line.decode().strip() == point:
+                    return
+        raise AssertionError(f"the worker ended with {await self.process.wait()} before {point!r}")
+
+    def go_on(self) -> None:
+        self.process.stdin.write(b"\n")
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+    async def exit_code(self) -> int:
+        async with asyncio.timeout(BOUND):
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def doomed_worker(settings: dict[str, Any], course: Course, *, address: str) -> AsyncIterator[Doomed]:
+    plan = Plan(address=address, settings=settings, course=course).model_dump_json()
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("TURNKEEPER_", "TEMPORAL_"))}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, leash.__file__, str(os.getpid())),
+        *(sys.executable, str(ROOT / "tests/faults/doomed_worker.py"), plan),
+        cwd=settings["state_dir"],
+        env={**ours, "PYTHONPATH": str(ROOT)},
+        stdin=PIPE,
+        stdout=PIPE,
+    )
+    try:
+        yield Doomed(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+@dataclass
+class Recorder:
+    """Providers that note what they are asked."""
+
+    models: ProviderRegistry
+    requests: list[ModelRequest] = field(default_factory=list)
+
+    def resolve(self, model: str) -> tuple[Provider, str]:
+        provider, name = self.models.resolve(model)
+        return RecordedModel(provider, self.requests), name
+
+
+@dataclass
+class RecordedModel:
+    provider: Provider
+    requests: list[ModelRequest]
+
+    def stream(self, name: str, request: ModelRequest, context: CallContext) -> AsyncIterator[Delta | ModelResponse]:
+        self.requests.append(request)
+        return self.provider.stream(name, request, context)
+
+
+@asynccontextmanager
+async def immortal_worker(temporal: Client, settings: dict[str, Any]) -> AsyncIterator[Recorder]:
+    chosen = Settings(**{**settings, "shutdown_grace": 0.5})
+    recorder = Recorder(build_providers(chosen))
+    async with build_toolbox(chosen, Course()) as tools:
+        async with build_worker(temporal, chosen, providers=recorder, tools=tools):
+            yield recorder
+
+
+# ---- a session and what comes of it
+
+
+@dataclass
+class Scene:
+    """A session, and where its workers find its story."""
+
+    session: DrivenSession
+    settings: dict[str, Any]
+    story: Story
+    address: str
+
+    def doomed(self, course: Course) -> Any:
+        return doomed_worker(self.settings, course, address=self.address)
+
+    async def outcome(self, recorder: Recorder) -> "Outcome":
+        """Have the session finish all prompts and end; return what it leaves."""
+        turns = await self.session.idle(turns=3)
+        queue = await self.session.queue()
+        await self.session.handle.signal("end_chat")
+        async with asyncio.timeout(BOUND):
+            await self.session.handle.result()
+        ledger = Path(self.settings["state_dir"]) / "ledger"
+        return Outcome(
+            session_id=self.session.handle.id,
+            story=self.story,
+            turns=turns,
+            queue=queue,
+            history=await self.session.handle.fetch_history(),
+            requests=recorder.requests,
+            ledger=ledger.read_text().splitlines() if ledger.exists() else [],
+        )
+
+
+@asynccontextmanager
+async def scene(
+    temporal: Client, folder: Path, story: Story = ONE_BY_ONE, *, shutdown_grace: float = 20
+) -> AsyncIterator[Scene]:
+    """Start a session that has its first prompt, and no worker yet."""
+    (folder / "scripts").mkdir(parents=True)
+    (folder / "scripts" / f"{story.name}.json").write_text(json.dumps({"responses": story.script}))
+    (folder / "workspace").mkdir()
+    (folder / "workspace" / "notes.txt").write_text("It is all written here.\n")
+    settings = {
+        "state_dir": str(folder),
+        "workspace_root": str(folder / "workspace"),
+        "task_queue": f"q-{uuid4()}",
+        "shutdown_grace": shutdown_grace,
+    }
+    handle = await temporal.start_workflow(
+        "AgenticAIWorkflow",
+        SessionInput(model=f"offline:script/{story.name}", tool_policy={"put": "allow", "pay": "allow"}),
+        id=f"s-{uuid4()}",
+        task_queue=settings["task_queue"],
+        task_timeout=timedelta(seconds=Settings(**settings).task_timeout),
+    )
+    session = DrivenSession(temporal, handle)
+    await session.prompt(id="p1", text="Read, put and pay.")
+    try:
+        yield Scene(session, settings, story, temporal.service_client.config.target_host)
+    finally:
+        await session.watches.close()
+
+
+@dataclass
+class Outcome:
+    """All that is left of a session."""
+
+    session_id: str
+    story: Story
+    turns: list[ConversationMessage]
+    queue: QueueView
+    history: WorkflowHistory
+    requests: list[ModelRequest]
+    ledger: list[str]
+
+    @property
+    def calls(self) -> Mapping[str, ToolCall]:
+        steps = [step for step in self.turns[0].steps if isinstance(step, ModelStep)]
+        return {call.name: call for step in steps for call in step.tool_calls}
+
+    @property
+    def payment(self) -> tuple[str, int]:
+        """What the session knows of the payment, and how often it was made."""
+        return self.calls["pay"].result.status, len(self.entries("pay"))
+
+    def entries(self, tool: str) -> list[str]:
+        return [entry for entry in self.ledger if entry.startswith(tool)]
+
+    @property
+    def scheduled(self) -> list[str]:
+        """The activities, in the order they were asked for."""
+        return list(self._names.values())
+
+    @property
+    def attempts(self) -> dict[str, int]:
+        """How often each activity was run."""
+        started = [event.activity_task_started_event_attributes for event in self._events("ACTIVITY_TASK_STARTED")]
+        return {self._names[attributes.scheduled_event_id]: attributes.attempt for attributes in started}
+
+    @property
+    def _names(self) -> dict[int, str]:
+        return {
+            event.event_id: _name_of_scheduled(event.activity_task_scheduled_event_attributes)
+            for event in self._events("ACTIVITY_TASK_SCHEDULED")
+        }
+
+    def _events(self, name: str) -> list[Any]:
+        return [event for event in self.history.events if event.event_type == EventType.Value(f"EVENT_TYPE_{name}")]
+
+
+def _name_of_scheduled(attributes: Any) -> str:
+    inputs = [json.loads(payload.data) for payload in attributes.input.payloads]
+    return name_of(attributes.activity_type.name, inputs[0] if inputs else None)
+
+
+async def check(outcome: Outcome, *, interrupted: str | None) -> None:
+    """Hold `outcome` against what is promised whatever happened while the activity `interrupted` ran."""
+    check_prompts(outcome)
+    check_calls(outcome)
+    check_activities(outcome, interrupted)
+    for request in outcome.requests:
+        check_view(request)
+    await Replayer(workflows=[AgenticAIWorkflow], data_converter=pydantic_data_converter).replay_workflow(
+        outcome.history
+    )
+
+
+def check_prompts(outcome: Outcome) -> None:
+    """Every prompt has one fate, one turn and one answer, in their order."""
+    assert [(fate.id, fate.fate, fate.turn_id) for fate in outcome.queue.fates] == [
+        (id, "started", id) for id in ("p1", "p2", "p3")
+    ]
+    assert outcome.queue.waiting == []
+    turns = outcome.turns
+    assert [(turn.id, turn.status, turn.agent_message) for turn in turns] == [
+        (id, "completed", text) for id, text in zip(("p1", "p2", "p3"), ANSWERS, strict=True)
+    ]
+    assert all(before.agent_timestamp <= after.timestamp for before, after in zip(turns, turns[1:], strict=False))
+    said = [step.text for turn in turns for step in turn.steps if isinstance(step, ModelStep)]
+    assert said == [response["text"] for response in outcome.story.script]
+
+
+def check_calls(outcome: Outcome) -> None:
+    """Every call has its result: once more what may be repeated, unknown what may not."""
+    calls = outcome.calls
+    assert sorted(calls) == ["file_read", "pay", "put"]
+    assert all(call.result for call in calls.values())
+    assert (calls["file_read"].result.status, calls["put"].result.status) == ("ok", "ok")
+    assert calls["file_read"].result.content == "It is all written here."
+    assert set(outcome.entries("put")) == {f"put {outcome.session_id}/{calls['put'].id}"}
+    assert outcome.payment in (PAID, NOT_PAID_NOR_KNOWN, PAID_BUT_NOT_KNOWN)
+
+
+def check_activities(outcome: Outcome, interrupted: str | None) -> None:
+    """Nothing was asked for twice, and nothing was run twice but what was interrupted, and may be."""
+    steps, scheduled = outcome.story.steps, outcome.scheduled
+    assert Counter(scheduled) == Counter(name for step in steps for name in step)
+    in_order = [next(index for index, step in enumerate(steps) if name in step) for name in scheduled]
+    assert in_order == sorted(in_order)
+    repeated = {name for name, attempts in outcome.attempts.items() if attempts > 1}
+    assert repeated <= next((step for step in steps if interrupted in step), set()) - {"pay"}
+    assert interrupted in {*repeated, None, "pay"}
+
+
+def check_view(request: ModelRequest) -> None:
+    """Every call of a message is answered by the messages right after it, and nothing else is an answer."""
+    messages = iter(request.messages)
+    for message in messages:
+        assert message.role != "tool"
+        answers = [next(messages) for _ in message.tool_calls]
+        assert [(answer.role, answer.call_id) for answer in answers] == [
+            ("tool", call.id) for call in message.tool_calls
+        ]
+
+
+# ---- killed
+
+
+async def lead_through(temporal: Client, folder: Path, kill: Kill) -> Outcome:
+    pause = kill.pauses_at or kill.dies_at
+    async with scene(temporal, folder, kill.story) as on:
+        async with on.doomed(Course(pauses_at=pause, dies_at=kill.dies_at)) as doomed:
+            await doomed.until_paused_at(pause)
+            await on.session.prompt(id="p2", text="And then?")
+            doomed.go_on()
+            assert await doomed.exit_code() == -signal.SIGKILL
+        await on.session.prompt(id="p3", text="Is anybody there?")
+        await on.session.prompt(id="p2", text="And then?")
+        async with immortal_worker(temporal, on.settings) as recorder:
+            return await on.outcome(recorder)
+
+
+@pytest.fixture(scope="module")
+async def outcomes(
+    temporal: Client, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> AsyncIterator[Mapping[str, "asyncio.Task[Outcome]"]]:
+    """Lead a session through every kill that a test was selected for, a few at a time, in the tests' order."""
+    gate = asyncio.Semaphore(AT_THE_SAME_TIME)
+
+    async def lead(kill: Kill) -> Outcome:
+        async with gate:
+            return await lead_through(temporal, tmp_path_factory.mktemp("kill"), kill)
+
+    parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    kills = [given["kill"] for given in parameters if isinstance(given.get("kill"), Kill)]
+    running = {str(kill): asyncio.create_task(lead(kill)) for kill in kills}
+    try:
+        yield running
+    finally:
+        for task in running.values():
+            task.cancel()
+        await asyncio.gather(*running.values(), return_exceptions=True)
+
+
+@pytest.mark.parametrize("kill", KILLS, ids=str)
+async def test_ops_10_agt_7_a_worker_killed_at_any_step_of_a_turn_costs_no_answer_and_repeats_no_payment(
+    kill: Kill, outcomes: Mapping[str, "asyncio.Task[Outcome]"]
+) -> None:
+    outcome = await outcomes[str(kill)]
+    await check(outcome, interrupted=kill.interrupts)
+    if kill.payment is not None:
+        assert outcome.payment == kill.payment
+
+
+# ---- told to stop
+
+
+async def stop_in_the_middle(temporal: Client, folder: Path, course: Course, *, shutdown_grace: float) -> Outcome:
+    """Replace the worker by another one, as a rolling restart does."""
+    async with (
+        scene(temporal, folder, shutdown_grace=shutdown_grace) as on,
+        on.doomed(course) as doomed,
+    ):
+        await doomed.until_paused_at(course.pauses_at)
+        await on.session.prompt(id="p2", text="And then?")
+        async with immortal_worker(temporal, on.settings) as recorder:
+            doomed.stop()
+            await on.session.prompt(id="p3", text="Is anybody there?")
+            assert await doomed.exit_code() == 0
+            return await on.outcome(recorder)
+
+
+@pytest.mark.parametrize(
+    "point", ["list_tools begins", "model call 1 has written 3", "file_read has run", "pay begins", "pay has run"]
+)
+async def test_ops_10_a_worker_told_to_stop_finishes_what_runs_and_another_goes_on_with_nothing_repeated(
+    temporal: Client, tmp_path: Path, point: str
+) -> None:
+    course = Course(pauses_at=point, pause="until stopping")
+    outcome = await stop_in_the_middle(temporal, tmp_path / "state", course, shutdown_grace=20)
+    await check(outcome, interrupted=None)
+    assert outcome.payment == PAID
+
+
+@pytest.mark.parametrize(
+    ("point", "interrupted", "payment"),
+    [
+        ("model call 2 has written 3", "model call 2", PAID),
+        ("put has acted", "put", PAID),
+        ("pay is about to act", "pay", NOT_PAID_NOR_KNOWN),
+        ("pay has acted", "pay", PAID_BUT_NOT_KNOWN),
+    ],
+)
+async def test_ops_10_agt_7_what_a_stopping_worker_has_no_time_for_is_run_again_elsewhere_but_no_payment(
+    temporal: Client, tmp_path: Path, point: str, interrupted: str, payment: tuple[str, int]
+) -> None:
+    course = Course(pauses_at=point, pause="for ever")
+    outcome = await stop_in_the_middle(temporal, tmp_path / "state", course, shutdown_grace=0.5)
+    await check(outcome, interrupted=interrupted)
+    assert outcome.payment == payment
