@@ -14,6 +14,7 @@ from temporalio.client import WorkflowExecutionStatus as Status
 from temporalio.service import RPCError, RPCStatusCode
 
 from api.bodies import DeletionReceipt
+from api.problems import ProblemError
 from api.session_ids import workflow_id
 from api.sessions import Sessions
 from api.temporal_calls import CALL_SECONDS, call_temporal
@@ -42,12 +43,12 @@ class Deletions:
         """Begin to delete a session, or say how far it is."""
         if session_id not in self._runs:
             await self._begin(session_id)
-        remaining = len(self._remaining[session_id])
+        runs, remaining = len(self._runs[session_id]), len(self._remaining[session_id])
+        if not remaining:
+            # The receipt is given once: from here the id may be another session's.
+            del self._runs[session_id], self._remaining[session_id]
         return DeletionReceipt(
-            workflow_id=session_id,
-            status="deleting" if remaining else "deleted",
-            runs=len(self._runs[session_id]),
-            remaining=remaining,
+            workflow_id=session_id, status="deleting" if remaining else "deleted", runs=runs, remaining=remaining
         )
 
     async def close(self) -> None:
@@ -86,10 +87,11 @@ class Deletions:
         request = GetWorkflowExecutionHistoryRequest(
             namespace=self._client.namespace, execution=_run(session_id, run_id), maximum_page_size=1
         )
+        reading = self._client.workflow_service.get_workflow_execution_history(request, timeout=RPC_TIMEOUT)
         try:
-            history = await self._client.workflow_service.get_workflow_execution_history(request, timeout=RPC_TIMEOUT)
-        except RPCError as error:
-            if error.status == RPCStatusCode.NOT_FOUND:
+            history = await call_temporal(reading, session_id)
+        except ProblemError as problem:
+            if problem.problem.status == 404:
                 return ""  # an earlier deletion got this far
             raise
         return history.history.events[0].workflow_execution_started_event_attributes.continued_execution_run_id
@@ -102,11 +104,14 @@ class Deletions:
         await call_temporal(deleting, session_id)
 
     async def _watch(self, session_id: str) -> None:
-        async with asyncio.timeout(GIVE_UP_SECONDS):
-            while self._remaining[session_id]:
-                await asyncio.sleep(CHECK_SECONDS)
-                left = [run for run in self._remaining[session_id] if await self._exists(session_id, run)]
-                self._remaining[session_id] = left
+        until = asyncio.get_running_loop().time() + GIVE_UP_SECONDS
+        while self._remaining[session_id]:
+            if asyncio.get_running_loop().time() > until:
+                del self._runs[session_id]  # who asks again begins again
+                return
+            await asyncio.sleep(CHECK_SECONDS)
+            left = [run for run in self._remaining[session_id] if await self._exists(session_id, run)]
+            self._remaining[session_id] = left
 
     async def _exists(self, session_id: str, run_id: str) -> bool:
         request = DescribeWorkflowExecutionRequest(namespace=self._client.namespace, execution=_run(session_id, run_id))

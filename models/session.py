@@ -18,7 +18,7 @@ from models.model_name import split_model
 from models.prompts import Fate, Prompt, PromptSignal, field_of, sentence_of
 from models.tool_policy import ToolPolicy
 from models.trajectory import Usage
-from models.wire import Compact, Strict, UtcDatetime
+from models.wire import Compact, Frozen, Strict, UtcDatetime
 
 DEFAULT_MODEL = "offline:"
 
@@ -63,8 +63,11 @@ class CarriedState(Compact):
         return [turn.without_defaults() for turn in turns]
 
 
-class SessionInput(Compact):
-    """The workflow's one argument: everything configurable, and so in the history (SES-4). All of it is optional."""
+class SessionInput(Frozen):
+    """The workflow's one argument: everything configurable, and so in the history (SES-4). All of it is optional.
+
+    It is written with its defaults: a later release with other ones must not change a session that is running.
+    """
 
     title: str | None = None
     user: str | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from temporalio.client import Client, WorkflowHandle
+from temporalio.client import Client, WorkflowHandle, WorkflowHistory
 from temporalio.worker import Worker
 
 from activities.providers.protocol import CallContext, Delta, ModelError, Provider
@@ -159,6 +159,16 @@ class DrivenSession:
         state = await self.until(lambda s: s.session.turn_count >= turns and s.status == "idle" and not s.queue_length)
         return state.messages
 
+    async def histories(self) -> list[WorkflowHistory]:
+        """Return the history of every run of the session, oldest first."""
+        run_id = (await self.handle.describe()).raw_description.workflow_execution_info.first_run_id
+        found: list[WorkflowHistory] = []
+        while run_id:
+            run = self.client.get_workflow_handle(self.handle.id, run_id=run_id)
+            found.append(await run.fetch_history())
+            run_id = found[-1].events[-1].workflow_execution_continued_as_new_event_attributes.new_execution_run_id
+        return found
+
     async def fate(self, message_id: str) -> str | None:
         fates = (await self.queue({"message_id": message_id})).fates
         return fates[0].fate if fates else None
@@ -175,7 +185,7 @@ class Stage:
     task_queue: str
     sessions: list[DrivenSession] = field(default_factory=list)
 
-    async def start(self, start: SessionInput | None = None, *, id: str | None = None) -> DrivenSession:
+    async def start(self, start: Any = None, *, id: str | None = None) -> DrivenSession:
         handle = await self.client.start_workflow(
             "AgenticAIWorkflow", start or SessionInput(), id=id or f"s-{uuid4()}", task_queue=self.task_queue
         )

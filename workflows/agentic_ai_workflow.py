@@ -48,10 +48,10 @@ class AgenticAIWorkflow:
     """A durable conversation with an AI agent."""
 
     @workflow.init
-    def __init__(self, start: SessionInput | None = None) -> None:
+    def __init__(self, start: Any = None) -> None:
         """Build all state, so that a signal that arrives before `run` finds it (SES-4)."""
         info = workflow.info()
-        start = start or SessionInput()
+        start = self._read_start(start)
         self._session = Session(info.workflow_id, start, now=workflow.now())
         self._turn: Turn | None = None
         self._events_at_start = info.get_current_history_length()
@@ -62,8 +62,10 @@ class AgenticAIWorkflow:
         self._show()
 
     @workflow.run
-    async def run(self, start: SessionInput | None = None) -> SessionEnd:
-        """Process prompts, first in first out, until the session is ended."""
+    async def run(self, start: Any = None) -> SessionEnd:
+        """Process prompts, first in first out, until the session is ended. `start` is a `SessionInput`, or nothing."""
+        if self._refused_start:
+            raise ApplicationError(self._refused_start.message, type=self._refused_start.reason, non_retryable=True)
         try:
             await self._process_prompts()
         except asyncio.CancelledError:
@@ -72,6 +74,15 @@ class AgenticAIWorkflow:
                 self._close("cancelled", "The session was cancelled.")
             raise
         return self._close("ended", self._session.ending or "")
+
+    def _read_start(self, raw: Any) -> SessionInput:
+        """Read the input here: one that Temporal could not read for us would fail the workflow task for ever."""
+        self._refused_start: Refused | None = None
+        try:
+            return parse(SessionInput, raw)
+        except Refused as refusal:
+            self._refused_start = refusal
+            return SessionInput()
 
     # ---- the main loop
 

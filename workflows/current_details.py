@@ -24,7 +24,7 @@ def _facts(session: Session) -> list[str]:
         f"- **Model sees:** {session.view.message_count} messages, ~{session.view.estimated_tokens:,} tokens",
         f"- **Tools:** {tools}",
     ]
-    return [*facts, f"- [Open the chat]({config.chat_url})"] if config.chat_url else facts
+    return [*facts, f"- [Open the conversation]({config.chat_url})"] if config.chat_url else facts
 
 
 def _status(session: Session) -> str:

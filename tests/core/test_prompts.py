@@ -212,3 +212,11 @@ def test_ses_4_the_title_is_the_first_words_unless_one_is_given() -> None:
 def test_ses_6_an_empty_queue_has_nothing_to_start() -> None:
     with pytest.raises(IndexError):
         PromptQueue().start_next(at=NOW)
+
+
+def test_ses_4_the_input_is_written_with_its_defaults_so_that_a_release_changes_no_running_session() -> None:
+    written = session().carry().model_dump(mode="json")
+    assert written["limits"]["max_steps"] == Limits().max_steps
+    assert written["history"]["max_messages"] == 100
+    assert written["model"] == "offline:"
+    assert written["system_prompt"]

@@ -9,7 +9,6 @@ import shutil
 import sys
 from pathlib import Path
 
-from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
@@ -29,21 +28,16 @@ async def record(names: list[str]) -> None:
     ) as server:
         for name in names:
             async with stage(server.client) as on:
-                await save(name, server.client, await STORIES[name](on))
+                await save(name, await STORIES[name](on))
 
 
-async def save(name: str, client: Client, session: DrivenSession) -> None:
+async def save(name: str, session: DrivenSession) -> None:
     """Write every run of the session, oldest first, as `<story>.json`, `<story>.2.json` and so on."""
     for old in HISTORIES.glob(f"{name}.*json"):
         old.unlink()
-    run_id = (await session.handle.describe()).raw_description.workflow_execution_info.first_run_id
-    number = 1
-    while run_id:
-        history = await client.get_workflow_handle(session.handle.id, run_id=run_id).fetch_history()
+    for number, history in enumerate(await session.histories(), start=1):
         suffix = "" if number == 1 else f".{number}"
         (HISTORIES / f"{name}{suffix}.json").write_text(history.to_json() + "\n")
-        ended = history.events[-1].workflow_execution_continued_as_new_event_attributes
-        run_id, number = ended.new_execution_run_id, number + 1
 
 
 if __name__ == "__main__":

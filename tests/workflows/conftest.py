@@ -18,4 +18,6 @@ async def on(temporal: Client) -> AsyncIterator[Stage]:
         yield staged
     replayer = Replayer(workflows=[AgenticAIWorkflow], data_converter=pydantic_data_converter)
     for session in staged.sessions:
-        await replayer.replay_workflow(await session.handle.fetch_history())
+        for history in await session.histories():
+            if len(history.events) > 2:  # a run that no worker has seen yet has nothing to replay
+                await replayer.replay_workflow(history)

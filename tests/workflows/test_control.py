@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
+from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError, CancelledError
 
 from models.session import SessionInput
@@ -249,3 +249,12 @@ async def test_ses_15_a_session_that_can_hold_no_more_says_so_and_stays_readable
     fate = (await session.queue({"message_id": "p2"})).fates[0]
     assert (fate.fate, fate.refusal) == ("rejected", "state_full")
     assert len((await session.state()).messages) == 1
+
+
+async def test_ses_4_an_input_that_is_no_session_input_fails_the_workflow_naming_the_field(on: Stage) -> None:
+    session = await on.start({"limits": {"max_steps": 0}})
+    with pytest.raises(WorkflowFailureError) as failure:
+        await session.handle.result()
+    assert isinstance(failure.value.cause, ApplicationError)
+    assert "limits.max_steps" in failure.value.cause.message
+    assert (await session.handle.describe()).status == WorkflowExecutionStatus.FAILED
