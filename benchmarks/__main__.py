@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.metadata
+import logging
 import os
 import platform
 import sys
@@ -53,6 +54,7 @@ def render(rows: list[Row]) -> str:
 
 def main() -> None:
     """Measure, write, and say whether every goal is reached."""
+    logging.basicConfig(level=logging.ERROR)
     rows = asyncio.run(measure())
     RESULTS.write_text(render(rows))
     sys.exit(any(row.reached is False for row in rows))

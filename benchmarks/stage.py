@@ -26,14 +26,14 @@ from workflows.connection import connect, prepare
 
 BOUND = 60.0
 
-FILE = "A line of a file that an agent reads while it works.\n" * 8
+FILE = "A line of a file that an agent reads while it works.\n" * 20
 FOUR_CALLS = {
     "repeat": True,
     "responses": [
         {"think": "I should read it.", "calls": [{"name": "file_read", "args": {"path": "notes.txt"}}]},
         {"think": "And what else is there?", "calls": [{"name": "file_list", "args": {}}]},
         {"calls": [{"name": "file_read", "args": {"path": "notes.txt", "first_line": 2, "last_line": 4}}]},
-        {"text": "It is a file of eight equal lines, and it is the only one in this folder."},
+        {"text": "It is a file of twenty equal lines, and it is the only one in this folder."},
     ],
 }
 ONE_CALL = {"repeat": True, "responses": [{"text": "Noted."}]}
@@ -56,9 +56,11 @@ class BenchSession:
             await self.handle.signal(
                 "prompt", {"id": f"m{self.rounds}", "text": f"Question {self.rounds}: what is it?"}
             )
+            until = asyncio.get_running_loop().time() + BOUND
             changes = watch.changes
             while not await self.is_done():
-                await watch.beyond(changes, until=_deadline())
+                if not await watch.beyond(changes, until=until):
+                    raise TimeoutError(f"round {self.rounds} of {self.handle.id} is not done after {BOUND:g} s")
                 changes = watch.changes
             return perf_counter() - began
 
@@ -146,10 +148,6 @@ def _settings(folder: Path) -> Settings:
     return Settings(
         state_dir=folder / "state", workspace_root=workspace, offline_scripts=scripts, offline_words_per_second=0
     )
-
-
-def _deadline() -> float:
-    return asyncio.get_running_loop().time() + BOUND
 
 
 async def interleaved(rounds: int, *measurements: Callable[[], Awaitable[float]]) -> list[list[float]]:

@@ -120,7 +120,8 @@ class AgenticAIWorkflow:
         info, limits = workflow.info(), self._session.config.limits
         events = info.get_current_history_length() - self._events_at_start
         size = info.get_current_history_size() - self._bytes_at_start
-        return events >= limits.max_history_events or size >= limits.max_history_bytes
+        over_budget = events >= limits.max_history_events or size >= limits.max_history_bytes
+        return over_budget or info.is_continue_as_new_suggested()
 
     def _close(self, status: Any, reason: str) -> SessionEnd:
         self._session.close(status, reason=reason, now=workflow.now())

@@ -39,8 +39,14 @@ with workflow.unsafe.imports_passed_through():
     from models.trajectory import ModelStep, ToolCall, ToolResult
     from workflows import activity_options
 
-MOST_CHANGED_REQUESTS = 3
-"""How often one model call is repeated with a changed request before the turn fails."""
+_REPEATED_ONCE = {"stale_reasoning", "digest_mismatch"}
+"""What a changed request is tried against, once for each model call (AGT-9)."""
+
+_NOT_REPEATED: dict[str, tuple[ErrorType, str]] = {
+    "context_too_long": ("context_too_long", "The conversation is too long for the model."),
+    "stale_reasoning": ("bad_request", "The model's provider refused its own reasoning, and the request without it."),
+    "digest_mismatch": ("internal", "The model's context could not be handed over unchanged; see the worker's log."),
+}
 
 
 class TurnFailed(Exception):
@@ -209,9 +215,9 @@ class Turn:
 
     async def _ask_model(self) -> ModelResponse:
         """Return the model's answer, waiting and repeating as `activities/failures.py` says (AGT-9)."""
-        rounds = 0
+        rounds, repeated = 0, set[str]()
         self._open_new_request()
-        for _ in range(MOST_CHANGED_REQUESTS):
+        while True:
             outcome = await self._call_model(rounds)
             while outcome.wait_seconds is not None:
                 await self._wait(outcome.wait_seconds)
@@ -220,15 +226,12 @@ class Turn:
             if outcome.response is not None:
                 self._close_request()
                 return outcome.response
-            self._change_request(outcome)
-        raise TurnFailed("internal", "The model's context could not be handed over unchanged; see the worker's log.")
-
-    def _change_request(self, outcome: ModelCallOutcome) -> None:
-        if outcome.repeat == "context_too_long":
-            raise TurnFailed("context_too_long", "The conversation is too long for the model.")
-        if outcome.repeat == "stale_reasoning":
-            self._session.view.open_segment()
-        self._open_new_request()
+            if outcome.repeat in repeated or outcome.repeat not in _REPEATED_ONCE:
+                raise TurnFailed(*_NOT_REPEATED[outcome.repeat or "digest_mismatch"])
+            repeated.add(outcome.repeat)
+            if outcome.repeat == "stale_reasoning":
+                self._session.view.open_segment()
+            self._open_new_request()
 
     def _open_new_request(self) -> None:
         session = self._session

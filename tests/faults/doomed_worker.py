@@ -40,13 +40,15 @@ from models.model_call import ModelRequest, ModelResponse
 from models.settings import Settings
 from models.wire import Frozen
 
+Pause = Literal["until told", "until stopping", "for ever"]
+"""`until told`: by a line on stdin. `until stopping`: until the worker has begun to shut down."""
+
 
 class Course(Frozen):
     """What a worker does at which point; without one, nothing."""
 
     pauses_at: str | None = None
-    pause: Literal["until told", "until stopping", "for ever"] = "until told"
-    """`until told`: by a line on stdin. `until stopping`: until the worker has begun to shut down."""
+    pause: Pause = "until told"
     dies_at: str | None = None
 
     def passes(self, point: str) -> None:

@@ -1,11 +1,11 @@
 """The worker dies at every step of a turn, or is told to stop in the middle of it: OPS-10, AGT-7, AGT-2, SES-6.
 
-Each kill is a session of its own, on a task queue of its own. A prompt starts a turn on a doomed worker
+Each fault is a session of its own, on a task queue of its own. A prompt starts a turn on a doomed worker
 (`doomed_worker.py`); at its point it pauses until another prompt has been sent, and kills itself. A third prompt, and
 the second one once more, are sent while there is no worker; then another one takes over.
 
 A killed worker's activity is noticed after 6 s without a heartbeat, a killed workflow task after `task_timeout`. So
-that nobody waits for each of them in turn, a few sessions are led through their kills at the same time, ahead of the
+that nobody waits for each of them in turn, a few sessions are led through their faults at the same time, ahead of the
 tests that look at what came of them.
 """
 
@@ -17,9 +17,10 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -39,15 +40,15 @@ from models.session import SessionInput
 from models.settings import Settings
 from models.trajectory import ModelStep, ToolCall
 from stack import leash
-from tests.faults.doomed_worker import Course, Plan, build_toolbox, name_of
+from tests.faults.doomed_worker import Course, Pause, Plan, build_toolbox, name_of
 from tests.harness import BOUND, DrivenSession
 from worker import build_providers, build_worker
 from workflows.agentic_ai_workflow import AgenticAIWorkflow
 
 ROOT = Path(__file__).parents[2]
 
-AT_THE_SAME_TIME = 5
-"""Sessions led through their kills at once: most of their time they wait."""
+AT_THE_SAME_TIME = 8
+"""Sessions led through their faults at once: most of their time they wait."""
 
 
 # ---- the stories
@@ -63,7 +64,7 @@ ANSWERS = [DONE, "This was the second.", "This was the third."]
 LAST_ANSWERS = [answer(text) for text in ANSWERS]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Story:
     """What the model says to the prompts p1, p2 and p3, and the activities that takes, a set for each step."""
 
@@ -88,48 +89,6 @@ ALL_AT_ONCE = Story(
 PAID = ("ok", 1)
 NOT_PAID_NOR_KNOWN = ("outcome_unknown", 0)
 PAID_BUT_NOT_KNOWN = ("outcome_unknown", 1)
-
-
-@dataclass(frozen=True)
-class Kill:
-    """Where the worker dies; which activity ran then; what the session knows of the payment, and how often it was made.
-
-    `pauses_at`: a point before, where that one is in a workflow task, which can't be paused. `payment` None: whatever
-    the race has come to.
-    """
-
-    dies_at: str
-    interrupts: str | None = None
-    payment: tuple[str, int] | None = PAID
-    pauses_at: str | None = None
-    story: Story = ONE_BY_ONE
-
-    def __str__(self) -> str:
-        return self.dies_at if self.story is ONE_BY_ONE else f"{self.dies_at}, {self.story.name}"
-
-
-KILLS = [
-    *(Kill(f"list_tools {point}", "list_tools") for point in ("begins", "has run")),
-    *(
-        Kill(f"model call {number} {point}", f"model call {number}")
-        for number in (1, 2, 3)
-        for point in ("begins", "has written 3", "has run")
-    ),
-    *(Kill(f"file_read {point}", "file_read") for point in ("begins", "has run")),
-    *(Kill(f"put {point}", "put") for point in ("is about to act", "has acted", "has run")),
-    Kill("pay is about to act", "pay", NOT_PAID_NOR_KNOWN),
-    Kill("pay has acted", "pay", PAID_BUT_NOT_KNOWN),
-    Kill("pay has run", "pay", PAID_BUT_NOT_KNOWN),
-    Kill("prompt p2 arrives", "model call 1", pauses_at="model call 1 begins"),
-    Kill("model call 1 is scheduled", pauses_at="list_tools has run"),
-    Kill("model call 2 is scheduled", pauses_at="model call 1 begins"),
-    Kill("pay is scheduled", pauses_at="model call 2 begins"),
-    Kill("model call 3 is scheduled", pauses_at="pay has run"),
-    Kill("model call 4 is scheduled", pauses_at="model call 3 begins"),
-    Kill("file_read begins", "file_read", None, story=ALL_AT_ONCE),
-    Kill("put has acted", "put", None, story=ALL_AT_ONCE),
-    Kill("pay has acted", "pay", PAID_BUT_NOT_KNOWN, story=ALL_AT_ONCE),
-]
 
 
 # ---- the workers
@@ -160,13 +119,12 @@ class Doomed:
 
 
 @asynccontextmanager
-async def doomed_worker(settings: dict[str, Any], course: Course, *, address: str) -> AsyncIterator[Doomed]:
-    plan = Plan(address=address, settings=settings, course=course).model_dump_json()
+async def doomed_worker(plan: Plan) -> AsyncIterator[Doomed]:
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("TURNKEEPER_", "TEMPORAL_"))}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, leash.__file__, str(os.getpid())),
-        *(sys.executable, str(ROOT / "tests/faults/doomed_worker.py"), plan),
-        cwd=settings["state_dir"],
+        *(sys.executable, str(ROOT / "tests/faults/doomed_worker.py"), plan.model_dump_json()),
+        cwd=plan.settings["state_dir"],
         env={**ours, "PYTHONPATH": str(ROOT)},
         stdin=PIPE,
         stdout=PIPE,
@@ -201,15 +159,6 @@ class RecordedModel:
         return self.provider.stream(name, request, context)
 
 
-@asynccontextmanager
-async def immortal_worker(temporal: Client, settings: dict[str, Any]) -> AsyncIterator[Recorder]:
-    chosen = Settings(**{**settings, "shutdown_grace": 0.5})
-    recorder = Recorder(build_providers(chosen))
-    async with build_toolbox(chosen, Course()) as tools:
-        async with build_worker(temporal, chosen, providers=recorder, tools=tools):
-            yield recorder
-
-
 # ---- a session and what comes of it
 
 
@@ -220,10 +169,20 @@ class Scene:
     session: DrivenSession
     settings: dict[str, Any]
     story: Story
-    address: str
 
-    def doomed(self, course: Course) -> Any:
-        return doomed_worker(self.settings, course, address=self.address)
+    def doomed(self, course: Course) -> AbstractAsyncContextManager[Doomed]:
+        address = self.session.client.service_client.config.target_host
+        return doomed_worker(Plan(address=address, settings=self.settings, course=course))
+
+    @asynccontextmanager
+    async def immortal(self) -> AsyncIterator[Recorder]:
+        settings = Settings(**{**self.settings, "shutdown_grace": 0.5})
+        recorder = Recorder(build_providers(settings))
+        async with (
+            build_toolbox(settings, Course()) as tools,
+            build_worker(self.session.client, settings, providers=recorder, tools=tools),
+        ):
+            yield recorder
 
     async def outcome(self, recorder: Recorder) -> "Outcome":
         """Have the session finish all prompts and end; return what it leaves."""
@@ -245,11 +204,9 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(
-    temporal: Client, folder: Path, story: Story = ONE_BY_ONE, *, shutdown_grace: float = 20
-) -> AsyncIterator[Scene]:
+async def scene(temporal: Client, folder: Path, story: Story) -> AsyncIterator[Scene]:
     """Start a session that has its first prompt, and no worker yet."""
-    (folder / "scripts").mkdir(parents=True)
+    (folder / "scripts").mkdir()
     (folder / "scripts" / f"{story.name}.json").write_text(json.dumps({"responses": story.script}))
     (folder / "workspace").mkdir()
     (folder / "workspace" / "notes.txt").write_text("It is all written here.\n")
@@ -257,7 +214,6 @@ async def scene(
         "state_dir": str(folder),
         "workspace_root": str(folder / "workspace"),
         "task_queue": f"q-{uuid4()}",
-        "shutdown_grace": shutdown_grace,
     }
     handle = await temporal.start_workflow(
         "AgenticAIWorkflow",
@@ -269,7 +225,7 @@ async def scene(
     session = DrivenSession(temporal, handle)
     await session.prompt(id="p1", text="Read, put and pay.")
     try:
-        yield Scene(session, settings, story, temporal.service_client.config.target_host)
+        yield Scene(session, settings, story)
     finally:
         await session.watches.close()
 
@@ -326,29 +282,18 @@ def _name_of_scheduled(attributes: Any) -> str:
     return name_of(attributes.activity_type.name, inputs[0] if inputs else None)
 
 
-async def check(outcome: Outcome, *, interrupted: str | None) -> None:
-    """Hold `outcome` against what is promised whatever happened while the activity `interrupted` ran."""
-    check_prompts(outcome)
-    check_calls(outcome)
-    check_activities(outcome, interrupted)
-    for request in outcome.requests:
-        check_view(request)
-    await Replayer(workflows=[AgenticAIWorkflow], data_converter=pydantic_data_converter).replay_workflow(
-        outcome.history
-    )
-
-
 def check_prompts(outcome: Outcome) -> None:
     """Every prompt has one fate, one turn and one answer, in their order."""
+    prompts = ["p1", "p2", "p3"]
     assert [(fate.id, fate.fate, fate.turn_id) for fate in outcome.queue.fates] == [
-        (id, "started", id) for id in ("p1", "p2", "p3")
+        (prompt, "started", prompt) for prompt in prompts
     ]
     assert outcome.queue.waiting == []
     turns = outcome.turns
     assert [(turn.id, turn.status, turn.agent_message) for turn in turns] == [
-        (id, "completed", text) for id, text in zip(("p1", "p2", "p3"), ANSWERS, strict=True)
+        (prompt, "completed", text) for prompt, text in zip(prompts, ANSWERS, strict=True)
     ]
-    assert all(before.agent_timestamp <= after.timestamp for before, after in zip(turns, turns[1:], strict=False))
+    assert all(before.agent_timestamp <= after.timestamp for before, after in pairwise(turns))
     said = [step.text for turn in turns for step in turn.steps if isinstance(step, ModelStep)]
     assert said == [response["text"] for response in outcome.story.script]
 
@@ -386,37 +331,133 @@ def check_view(request: ModelRequest) -> None:
         ]
 
 
-# ---- killed
+# ---- the faults
 
 
-async def lead_through(temporal: Client, folder: Path, kill: Kill) -> Outcome:
-    pause = kill.pauses_at or kill.dies_at
-    async with scene(temporal, folder, kill.story) as on:
-        async with on.doomed(Course(pauses_at=pause, dies_at=kill.dies_at)) as doomed:
-            await doomed.until_paused_at(pause)
+@dataclass(frozen=True, eq=False)
+class Fault:
+    """What happens to a worker at a point, and what becomes of its turn.
+
+    `interrupts`: the activity that runs then and can't report. `payment`: what the session knows of it, and how often
+    it was made; None: either, as the race with it ends.
+    """
+
+    point: str
+    interrupts: str | None = None
+    payment: tuple[str, int] | None = PAID
+    story: Story = ONE_BY_ONE
+
+    def __str__(self) -> str:
+        return self.point if self.story is ONE_BY_ONE else f"{self.point}, {self.story.name}"
+
+    async def strike(self, on: Scene) -> Outcome:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class Kill(Fault):
+    """SIGKILL. A workflow task can't be paused in: then it is done at a point before, `pauses_at`."""
+
+    pauses_at: str | None = None
+
+    async def strike(self, on: Scene) -> Outcome:
+        """Kill the worker in the middle of the turn, and start another one."""
+        at = self.pauses_at or self.point
+        async with on.doomed(Course(pauses_at=at, pause=self._pause, dies_at=self.point)) as doomed:
+            await doomed.until_paused_at(at)
             await on.session.prompt(id="p2", text="And then?")
             doomed.go_on()
             assert await doomed.exit_code() == -signal.SIGKILL
         await on.session.prompt(id="p3", text="Is anybody there?")
         await on.session.prompt(id="p2", text="And then?")
-        async with immortal_worker(temporal, on.settings) as recorder:
+        async with on.immortal() as recorder:
             return await on.outcome(recorder)
+
+    @property
+    def _pause(self) -> Pause:
+        # Where the prompt kills, what is paused must not get away in the meantime.
+        return "for ever" if self.point == "prompt p2 arrives" else "until told"
+
+
+@dataclass(frozen=True, eq=False)
+class Stop(Fault):
+    """SIGTERM, while another worker serves already, as in a rolling restart."""
+
+    pause: Pause = "until stopping"
+    shutdown_grace: float = 20
+
+    async def strike(self, on: Scene) -> Outcome:
+        """Replace the worker in the middle of the turn."""
+        on.settings["shutdown_grace"] = self.shutdown_grace
+        async with on.doomed(Course(pauses_at=self.point, pause=self.pause)) as doomed:
+            await doomed.until_paused_at(self.point)
+            await on.session.prompt(id="p2", text="And then?")
+            async with on.immortal() as recorder:
+                doomed.stop()
+                await on.session.prompt(id="p3", text="Is anybody there?")
+                assert await doomed.exit_code() == 0
+                return await on.outcome(recorder)
+
+
+KILLS = [
+    *(Kill(f"list_tools {point}", "list_tools") for point in ("begins", "has run")),
+    *(
+        Kill(f"model call {number} {point}", f"model call {number}")
+        for number in (1, 2, 3)
+        for point in ("begins", "has written 3", "has run")
+    ),
+    *(Kill(f"file_read {point}", "file_read") for point in ("begins", "has run")),
+    *(Kill(f"put {point}", "put") for point in ("is about to act", "has acted", "has run")),
+    Kill("pay is about to act", "pay", NOT_PAID_NOR_KNOWN),
+    Kill("pay has acted", "pay", PAID_BUT_NOT_KNOWN),
+    Kill("pay has run", "pay", PAID_BUT_NOT_KNOWN),
+    Kill("prompt p2 arrives", "model call 1", pauses_at="model call 1 begins"),
+    Kill("model call 1 is scheduled", pauses_at="list_tools has run"),
+    Kill("model call 2 is scheduled", pauses_at="model call 1 begins"),
+    Kill("pay is scheduled", pauses_at="model call 2 begins"),
+    Kill("model call 3 is scheduled", pauses_at="pay has run"),
+    # The workflow task that ends the first turn and begins the next.
+    Kill("model call 4 is scheduled", pauses_at="model call 3 begins"),
+    Kill("file_read begins", "file_read", None, ALL_AT_ONCE),
+    Kill("put has acted", "put", None, ALL_AT_ONCE),
+    Kill("pay has acted", "pay", PAID_BUT_NOT_KNOWN, ALL_AT_ONCE),
+]
+
+STOPS_IN_TIME = [
+    Stop(point)
+    for point in ("list_tools begins", "model call 1 has written 3", "file_read has run", "pay begins", "pay has run")
+]
+
+STOPS_TOO_SOON = [
+    Stop(point, interrupts, payment, pause="for ever", shutdown_grace=0.5)
+    for point, interrupts, payment in (
+        ("model call 2 has written 3", "model call 2", PAID),
+        ("put has acted", "put", PAID),
+        ("pay is about to act", "pay", NOT_PAID_NOR_KNOWN),
+        ("pay has acted", "pay", PAID_BUT_NOT_KNOWN),
+    )
+]
+
+
+# ---- the tests
+
+Outcomes = Mapping[Fault, "asyncio.Task[Outcome]"]
 
 
 @pytest.fixture(scope="module")
 async def outcomes(
     temporal: Client, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> AsyncIterator[Mapping[str, "asyncio.Task[Outcome]"]]:
-    """Lead a session through every kill that a test was selected for, a few at a time, in the tests' order."""
+) -> AsyncIterator[Outcomes]:
+    """Lead a session through every fault that a test was selected for, a few at a time, in the tests' order."""
     gate = asyncio.Semaphore(AT_THE_SAME_TIME)
 
-    async def lead(kill: Kill) -> Outcome:
-        async with gate:
-            return await lead_through(temporal, tmp_path_factory.mktemp("kill"), kill)
+    async def lead_through(fault: Fault) -> Outcome:
+        async with gate, scene(temporal, tmp_path_factory.mktemp("fault"), fault.story) as on:
+            return await fault.strike(on)
 
     parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
-    kills = [given["kill"] for given in parameters if isinstance(given.get("kill"), Kill)]
-    running = {str(kill): asyncio.create_task(lead(kill)) for kill in kills}
+    faults = [given["fault"] for given in parameters if isinstance(given.get("fault"), Fault)]
+    running = {fault: asyncio.create_task(lead_through(fault)) for fault in faults}
     try:
         yield running
     finally:
@@ -425,59 +466,36 @@ async def outcomes(
         await asyncio.gather(*running.values(), return_exceptions=True)
 
 
-@pytest.mark.parametrize("kill", KILLS, ids=str)
+async def check(fault: Fault, outcomes: Outcomes) -> None:
+    """Hold what is left of the session against what is promised."""
+    outcome = await outcomes[fault]
+    check_prompts(outcome)
+    check_calls(outcome)
+    check_activities(outcome, fault.interrupts)
+    for model_request in outcome.requests:
+        check_view(model_request)
+    if fault.payment is not None:
+        assert outcome.payment == fault.payment
+    replayer = Replayer(workflows=[AgenticAIWorkflow], data_converter=pydantic_data_converter)
+    await replayer.replay_workflow(outcome.history)
+
+
+@pytest.mark.parametrize("fault", KILLS, ids=str)
 async def test_ops_10_agt_7_a_worker_killed_at_any_step_of_a_turn_costs_no_answer_and_repeats_no_payment(
-    kill: Kill, outcomes: Mapping[str, "asyncio.Task[Outcome]"]
+    fault: Fault, outcomes: Outcomes
 ) -> None:
-    outcome = await outcomes[str(kill)]
-    await check(outcome, interrupted=kill.interrupts)
-    if kill.payment is not None:
-        assert outcome.payment == kill.payment
+    await check(fault, outcomes)
 
 
-# ---- told to stop
-
-
-async def stop_in_the_middle(temporal: Client, folder: Path, course: Course, *, shutdown_grace: float) -> Outcome:
-    """Replace the worker by another one, as a rolling restart does."""
-    async with (
-        scene(temporal, folder, shutdown_grace=shutdown_grace) as on,
-        on.doomed(course) as doomed,
-    ):
-        await doomed.until_paused_at(course.pauses_at)
-        await on.session.prompt(id="p2", text="And then?")
-        async with immortal_worker(temporal, on.settings) as recorder:
-            doomed.stop()
-            await on.session.prompt(id="p3", text="Is anybody there?")
-            assert await doomed.exit_code() == 0
-            return await on.outcome(recorder)
-
-
-@pytest.mark.parametrize(
-    "point", ["list_tools begins", "model call 1 has written 3", "file_read has run", "pay begins", "pay has run"]
-)
+@pytest.mark.parametrize("fault", STOPS_IN_TIME, ids=str)
 async def test_ops_10_a_worker_told_to_stop_finishes_what_runs_and_another_goes_on_with_nothing_repeated(
-    temporal: Client, tmp_path: Path, point: str
+    fault: Fault, outcomes: Outcomes
 ) -> None:
-    course = Course(pauses_at=point, pause="until stopping")
-    outcome = await stop_in_the_middle(temporal, tmp_path / "state", course, shutdown_grace=20)
-    await check(outcome, interrupted=None)
-    assert outcome.payment == PAID
+    await check(fault, outcomes)
 
 
-@pytest.mark.parametrize(
-    ("point", "interrupted", "payment"),
-    [
-        ("model call 2 has written 3", "model call 2", PAID),
-        ("put has acted", "put", PAID),
-        ("pay is about to act", "pay", NOT_PAID_NOR_KNOWN),
-        ("pay has acted", "pay", PAID_BUT_NOT_KNOWN),
-    ],
-)
+@pytest.mark.parametrize("fault", STOPS_TOO_SOON, ids=str)
 async def test_ops_10_agt_7_what_a_stopping_worker_has_no_time_for_is_run_again_elsewhere_but_no_payment(
-    temporal: Client, tmp_path: Path, point: str, interrupted: str, payment: tuple[str, int]
+    fault: Fault, outcomes: Outcomes
 ) -> None:
-    course = Course(pauses_at=point, pause="for ever")
-    outcome = await stop_in_the_middle(temporal, tmp_path / "state", course, shutdown_grace=0.5)
-    await check(outcome, interrupted=interrupted)
-    assert outcome.payment == payment
+    await check(fault, outcomes)

@@ -3,12 +3,13 @@
 import asyncio
 
 import pytest
+from temporalio.client import Client
 
 from activities.providers.protocol import ModelError
 from models.model_call import ModelResponse, RespondPart, ThinkPart, ToolInvocation, ToolSpec
 from models.session import SessionInput
 from models.trajectory import ModelStep, ToolResult, Usage
-from tests.harness import Stage, asks, says
+from tests.harness import Stage, asks, says, stage
 
 
 async def test_ses_2_a_prompt_is_recorded_when_its_processing_starts_and_not_before(on: Stage) -> None:
@@ -207,6 +208,11 @@ async def test_agt_9_stale_reasoning_is_repeated_once_without_state_under_a_new_
     await session.prompt("hello")
     (turn,) = await session.idle(turns=1)
     assert turn.agent_message == "fresh"
+    on.vendor.script = [ModelError("stale_reasoning", "bound elsewhere")] * 2
+    await session.prompt("again")
+    _, second = await session.idle(turns=2)
+    assert second.error_type == "bad_request"
+    assert len(on.vendor.requests) == 4
 
 
 async def test_agt_9_context_too_long_ends_the_turn_with_its_name(on: Stage) -> None:
@@ -293,3 +299,20 @@ async def test_ses_10_a_bug_of_ours_fails_the_workflow_task_and_the_turn_goes_on
                 await asyncio.sleep(0.05)
     (turn,) = await session.idle(turns=1)
     assert turn.agent_message == "echo: hello"
+
+
+async def test_agt_2_sessions_that_do_not_fit_in_the_cache_go_on_with_the_same_contexts(temporal: Client) -> None:
+    async with stage(temporal, max_cached_workflows=1) as on:
+        sessions = [await on.start() for _ in range(4)]
+        for number in range(4):
+            on.vendor.gate.close()
+            for session in sessions:
+                await session.prompt(f"{session.handle.id} {number}")
+            on.vendor.gate.open()
+            for session in sessions:
+                await session.idle(turns=number + 1)
+        for session in sessions:
+            asked = [r for r in on.vendor.requests if r.messages[0].content.startswith(session.handle.id)]
+            assert [len(request.messages) for request in asked] == [1, 3, 5, 7]
+            turns = await session.idle(turns=4)
+            assert [turn.agent_message for turn in turns] == [f"echo: {session.handle.id} {n}" for n in range(4)]
