@@ -1,6 +1,7 @@
 """Asking a model: the activity `call_model`."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Protocol
 
 from temporalio import activity
@@ -92,11 +93,12 @@ def _own_run() -> str:
     return activity.info().workflow_run_id or ""
 
 
-async def _whole_answer(stream: AsyncIterator[Delta | ModelResponse]) -> ModelResponse:
+async def _whole_answer(stream: AsyncGenerator[Delta | ModelResponse, None]) -> ModelResponse:
     """Return the response that ends the stream; one that ends without was cut off (AGT-3). Raises `ModelError`."""
-    async for event in stream:
-        if isinstance(event, ModelResponse):
-            return event
+    async with aclosing(stream) as events:
+        async for event in events:
+            if isinstance(event, ModelResponse):
+                return event
     raise ModelError("connection", "the answer broke off before its end")
 
 

@@ -53,7 +53,7 @@ class SendPrompt(Strict):
 
 
 class Chat(Strict):
-    """Start or continue in one call."""
+    """Start or continue in one call. `user_name` is the user of a session that this call starts."""
 
     message: PromptText
     workflow_id: Id | None = None

@@ -8,7 +8,7 @@ import binascii
 from datetime import timedelta
 from typing import Any, Literal
 
-from temporalio.client import Client, WorkflowExecution
+from temporalio.client import Client, WorkflowExecution, WorkflowExecutionAsyncIterator
 from temporalio.client import WorkflowExecutionStatus as Status
 
 from api import problems
@@ -60,7 +60,7 @@ async def list_sessions(
     found: list[ListedSession] = []
     scanned = 0
     while True:
-        await call_temporal(pages.fetch_next_page(), "")
+        await _fetch(pages)
         page = pages.current_page or []
         scanned += len(page)
         for execution in page:
@@ -69,6 +69,15 @@ async def list_sessions(
                 found.append(session)
         if not pages.next_page_token or len(found) >= PAGE or text is None or scanned >= MOST_SCANNED:
             return SessionList(sessions=found, next_cursor=_cursor(pages.next_page_token))
+
+
+async def _fetch(pages: WorkflowExecutionAsyncIterator) -> None:
+    try:
+        await call_temporal(pages.fetch_next_page(), "")
+    except problems.ProblemError as problem:
+        if problem.problem.status == 422:  # Temporal could not read the token
+            raise problems.invalid("cursor", "is not a cursor of this list") from problem
+        raise
 
 
 def _filter(status: ListedStatus | None, user: str | None) -> str:
@@ -92,7 +101,7 @@ async def _listed(execution: WorkflowExecution) -> ListedSession:
         model=attributes.get(search_attributes.MODEL),
         status=status or ("awaiting_approval" if waits else "open"),
         turn_count=attributes.get(search_attributes.TURNS) or 0,
-        started_at=execution.start_time,
+        started_at=memo.get("created_at") or execution.start_time,
         closed_at=execution.close_time,
     )
 

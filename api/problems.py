@@ -1,11 +1,12 @@
 """Every error answer of the gateway: RFC 9457 `application/problem+json` with a stable `type` (API-2).
 
-    404 unknown-session, unknown-turn, unknown-prompt, not-found
-    409 session-exists, session-ended, state-full, not-waiting
+    404 unknown-session, unknown-prompt, not-found
+    409 session-exists, session-ended, state-full, not-waiting, not-running
     413 too-large               422 invalid            429 queue-full, rate-limited
-    503 temporal-unreachable    504 no-worker, session-stuck
+    500 internal                503 temporal-unreachable, and at /readyz no-worker
+    504 no-worker, session-stuck
 
-Nothing internal and nothing a caller sent is repeated in them, but for ids and field names.
+Nothing internal and nothing a caller sent is repeated in them, but for ids, paths and field names.
 """
 
 from http import HTTPStatus
@@ -22,7 +23,6 @@ from models.errors import RefusalReason, Refused
 ProblemName = Literal[
     "unknown-session",
     "unknown-prompt",
-    "unknown-turn",
     "not-found",
     "session-exists",
     "session-ended",

@@ -52,6 +52,9 @@ RECEIPT_SECONDS = 0.7
 
 KNOWN_SESSIONS = 10_000
 
+MOST_SUMMARY_BYTES = 200
+"""What Temporal takes as a workflow's summary."""
+
 ReadModel = TypeVar("ReadModel", bound=BaseModel)
 
 _CLOSED: dict[Status, SessionStatus] = {
@@ -143,8 +146,8 @@ class Sessions:
             "task_queue": self._settings.task_queue,
             "id_reuse_policy": WorkflowIDReusePolicy.REJECT_DUPLICATE,
             "task_timeout": timedelta(seconds=self._settings.task_timeout),
-            "static_summary": start.title,
-            "memo": {key: value for key, value in {"title": start.title, "user": start.user}.items() if value},
+            "static_summary": _within_bytes(start.title, MOST_SUMMARY_BYTES),
+            "memo": {"title": start.title, "user": start.user, "created_at": datetime.now(UTC).isoformat()},
             "search_attributes": TypedSearchAttributes(attributes),
             "rpc_timeout": timedelta(seconds=CALL_SECONDS),
         }
@@ -152,26 +155,57 @@ class Sessions:
     # ---- prompts
 
     async def prompt(self, session_id: str, prompt: PromptSignal) -> None:
-        """Hand a prompt to Temporal; from here it survives any crash."""
+        """Hand a prompt to Temporal; from here it survives any crash.
+
+        One that is known already is not sent again, and one that would be refused now is refused without a trace in
+        the history, as far as a worker can say in time; what changes in between, the receipt tells.
+        """
+        if await self._is_known_or_refused(session_id, prompt.id or ""):
+            return
         signalling = self._handle(session_id).signal("prompt", prompt, rpc_timeout=timedelta(seconds=CALL_SECONDS))
         await call_temporal(signalling, session_id)
 
     async def receipt(self, session_id: str, message_id: str) -> Receipt:
         """Say where a prompt stands, as far as a worker can say now. Raises what the session refused it with."""
-        try:
-            async with asyncio.timeout(RECEIPT_SECONDS):
-                queue = await self.queue(session_id, message_id)
-        except (TimeoutError, ProblemError):
+        queue = await self._queue_in_time(session_id, message_id)
+        if queue is None:
             return Receipt(message_id)  # it is safe; only its place is not known yet
         if queue.waiting:
             return Receipt(message_id, position=queue.waiting[0].position)
         fate = queue.fates[0] if queue.fates else None
         if fate and fate.fate == "rejected" and fate.refusal:
             raise problems.refused(fate.refusal, fate.reason or "The prompt was rejected.", field="message")
+        if fate and fate.turn_id is None:
+            raise problems.refused("not_waiting", f"Prompt {message_id!r} was {fate.fate}; send it under a new id.")
         return Receipt(message_id, position=0, fate=fate)
 
+    async def _is_known_or_refused(self, session_id: str, message_id: str) -> bool:
+        queue = await self._queue_in_time(session_id, message_id)
+        if queue is None:
+            return False
+        if queue.waiting or any(fate.fate != "rejected" for fate in queue.fates):
+            return True
+        if queue.refusing:
+            raise problems.refused(queue.refusing, queue.refusing_because or "The session takes no prompts now.")
+        return False
+
+    async def _queue_in_time(self, session_id: str, message_id: str) -> QueueView | None:
+        """Ask for one prompt; `None` where no worker says anything soon. Raises 404."""
+        try:
+            async with asyncio.timeout(RECEIPT_SECONDS):
+                return await self.queue(session_id, message_id)
+        except TimeoutError:
+            return None
+        except ProblemError as problem:
+            if problem.problem.status == 404:
+                raise
+            return None
+
     async def finished_turn(self, session_id: str, message_id: str, *, seconds: float) -> ConversationMessage | None:
-        """Wait at most `seconds` for the turn of a prompt to end; `None` if it is still going, or never came."""
+        """Wait at most `seconds` for the turn of a prompt to end; `None` if it is still going.
+
+        Raises what the session refused the prompt with, also if it is withdrawn or discarded meanwhile.
+        """
         until = asyncio.get_running_loop().time() + seconds
         async with self.watches.watching(workflow_id(session_id)) as watch:
             while True:
@@ -180,8 +214,7 @@ class Sessions:
                 turn = await self._turn_of(session_id, receipt)
                 if turn and turn.is_complete:
                     return turn
-                gone = receipt.fate is not None and receipt.fate.turn_id is None
-                if gone or not await watch.beyond(changes, until=until):
+                if not await watch.beyond(changes, until=until):
                     return None
 
     async def _turn_of(self, session_id: str, receipt: Receipt) -> ConversationMessage | None:
@@ -288,13 +321,15 @@ class Sessions:
             return Told(result, closed=rejected.status)
 
     async def _query_if(self, session_id: str, question: Question, condition: QueryRejectCondition) -> Any:
-        return await self._handle(session_id).query(
+        asking = self._handle(session_id).query(
             question.query,
             json.loads(question.argument),
             result_type=_RESULTS[question.query],
             reject_condition=condition,
             rpc_timeout=timedelta(seconds=CALL_SECONDS),
         )
+        # The SDK would go on trying after its callers have given up, and hold up everyone who asks next.
+        return await asyncio.wait_for(asking, CALL_SECONDS)
 
     def _handle(self, session_id: str) -> WorkflowHandle[Any, Any]:
         return self.client.get_workflow_handle(workflow_id(session_id))
@@ -307,6 +342,10 @@ _RESULTS: dict[str, type[BaseModel]] = {
 }
 
 
+def _within_bytes(text: str | None, most: int) -> str | None:
+    return text and text.encode()[:most].decode(errors="ignore")
+
+
 def new_prompt(text: str, *, message_id: str | None, mode: Any) -> PromptSignal:
     """Make the signal of a prompt that reaches the gateway now."""
     return PromptSignal(id=message_id or str(uuid4()), text=text, mode=mode, sent_at=datetime.now(UTC))
@@ -316,7 +355,7 @@ def _is_news(update: ConversationUpdate, request: UpdatesRequest) -> bool:
     if update.reset or update.status in ("ended", "cancelled", "terminated"):
         return True
     if request.since_revision is not None:
-        return update.revision > request.since_revision
+        return update.revision > request.since_revision or bool(update.new_messages)
     return bool(update.new_messages or update.updated_messages)
 
 

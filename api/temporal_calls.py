@@ -16,6 +16,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from api import problems
+from models.errors import REFUSED
 
 Answer = TypeVar("Answer")
 
@@ -44,7 +45,9 @@ async def call_worker(client: Client, call: Awaitable[Answer], session_id: str, 
     try:
         return await asyncio.wait_for(call, CALL_SECONDS)
     except WorkflowQueryFailedError as error:
-        raise problems.invalid("request", str(error).removeprefix("Refused: ")) from error
+        if not str(error).startswith(REFUSED):
+            raise  # a bug of ours, for the log
+        raise problems.invalid("request", str(error).removeprefix(REFUSED)) from error
     except WorkflowUpdateFailedError as error:
         raise _refusal_of(error) from error
     except (TimeoutError, UpdateUnanswered, RuntimeError) as error:
@@ -74,9 +77,9 @@ def _problem_of(error: RPCError, session_id: str) -> problems.ProblemError:
     if error.status == RPCStatusCode.NOT_FOUND:
         completed = "already completed" in error.message
         return problems.session_ended(session_id) if completed else problems.unknown_session(session_id)
-    if error.status == RPCStatusCode.INVALID_ARGUMENT:
-        return problems.too_large()
-    if error.status == RPCStatusCode.RESOURCE_EXHAUSTED:
+    if error.status == RPCStatusCode.INVALID_ARGUMENT and "limit for signal" not in error.message:
+        return problems.too_large() if "size" in error.message else problems.invalid("request", "is not accepted")
+    if error.status in (RPCStatusCode.RESOURCE_EXHAUSTED, RPCStatusCode.INVALID_ARGUMENT):
         return problems.ProblemError(429, "rate-limited", "Temporal limits requests at the moment.", retry_after=1)
     return problems.temporal_unreachable()
 
@@ -85,5 +88,5 @@ def _refusal_of(error: WorkflowUpdateFailedError) -> problems.ProblemError:
     cause = error.cause
     if isinstance(cause, ApplicationError) and cause.type in problems.REFUSALS:
         field = cause.details[0] if cause.details else None
-        return problems.refused(cause.type, cause.message, field=field)
+        return problems.refused(cause.type, cause.message.removeprefix(REFUSED), field=field)
     return problems.invalid("request", "was refused by the session")

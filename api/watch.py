@@ -8,7 +8,7 @@ more than `n`. It lingers for a while after the last watcher has left, since cli
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import timedelta
 
 from temporalio.api.common.v1 import WorkflowExecution
@@ -19,7 +19,7 @@ from temporalio.api.workflowservice.v1 import (
     GetWorkflowExecutionHistoryResponse,
 )
 from temporalio.client import Client
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 LINGER_SECONDS = 30.0
 POLL_SECONDS = 30.0
@@ -95,17 +95,22 @@ class Watches:
     def _leave(self, workflow_id: str, watch: Watch) -> None:
         if not watch.watchers and self._watches.get(workflow_id) is watch:
             self._followers[workflow_id].cancel()
-            self._forget(workflow_id)
 
     def _forget(self, workflow_id: str) -> None:
         self._watches.pop(workflow_id, None)
         self._followers.pop(workflow_id, None)
 
     async def _follow(self, workflow_id: str, watch: Watch) -> None:
-        """Note every change until the session is closed, from run to run."""
+        """Note every change until the session is closed, from run to run; who watches then learns it by asking."""
         run_id: str | None = ""
-        while run_id is not None:
-            run_id = await self._follow_run(workflow_id, run_id, watch)
+        try:
+            while run_id is not None:
+                run_id = await self._follow_run(workflow_id, run_id, watch)
+        except RPCError:  # there is no such session, or no longer
+            watch.note_change()
+        finally:
+            if self._watches.get(workflow_id) is watch:
+                self._forget(workflow_id)
 
     async def _follow_run(self, workflow_id: str, run_id: str, watch: Watch) -> str | None:
         """Note every change of a run; return the run that goes on after it, if any."""
@@ -128,11 +133,14 @@ class Watches:
             history_event_filter_type=HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT,
         )
         while True:
-            with suppress(RPCError, TimeoutError):
+            try:
                 async with asyncio.timeout(POLL_SECONDS):
                     return await self._client.workflow_service.get_workflow_execution_history(
                         request, timeout=timedelta(seconds=POLL_SECONDS)
                     )
+            except (RPCError, TimeoutError, RuntimeError) as error:  # `RuntimeError`: a client that never connected
+                if isinstance(error, RPCError) and error.status == RPCStatusCode.NOT_FOUND:
+                    raise
             await asyncio.sleep(RETRY_SECONDS)
 
 

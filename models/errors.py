@@ -39,6 +39,10 @@ RefusalReason = Literal[
 """Why the session refused something a caller sent; the `type` of the refusal on the wire."""
 
 
+REFUSED = "Refused: "
+"""How the text of a refusal begins where only its text arrives."""
+
+
 class Refused(Exception):
     """The caller's to mend: nothing was done. `field` names where, the message says what is allowed."""
 

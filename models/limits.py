@@ -17,8 +17,11 @@ ANSWER_BYTES = 256 * 1024
 TURN_INLINE_BYTES = 256 * 1024
 """While a running turn holds less, its tool results are kept whole; beyond it they are cut hard (SES-15)."""
 
-TURN_BYTES = 384 * 1024
+TURN_BYTES = 320 * 1024
 """A turn that holds more ends as `too_large` before its next model call: one answer and its results may come on top."""
+
+MOST_CALLS_OF_A_STEP = 128
+"""Most tool calls of one model response: each brings at least `SMALL_RESULT_BYTES` and an outcome line."""
 
 LARGE_RESULT_BYTES = 120_000
 """Most bytes of any tool result: 30,000 characters of four bytes."""
@@ -49,7 +52,7 @@ class Limits(Strict):
 
 
 def result_allowance(held_bytes: int, calls: int) -> int:
-    """Most UTF-8 bytes of content each of `calls` results may bring into a turn that holds `held_bytes`.
+    """Most JSON bytes of content each of `calls` results may bring into a turn that holds `held_bytes`.
 
     >>> result_allowance(0, 1), result_allowance(0, 4), result_allowance(300_000, 1)
     (120000, 65536, 512)

@@ -149,7 +149,7 @@ class ToolList(Compact):
 class ToolInvocation(Compact):
     """Input of `call_tool`. `call_id` is our own `turn.step.index`, the idempotency key within its session (AGT-7).
 
-    `session_id` does not travel: the activity fills in its own workflow id. `max_chars` and `max_bytes` (UTF-8) bound
+    `session_id` does not travel: the activity fills in its own workflow id. `max_chars` and `max_bytes` (as JSON) bound
     the result's content (CTX-14, SES-16).
     """
 

@@ -7,6 +7,7 @@ waiting, or has exactly one fate:
                     │  └───► withdrawn    taken back by the user
                     │  └───► discarded    the session ended first
                     └► steering ► steered taken up by the running turn; if the turn ends first, back to waiting
+                    └───────► rejected    the session can hold no more (SES-15); its id may be sent again
     refused ───────────────► rejected     with the reason; its id may be sent again
 
 Nothing here knows Temporal: ids and times are given by the caller.
@@ -82,6 +83,9 @@ class QueueView(Frozen):
     waiting: list[QueuedPrompt]
     fates: list[Fate]
     revision: int
+    refusing: RefusalReason | None = None
+    """What any new prompt would be refused with now."""
+    refusing_because: str | None = None
 
 
 def read_prompt(raw: object, *, extra_arguments: int, new_id: str, now: UtcDatetime, limits: Limits) -> Prompt:
@@ -182,12 +186,7 @@ class PromptQueue:
 
     def check_room(self, prompt: Prompt, limits: Limits) -> None:
         """Pass while another prompt fits. Raises `Refused` (SES-6)."""
-        if len(self) >= limits.max_queued_prompts:
-            raise Refused(
-                "queue_full",
-                f"{len(self)} prompts are waiting already; "
-                f"limits.max_queued_prompts allows {limits.max_queued_prompts}.",
-            )
+        self.check_count(limits)
         # As JSON, since that is how they are carried: a control character takes six bytes there.
         size = sum(len(to_json(queued.text)) for queued in [*self.waiting, *self.steering, prompt])
         if size > limits.max_queued_bytes:
@@ -195,6 +194,15 @@ class PromptQueue:
                 "queue_full",
                 f"The waiting prompts would hold {size:,} bytes; "
                 f"limits.max_queued_bytes allows {limits.max_queued_bytes:,}.",
+            )
+
+    def check_count(self, limits: Limits) -> None:
+        """Pass while fewer prompts wait than may. Raises `Refused` (SES-6)."""
+        if len(self) >= limits.max_queued_prompts:
+            raise Refused(
+                "queue_full",
+                f"{len(self)} prompts are waiting already; "
+                f"limits.max_queued_prompts allows {limits.max_queued_prompts}.",
             )
 
     def accept(self, prompt: Prompt, *, turn_is_running: bool) -> None:
@@ -217,11 +225,12 @@ class PromptQueue:
         self._decide(prompt.id, "started", at=at, turn_id=prompt.id)
         return prompt
 
-    def take_steering(self, turn_id: str, *, at: UtcDatetime) -> list[Prompt]:
-        """Take everything that waits to join the running turn `turn_id` (SES-7)."""
-        taken, self.steering = self.steering, []
-        for prompt in taken:
-            self._decide(prompt.id, "steered", at=at, turn_id=turn_id)
+    def take_steering(self, turn_id: str, *, at: UtcDatetime, room: int) -> list[Prompt]:
+        """Take what waits to join the running turn `turn_id` and fits into `room` bytes of JSON, in order (SES-7)."""
+        taken: list[Prompt] = []
+        while self.steering and (room := room - len(to_json(self.steering[0].text))) >= 0:
+            taken.append(self.steering.pop(0))
+            self._decide(taken[-1].id, "steered", at=at, turn_id=turn_id)
         return taken
 
     def requeue_steering(self) -> None:
@@ -270,7 +279,7 @@ class PromptQueue:
         """Return what became of a prompt, as far as it is remembered."""
         return next((fate for fate in reversed(self.fates) if fate.id == message_id), None)
 
-    def view(self, *, revision: int, message_id: str | None = None) -> QueueView:
+    def view(self, *, revision: int, message_id: str | None = None, refusing: Refused | None = None) -> QueueView:
         """Show what waits and what became of the rest; of one prompt only, where its id is given."""
         waiting = [
             QueuedPrompt(
@@ -284,7 +293,13 @@ class PromptQueue:
         else:
             fate = None if waiting else self.fate_of(message_id)
             fates = [fate] if fate else []
-        return QueueView(waiting=waiting, fates=fates, revision=revision)
+        return QueueView(
+            waiting=waiting,
+            fates=fates,
+            revision=revision,
+            refusing=refusing.reason if refusing else None,
+            refusing_because=refusing.message if refusing else None,
+        )
 
     def _take_id(self, message_id: str) -> None:
         self.taken_ids[message_id] = None

@@ -3,6 +3,7 @@
 These models are public API of running sessions: new fields have defaults (SES-19).
 """
 
+import re
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, field_serializer
@@ -189,6 +190,25 @@ def configured(current: SessionInput, change: Configure) -> SessionInput:
         update["history"] = _merged("history", current.history, change.history)
         check_history(update["history"])
     return current.model_copy(update=update)
+
+
+def read_start(raw: object, *, extra_arguments: int) -> SessionInput:
+    """Read what a session was started with, whoever started it. Raises `Refused` naming the field (SES-4)."""
+    if extra_arguments:
+        raise Refused("invalid", "A session is started with one JSON object, or nothing.")
+    start = parse(SessionInput, raw)
+    if start.carried is None:
+        _check_start(start)
+    return start
+
+
+def _check_start(start: SessionInput) -> None:
+    split_model(start.model)
+    check_history(start.history)
+    if start.user is not None and re.fullmatch(USER_PATTERN, start.user) is None:
+        raise Refused("invalid", "user: letters, digits, space and . _ @ + ~ - are allowed, 64 at most.", field="user")
+    if start.title is not None and not 1 <= len(start.title) <= 120:
+        raise Refused("invalid", "title: 1 to 120 characters are allowed.", field="title")
 
 
 def check_history(history: ConversationHistoryConfig) -> None:

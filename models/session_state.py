@@ -6,6 +6,7 @@ Every method that changes what a query shows raises the revision (SES-12). Ids a
 from datetime import datetime
 
 from models.context.model_view import Eviction, ModelView
+from models.context.window import ConversationHistoryConfig
 from models.conversation import (
     ConversationMessage,
     ConversationState,
@@ -16,6 +17,7 @@ from models.conversation import (
 )
 from models.errors import ErrorType, Refused
 from models.ids import is_id
+from models.limits import TURN_BYTES
 from models.model_call import ModelResponse, ProviderState, RequestHead, ToolSpec
 from models.prompts import Prompt, PromptQueue, QueueView, read_prompt
 from models.session import CarriedState, Configure, SessionInput, UpdatesRequest, configured
@@ -95,7 +97,10 @@ class Session:
             self._check_open()
             self.queue.check_room(prompt, self.config.limits)
         except Refused as refusal:
-            self.queue.reject(_id_in(raw) or new_id, refusal, at=now)
+            sent_id = _id_in(raw)
+            # An id that was accepted before has its one fate, or waits for it; this is another prompt, and no prompt.
+            is_taken = sent_id is None or self.queue.is_duplicate(sent_id) or sent_id in self.transcript
+            self.queue.reject(new_id if is_taken else sent_id or new_id, refusal, at=now)
             self._changed()
             return None
         self.queue.accept(prompt, turn_is_running=self.running_turn is not None)
@@ -118,6 +123,15 @@ class Session:
             raise Refused("ending", f"The session is {self.status}: {self.ending or 'no reason given'}.")
         if self.is_full:
             raise self._full()
+
+    def _refusing(self) -> Refused | None:
+        """Return what any new prompt would be refused with now."""
+        try:
+            self._check_open()
+            self.queue.check_count(self.config.limits)
+        except Refused as refusal:
+            return refusal
+        return None
 
     def _full(self) -> Refused:
         return Refused(
@@ -145,9 +159,12 @@ class Session:
         self.view.append_request(turn)
         return turn
 
-    def steer_turn(self, *, now: datetime) -> None:
-        """Record what was steered into the running turn, before its next model call (SES-7)."""
-        for prompt in self.queue.take_steering(self._running().id, at=now):
+    def steer_turn(self, *, now: datetime, room: int = TURN_BYTES) -> None:
+        """Record what was steered into the running turn, before its next model call (SES-7).
+
+        What does not fit into `room` bytes of JSON any more goes on waiting, and becomes a turn of its own.
+        """
+        for prompt in self.queue.take_steering(self._running().id, at=now, room=room):
             self._add_step(UserStep(kind="user", message_id=prompt.id, content=prompt.text, timestamp=now))
             self.view.append_step(self._running())
 
@@ -156,18 +173,19 @@ class Session:
         self.request_count += 1
         metrics = TurnMetrics(message_count=self.view.message_count, estimated_tokens=self.view.estimated_tokens)
         self._update_turn(conversation_metrics=metrics)
+        self._changed_turn()
         return self.request_count
 
-    def make_room(self) -> Eviction | None:
-        """Evict a block of the model view if it is over its cap (CTX-4)."""
-        eviction = self.view.make_room(self.config.history, running_turn=self._running().id)
+    def make_room(self, window: ConversationHistoryConfig) -> Eviction | None:
+        """Evict a block of the model view if it is over the cap of `window` (CTX-4)."""
+        eviction = self.view.make_room(window, running_turn=self._running().id)
         if eviction:
             self.limit_warned = False
         return eviction
 
-    def approaches_limit(self) -> bool:
-        """Tell once a segment that the view has passed 80 % of its cap (CTX-6)."""
-        cap = self.config.history.max_messages
+    def approaches_limit(self, window: ConversationHistoryConfig) -> bool:
+        """Tell once a segment that the view has passed 80 % of the cap of `window` (CTX-6)."""
+        cap = window.max_messages
         if self.limit_warned or not cap or self.view.message_count * 5 <= cap * 4:
             return False
         self.limit_warned = True
@@ -178,7 +196,7 @@ class Session:
         turn = self._running()
         step = ModelStep(
             kind="model",
-            number=len(turn.steps) + 1,
+            number=sum(isinstance(step, ModelStep) for step in turn.steps) + 1,
             thinking=response.thinking or None,
             text=response.text or None,
             tool_calls=calls,
@@ -318,7 +336,7 @@ class Session:
 
     def queue_view(self, message_id: str | None = None) -> QueueView:
         """Return what waits and what became of the rest (SES-6)."""
-        return self.queue.view(revision=self.revision, message_id=message_id)
+        return self.queue.view(revision=self.revision, message_id=message_id, refusing=self._refusing())
 
     @property
     def summary(self) -> SessionSummary:

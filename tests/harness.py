@@ -1,7 +1,7 @@
 """A session in a test's hands: the real server, the real worker, and a vendor that answers when it is told to."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,7 +78,7 @@ class Vendor:
 
     async def stream(
         self, name: str, request: ModelRequest, context: CallContext
-    ) -> AsyncIterator[Delta | ModelResponse]:
+    ) -> AsyncGenerator[Delta | ModelResponse, None]:
         self.requests.append(request)
         await self.gate.pass_through()
         answer = self.script.pop(0) if self.script else says(f"echo: {last_user_message(request)}")

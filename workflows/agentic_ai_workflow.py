@@ -20,7 +20,7 @@ from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from models.conversation import ConversationState, ConversationUpdate
-    from models.errors import Refused
+    from models.errors import REFUSED, Refused
     from models.model_call import ModelRequestPage, ModelRequestQuery
     from models.prompts import Prompt, QueueView
     from models.session import (
@@ -36,6 +36,7 @@ with workflow.unsafe.imports_passed_through():
         configured,
         parse,
         parse_cursor,
+        read_start,
     )
     from models.session_state import Session
     from workflows import search_attributes
@@ -48,10 +49,10 @@ class AgenticAIWorkflow:
     """A durable conversation with an AI agent."""
 
     @workflow.init
-    def __init__(self, start: Any = None) -> None:
+    def __init__(self, start: Any = None, *rest: Any) -> None:
         """Build all state, so that a signal that arrives before `run` finds it (SES-4)."""
         info = workflow.info()
-        start = self._read_start(start)
+        start = self._read_start(start, extra_arguments=len(rest))
         self._session = Session(info.workflow_id, start, now=workflow.now())
         self._turn: Turn | None = None
         self._events_at_start = info.get_current_history_length()
@@ -62,7 +63,7 @@ class AgenticAIWorkflow:
         self._show()
 
     @workflow.run
-    async def run(self, start: Any = None) -> SessionEnd:
+    async def run(self, start: Any = None, *rest: Any) -> SessionEnd:
         """Process prompts, first in first out, until the session is ended. `start` is a `SessionInput`, or nothing."""
         if self._refused_start:
             raise ApplicationError(self._refused_start.message, type=self._refused_start.reason, non_retryable=True)
@@ -75,11 +76,11 @@ class AgenticAIWorkflow:
             raise
         return self._close("ended", self._session.ending or "")
 
-    def _read_start(self, raw: Any) -> SessionInput:
+    def _read_start(self, raw: Any, *, extra_arguments: int) -> SessionInput:
         """Read the input here: one that Temporal could not read for us would fail the workflow task for ever."""
         self._refused_start: Refused | None = None
         try:
-            return parse(SessionInput, raw)
+            return read_start(raw, extra_arguments=extra_arguments)
         except Refused as refusal:
             self._refused_start = refusal
             return SessionInput()
@@ -150,7 +151,8 @@ class AgenticAIWorkflow:
         try:
             given = parse(EndSession, {"reason": request} if isinstance(request, str) else request)
         except Refused:
-            given = EndSession()
+            wants_to_discard = isinstance(request, dict) and request.get("discard_queue") is True
+            given = EndSession(discard_queue=wants_to_discard)
         self._end(given)
 
     @workflow.update(description="Take back a prompt that has not started: {id}.")
@@ -185,7 +187,6 @@ class AgenticAIWorkflow:
     def configure(self, request: Any = None, *rest: Any) -> None:
         """Change the configuration (SES-8)."""
         self._session.configure(parse(Configure, request))
-        self._publish("open")
         self._show()
 
     @configure.validator
@@ -214,9 +215,10 @@ class AgenticAIWorkflow:
     @workflow.query(description="The newest complete picture, about 1 MB at most: nothing, or {before?, limit?}.")
     def get_conversation_state(self, request: Any = None) -> ConversationState:
         """Return the newest turns and what the session is (SES-11)."""
-        given = parse(StateRequest, request)
-        if given.before is not None and given.before not in self._session.transcript:
-            raise Refused("invalid", f"before: no turn {given.before!r} is held.", field="before")
+        with _refusals_told():
+            given = parse(StateRequest, request)
+            if given.before is not None and given.before not in self._session.transcript:
+                raise Refused("invalid", f"before: no turn {given.before!r} is held.", field="before")
         return self._session.state(before=given.before, limit=given.limit)
 
     @workflow.query(
@@ -224,20 +226,25 @@ class AgenticAIWorkflow:
     )
     def get_conversation_updates(self, request: Any = None) -> ConversationUpdate:
         """Return what changed since a client's cursor (SES-12)."""
-        return self._session.updates(parse_cursor(request))
+        with _refusals_told():
+            cursor = parse_cursor(request)
+        return self._session.updates(cursor)
 
     @workflow.query(description="The waiting prompts and the last 200 fates: nothing, or {message_id} for one of them.")
     def get_queue(self, request: Any = None) -> QueueView:
         """Return what waits and what became of the rest (SES-6)."""
-        return self._session.queue_view(parse(QueueRequest, request).message_id)
+        with _refusals_told():
+            given = parse(QueueRequest, request)
+        return self._session.queue_view(given.message_id)
 
     @workflow.query(description="The open model request, a page at a time: {request, offset?}. For our own activities.")
     def get_model_request(self, request: Any = None) -> ModelRequestPage:
         """Return the context of the open request, unchanged since it was opened (AGT-2)."""
-        given = parse(ModelRequestQuery, request)
         opened = self._turn.open_request if self._turn else None
-        if opened is None or opened.number != given.request:
-            raise Refused("not_open", f"Model request {given.request} is not open.")
+        with _refusals_told():
+            given = parse(ModelRequestQuery, request)
+            if opened is None or opened.number != given.request:
+                raise Refused("not_open", f"Model request {given.request} is not open.")
         return opened.page(given.offset)
 
     # ---- what the Temporal Web UI shows
@@ -263,8 +270,11 @@ class AgenticAIWorkflow:
 
 @contextmanager
 def _refusals_told() -> Iterator[None]:
-    """Tell the caller of an update why it is refused; nothing of it enters history."""
+    """Tell the caller of an update or a query why it is refused; nothing of it enters history.
+
+    Of a query's failure only the text arrives, so it begins with a word that tells it from a bug of ours.
+    """
     try:
         yield
     except Refused as refusal:
-        raise ApplicationError(refusal.message, refusal.field, type=refusal.reason) from refusal
+        raise ApplicationError(f"{REFUSED}{refusal.message}", refusal.field, type=refusal.reason) from refusal

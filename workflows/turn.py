@@ -23,7 +23,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.tools import ToolActivities
     from models.errors import ErrorType
     from models.ids import call_id
-    from models.limits import PAGE_BYTES, TURN_BYTES, result_allowance
+    from models.limits import MOST_CALLS_OF_A_STEP, PAGE_BYTES, TURN_BYTES, result_allowance
     from models.model_call import (
         CallPart,
         ModelCall,
@@ -101,7 +101,7 @@ class Turn:
         self._stop_reason: str | None = None
         self._steps = 0
         self._calls = 0
-        self._held_bytes = len(to_json(session.running_turn))
+        self._history = session.config.history
         self._unsettled: ModelResponse | None = None
         self._started_calls: set[str] = set()
         self.open_request: OpenRequest | None = None
@@ -122,11 +122,11 @@ class Turn:
 
     def stop(self, reason: str) -> None:
         """End the turn as cancelled, within the next workflow task; the first reason counts."""
-        if self._stop_reason is None:
-            self._stop_reason = reason
-            # A task that is cancelled before its first step never runs, and the turn would never end.
-            if self._task and self._has_begun:
-                self._task.cancel()
+        self._stop_reason = self._stop_reason or reason
+        # A task that is cancelled before its first step never runs, and the turn would never end. One that is told
+        # in the moment its activity completes may not hear it: it looks at the reason before it waits again.
+        if self._task and self._has_begun:
+            self._task.cancel()
 
     # ---- the loop
 
@@ -150,7 +150,8 @@ class Turn:
         await self._know_tools()
         while self._steps < self._limits.max_steps:
             self._steps += 1
-            self._session.steer_turn(now=workflow.now())
+            self._stop_if_told()
+            self._session.steer_turn(now=workflow.now(), room=TURN_BYTES - self._held_bytes())
             response = await self._ask_model()
             step = self._record(response)
             if not step.tool_calls:
@@ -189,11 +190,14 @@ class Turn:
         ]
 
     def _check_size(self) -> None:
-        self._held_bytes += len(to_json(self._session.newest_step()))
-        if self._held_bytes > TURN_BYTES:
+        held = self._held_bytes()
+        if held > TURN_BYTES:
             raise TurnFailed(
-                "too_large", f"The turn holds {self._held_bytes:,} bytes; a turn may hold {TURN_BYTES:,}. Ask for less."
+                "too_large", f"The turn holds {held:,} bytes; a turn may hold {TURN_BYTES:,}. Ask for less."
             )
+
+    def _held_bytes(self) -> int:
+        return len(to_json(self._session.running_turn))
 
     # ---- asking the model
 
@@ -210,7 +214,7 @@ class Turn:
                     summary="tools of this session",
                 )
             except ActivityError as error:
-                raise self._failure(error) from error
+                raise self._failure(error, of="The session's tools could not be read") from error
             self._session.tools = listed.tools
 
     async def _ask_model(self) -> ModelResponse:
@@ -235,7 +239,8 @@ class Turn:
 
     def _open_new_request(self) -> None:
         session = self._session
-        eviction = session.make_room()
+        self._close_request()
+        eviction = session.make_room(self._history)
         if eviction:
             workflow.logger.info(
                 "Trimmed conversation: %d messages removed, %d kept (~%d tokens)",
@@ -243,9 +248,12 @@ class Turn:
                 eviction.preserved,
                 eviction.estimated_tokens,
             )
-        if session.approaches_limit():
-            cap = session.config.history.max_messages
-            workflow.logger.warning("Conversation approaching limit (%d/%d messages)", session.view.message_count, cap)
+        if session.approaches_limit(self._history):
+            workflow.logger.warning(
+                "Conversation approaching limit (%d/%d messages)",
+                session.view.message_count,
+                self._history.max_messages,
+            )
         self.open_request = OpenRequest(
             number=session.open_request(),
             request=session.view.request(session.head),
@@ -255,6 +263,7 @@ class Turn:
         )
 
     async def _call_model(self, rounds: int) -> ModelCallOutcome:
+        self._stop_if_told()
         opened = self._opened()
         self._hand_over(opened)
         try:
@@ -283,8 +292,8 @@ class Turn:
             HAND_OVER.put(self._key(opened), opened.request, size=4 * opened.estimated_tokens)
 
     def _close_request(self) -> None:
-        if not workflow.unsafe.is_replaying():
-            HAND_OVER.discard(self._key(self._opened()))
+        if self.open_request and not workflow.unsafe.is_replaying():
+            HAND_OVER.discard(self._key(self.open_request))
         self.open_request = None
 
     def _opened(self) -> OpenRequest:
@@ -306,6 +315,7 @@ class Turn:
         until = workflow.now() + timedelta(seconds=seconds)
         if until >= self._deadline:
             raise self._out_of_time()
+        self._stop_if_told()
         self._session.wait_until(until)
         self._on_change()
         try:
@@ -325,12 +335,19 @@ class Turn:
                 f"The turn asked for {self._calls} tool calls; limits.max_tool_calls allows "
                 f"{self._limits.max_tool_calls}.",
             )
+        if len(step.tool_calls) > MOST_CALLS_OF_A_STEP:
+            raise TurnFailed(
+                "budget", f"One step asked for {len(step.tool_calls)} tool calls; {MOST_CALLS_OF_A_STEP} are taken."
+            )
         gate = asyncio.Semaphore(self._limits.max_parallel_tools)
-        allowance = result_allowance(self._held_bytes, len(step.tool_calls))
+        allowance = result_allowance(self._held_bytes(), len(step.tool_calls))
         running = [asyncio.create_task(self._run_tool(call, gate, allowance)) for call in step.tool_calls]
         try:
             await asyncio.gather(*running)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, TurnFailed):
+            # None may outlive the step: its late result would be taken for another step's.
+            for task in running:
+                task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
             raise
         self._settle()
@@ -417,17 +434,18 @@ class Turn:
 
     def _fail(self, error_type: ErrorType, sentence: str) -> None:
         self._settle_unanswered()
-        self.open_request = None
+        self._close_request()
         told = f"Cancelled: {sentence}" if error_type == "cancelled" else sentence
         self._session.fail_turn(error_type, told, now=workflow.now())
 
-    def _failure(self, error: ActivityError) -> BaseException:
+    def _failure(self, error: ActivityError, *, of: str | None = None) -> BaseException:
         """Say how a failed activity ends the turn."""
         if is_cancelled_exception(error):
             return asyncio.CancelledError()
         if isinstance(error.cause, ActivityTimeout) and workflow.now() >= self._deadline:
             return self._out_of_time()
-        return TurnFailed(*describe_failure(error))
+        error_type, sentence = describe_failure(error)
+        return TurnFailed(error_type, f"{of}." if of else sentence)
 
     def _remaining(self) -> timedelta:
         """Time left until `turn_timeout`: it bounds activities, so that it costs no timer of its own."""

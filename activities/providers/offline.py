@@ -25,7 +25,7 @@ The chapters, each of which only knows those above it:
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 
 from activities.providers.offline_answers import tell_abilities, tell_closing_thought
 from activities.providers.offline_phrases import wishes_in
@@ -55,7 +55,7 @@ class OfflineModel:
 
     async def stream(
         self, name: str, request: ModelRequest, context: CallContext
-    ) -> AsyncIterator[Delta | ModelResponse]:
+    ) -> AsyncGenerator[Delta | ModelResponse, None]:
         """Write the answer word by word, thinking first, then yield the whole of it."""
         response = answer(request, number=context.request)
         async for delta in deltas_of(response.parts, pause=self._pause):

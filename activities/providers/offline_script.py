@@ -8,7 +8,7 @@ request was tried and waited out, which the context says; so nothing is counted 
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -104,7 +104,7 @@ class ScriptedModel:
 
     async def stream(
         self, name: str, request: ModelRequest, context: CallContext
-    ) -> AsyncIterator[Delta | ModelResponse]:
+    ) -> AsyncGenerator[Delta | ModelResponse, None]:
         """Play the response whose turn it is. Raises `ModelError` where the script says so, or where there is none."""
         path = self._path_of(name)
         # A thread only for reading: the hop costs more than a whole answer, the look at the file next to nothing.

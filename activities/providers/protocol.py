@@ -5,7 +5,7 @@ A provider turns a `ModelRequest` into a stream of `Delta`s that ends with exact
 that ends without a `ModelResponse` was cut off and is no answer (AGT-3).
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -57,6 +57,8 @@ class ModelError(Exception):
 class Provider(Protocol):
     """A source of models."""
 
-    def stream(self, name: str, request: ModelRequest, context: CallContext) -> AsyncIterator[Delta | ModelResponse]:
+    def stream(
+        self, name: str, request: ModelRequest, context: CallContext
+    ) -> AsyncGenerator[Delta | ModelResponse, None]:
         """Ask the model `name`; yield deltas, then the whole response. Raises `ModelError`."""
         ...

@@ -1,6 +1,6 @@
 """Finding the provider of a model (AGT-4)."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 
 from activities.providers.protocol import CallContext, Delta, ModelError, Provider
 from models.model_call import ModelRequest, ModelResponse
@@ -39,7 +39,9 @@ class OfflineProvider:
         self._model = model
         self._scripted = scripted
 
-    def stream(self, name: str, request: ModelRequest, context: CallContext) -> AsyncIterator[Delta | ModelResponse]:
+    def stream(
+        self, name: str, request: ModelRequest, context: CallContext
+    ) -> AsyncGenerator[Delta | ModelResponse, None]:
         """Ask the offline model `name`. Raises `ModelError`."""
         return self._named(name).stream(name, request, context)
 

@@ -47,7 +47,7 @@ from pydantic import JsonValue
 from referencing import Registry
 
 from activities.toolbox.built_in import ROOM_KEY, WORKSPACE_KEY
-from models.context.bounds import bound_text, encodable, encodable_text
+from models.context.bounds import bound_json, bound_text, encodable, encodable_text
 from models.model_call import ToolEffect, ToolInvocation, ToolSpec
 from models.trajectory import ToolResult, ToolStatus
 
@@ -132,7 +132,7 @@ class Toolbox:
         result = await self._result_of(invocation)
         return ToolResult(
             outcome=_one_line(result.outcome),
-            content=bound_text(result.content, invocation.max_chars, invocation.max_bytes),
+            content=bound_json(result.content, invocation.max_chars, invocation.max_bytes),
             status=result.status,
             duration_ms=round((perf_counter() - started) * 1_000),
         )

@@ -157,7 +157,7 @@ async def _stuck(description: WorkflowExecutionDescription, session_id: str, lin
         user=memo.get("user"),
         model=None,
         status="stuck",
-        created_at=description.start_time,
+        created_at=memo.get("created_at") or description.start_time,
         turn_count=None,
         links=links,
     )

@@ -6,6 +6,7 @@ Tools cut their own output where it means something; what is here is the last gu
 import re
 
 from pydantic import JsonValue
+from pydantic_core import to_json
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _REPLACEMENT = "\ufffd"
@@ -76,6 +77,20 @@ def bound_text(text: str, max_chars: int, max_bytes: int) -> str:
     tail = tail_within(text[max(0, len(text) - chars // 3) :], octets // 3)
     head = head_within(text[: chars - len(tail)], octets - len(tail.encode()))
     return head + _mark(len(text) - len(head) - len(tail), len(text)) + tail
+
+
+def bound_json(text: str, max_chars: int, max_bytes: int) -> str:
+    r"""Return `text` within both bounds, `max_bytes` counted as JSON, which is how it is kept (SES-16).
+
+    >>> len(to_json(bound_json('"' * 1000, 1_000, 400))), len(to_json(bound_json("" * 1000, 1_000, 400))) <= 400
+    (356, True)
+    """
+    bounded = bound_text(text, max_chars, max_bytes)
+    room = max_bytes
+    while room and len(to_json(bounded)) > max_bytes:  # at most three times: a character takes six bytes at most
+        room //= 2
+        bounded = bound_text(text, max_chars, room)
+    return bounded
 
 
 def _fits(text: str, max_bytes: int) -> bool:

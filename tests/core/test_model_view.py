@@ -43,7 +43,7 @@ def test_ctx_4_between_two_evictions_the_view_only_grows_at_its_end(steps: list[
     before: list[ModelMessage] = []
     for calls in steps:
         segment = target.view.segment
-        target.make_room()
+        target.make_room(target.config.history)
         sent = target.view.request(target.head).messages
         if target.view.segment == segment:
             assert sent[: len(before)] == before
@@ -65,7 +65,7 @@ def test_ctx_4_sixty_tool_calls_with_thirty_messages_never_go_over_the_cap_by_mo
     send(target, "the long one", id="m1")
     target.begin_turn(now=NOW)
     for _ in range(60):
-        target.make_room()
+        target.make_room(target.config.history)
         assert target.view.message_count <= 30
         assert "the long one" in [message.content for message in target.view.messages]
         assert target.view.messages[0].content == "earlier 0"
@@ -82,7 +82,7 @@ def test_ctx_4_an_eviction_drops_the_opaque_state_of_earlier_steps() -> None:
     assert any(message.state for message in target.view.messages)
     for _ in range(3):
         run_step(target, state=state)
-    target.make_room()
+    target.make_room(target.config.history)
     assert not any(message.state for message in target.view.messages)
     run_step(target, state=state)
     assert target.view.messages[-2].state == state
@@ -95,7 +95,7 @@ def test_ctx_4_max_messages_zero_never_evicts() -> None:
         answer_turn(target)
     send(target, "last", id="last")
     target.begin_turn(now=NOW)
-    assert target.make_room() is None
+    assert target.make_room(target.config.history) is None
     assert target.view.message_count == 301
 
 
@@ -105,8 +105,8 @@ def test_ctx_6_a_warning_comes_once_a_segment_above_eighty_percent() -> None:
     for number in range(8):
         send(target, "hi", id=f"m{number}")
         target.begin_turn(now=NOW)
-        target.make_room()
-        warned.append((target.view.message_count, target.approaches_limit()))
+        target.make_room(target.config.history)
+        warned.append((target.view.message_count, target.approaches_limit(target.config.history)))
         target.add_response(says("ok"), [], now=NOW)
         target.show_step(state=None)
         target.complete_turn("ok", now=NOW)

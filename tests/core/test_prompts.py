@@ -220,3 +220,34 @@ def test_ses_4_the_input_is_written_with_its_defaults_so_that_a_release_changes_
     assert written["history"]["max_messages"] == 100
     assert written["model"] == "offline:"
     assert written["system_prompt"]
+
+
+def test_ses_6_a_resend_that_is_invalid_gives_the_accepted_prompt_no_second_fate() -> None:
+    target = session()
+    send(target, "hi", id="m1")
+    send(target, "", id="m1")
+    answer_turn(target)
+    assert [fate.fate for fate in target.queue.fates if fate.id == "m1"] == ["started"]
+    assert [fate.fate for fate in target.queue.fates] == ["rejected", "started"]
+
+
+def test_ses_16_what_is_steered_into_a_turn_is_bounded_and_the_rest_waits() -> None:
+    target = session()
+    send(target, "one", id="m1")
+    target.begin_turn(now=NOW)
+    for number in range(3):
+        send(target, "x" * 50_000, id=f"s{number}", mode="steer")
+    target.steer_turn(now=NOW, room=110_000)
+    assert fates(target)[1:] == [("s0", "steered"), ("s1", "steered")]
+    target.complete_turn("done", now=NOW)
+    assert [prompt.id for prompt in target.queue.waiting] == ["s2"]
+
+
+def test_ses_12_whatever_a_query_shows_raises_the_revision() -> None:
+    target = session()
+    send(target, "one", id="m1")
+    target.begin_turn(now=NOW)
+    before = target.state()
+    target.open_request()
+    assert target.state() != before
+    assert target.revision > before.revision

@@ -97,7 +97,11 @@ async def test_api_1_a_waiting_prompt_that_is_withdrawn_does_not_keep_its_sender
         while not (await http.get(f"/workflow/{session}/queue")).json()["waiting"]:
             await asyncio.sleep(0)
         assert (await http.delete(f"/workflow/{session}/queue/p2")).status_code == 204
-        assert (await sending).status_code == 202
+        told = await sending
+        assert told.status_code == 409
+        assert "was withdrawn" in told.json()["detail"]
+        again = await http.post(f"/workflow/{session}/prompt", json={"message": "second", "id": "p2"})
+        assert again.status_code == 409
 
 
 async def test_api_1_the_idempotency_key_is_the_prompts_id(http: AsyncClient) -> None:
@@ -286,3 +290,36 @@ async def test_api_1_deleting_removes_every_run_and_gives_a_receipt(http: AsyncC
     assert receipt.json()["status"] == "deleted"
     assert receipt.json()["remaining"] == 0
     assert (await http.get(f"/workflow/{session}")).status_code == 404
+
+
+async def test_api_1_a_client_with_pages_to_fetch_is_not_held(http: AsyncClient) -> None:
+    session = fresh()
+    await http.post("/workflow", json={"id": session})
+    for number in range(3):
+        await http.post(f"/workflow/{session}/prompt?wait=10", json={"message": f"m{number}"})
+    first = (await http.get(f"/workflow/{session}/conversation?limit=1")).json()["conversation_update"]
+    assert first["has_more"]
+    cursor = {"last_seen_message_id": first["last_seen_message_id"], "since_revision": first["revision"]}
+    async with asyncio.timeout(5):
+        rest = await http.get(f"/workflow/{session}/conversation", params={**cursor, "wait": 30})
+    assert [turn["user_message"] for turn in rest.json()["conversation_update"]["new_messages"]] == ["m1", "m2"]
+
+
+async def test_api_3_a_watch_of_a_session_that_is_not_there_ends_and_one_that_comes_later_is_watched(
+    http: AsyncClient, on: Stage
+) -> None:
+    session = fresh()
+    unknown = await http.get(f"/workflow/{session}/conversation?wait=10")
+    assert unknown.status_code == 404
+    await http.post("/workflow", json={"id": session, "prompt": "hi"})
+    assert [turn["agent_message"] for turn in await finished(http, session)] == ["echo: hi"]
+
+
+async def test_api_1_an_id_that_is_used_again_after_a_deletion_is_deleted_again(http: AsyncClient) -> None:
+    session = fresh()
+    for _ in range(2):
+        async with asyncio.timeout(60):
+            while (await http.post("/workflow", json={"id": session})).status_code != 201:
+                await asyncio.sleep(0.2)
+            assert (await http.delete(f"/workflow/{session}")).status_code == 202
+    assert (await http.get(f"/workflow/{session}")).status_code in (200, 404)
