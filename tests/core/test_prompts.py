@@ -225,7 +225,7 @@ def test_ses_4_the_input_is_written_with_its_defaults_so_that_a_release_changes_
 def test_ses_6_a_resend_that_is_invalid_gives_the_accepted_prompt_no_second_fate() -> None:
     target = session()
     send(target, "hi", id="m1")
-    send(target, "", id="m1")
+    target.receive({"text": "", "id": "m1"}, extra_arguments=0, new_id="another", now=NOW)
     answer_turn(target)
     assert [fate.fate for fate in target.queue.fates if fate.id == "m1"] == ["started"]
     assert [fate.fate for fate in target.queue.fates] == ["rejected", "started"]
