@@ -38,6 +38,6 @@ class FloorWorkflow:
         self._asked += 1
 
     @workflow.query
-    def done(self) -> int:
-        """Return how many rounds are done."""
-        return self._done
+    def is_done(self, cursor: dict[str, int]) -> bool:
+        """Tell whether so many rounds are done; asked with a cursor, as a session is."""
+        return self._done >= cursor["rounds"]

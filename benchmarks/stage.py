@@ -95,7 +95,7 @@ class FloorSession(BenchSession):
 
     async def is_done(self) -> bool:
         """Ask the bare workflow."""
-        return bool(await self.handle.query(FloorWorkflow.done) >= self.rounds)
+        return await self.handle.query(FloorWorkflow.is_done, {"rounds": self.rounds, "limit": 1})
 
 
 class OurSession(BenchSession):
