@@ -92,10 +92,8 @@ class _Sample:
     floor: float
     our_bytes: float
     floor_bytes: float
-
-    @property
-    def ratio(self) -> float:
-        return self.ours / self.floor
+    ratio: float
+    """Median over the pairs of samples taken one after the other: what slows both down leaves it alone."""
 
 
 async def _around(turn: int, ours: BenchSession, floor: BenchSession) -> _Sample:
@@ -112,7 +110,8 @@ async def _around(turn: int, ours: BenchSession, floor: BenchSession) -> _Sample
         return seconds
 
     samples = await interleaved(SAMPLES, lambda: measured(ours), lambda: measured(floor))
-    return _Sample(median(samples[0]), median(samples[1]), median(grown[id(ours)]), median(grown[id(floor)]))
+    ratio = median(mine / bare for mine, bare in zip(*samples, strict=True))
+    return _Sample(median(samples[0]), median(samples[1]), median(grown[id(ours)]), median(grown[id(floor)]), ratio)
 
 
 async def _state(session: OurSession) -> ConversationState:
