@@ -318,11 +318,11 @@ async def test_api_3_a_watch_of_a_session_that_is_not_there_ends_and_one_that_co
 async def test_api_1_an_id_that_is_used_again_after_a_deletion_is_deleted_again(http: AsyncClient) -> None:
     session = fresh()
     for _ in range(2):
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(150):
             while (await http.post("/workflow", json={"id": session})).status_code != 201:
                 await asyncio.sleep(0.2)
             assert (await http.delete(f"/workflow/{session}")).status_code == 202
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(150):
         while (receipt := await http.delete(f"/workflow/{session}")).status_code == 202:
             await asyncio.sleep(0.2)
     assert receipt.json() == {"workflow_id": session, "status": "deleted", "runs": 1, "remaining": 0}
