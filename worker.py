@@ -10,6 +10,8 @@ from datetime import UTC, datetime, timedelta
 from temporalio.client import Client
 from temporalio.worker import Worker
 
+from activities.archive import ArchiveActivities
+from activities.large_texts import LargeTexts
 from activities.llm import ModelActivities, ProviderRegistry
 from activities.providers.offline import OfflineModel
 from activities.providers.offline_script import ScriptedModel
@@ -18,6 +20,7 @@ from activities.toolbox.built_in import built_in_server
 from activities.toolbox.toolbox import Toolbox, ToolServer
 from activities.tools import ToolActivities, ToolSource
 from models.settings import Settings, load_settings
+from stores.stores import Stores
 from workflows.agentic_ai_workflow import AgenticAIWorkflow
 from workflows.connection import connect, prepare
 
@@ -25,14 +28,18 @@ HEARTBEAT_THROTTLE = timedelta(seconds=0.2)
 """How often a heartbeat may reach the server (OPS-8); the activities' own timer is slower, partial text is not."""
 
 
-def build_worker(client: Client, settings: Settings, *, providers: ProviderRegistry, tools: ToolSource) -> Worker:
+def build_worker(
+    client: Client, settings: Settings, *, providers: ProviderRegistry, tools: ToolSource, stores: Stores
+) -> Worker:
     """Return a worker for workflow and activities on one task queue, so that contexts are handed over in memory."""
-    models, tooling = ModelActivities(providers, client), ToolActivities(tools)
+    texts = LargeTexts(stores.blobs)
+    models, tooling = ModelActivities(providers, client, texts), ToolActivities(tools, texts)
+    archiving = ArchiveActivities(stores, client)
     return Worker(
         client,
         task_queue=settings.task_queue,
         workflows=[AgenticAIWorkflow],
-        activities=[models.call_model, tooling.list_tools, tooling.call_tool],
+        activities=[models.call_model, tooling.list_tools, tooling.call_tool, archiving.move_to_archive],
         max_cached_workflows=settings.max_cached_workflows,
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=settings.sticky_timeout),
         graceful_shutdown_timeout=timedelta(seconds=settings.shutdown_grace),
@@ -64,7 +71,12 @@ async def run_worker(settings: Settings, client: Client) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, asked_to_stop.set)
     providers = build_providers(settings)
-    async with build_toolbox(settings) as tools, build_worker(client, settings, providers=providers, tools=tools):
+    stores = Stores.of(settings)
+    async with (
+        stores,
+        build_toolbox(settings) as tools,
+        build_worker(client, settings, providers=providers, tools=tools, stores=stores),
+    ):
         await asked_to_stop.wait()
 
 

@@ -1,12 +1,17 @@
 """Reading which tools there are, and running one: the activities `list_tools` and `call_tool`."""
 
+import logging
 from typing import Protocol
 
 from temporalio import activity
 
 from activities.heartbeat import heartbeating
+from activities.large_texts import LargeTexts
+from models.limits import TOOL_LIST_BYTES
 from models.model_call import ToolInvocation, ToolList, ToolSpec
 from models.trajectory import ToolResult
+
+_log = logging.getLogger(__name__)
 
 
 class ToolSource(Protocol):
@@ -24,15 +29,16 @@ class ToolSource(Protocol):
 class ToolActivities:
     """Activities that use tools."""
 
-    def __init__(self, toolbox: ToolSource) -> None:
-        """Use the tools of `toolbox`."""
+    def __init__(self, toolbox: ToolSource, texts: LargeTexts) -> None:
+        """Use the tools of `toolbox`; keep large results in `texts`."""
         self._toolbox = toolbox
+        self._texts = texts
 
     @activity.defn
     async def list_tools(self) -> ToolList:
         """Return the tools there are now. A second run reads them again, to no effect."""
         async with heartbeating():
-            return ToolList(tools=await self._toolbox.list_tools())
+            return ToolList(tools=_carriable(await self._toolbox.list_tools()))
 
     @activity.defn
     async def call_tool(self, invocation: ToolInvocation) -> ToolResult:
@@ -43,4 +49,25 @@ class ToolActivities:
         """
         own_session = activity.info().workflow_id or ""
         async with heartbeating():
-            return await self._toolbox.call(invocation.model_copy(update={"session_id": own_session}))
+            resolved = await self._texts.resolve_call(own_session, invocation)
+            if resolved is None:
+                return ToolResult(outcome=f"{invocation.name} was not called: {_UNREADABLE}", status="error")
+            result = await self._toolbox.call(resolved.model_copy(update={"session_id": own_session}))
+            return await self._texts.keep_result(own_session, result, invocation.inline_bytes)
+
+
+_UNREADABLE = "its arguments are in the store of large texts, which can't be read now"
+
+
+def _carriable(tools: list[ToolSpec]) -> list[ToolSpec]:
+    """Return as many tools, in their order, as a session can carry from run to run (SES-16)."""
+    room, kept = TOOL_LIST_BYTES, list[ToolSpec]()
+    for tool in tools:
+        room -= len(tool.model_dump_json().encode())
+        if room < 0:
+            _log.warning(
+                "%d of %d tools are left out: a session has room for no more", len(tools) - len(kept), len(tools)
+            )
+            break
+        kept.append(tool)
+    return kept

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import computed_field
 
 from models.errors import ErrorType
-from models.trajectory import ReasoningTrajectory, Step, Usage
+from models.trajectory import BlobRef, ReasoningTrajectory, Step, Usage
 from models.wire import Frozen, UtcDatetime
 
 TurnStatus = Literal["processing", "awaiting_approval", "completed", "failed", "cancelled"]
@@ -36,15 +36,22 @@ class TurnMetrics(Frozen):
 
 
 class ConversationMessage(Frozen):
-    """One turn: one user request and everything that came of it (SES-1). Times are UTC."""
+    """One turn: one user request and everything that came of it (SES-1). Times are UTC.
+
+    `steps_omitted` counts the earliest steps that `reasoning_trajectory` leaves out: of a long turn they are in the
+    archive, and while a turn runs it is shown with its newest steps only (SES-15). With an `agent_message_blob`,
+    `agent_message` is an excerpt; the gateway shows the whole answer.
+    """
 
     id: str
     timestamp: UtcDatetime
     user_message: str
     user_timestamp: UtcDatetime
     agent_message: str | None = None
+    agent_message_blob: BlobRef | None = None
     agent_timestamp: UtcDatetime | None = None
     reasoning_trajectory: ReasoningTrajectory | None = None
+    steps_omitted: int = 0
     tools_used: list[str] | None = None
     processing_time_ms: int | None = None
     error: str | None = None
@@ -75,10 +82,35 @@ class ConversationMessage(Frozen):
         """The steps so far, oldest first."""
         return self.reasoning_trajectory.steps if self.reasoning_trajectory else []
 
+    def with_newest_steps(self, count: int) -> "ConversationMessage":
+        """Return the turn as it is shown while it runs: its newest `count` steps, and how many there were before."""
+        left_out = max(0, len(self.steps) - count)
+        return self.without_oldest_steps(left_out) if left_out else self
+
+    def without_oldest_steps(self, count: int) -> "ConversationMessage":
+        """Return the turn without its oldest `count` steps, which are counted as omitted."""
+        steps = ReasoningTrajectory(steps=self.steps[count:])
+        return self.model_copy(update={"reasoning_trajectory": steps, "steps_omitted": self.steps_omitted + count})
+
     @property
     def changed_since_recorded(self) -> bool:
         """Something happened after the turn was first shown."""
         return self.is_complete or self.reasoning_trajectory is not None or self.status != "processing"
+
+
+class ArchiveReport(Frozen):
+    """How the archive has served a session: what went wrong, since when, and when it was well again (SES-15)."""
+
+    failing_since: UtcDatetime | None = None
+    """Since when turns could not be moved; null while all is well."""
+    attempts_failed: int = 0
+    """Of the trouble there is, or the last one there was."""
+    last_error: str | None = None
+    last_failed_at: UtcDatetime | None = None
+    recovered_at: UtcDatetime | None = None
+    """When the archive took turns again after its last trouble."""
+    results_cut: int = 0
+    """Tool results of this session that were cut because the store of large texts was down."""
 
 
 class SessionSummary(Frozen):
@@ -91,12 +123,17 @@ class SessionSummary(Frozen):
     created_at: UtcDatetime
     turn_count: int = 0
     usage: Usage = Usage()
+    archive: ArchiveReport = ArchiveReport()
 
 
 class ConversationState(Frozen):
-    """The newest complete picture, bounded to about 1 MB. `has_more`: older turns exist (SES-3, SES-11)."""
+    """The newest complete picture, bounded to about 1 MB. `has_more`: older turns exist (SES-3, SES-11).
+
+    `first_number` is the place of `messages[0]` in the whole transcript, from 1; null without messages.
+    """
 
     messages: list[ConversationMessage]
+    first_number: int | None = None
     is_processing: bool
     current_message_id: str | None
     revision: int

@@ -1,7 +1,8 @@
 """The limits of a session (AGT-1, SES-5, SES-6, SES-14 to SES-16), and what each keeps within Temporal's own.
 
 Temporal ends a session for good, or retries it for ever, past 2 MB a payload, 4 MB a gRPC message and 50 MB or
-51,200 events a run; so everything that could grow has a bound here that is reached first.
+51,200 events a run; so everything that could grow has a bound here that is reached first. The sizes hang together:
+whoever lowers `max_state_bytes`, for a server with smaller limits, lowers them all in proportion.
 """
 
 from pydantic import Field
@@ -12,25 +13,28 @@ PROMPT_BYTES = 128 * 1024
 """Most bytes of one prompt's text as UTF-8 (SES-5)."""
 
 ANSWER_BYTES = 256 * 1024
-"""Most bytes of one model response; a longer one ends the turn as `too_large` (SES-16)."""
+"""Most JSON bytes of one model response, once its large texts are kept by reference; a longer one ends the turn as
+`too_large` (SES-16)."""
+
+LARGEST_ANSWER_BYTES = 1_000_000
+"""Most JSON bytes of one model response with all its texts, wherever they are kept."""
+
+LARGE_TEXT_BYTES = 8 * 1024
+"""A text of more JSON bytes is kept by reference (SES-15)."""
 
 TURN_INLINE_BYTES = 256 * 1024
-"""While a running turn holds less, its tool results are kept whole; beyond it they are cut hard (SES-15)."""
+"""Once the running turn holds so much, texts over `SMALL_TEXT_BYTES` already are kept by reference (SES-15)."""
 
-TURN_BYTES = 320 * 1024
-"""A turn that holds more ends as `too_large` before its next model call: one answer and its results may come on top."""
-
-MOST_CALLS_OF_A_STEP = 128
-"""Most tool calls of one model response: each brings at least `SMALL_RESULT_BYTES` and an outcome line."""
+SMALL_TEXT_BYTES = 512
 
 LARGE_RESULT_BYTES = 120_000
-"""Most bytes of any tool result: 30,000 characters of four bytes."""
+"""Most bytes of any tool result, also of one kept by reference: 30,000 characters of four bytes."""
 
-SMALL_RESULT_BYTES = 512
-"""What is kept of each tool result once a turn holds `TURN_INLINE_BYTES` (SES-15)."""
+TOOL_LIST_BYTES = 150_000
+"""Most JSON bytes of a session's tools, which are carried from run to run."""
 
-PAGE_BYTES = 1_000_000
-"""About the most JSON bytes a query answers (SES-11): over 2 MB Temporal fails it."""
+STEPS_SHOWN = 50
+"""Of a running turn, queries show so many steps, the newest (SES-15)."""
 
 
 class Limits(Strict):
@@ -46,16 +50,66 @@ class Limits(Strict):
     model_timeout: float = Field(600, ge=1, le=86_400)
     tool_timeout: float = Field(300, ge=1, le=86_400)
     max_tool_result_chars: int = Field(30_000, ge=200, le=100_000)
-    max_state_bytes: int = Field(700_000, ge=4_096, le=700_000)
+    max_state_bytes: int = Field(1_000_000, ge=32_000, le=1_000_000)
     max_history_events: int = Field(2_000, ge=50, le=10_000)
     max_history_bytes: int = Field(4_000_000, ge=20_000, le=10_000_000)
 
+    @property
+    def page_bytes(self) -> int:
+        """About the most JSON bytes a query answers (SES-11): over 2 MB Temporal fails it."""
+        return self.max_state_bytes
 
-def result_allowance(held_bytes: int, calls: int) -> int:
-    """Most JSON bytes of content each of `calls` results may bring into a turn that holds `held_bytes`.
+    @property
+    def prompt_bytes(self) -> int:
+        """Most bytes of one prompt's text as UTF-8 (SES-5)."""
+        return min(PROMPT_BYTES, self.max_state_bytes // 7)
 
-    >>> result_allowance(0, 1), result_allowance(0, 4), result_allowance(300_000, 1)
-    (120000, 65536, 512)
-    """
-    fair_share = (TURN_INLINE_BYTES - held_bytes) // max(1, calls)
-    return min(LARGE_RESULT_BYTES, max(SMALL_RESULT_BYTES, fair_share))
+    @property
+    def queued_bytes(self) -> int:
+        """Most JSON bytes of all texts that wait (SES-6)."""
+        return min(self.max_queued_bytes, self.max_state_bytes // 3)
+
+    @property
+    def answer_bytes(self) -> int:
+        """Most JSON bytes of one model response (SES-16)."""
+        return min(ANSWER_BYTES, self.max_state_bytes // 3)
+
+    @property
+    def turn_bytes(self) -> int:
+        """A running turn that holds more hands its oldest steps to the archive."""
+        return self.max_state_bytes // 2
+
+    @property
+    def least_turn_bytes(self) -> int:
+        """With less room than this no further turn is begun: the session is full (SES-15)."""
+        return self.max_state_bytes // 8
+
+    @property
+    def archive_above_bytes(self) -> int:
+        """Once the ended turns take more, the oldest are moved to the archive, down to half of it (SES-15)."""
+        return self.max_state_bytes * 3 // 10
+
+    @property
+    def view_bytes(self) -> int:
+        """What the model view may take when it is carried; beyond it the oldest messages are evicted."""
+        return self.max_state_bytes // 5
+
+    @property
+    def small_text_bytes(self) -> int:
+        """Most JSON bytes of a text that stays where many are kept."""
+        return min(SMALL_TEXT_BYTES, self.max_state_bytes // 250)
+
+    @property
+    def turn_inline_bytes(self) -> int:
+        """Once the running turn holds so much, texts over `small_text_bytes` already go by reference (SES-15)."""
+        return min(TURN_INLINE_BYTES, self.max_state_bytes // 3)
+
+    def inline_bytes(self, held_bytes: int) -> int:
+        """Most JSON bytes of a text that stays in a turn which holds `held_bytes`; a longer one goes by reference.
+
+        >>> Limits().inline_bytes(0), Limits().inline_bytes(300_000)
+        (8192, 512)
+        """
+        if held_bytes < self.turn_inline_bytes:
+            return min(LARGE_TEXT_BYTES, self.max_state_bytes // 100)
+        return self.small_text_bytes

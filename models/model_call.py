@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, field_serializer
 
-from models.trajectory import StopReason, ToolStatus, Usage
+from models.limits import ANSWER_BYTES, LARGE_RESULT_BYTES, LARGE_TEXT_BYTES
+from models.trajectory import BlobRef, StopReason, ToolStatus, Usage
 from models.wire import Compact, Frozen
 
 ToolEffect = Literal["read", "idempotent", "at_most_once"]
@@ -22,34 +23,44 @@ class ToolSpec(Compact):
 
 
 class ProviderState(Compact):
-    """A vendor's own blocks of one step, verbatim: never shown, never logged, never read by the workflow (AGT-3)."""
+    """A vendor's own blocks of one step, verbatim: never shown, never logged, never read by the workflow (AGT-3).
+
+    With a `blob`, `items` are in the store as JSON.
+    """
 
     api: str
     model: str
     items: list[JsonValue] = []
+    blob: BlobRef | None = None
 
 
 class ThinkPart(Compact):
-    """Thinking the vendor shows."""
+    """Thinking the vendor shows; with a `blob`, an excerpt of it."""
 
     kind: Literal["think"]
     text: str
+    blob: BlobRef | None = None
 
 
 class RespondPart(Compact):
-    """Text for the user."""
+    """Text for the user; with a `blob`, an excerpt of it."""
 
     kind: Literal["respond"]
     text: str
+    blob: BlobRef | None = None
 
 
 class CallPart(Compact):
-    """A tool call. `args` is a string only where the model's argument text was no JSON object."""
+    """A tool call. `args` is a string only where the model's argument text was no JSON object.
+
+    With a `blob`, `args` is empty, and the store has it as JSON.
+    """
 
     kind: Literal["call"]
     id: str
     name: str
     args: dict[str, JsonValue] | str = {}
+    blob: BlobRef | None = None
 
 
 Part = Annotated[ThinkPart | RespondPart | CallPart, Field(discriminator="kind")]
@@ -80,6 +91,16 @@ class ModelResponse(Compact):
         return "\n\n".join(part.text for part in self.parts if isinstance(part, ThinkPart))
 
     @property
+    def text_blob(self) -> BlobRef | None:
+        """Where the whole text is, if `text` is an excerpt."""
+        return next((part.blob for part in self.parts if isinstance(part, RespondPart)), None)
+
+    @property
+    def thinking_blob(self) -> BlobRef | None:
+        """Where the whole thinking is, if `thinking` is an excerpt."""
+        return next((part.blob for part in self.parts if isinstance(part, ThinkPart)), None)
+
+    @property
     def calls(self) -> list[CallPart]:
         """The tool calls, in order."""
         return [part for part in self.parts if isinstance(part, CallPart)]
@@ -88,7 +109,8 @@ class ModelResponse(Compact):
 class ModelMessage(Compact):
     """One message of the model view. `role: tool` answers the call `call_id` of the assistant message before it.
 
-    `content` of a tool message is the result's outcome line, then its content below it.
+    `content` of a tool message is the result's outcome line, then its content below it. With a `blob`, what `content`
+    has from `blob_start` on is an excerpt of the text that is meant.
     """
 
     role: Literal["user", "assistant", "tool"]
@@ -98,6 +120,8 @@ class ModelMessage(Compact):
     tool_name: str | None = None
     status: ToolStatus | None = None
     state: ProviderState | None = None
+    blob: BlobRef | None = None
+    blob_start: int = 0
 
 
 class RequestHead(Compact):
@@ -118,7 +142,8 @@ class ModelCall(Compact):
     """Input of `call_model`: coordinates only, never the context (AGT-2).
 
     Session and run are the activity's own workflow id and run id. `request` counts the session's model requests
-    from 1; `digest` names the exact context the call must see. `turn` and `step` count from 1.
+    from 1; `digest` names the exact context the call must see. `turn` and `step` count from 1. Texts of the answer of
+    more than `inline_bytes` as JSON go by reference; what then remains may have `max_bytes` (SES-15, SES-16).
     """
 
     turn: int
@@ -128,6 +153,8 @@ class ModelCall(Compact):
     digest: str
     round: int = 0
     """How often the workflow has already waited out this request (AGT-9)."""
+    inline_bytes: int = LARGE_TEXT_BYTES
+    max_bytes: int = ANSWER_BYTES
 
 
 class ModelCallOutcome(Compact):
@@ -150,16 +177,19 @@ class ToolInvocation(Compact):
     """Input of `call_tool`. `call_id` is our own `turn.step.index`, the idempotency key within its session (AGT-7).
 
     `session_id` does not travel: the activity fills in its own workflow id. `max_chars` and `max_bytes` (as JSON) bound
-    the result's content (CTX-14, SES-16).
+    the result's content (CTX-14, SES-16); over `inline_bytes` it goes by reference (SES-15). With an `args_blob`,
+    `args` is empty and the store has it as JSON.
     """
 
     session_id: str = ""
     call_id: str
     name: str
     args: dict[str, JsonValue]
+    args_blob: BlobRef | None = None
     workspace: str = ""
     max_chars: int = 30_000
-    max_bytes: int = 120_000
+    max_bytes: int = LARGE_RESULT_BYTES
+    inline_bytes: int = LARGE_TEXT_BYTES
 
 
 class ModelRequestQuery(Frozen):

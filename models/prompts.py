@@ -22,7 +22,7 @@ from pydantic_core import to_json
 
 from models.errors import RefusalReason, Refused
 from models.ids import ID_PATTERN
-from models.limits import PROMPT_BYTES, Limits
+from models.limits import Limits
 from models.wire import Compact, Frozen, Strict, UtcDatetime
 
 PromptMode = Literal["enqueue", "interrupt", "steer"]
@@ -132,8 +132,10 @@ def check_text(text: str, *, limits: Limits, field: str = "text") -> None:
             f"The prompt contains a lone surrogate at character {error.start}; send valid Unicode.",
             field=field,
         ) from error
-    if size > PROMPT_BYTES:
-        raise Refused("too_long", f"The prompt has {size:,} bytes as UTF-8; {PROMPT_BYTES:,} are allowed.", field=field)
+    if size > limits.prompt_bytes:
+        raise Refused(
+            "too_long", f"The prompt has {size:,} bytes as UTF-8; {limits.prompt_bytes:,} are allowed.", field=field
+        )
 
 
 def sentence_of(error: ValidationError) -> str:
@@ -189,11 +191,11 @@ class PromptQueue:
         self.check_count(limits)
         # As JSON, since that is how they are carried: a control character takes six bytes there.
         size = sum(len(to_json(queued.text)) for queued in [*self.waiting, *self.steering, prompt])
-        if size > limits.max_queued_bytes:
+        if size > limits.queued_bytes:
             raise Refused(
                 "queue_full",
-                f"The waiting prompts would hold {size:,} bytes; "
-                f"limits.max_queued_bytes allows {limits.max_queued_bytes:,}.",
+                f"The waiting prompts would hold {size:,} bytes; limits.max_queued_bytes and limits.max_state_bytes "
+                f"allow {limits.queued_bytes:,}.",
             )
 
     def check_count(self, limits: Limits) -> None:

@@ -10,11 +10,11 @@ from pydantic import BaseModel, Field, ValidationError, field_serializer
 
 from models.context.model_view import ViewRef
 from models.context.window import ConversationHistoryConfig
-from models.conversation import ConversationMessage
+from models.conversation import ArchiveReport, ConversationMessage
 from models.errors import Refused
 from models.ids import ID_PATTERN
 from models.limits import Limits
-from models.model_call import ToolSpec
+from models.model_call import ProviderState, ToolSpec
 from models.model_name import split_model
 from models.prompts import Fate, Prompt, PromptSignal, field_of, sentence_of
 from models.tool_policy import ToolPolicy
@@ -39,6 +39,24 @@ Reason = Annotated[str, Field(max_length=500)]
 MessageId = Annotated[str, Field(pattern=ID_PATTERN)]
 
 
+class CarriedTurn(Compact):
+    """A running turn at a hand-over: what it began with, which later configuration does not change, and how far it is.
+
+    `steps` and `calls` count towards its limits. `unsettled`: the newest step has calls without results, or the model
+    has not been shown them; `state` is that step's (SES-14).
+    """
+
+    deadline: UtcDatetime
+    model: str
+    limits: Limits
+    history: ConversationHistoryConfig
+    tool_policy: ToolPolicy = {}
+    steps: int = 0
+    calls: int = 0
+    unsettled: bool = False
+    state: ProviderState | None = None
+
+
 class CarriedState(Compact):
     """Everything a session knows, at a hand-over from one run to the next (SES-14). Under 1 MB."""
 
@@ -58,6 +76,10 @@ class CarriedState(Compact):
     limit_warned: bool = False
     tools: list[ToolSpec] | None = None
     ending: str | None = None
+    running: CarriedTurn | None = None
+    archive: ArchiveReport = ArchiveReport()
+    archive_again_at: UtcDatetime | None = None
+    """After a failure: not to be tried before."""
 
     @field_serializer("turns")
     def _without_defaults_either(self, turns: list[ConversationMessage]) -> list[dict[str, Any]]:

@@ -3,11 +3,16 @@
 Every method that changes what a query shows raises the revision (SES-12). Ids and times are arguments.
 """
 
-from datetime import datetime
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 
+from pydantic_core import to_json
+
+from models.archive import ArchiveMove
 from models.context.model_view import Eviction, ModelView
 from models.context.window import ConversationHistoryConfig
 from models.conversation import (
+    ArchiveReport,
     ConversationMessage,
     ConversationState,
     ConversationUpdate,
@@ -17,14 +22,23 @@ from models.conversation import (
 )
 from models.errors import ErrorType, Refused
 from models.ids import is_id
-from models.limits import TURN_BYTES
 from models.model_call import ModelResponse, ProviderState, RequestHead, ToolSpec
 from models.prompts import Prompt, PromptQueue, QueueView, read_prompt
-from models.session import CarriedState, Configure, SessionInput, UpdatesRequest, configured
-from models.trajectory import ModelStep, ReasoningTrajectory, Step, ToolCall, ToolResult, Usage, UserStep
-from models.transcript import Transcript
+from models.session import CarriedState, CarriedTurn, Configure, SessionInput, UpdatesRequest, configured
+from models.trajectory import BlobRef, ModelStep, ReasoningTrajectory, Step, ToolCall, ToolResult, Usage, UserStep
+from models.transcript import Transcript, carried_size
 
 TITLE_CHARS = 60
+
+ENVELOPE_BYTES = 2_048
+"""What is carried beside all that is counted: numbers, times, names of fields."""
+
+QUEUED_PROMPT_BYTES = 200
+"""What a waiting prompt takes beside its text."""
+
+FIRST_PAUSE = timedelta(seconds=10)
+LONGEST_PAUSE = timedelta(minutes=10)
+"""Between two attempts at an archive that is down."""
 
 
 class Session:
@@ -37,12 +51,11 @@ class Session:
         self.config = start.model_copy(update={"carried": None, "first_prompt": None})
         self.created_at = carried.created_at
         self.revision = carried.revision
-        self.archived_count = carried.archived_count
         self.turn_count = carried.turn_count
         self.request_count = carried.request_count
         self.usage = carried.usage
         self.tools: list[ToolSpec] | None = carried.tools
-        self.transcript = Transcript(carried.turns)
+        self.transcript = Transcript(carried.turns, archived=carried.archived_count, page_bytes=start.limits.page_bytes)
         self.queue = PromptQueue(
             waiting=carried.waiting, steering=carried.steering, taken_ids=carried.taken_ids, fates=carried.fates
         )
@@ -51,6 +64,10 @@ class Session:
         self.ending: str | None = carried.ending
         self.closed: SessionStatus | None = None
         self.waiting_until: datetime | None = None
+        self.archive: ArchiveReport = carried.archive
+        self.archive_again_at: datetime | None = carried.archive_again_at
+        self.turn_bytes = carried_size(self.running_turn) if self.running_turn else 0
+        """JSON bytes of the running turn as it is carried; counted step by step."""
 
     # ---- what it is
 
@@ -72,9 +89,34 @@ class Session:
         return "processing" if self.running_turn else "idle"
 
     @property
+    def archived_count(self) -> int:
+        """How many of the oldest turns are in the archive only."""
+        return self.transcript.archived
+
+    @property
     def is_full(self) -> bool:
         """The state can hold no further turn: it could no longer be carried to the next run (SES-15)."""
-        return self.transcript.carried_bytes >= self.config.limits.max_state_bytes
+        return self.turn_room < self.config.limits.least_turn_bytes
+
+    @property
+    def turn_room(self) -> int:
+        """JSON bytes there are for a turn, so that everything together can be carried (SES-15)."""
+        return self.config.limits.max_state_bytes - self._fixed_bytes() - self.transcript.carried_bytes
+
+    @property
+    def turn_cap(self) -> int:
+        """Most JSON bytes the running turn may take: it leaves room for the next one, which it cannot make way for."""
+        limits = self.config.limits
+        beside = max(self.transcript.carried_bytes, limits.least_turn_bytes)
+        return min(limits.turn_bytes, limits.max_state_bytes - self._fixed_bytes() - beside)
+
+    def _fixed_bytes(self) -> int:
+        """Count what is carried beside the turns; the queue counts as if it were full."""
+        limits = self.config.limits
+        ids, fates = len(to_json(list(self.queue.taken_ids))), len(to_json(list(self.queue.fates)))
+        queue = limits.queued_bytes + QUEUED_PROMPT_BYTES * len(self.queue)
+        fixed = ENVELOPE_BYTES + len(to_json(self.config)) + len(to_json(self.tools)) + self.view.carried_bytes
+        return fixed + ids + fates + queue
 
     @property
     def head(self) -> RequestHead:
@@ -114,14 +156,15 @@ class Session:
 
     def reject_waiting_if_full(self, *, now: datetime) -> None:
         """Tell everyone who waits that no further turn can be held, rather than let them wait for ever (SES-15)."""
-        if self.is_full and len(self.queue):
+        if len(self.queue) and self.is_full:
             self.queue.reject_all(self._full(), at=now)
             self._changed()
 
     def _check_open(self) -> None:
         if self.ending is not None or self.closed:
             raise Refused("ending", f"The session is {self.status}: {self.ending or 'no reason given'}.")
-        if self.is_full:
+        # While the archive takes turns, a full session only has to wait for it.
+        if self.archive.failing_since and self.running_turn is None and self.is_full:
             raise self._full()
 
     def _refusing(self) -> Refused | None:
@@ -134,10 +177,12 @@ class Session:
         return None
 
     def _full(self) -> Refused:
+        why = self.archive.last_error or "it has taken none of them yet"
         return Refused(
             "state_full",
-            f"The session holds {self.transcript.carried_bytes:,} bytes of conversation; limits.max_state_bytes allows "
-            f"{self.config.limits.max_state_bytes:,}. Start a new session; this one stays readable.",
+            f"The session holds {self.transcript.carried_bytes:,} bytes of conversation that the archive could not "
+            f"take ({why}); limits.max_state_bytes allows {self.config.limits.max_state_bytes:,} in all. It goes on "
+            "when the archive works again, and stays readable.",
         )
 
     # ---- the running turn
@@ -156,14 +201,19 @@ class Session:
             revision=self._changed(),
         )
         self.transcript.record(turn)
+        self.turn_bytes = carried_size(turn)
         self.view.append_request(turn)
         return turn
 
-    def steer_turn(self, *, now: datetime, room: int = TURN_BYTES) -> None:
+    def steer_turn(self, *, now: datetime) -> None:
         """Record what was steered into the running turn, before its next model call (SES-7).
 
-        What does not fit into `room` bytes of JSON any more goes on waiting, and becomes a turn of its own.
+        What the turn has no room for any more goes on waiting, and becomes a turn of its own.
         """
+        if not self.queue.steering:
+            return
+        # Half of what the turn may still take: an answer and its results must fit too.
+        room = (self.turn_cap - self.turn_bytes) // 2
         for prompt in self.queue.take_steering(self._running().id, at=now, room=room):
             self._add_step(UserStep(kind="user", message_id=prompt.id, content=prompt.text, timestamp=now))
             self.view.append_step(self._running())
@@ -177,8 +227,11 @@ class Session:
         return self.request_count
 
     def make_room(self, window: ConversationHistoryConfig) -> Eviction | None:
-        """Evict a block of the model view if it is over the cap of `window` (CTX-4)."""
-        eviction = self.view.make_room(window, running_turn=self._running().id)
+        """Evict a block of the model view if it is over the cap of `window`, or too large to be carried (CTX-4)."""
+        running = self._running().id
+        eviction = self.view.make_room(window, running_turn=running) or self.view.make_carriable(
+            self.config.limits.view_bytes, running_turn=running
+        )
         if eviction:
             self.limit_warned = False
         return eviction
@@ -196,9 +249,11 @@ class Session:
         turn = self._running()
         step = ModelStep(
             kind="model",
-            number=sum(isinstance(step, ModelStep) for step in turn.steps) + 1,
+            number=max((step.number for step in turn.steps if isinstance(step, ModelStep)), default=0) + 1,
             thinking=response.thinking or None,
+            thinking_blob=response.thinking_blob,
             text=response.text or None,
+            text_blob=response.text_blob,
             tool_calls=calls,
             stop=response.stop,
             usage=response.usage,
@@ -221,16 +276,19 @@ class Session:
         step = self.newest_step()
         calls = [call.model_copy(update={"result": result}) if call.id == call_id else call for call in step.tool_calls]
         steps = [*self._running().steps[:-1], step.model_copy(update={"tool_calls": calls})]
+        self.turn_bytes += len(result.model_dump_json(exclude_defaults=True))
         self._update_turn(reasoning_trajectory=ReasoningTrajectory(steps=steps))
+        if result.cut:
+            self._report(results_cut=self.archive.results_cut + 1)
         self._changed_turn()
 
     def show_step(self, *, state: ProviderState | None) -> None:
         """Let the model see the newest step from now on; every call of it has a result."""
         self.view.append_step(self._running(), state=state)
 
-    def complete_turn(self, answer: str, *, now: datetime) -> None:
-        """End the running turn with its answer."""
-        self._end_turn(now, agent_message=answer, status="completed")
+    def complete_turn(self, answer: str, *, blob: BlobRef | None = None, now: datetime) -> None:
+        """End the running turn with its answer, or with an excerpt of the answer that is kept in `blob`."""
+        self._end_turn(now, agent_message=answer, agent_message_blob=blob, status="completed")
 
     def fail_turn(self, error_type: ErrorType, error: str, *, now: datetime) -> None:
         """End the running turn without an answer; the session goes on (SES-10)."""
@@ -247,8 +305,10 @@ class Session:
         elapsed = round((now - turn.timestamp).total_seconds() * 1000)
         self._update_turn(agent_timestamp=now, processing_time_ms=elapsed, revision=self._changed(), **outcome)
         self.queue.requeue_steering()
+        self.turn_bytes = 0
 
     def _add_step(self, step: Step) -> None:
+        self.turn_bytes += len(step.model_dump_json(exclude_defaults=True))
         self._update_turn(reasoning_trajectory=ReasoningTrajectory(steps=[*self._running().steps, step]))
         self._changed_turn()
 
@@ -270,6 +330,81 @@ class Session:
 
     def _changed_turn(self) -> None:
         self._update_turn(revision=self._changed())
+
+    # ---- the archive
+
+    def next_move(self) -> ArchiveMove | None:
+        """Return the oldest turns that are to be moved to the archive now; `None` while all may stay (SES-15)."""
+        limits = self.config.limits
+        if self.transcript.carried_bytes <= limits.archive_above_bytes:
+            return None
+        turns = self.transcript.oldest(
+            beyond_bytes=limits.archive_above_bytes // 2, most_bytes=limits.max_state_bytes // 2
+        )
+        return self._move_of(turns, first=self.archived_count + 1) if turns else None
+
+    def moved(self, move: ArchiveMove, *, now: datetime) -> None:
+        """Hold no longer what the archive has taken."""
+        kept_bytes = self.config.limits.small_text_bytes
+        if move.steps_of is not None:
+            turn = self._running()
+            self.view.detach(turn, steps_before=turn.steps_omitted + len(move.steps), kept_bytes=kept_bytes)
+            self.transcript.replace_newest(turn.without_oldest_steps(len(move.steps)))
+            self.turn_bytes = carried_size(self._running())
+        else:
+            for turn in move.turns:
+                self.view.detach(turn, kept_bytes=kept_bytes)
+            self.transcript.drop_oldest(len(move.turns))
+        self.archive_works(now=now)
+        self._changed()
+
+    def archive_works(self, *, now: datetime) -> None:
+        """Note that the archive has taken something: an earlier trouble is over."""
+        self.archive_again_at = None
+        if self.archive.failing_since:
+            self._report(failing_since=None, recovered_at=now)
+            self._changed()
+
+    def archive_failed(self, error: str, *, now: datetime) -> None:
+        """Note why the archive took nothing, and when to try again: after 10 s, then twice as long, 10 min at most."""
+        failed = self.archive.attempts_failed + 1 if self.archive.failing_since else 1
+        self._report(
+            failing_since=self.archive.failing_since or now,
+            attempts_failed=failed,
+            last_error=error[:300],
+            last_failed_at=now,
+        )
+        self.archive_again_at = now + min(FIRST_PAUSE * 2 ** min(failed - 1, 10), LONGEST_PAUSE)
+        self._changed()
+
+    def spill(self, *, most_bytes: int) -> ArchiveMove | None:
+        """Return the running turn's oldest steps that are to go so that it takes at most `most_bytes`.
+
+        The newest step stays: what is still to be done is in it.
+        """
+        turn, leaving, excess = self._running(), list[Step](), self.turn_bytes - most_bytes
+        for step in turn.steps[:-1]:
+            if excess <= 0:
+                break
+            leaving.append(step)
+            excess -= len(step.model_dump_json(exclude_defaults=True))
+        if not leaving:
+            return None
+        texts = self.view.texts_of([turn], kept_bytes=self.config.limits.small_text_bytes)
+        return ArchiveMove(first=turn.steps_omitted, steps_of=turn.id, steps=leaving, texts=texts)
+
+    def final_moves(self) -> Iterator[ArchiveMove]:
+        """Yield copies of all turns held, for the archive to have the whole transcript of a session that ends."""
+        turns, first = self.transcript.turns, self.archived_count + 1
+        for start, stop in _slices([carried_size(turn) for turn in turns], self.config.limits.max_state_bytes // 2):
+            yield ArchiveMove(first=first + start, turns=turns[start:stop])
+
+    def _move_of(self, turns: list[ConversationMessage], *, first: int) -> ArchiveMove:
+        texts = self.view.texts_of(turns, kept_bytes=self.config.limits.small_text_bytes)
+        return ArchiveMove(first=first, turns=turns, texts=texts)
+
+    def _report(self, **update: object) -> None:
+        self.archive = self.archive.model_copy(update=update)
 
     # ---- configuration and end
 
@@ -296,10 +431,11 @@ class Session:
 
     def state(self, *, before: str | None = None, limit: int | None = None) -> ConversationState:
         """Return the newest complete picture, bounded (SES-11). Raises `KeyError` where `before` is not held."""
-        turns, older = self.transcript.page(before=before, limit=limit)
+        page = self.transcript.page(before=before, limit=limit)
         turn = self.running_turn
         return ConversationState(
-            messages=turns,
+            messages=page.turns,
+            first_number=page.first + 1 if page.turns else None,
             is_processing=turn is not None,
             current_message_id=turn.id if turn else None,
             revision=self.revision,
@@ -307,7 +443,7 @@ class Session:
             waiting_until=self.waiting_until,
             queue_length=len(self.queue),
             archived_count=self.archived_count,
-            has_more=older or self.archived_count > 0,
+            has_more=page.older or self.archived_count > 0,
             session=self.summary,
         )
 
@@ -349,10 +485,11 @@ class Session:
             created_at=self.created_at,
             turn_count=self.turn_count,
             usage=self.usage,
+            archive=self.archive,
         )
 
-    def carry(self) -> SessionInput:
-        """Return the input of the next run: everything this one knows (SES-14)."""
+    def carry(self, running: CarriedTurn | None = None) -> SessionInput:
+        """Return the input of the next run: everything this one knows, with the turn that is `running` (SES-14)."""
         carried = CarriedState(
             created_at=self.created_at,
             revision=self.revision,
@@ -370,6 +507,9 @@ class Session:
             limit_warned=self.limit_warned,
             tools=self.tools,
             ending=self.ending,
+            running=running,
+            archive=self.archive,
+            archive_again_at=self.archive_again_at,
         )
         return self.config.model_copy(update={"carried": carried})
 
@@ -388,6 +528,22 @@ def title_of(text: str) -> str:
     if len(words) <= TITLE_CHARS:
         return words or "Untitled"
     return words[: TITLE_CHARS - 1].rsplit(" ", 1)[0] + "…"
+
+
+def _slices(sizes: list[int], most: int) -> Iterator[tuple[int, int]]:
+    """Cut a row of things into slices of at most `most` together, each of one thing at least.
+
+    >>> list(_slices([3, 3, 9, 1], 6))
+    [(0, 2), (2, 3), (3, 4)]
+    """
+    start, total = 0, 0
+    for index, size in enumerate(sizes):
+        if index > start and total + size > most:
+            yield start, index
+            start, total = index, 0
+        total += size
+    if sizes:
+        yield start, len(sizes)
 
 
 def _id_in(raw: object) -> str | None:

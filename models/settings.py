@@ -51,7 +51,9 @@ class Settings(BaseSettings):
     )
 
     state_dir: Folder = Path(".turnkeeper")
-    """Folder of everything that is kept: the embedded server's database, its address, logs, offline scripts."""
+    """Folder of all that is kept: the embedded server's database and address, the archive, logs, offline scripts."""
+    archive_url: str | None = Field(None, pattern=r"^sqlite(\+aiosqlite)?:///.+$")
+    """Database of archived turns and large texts, as `sqlite:///PATH`; None: `archive.db` in `state_dir`."""
     workspace_root: Folder = Path()
     """Folder the sessions' tools work in; a session never gets above it."""
 

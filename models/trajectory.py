@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from models.wire import Frozen, UtcDatetime
+from models.wire import Compact, Frozen, UtcDatetime
 
 ToolStatus = Literal["ok", "error", "denied", "cancelled", "outcome_unknown"]
 """How a tool call ended. `outcome_unknown`: it was started, may have had its effect, and is not repeated (AGT-7)."""
@@ -13,25 +13,41 @@ StopReason = Literal["end_turn", "tool_calls", "max_tokens"]
 """Why the model stopped. `max_tokens`: its text was cut by the vendor's limit, its calls were not taken up."""
 
 
+class BlobRef(Compact):
+    """A large text that is kept in the store: the SHA-256 of its UTF-8 in hex, and how large it is (SES-15)."""
+
+    hash: str
+    chars: int
+    bytes: int
+
+
 class ToolResult(Frozen):
-    """What a tool call came to. `outcome` is one line for people; `content` is what the model reads below it."""
+    """What a tool call came to. `outcome` is one line for people; `content` is what the model reads below it.
+
+    With a `blob`, `content` is an excerpt and the model reads the whole text. `cut`: the store was down when the result
+    came, and what `content` leaves out is lost.
+    """
 
     outcome: str
     content: str = ""
     status: ToolStatus = "ok"
     duration_ms: int | None = None
+    blob: BlobRef | None = None
+    cut: bool = False
 
 
 class ToolCall(Frozen):
     """A call the model asked for.
 
     `id` is our own, `turn.step.index`, unique in the session; `provider_call_id` is the vendor's, which can repeat
-    (SES-6). `args` is the JSON object the model gave, or its text verbatim where that was no JSON object.
+    (SES-6). `args` is the JSON object the model gave, or its text verbatim where that was no JSON object; with an
+    `args_blob` it is empty, and the store has it as JSON.
     """
 
     id: str
     name: str
     args: dict[str, JsonValue] | str
+    args_blob: BlobRef | None = None
     provider_call_id: str | None = None
     result: ToolResult | None = None
 
@@ -59,12 +75,14 @@ class Usage(Frozen):
 
 
 class ModelStep(Frozen):
-    """One model response and the results of the tool calls it asked for."""
+    """One model response and the results of the tool calls it asked for. With a blob, its text is an excerpt."""
 
     kind: Literal["model"]
     number: int
     thinking: str | None = None
+    thinking_blob: BlobRef | None = None
     text: str | None = None
+    text_blob: BlobRef | None = None
     tool_calls: list[ToolCall] = []
     stop: StopReason = "end_turn"
     usage: Usage | None = None

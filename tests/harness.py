@@ -1,9 +1,11 @@
 """A session in a test's hands: the real server, the real worker, and a vendor that answers when it is told to."""
 
 import asyncio
+import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -25,6 +27,7 @@ from models.prompts import QueueView
 from models.session import SessionInput
 from models.settings import Settings
 from models.trajectory import ToolResult
+from stores.stores import Stores
 from worker import build_worker
 
 BOUND = 30.0
@@ -183,6 +186,8 @@ class Stage:
     vendor: Vendor
     tools: Tools
     task_queue: str
+    settings: Settings
+    stores: Stores
     sessions: list[DrivenSession] = field(default_factory=list)
 
     async def start(self, start: Any = None, *, id: str | None = None) -> DrivenSession:
@@ -197,12 +202,20 @@ class Stage:
 @asynccontextmanager
 async def stage(client: Client, *, task_queue: str | None = None, **settings: Any) -> AsyncIterator[Stage]:
     """Run a worker of our own kind on a task queue of its own."""
-    queue = task_queue or f"q-{uuid4()}"
+    with tempfile.TemporaryDirectory() as folder:
+        defaults = {"task_queue": task_queue or f"q-{uuid4()}", "shutdown_grace": 0.5, "state_dir": Path(folder)}
+        async with _stage(client, Settings(**{**defaults, **settings})) as staged:
+            yield staged
+
+
+@asynccontextmanager
+async def _stage(client: Client, settings: Settings) -> AsyncIterator[Stage]:
     vendor, tools = Vendor(), Tools()
-    chosen = Settings(task_queue=queue, shutdown_grace=settings.pop("shutdown_grace", 0.5), **settings)
-    worker = build_worker(client, chosen, providers=vendor, tools=tools)
-    async with worker:
-        staged = Stage(client, worker, vendor, tools, queue)
+    async with (
+        Stores.of(settings) as stores,
+        build_worker(client, settings, providers=vendor, tools=tools, stores=stores) as worker,
+    ):
+        staged = Stage(client, worker, vendor, tools, settings.task_queue, settings, stores)
         try:
             yield staged
         finally:

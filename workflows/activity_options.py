@@ -23,6 +23,11 @@ REPEATABLE_TOOL_RETRIES = RetryPolicy(
 AT_MOST_ONCE = RetryPolicy(maximum_attempts=1)
 """For every other tool: if the worker dies in the middle, the outcome is unknown and stays so."""
 
+ARCHIVE_TIMEOUT = timedelta(seconds=10)
+ARCHIVE_PATIENCE = timedelta(seconds=25)
+ARCHIVE_RETRIES = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_attempts=2)
+"""For a worker that died in the middle; an archive that is down is tried again later, by `workflows/archiving.py`."""
+
 TOOL_LIST_TIMEOUT = timedelta(seconds=30)
 TOOL_LIST_RETRIES = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=10))
 """Without end: a session can't go on before it knows its tools; `turn_timeout` bounds the wait."""

@@ -2,8 +2,9 @@
 
 Theory of operation. Handlers only write into the session (`models/session_state.py`) and return; the main loop alone
 acts: it takes the next prompt, leads its turn to the end (`workflows/turn.py`), and hands everything over to a new
-run when the history has grown (SES-14). So prompts can arrive at any moment and are processed one at a time, and no
-handler can be caught in the middle by a continue-as-new.
+run when the history has grown (SES-14), if need be in the middle of a turn. So prompts can arrive at any moment and
+are processed one at a time, and no handler can be caught in the middle by a continue-as-new. Beside that loop, the
+oldest turns are moved to the archive (`workflows/archiving.py`).
 
 What callers send is read here and nowhere earlier: a signal of the wrong shape would be dropped in silence, or fail
 the workflow task for ever, if Temporal were to read it for us (SES-5).
@@ -19,6 +20,7 @@ from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
+    from models.archive import ArchiveMove, ArchiveMoveQuery
     from models.conversation import ConversationState, ConversationUpdate
     from models.errors import REFUSED, Refused
     from models.model_call import ModelRequestPage, ModelRequestQuery
@@ -26,6 +28,7 @@ with workflow.unsafe.imports_passed_through():
     from models.session import (
         CancelReceipt,
         CancelTurn,
+        CarriedTurn,
         Configure,
         EndSession,
         QueueRequest,
@@ -40,6 +43,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from models.session_state import Session
     from workflows import search_attributes
+    from workflows.archiving import Archiving
     from workflows.current_details import render_current_details
     from workflows.turn import Turn
 
@@ -55,6 +59,8 @@ class AgenticAIWorkflow:
         start = self._read_start(start, extra_arguments=len(rest))
         self._session = Session(info.workflow_id, start, now=workflow.now())
         self._turn: Turn | None = None
+        self._carried_turn = start.carried.running if start.carried else None
+        self._archiving = Archiving(self._session, on_change=self._show)
         self._events_at_start = info.get_current_history_length()
         self._bytes_at_start = info.get_current_history_size()
         if start.first_prompt is not None:
@@ -72,9 +78,9 @@ class AgenticAIWorkflow:
         except asyncio.CancelledError:
             # Also raised when this worker only forgets the session; then there is no reason, and nothing to do.
             if workflow.cancellation_reason() is not None:
-                self._close("cancelled", "The session was cancelled.")
+                await self._close("cancelled", "The session was cancelled.")
             raise
-        return self._close("ended", self._session.ending or "")
+        return await self._close("ended", self._session.ending or "")
 
     def _read_start(self, raw: Any, *, extra_arguments: int) -> SessionInput:
         """Read the input here: one that Temporal could not read for us would fail the workflow task for ever."""
@@ -89,10 +95,15 @@ class AgenticAIWorkflow:
 
     async def _process_prompts(self) -> None:
         session = self._session
+        if self._carried_turn:
+            await self._lead_turn(self._carried_turn)
         while True:
+            self._archiving.begin_if_due()
             await workflow.wait_condition(self._has_work)
-            if self._has_grown():
+            if self._is_due_for_new_run():
                 workflow.continue_as_new(session.carry())
+            if session.queue.waiting and session.is_full:
+                await self._archiving.make_room()
             session.reject_waiting_if_full(now=workflow.now())
             if session.queue.waiting:
                 await self._run_turn()
@@ -100,18 +111,33 @@ class AgenticAIWorkflow:
                 return
 
     def _has_work(self) -> bool:
-        return bool(self._session.queue.waiting) or self._session.ending is not None or self._has_grown()
+        return bool(self._session.queue.waiting) or self._session.ending is not None or self._is_due_for_new_run()
 
     async def _run_turn(self) -> None:
-        session = self._session
-        session.begin_turn(now=workflow.now())
+        self._session.begin_turn(now=workflow.now())
         self._publish("open")
-        self._turn = Turn(session, on_change=self._show)
+        await self._lead_turn(None)
+
+    async def _lead_turn(self, carried: CarriedTurn | None) -> None:
+        """Lead the running turn to its end, in this run or, once the history has grown, in the next ones."""
+        self._turn = turn = Turn(
+            self._session,
+            self._archiving,
+            carried=carried,
+            on_change=self._show,
+            is_due_for_new_run=self._is_due_for_new_run,
+        )
         self._show()
         try:
-            await self._turn.finished()
+            await turn.finished()
         finally:
             self._turn = None
+        if turn.paused:
+            workflow.continue_as_new(self._session.carry(turn.paused))
+
+    def _is_due_for_new_run(self) -> bool:
+        """Tell whether to hand over now; a continue-as-new would cut off a move to the archive that is under way."""
+        return self._has_grown() and not self._archiving.is_storing
 
     def _has_grown(self) -> bool:
         """Tell whether this run's history is due for a new one (SES-14).
@@ -124,10 +150,11 @@ class AgenticAIWorkflow:
         over_budget = events >= limits.max_history_events or size >= limits.max_history_bytes
         return over_budget or info.is_continue_as_new_suggested()
 
-    def _close(self, status: Any, reason: str) -> SessionEnd:
+    async def _close(self, status: Any, reason: str) -> SessionEnd:
         self._session.close(status, reason=reason, now=workflow.now())
         self._publish("ended")
         self._show()
+        await self._archiving.copy_all()
         return SessionEnd(status=status, turn_count=self._session.turn_count, reason=reason or None)
 
     # ---- messages in
@@ -245,7 +272,17 @@ class AgenticAIWorkflow:
             given = parse(ModelRequestQuery, request)
             if opened is None or opened.number != given.request:
                 raise Refused("not_open", f"Model request {given.request} is not open.")
-        return opened.page(given.offset)
+        return opened.page(given.offset, page_bytes=self._session.config.limits.page_bytes)
+
+    @workflow.query(description="Turns on their way to the archive: {move}. For our own activities.")
+    def get_archive_move(self, request: Any = None) -> ArchiveMove:
+        """Return what a move to the archive that is under way consists of (AGT-2, SES-15)."""
+        with _refusals_told():
+            given = parse(ArchiveMoveQuery, request)
+            move = self._archiving.open_move(given.move)
+            if move is None:
+                raise Refused("not_open", f"Move {given.move} is not under way.")
+        return move
 
     # ---- what the Temporal Web UI shows
 

@@ -83,12 +83,12 @@ def bound_json(text: str, max_chars: int, max_bytes: int) -> str:
     r"""Return `text` within both bounds, `max_bytes` counted as JSON, which is how it is kept (SES-16).
 
     >>> len(to_json(bound_json('"' * 1000, 1_000, 400))), len(to_json(bound_json("" * 1000, 1_000, 400))) <= 400
-    (356, True)
+    (398, True)
     """
-    bounded = bound_text(text, max_chars, max_bytes)
     room = max_bytes
-    while room and len(to_json(bounded)) > max_bytes:  # at most three times: a character takes six bytes at most
-        room //= 2
+    bounded = bound_text(text, max_chars, room)
+    while room and (size := len(to_json(bounded))) > max_bytes:  # a few times: the share that is escaped changes little
+        room = min(room - 1, room * max_bytes // size)
         bounded = bound_text(text, max_chars, room)
     return bounded
 

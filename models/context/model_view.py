@@ -6,6 +6,9 @@ view costs a few bytes when it is carried to the next run. Between two evictions
 prefix a vendor sees stays byte for byte the same. An eviction drops a block of entries at once and opens a new
 *segment*: opaque provider state of earlier steps, which is bound to the old prefix, is no longer sent.
 
+When a turn or a step leaves the session for the archive, its entries are *detached*: they carry their messages
+themselves from then on, large texts by reference.
+
 Every message is rendered, measured and hashed once, when it is appended; building a request hashes only the hashes.
 """
 
@@ -16,6 +19,7 @@ from hashlib import sha256
 from models.context.tokens import count_chars
 from models.context.window import ConversationHistoryConfig, eviction_config, kept_indexes
 from models.conversation import ConversationMessage
+from models.large_texts import Texts, refer_message
 from models.model_call import CallPart, ModelMessage, ModelRequest, ProviderState, RequestHead
 from models.trajectory import ModelStep, Step, ToolCall, UserStep
 from models.transcript import Transcript
@@ -23,11 +27,15 @@ from models.wire import Compact
 
 
 class ViewRef(Compact):
-    """Where an entry comes from: a turn's user message, or its step number `step` (index from 0)."""
+    """Where an entry comes from: a turn's user message, or its step number `step` (index from 0, omitted ones too).
+
+    `messages` are the entry's own, once it is detached; else they are rendered from the turn.
+    """
 
     turn: str
     step: int | None = None
     state: ProviderState | None = None
+    messages: tuple[ModelMessage, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,7 @@ class ViewEntry:
     messages: tuple[ModelMessage, ...]
     digests: tuple[bytes, ...]
     chars: int
+    carried_bytes: int
 
 
 @dataclass(frozen=True)
@@ -59,13 +68,21 @@ class ModelView:
 
     @classmethod
     def restore(cls, refs: Iterable[ViewRef], transcript: Transcript, *, segment: int) -> "ModelView":
-        """Render carried references again; every turn they name is held (SES-14)."""
-        return cls((_entry_of(ref, transcript.get(ref.turn)) for ref in refs), segment=segment)
+        """Render carried references again; every turn they name is held, or they are detached (SES-14)."""
+        entries = (
+            _entry(ref, ref.messages) if ref.messages else _entry_of(ref, transcript.get(ref.turn)) for ref in refs
+        )
+        return cls(entries, segment=segment)
 
     @property
     def refs(self) -> list[ViewRef]:
         """What is carried to the next run."""
         return [entry.ref for entry in self._entries]
+
+    @property
+    def carried_bytes(self) -> int:
+        """JSON bytes of what is carried to the next run."""
+        return sum(entry.carried_bytes for entry in self._entries)
 
     @property
     def messages(self) -> list[ModelMessage]:
@@ -88,7 +105,8 @@ class ModelView:
 
     def append_step(self, turn: ConversationMessage, *, state: ProviderState | None = None) -> None:
         """Show the model the newest step of `turn`; a step that says nothing is left out."""
-        entry = _entry_of(ViewRef(turn=turn.id, step=len(turn.steps) - 1, state=state), turn)
+        step = turn.steps_omitted + len(turn.steps) - 1
+        entry = _entry_of(ViewRef(turn=turn.id, step=step, state=state), turn)
         if entry.messages:
             self._entries.append(entry)
 
@@ -102,14 +120,42 @@ class ModelView:
         staying = self._entries_at(frozenset(kept))
         if len(staying) == len(self._entries):
             return None
-        before = self.message_count
-        self._entries = staying
-        self.open_segment()
-        return Eviction(
-            evicted=before - self.message_count,
-            preserved=self.message_count,
-            estimated_tokens=self.estimated_tokens,
-        )
+        return self._keep(staying)
+
+    def make_carriable(self, most_bytes: int, *, running_turn: str) -> Eviction | None:
+        """Evict the oldest entries, down to half, if what is carried takes more than `most_bytes` (SES-15).
+
+        The first entry and the running turn's user message stay.
+        """
+        excess = self.carried_bytes - most_bytes // 2
+        if self.carried_bytes <= most_bytes:
+            return None
+        staying = self._entries[:1]
+        for entry in self._entries[1:]:
+            if excess <= 0 or (entry.ref.turn, entry.ref.step) == (running_turn, None):
+                staying.append(entry)
+            else:
+                excess -= entry.carried_bytes
+        return self._keep(staying)
+
+    def texts_of(self, turns: Iterable[ConversationMessage], *, kept_bytes: int) -> list[str]:
+        """Return the texts that detaching everything of `turns` will refer to."""
+        texts = Texts()
+        by_id = {turn.id: turn for turn in turns}
+        for entry in self._entries:
+            if entry.ref.turn in by_id and not entry.ref.messages:
+                _detached(entry, by_id[entry.ref.turn], kept_bytes, texts)
+        return list(texts.by_hash.values())
+
+    def detach(self, turn: ConversationMessage, *, steps_before: int | None = None, kept_bytes: int) -> None:
+        """Let the entries of `turn` carry their messages themselves, texts over `kept_bytes` by reference.
+
+        With `steps_before`, only those of its steps before that one. The store has the texts already.
+        """
+        self._entries = [
+            _detached(entry, turn, kept_bytes, Texts()) if _is_leaving(entry.ref, turn.id, steps_before) else entry
+            for entry in self._entries
+        ]
 
     def open_segment(self) -> None:
         """Send no opaque provider state of earlier steps from here on (CTX-4, AGT-9)."""
@@ -123,6 +169,16 @@ class ModelView:
     def digest(self, head: RequestHead) -> str:
         """Name the exact context of `request(head)`; equals `digest_of` over it."""
         return _digest(head, (digest for entry in self._entries for digest in entry.digests))
+
+    def _keep(self, staying: list[ViewEntry]) -> Eviction:
+        before = self.message_count
+        self._entries = staying
+        self.open_segment()
+        return Eviction(
+            evicted=before - self.message_count,
+            preserved=self.message_count,
+            estimated_tokens=self.estimated_tokens,
+        )
 
     def _first_index(self, ref: ViewRef) -> int:
         index = 0
@@ -161,8 +217,12 @@ def _entry_of(ref: ViewRef, turn: ConversationMessage) -> ViewEntry:
     if ref.step is None:
         messages: tuple[ModelMessage, ...] = (ModelMessage(role="user", content=turn.user_message),)
     else:
-        messages = _messages_of(turn.steps[ref.step], state=ref.state)
+        messages = _messages_of(_step(turn, ref.step), state=ref.state)
     return _entry(ref, messages)
+
+
+def _step(turn: ConversationMessage, index: int) -> Step:
+    return turn.steps[index - turn.steps_omitted]
 
 
 def _entry(ref: ViewRef, messages: tuple[ModelMessage, ...]) -> ViewEntry:
@@ -170,15 +230,53 @@ def _entry(ref: ViewRef, messages: tuple[ModelMessage, ...]) -> ViewEntry:
         ref=ref,
         messages=messages,
         digests=tuple(map(_message_digest, messages)),
-        chars=sum(map(count_chars, messages)),
+        chars=sum(map(_chars, messages)),
+        carried_bytes=len(ref.model_dump_json()),
     )
 
 
+def _chars(message: ModelMessage) -> int:
+    """Count what the model will read: a text by reference counts whole."""
+    blobs = [call.blob.chars for call in message.tool_calls if call.blob]
+    if message.blob:
+        blobs.append(message.blob.chars + message.blob_start - len(message.content))
+    return count_chars(message) + sum(blobs)
+
+
+def _is_leaving(ref: ViewRef, turn_id: str, steps_before: int | None) -> bool:
+    if ref.turn != turn_id or ref.messages:
+        return False
+    return steps_before is None or (ref.step is not None and ref.step < steps_before)
+
+
+def _detached(entry: ViewEntry, turn: ConversationMessage, kept_bytes: int, texts: Texts) -> ViewEntry:
+    """Return the entry with its messages in its reference: what the model reads stays the same."""
+    contents = _contents(entry.ref, turn)
+    messages = tuple(
+        refer_message(message, content, kept_bytes=kept_bytes, texts=texts)
+        for message, content in zip(entry.messages, contents, strict=True)
+    )
+    # The state is in the messages too: once is enough.
+    ref = entry.ref.model_copy(update={"messages": messages, "state": None})
+    return _entry(ref, messages)
+
+
+def _contents(ref: ViewRef, turn: ConversationMessage) -> list[str]:
+    """Return what each message of an entry says that can be long: of a tool message, all but its outcome line."""
+    if ref.step is None:
+        return [turn.user_message]
+    step = _step(turn, ref.step)
+    if isinstance(step, UserStep):
+        return [step.content]
+    return [step.text or "", *(call.result.content if call.result else "" for call in step.tool_calls)]
+
+
 def _without_state(entry: ViewEntry) -> ViewEntry:
-    if entry.ref.state is None:
+    if all(message.state is None for message in entry.messages):
         return entry
     messages = tuple(message.model_copy(update={"state": None}) for message in entry.messages)
-    return _entry(entry.ref.model_copy(update={"state": None}), messages)
+    carried = messages if entry.ref.messages else ()
+    return _entry(entry.ref.model_copy(update={"state": None, "messages": carried}), messages)
 
 
 def _messages_of(step: Step, *, state: ProviderState | None) -> tuple[ModelMessage, ...]:
@@ -191,10 +289,10 @@ def _messages_of(step: Step, *, state: ProviderState | None) -> tuple[ModelMessa
 
 def _assistant_message(step: ModelStep, *, state: ProviderState | None) -> ModelMessage:
     calls = [
-        CallPart(kind="call", id=call.provider_call_id or call.id, name=call.name, args=call.args)
+        CallPart(kind="call", id=call.provider_call_id or call.id, name=call.name, args=call.args, blob=call.args_blob)
         for call in step.tool_calls
     ]
-    return ModelMessage(role="assistant", content=step.text or "", tool_calls=calls, state=state)
+    return ModelMessage(role="assistant", content=step.text or "", tool_calls=calls, state=state, blob=step.text_blob)
 
 
 def _tool_message(call: ToolCall) -> ModelMessage:
@@ -207,4 +305,6 @@ def _tool_message(call: ToolCall) -> ModelMessage:
         call_id=call.provider_call_id or call.id,
         tool_name=call.name,
         status=result.status,
+        blob=result.blob,
+        blob_start=len(result.outcome) + 2 if result.blob else 0,
     )

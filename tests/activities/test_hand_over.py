@@ -1,13 +1,13 @@
 """The process-local hand-over of a model call's context: AGT-2."""
 
-from activities.hand_over import HandOver, RequestKey
+from activities.hand_over import HandOver, HandOverKey
 from models.model_call import ModelRequest, RequestHead
 
 REQUEST = ModelRequest(head=RequestHead(), messages=[])
 
 
-def key(number: int, digest: str = "d") -> RequestKey:
-    return RequestKey("run", number, digest)
+def key(number: int, digest: str = "d") -> HandOverKey:
+    return HandOverKey("run", number, digest)
 
 
 def test_agt_2_exactly_the_entry_that_was_put_is_found() -> None:

@@ -9,10 +9,12 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from stores.blobs import Blobs
 from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
-from activities.hand_over import HAND_OVER, RequestKey
+from activities.hand_over import REQUESTS, HandOverKey
+from activities.large_texts import LargeTexts
 from activities.llm import ModelActivities
 from activities.providers.offline import OfflineModel
 from activities.providers.offline_script import ScriptedModel
@@ -164,13 +166,14 @@ async def test_agt_9_the_activity_tells_the_script_how_often_the_workflow_waited
     request = ModelRequest(head=RequestHead(), messages=[])
     call = ModelCall(turn=1, step=1, request=1, model="offline:script", digest=digest_of(request))
     activity = ActivityEnvironment()
-    key = RequestKey(activity.info.workflow_run_id or "", call.request, call.digest)
-    HAND_OVER.put(key, request, size=1)
-    call_model = ModelActivities(Providers({"offline": lambda: player.model}), Mock(spec=Client)).call_model
+    key = HandOverKey(activity.info.workflow_run_id or "", call.request, call.digest)
+    REQUESTS.put(key, request, size=1)
+    providers, texts = Providers({"offline": lambda: player.model}), LargeTexts(Mock(spec=Blobs))
+    call_model = ModelActivities(providers, Mock(spec=Client), texts).call_model
     assert (await activity.run(call_model, call)).wait_seconds == 60
     outcome = await activity.run(call_model, call.model_copy(update={"round": 1}))
     assert outcome.response.text == "a"
-    HAND_OVER.discard(key)
+    REQUESTS.discard(key)
 
 
 @pytest.mark.parametrize(("after_chunks", "written"), [(0, ""), (2, "a b "), (9, "a b c")])

@@ -191,14 +191,30 @@ def test_ses_6_every_accepted_prompt_has_at_most_one_fate_and_waits_until_it_has
 
 
 def test_ses_15_a_full_session_refuses_and_says_why() -> None:
-    target = session(limits={"max_state_bytes": 4_096})
-    send(target, "x" * 4_000, id="m1")
-    send(target, "waiting", id="m2")
-    answer_turn(target)
+    target = session(limits={"max_state_bytes": 32_000, "max_queued_bytes": 8_000})
+    for number in range(5):
+        send(target, "x" * 3_000, id=f"m{number}")
+        answer_turn(target)
+    target.archive_failed("it is gone", now=NOW)
+    send(target, "waiting", id="w1")
     target.reject_waiting_if_full(now=NOW)
-    send(target, "hi", id="m3")
-    assert [(fate.id, fate.refusal) for fate in target.queue.fates][1:] == [("m2", "state_full"), ("m3", "state_full")]
-    assert "limits.max_state_bytes allows 4,096" in (target.queue.fates[-1].reason or "")
+    send(target, "hi", id="w2")
+    assert fates(target)[5:] == [("w1", "rejected"), ("w2", "rejected")]
+    assert [fate.refusal for fate in target.queue.fates][5:] == ["state_full", "state_full"]
+    assert "limits.max_state_bytes allows 32,000" in (target.queue.fates[-1].reason or "")
+    assert "it is gone" in (target.queue.fates[-1].reason or "")
+
+
+def test_ses_15_a_session_that_is_full_goes_on_once_the_archive_has_taken_turns() -> None:
+    target = session(limits={"max_state_bytes": 32_000, "max_queued_bytes": 8_000})
+    for number in range(5):
+        send(target, "x" * 3_000, id=f"m{number}")
+        answer_turn(target)
+    assert target.is_full
+    move = target.next_move()
+    assert [turn.id for turn in move.turns] == ["m0", "m1", "m2", "m3"]
+    target.moved(move, now=NOW)
+    assert (target.is_full, target.archived_count, [turn.id for turn in target.state().messages]) == (False, 4, ["m4"])
 
 
 def test_ses_4_the_title_is_the_first_words_unless_one_is_given() -> None:
@@ -236,8 +252,8 @@ def test_ses_16_what_is_steered_into_a_turn_is_bounded_and_the_rest_waits() -> N
     send(target, "one", id="m1")
     target.begin_turn(now=NOW)
     for number in range(3):
-        send(target, "x" * 50_000, id=f"s{number}", mode="steer")
-    target.steer_turn(now=NOW, room=110_000)
+        send(target, "x" * 87_000, id=f"s{number}", mode="steer")
+    target.steer_turn(now=NOW)
     assert fates(target)[1:] == [("s0", "steered"), ("s1", "steered")]
     target.complete_turn("done", now=NOW)
     assert [prompt.id for prompt in target.queue.waiting] == ["s2"]

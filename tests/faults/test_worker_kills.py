@@ -40,6 +40,7 @@ from models.session import SessionInput
 from models.settings import Settings
 from models.trajectory import ModelStep, ToolCall
 from stack import leash
+from stores.stores import Stores
 from tests.faults.doomed_worker import Course, Pause, Plan, build_toolbox, name_of
 from tests.harness import BOUND, DrivenSession
 from worker import build_providers, build_worker
@@ -182,8 +183,9 @@ class Scene:
         settings = Settings(**{**self.settings, "shutdown_grace": 0.5})
         recorder = Recorder(build_providers(settings))
         async with (
+            Stores.of(settings) as stores,
             build_toolbox(settings, Course()) as tools,
-            build_worker(self.session.client, settings, providers=recorder, tools=tools),
+            build_worker(self.session.client, settings, providers=recorder, tools=tools, stores=stores),
         ):
             yield recorder
 

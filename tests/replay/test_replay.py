@@ -45,12 +45,12 @@ async def test_ses_19_a_renamed_activity_is_caught(monkeypatch: pytest.MonkeyPat
 
 
 async def test_ses_19_a_changed_order_of_commands_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workflows.turn.Turn._know_tools", _nothing)
+    monkeypatch.setattr("workflows.tool_calls.ToolCalls.know_tools", _nothing)
     with pytest.raises(NondeterminismError):
         await replayer().replay_workflow(history(HISTORIES / "one_turn.json"))
 
 
-async def _nothing(turn: object) -> None:
+async def _nothing(tools: object) -> None:
     return None
 
 

@@ -240,17 +240,6 @@ async def test_ses_8_end_chat_is_accepted_as_a_signal_whatever_it_carries(on: St
     assert ended["status"] == "ended"
 
 
-async def test_ses_15_a_session_that_can_hold_no_more_says_so_and_stays_readable(on: Stage) -> None:
-    session = await on.start(SessionInput.model_validate({"limits": {"max_state_bytes": 4_096}}))
-    await session.prompt(id="p1", text="x" * 5_000)
-    await session.idle(turns=1)
-    await session.prompt(id="p2", text="more")
-    await session.until(lambda s: s.revision > 0 and s.status == "idle")
-    fate = (await session.queue({"message_id": "p2"})).fates[0]
-    assert (fate.fate, fate.refusal) == ("rejected", "state_full")
-    assert len((await session.state()).messages) == 1
-
-
 async def test_ses_4_an_input_that_is_no_session_input_fails_the_workflow_naming_the_field(on: Stage) -> None:
     session = await on.start({"limits": {"max_steps": 0}})
     with pytest.raises(WorkflowFailureError) as failure:

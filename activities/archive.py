@@ -1,0 +1,61 @@
+"""Moving turns to the archive: the activity `move_to_archive` (SES-15)."""
+
+from stores.archive import ArchivedTurn
+from stores.database import StoreUnavailableError
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.exceptions import ApplicationError
+
+from activities.hand_over import MOVES, HandOverKey
+from models.archive import ArchiveMove, ArchiveMoveQuery, ArchiveOrder
+from stores.stores import Stores
+
+UNAVAILABLE = "archive_unavailable"
+"""`type` of the failure that is the archive's; the session works on and tries again later."""
+
+
+class ArchiveActivities:
+    """Activities that write to the archive."""
+
+    def __init__(self, stores: Stores, client: Client) -> None:
+        """Write to `stores`; read moves that were prepared in another process through `client`."""
+        self._stores = stores
+        self._client = client
+
+    @activity.defn
+    async def move_to_archive(self, order: ArchiveOrder) -> None:
+        """Have the archive hold exactly what the order names.
+
+        A second run writes the same under the same keys, to no effect: a turn is archived once (SES-15).
+        """
+        move = MOVES.get(HandOverKey(_own_run(), order.move, order.digest)) or await self._ask_workflow(order)
+        try:
+            await self._store(activity.info().workflow_id or "", move)
+        except StoreUnavailableError as error:
+            raise ApplicationError(str(error), type=UNAVAILABLE) from error
+
+    async def _store(self, session_id: str, move: ArchiveMove) -> None:
+        # The texts first: once the turns are gone, the model view refers to them.
+        if move.texts:
+            await self._stores.blobs.put(session_id, move.texts)
+        if move.steps_of is not None:
+            await self._stores.archive.put_steps(session_id, move.steps_of, move.first, move.steps)
+        if move.turns:
+            turns = [ArchivedTurn(number=number, turn=turn) for number, turn in enumerate(move.turns, start=move.first)]
+            await self._stores.archive.put_turns(session_id, turns)
+
+    async def _ask_workflow(self, order: ArchiveOrder) -> ArchiveMove:
+        # Pinned to the run: only this one knows the move. Errors of the query are worth a retry.
+        session = self._client.get_workflow_handle(activity.info().workflow_id or "", run_id=_own_run())
+        move: ArchiveMove = await session.query(
+            "get_archive_move", ArchiveMoveQuery(move=order.move), result_type=ArchiveMove
+        )
+        if move.digest != order.digest:
+            raise ApplicationError(
+                "the move has changed since it was ordered", type="digest_mismatch", non_retryable=True
+            )
+        return move
+
+
+def _own_run() -> str:
+    return activity.info().workflow_run_id or ""

@@ -1,0 +1,60 @@
+"""What is moved to the archive at once, and how the session names it (SES-15).
+
+A move never travels through the history: its activity gets an `ArchiveOrder` and takes the content from the
+process-local hand-over, or asks the workflow by query (AGT-2).
+"""
+
+from hashlib import sha256
+
+from pydantic import field_serializer
+
+from models.conversation import ConversationMessage
+from models.trajectory import Step
+from models.wire import Compact, Frozen
+
+
+class ArchiveMove(Compact):
+    """Some turns in a row, or some early steps of the running turn, on their way to the archive.
+
+    `first` counts from 1 for turns, from 0 for steps. `texts` are what the model view will refer to once they are gone.
+    """
+
+    first: int
+    turns: list[ConversationMessage] = []
+    steps_of: str | None = None
+    """The id of the turn that `steps` are of."""
+    steps: list[Step] = []
+    texts: list[str] = []
+
+    @field_serializer("turns")
+    def _as_they_are_carried(self, turns: list[ConversationMessage]) -> list[dict[str, object]]:
+        return [turn.without_defaults() for turn in turns]
+
+    @property
+    def digest(self) -> str:
+        """Name the exact content."""
+        return sha256(self.model_dump_json().encode()).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        """Say what is moved, for people.
+
+        >>> str(ArchiveMove(first=0, steps_of="m1", steps=[{"kind": "user", "message_id": "m2", "content": "!",
+        ...     "timestamp": "2026-01-01T00:00:00Z"}]))
+        'steps 0 to 0 of the running turn'
+        """
+        if self.steps_of is not None:
+            return f"steps {self.first} to {self.first + len(self.steps) - 1} of the running turn"
+        return f"turns {self.first} to {self.first + len(self.turns) - 1}"
+
+
+class ArchiveOrder(Compact):
+    """Input of `move_to_archive`: which move of this run, and its exact content."""
+
+    move: int
+    digest: str
+
+
+class ArchiveMoveQuery(Frozen):
+    """Argument of the query `get_archive_move`."""
+
+    move: int

@@ -1,0 +1,42 @@
+"""The stores of one installation: worker and gateway open the same ones (SES-15)."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from models.settings import Settings
+from stores.archive import Archive
+from stores.blobs import Blobs
+from stores.opaque import opaque_owner
+from stores.database import Database
+
+
+@dataclass(frozen=True)
+class Stores:
+    """The archive of turns and the store of large texts, in one database. To be closed after use: `async with`."""
+
+    database: Database
+    archive: Archive
+    blobs: Blobs
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Return the stores that the settings name; nothing is opened yet."""
+        if settings.archive_url:
+            database = Database(settings.archive_url)
+        else:
+            database = Database.of_file(settings.state_dir / "archive.db")
+        return cls(database, Archive(database), Blobs(database))
+
+    async def delete(self, session_id: str) -> int:
+        """Have nothing of the session kept any more; returns how many turns there were."""
+        await self.blobs.delete(session_id)
+        await self.blobs.delete(opaque_owner(session_id))
+        return await self.archive.delete(session_id)
+
+    async def __aenter__(self) -> Self:
+        """Return the stores themselves."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the database."""
+        await self.database.close()

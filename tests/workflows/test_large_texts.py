@@ -1,0 +1,130 @@
+"""Large texts by reference, and turns of any length: SES-15, SES-16."""
+
+import pytest
+
+from models.conversation import ConversationMessage, ConversationState
+from models.model_call import CallPart, ModelResponse, ProviderState, RespondPart, ThinkPart, ToolInvocation
+from models.session import SessionInput
+from models.trajectory import ModelStep, ToolCall, ToolResult
+from tests.harness import DrivenSession, Stage, asks, says
+
+LONG = SessionInput.model_validate({"limits": {"max_steps": 1_000, "max_tool_calls": 5_000}})
+
+
+def text_of(call_id: str, chars: int = 30_000) -> str:
+    return f"result of {call_id}: ".ljust(chars, "x")
+
+
+async def read(invocation: ToolInvocation) -> ToolResult:
+    return ToolResult(outcome="Read", content=text_of(invocation.call_id, invocation.args.get("chars", 30_000)))
+
+
+def calls_of(turn: ConversationMessage) -> list[ToolCall]:
+    return [call for step in turn.steps if isinstance(step, ModelStep) for call in step.tool_calls]
+
+
+async def blob(on: Stage, session_id: str, hash: str) -> str:
+    return (await on.stores.blobs.get(session_id, [hash]))[hash]
+
+
+async def test_ses_15_a_result_over_8_kb_is_kept_by_reference_and_the_model_reads_it_whole(on: Stage) -> None:
+    on.tools.run = read
+    on.vendor.script = [asks(("look", {"chars": 8_000}), ("look", {"chars": 30_000}))]
+    session = await on.start()
+    await session.prompt("look")
+    (turn,) = await session.idle(turns=1)
+    small, large = [call.result for call in calls_of(turn)]
+    assert (small.content, small.blob) == (text_of("1.1.0", 8_000), None)
+    assert len(large.content) <= 1_000
+    assert "characters left out" in large.content
+    assert large.blob.chars == large.blob.bytes == 30_000
+    assert await blob(on, session.handle.id, large.blob.hash) == text_of("1.1.1")
+    assert on.vendor.requests[-1].messages[-1].content == f"Read\n\n{text_of('1.1.1')}"
+
+
+async def test_ses_15_long_answers_thinking_arguments_and_opaque_state_go_by_reference_too(on: Stage) -> None:
+    state = ProviderState(api="test", model="test", items=[{"signature": "s" * 20_000}])
+    on.vendor.script = [
+        ModelResponse(
+            parts=[
+                ThinkPart(kind="think", text="t" * 10_000),
+                RespondPart(kind="respond", text="r" * 10_000),
+                CallPart(kind="call", id="c1", name="look", args={"text": "a" * 10_000}),
+            ],
+            stop="tool_calls",
+            model="test",
+            state=state,
+        ),
+        says("w" * 20_000),
+    ]
+    session = await on.start()
+    await session.prompt("one")
+    await session.idle(turns=1)
+    await session.prompt("two")
+    first, _ = await session.idle(turns=2)
+    step = first.steps[0]
+    assert len(step.model_dump_json()) < 4_000
+    assert await blob(on, session.handle.id, step.thinking_blob.hash) == "t" * 10_000
+    assert on.tools.calls[0].args == {"text": "a" * 10_000}
+    assert first.agent_message_blob.chars == 20_000
+    assert await blob(on, session.handle.id, first.agent_message_blob.hash) == "w" * 20_000
+    asked = on.vendor.requests[-1].messages
+    assert [message.content for message in asked if message.role == "assistant"] == ["r" * 10_000, "w" * 20_000]
+    assert asked[1].tool_calls[0].args == {"text": "a" * 10_000}
+    assert asked[1].state == state
+    assert len((await session.handle.fetch_history()).to_json()) < 80_000
+
+
+@pytest.mark.parametrize("calls_a_step", [1, 20, 500])
+async def test_ses_15_a_turn_of_500_calls_with_30_000_characters_each(on: Stage, calls_a_step: int) -> None:
+    on.tools.run = read
+    on.vendor.script = [asks(*[("look", {})] * calls_a_step) for _ in range(500 // calls_a_step)]
+    session = await on.start(LONG)
+    await session.prompt("look everywhere")
+    during = await session.until(lambda state: len(on.tools.calls) > 300)
+    assert len(during.messages[0].steps) <= 50
+    assert during.messages[0].steps_omitted + len(during.messages[0].steps) >= 300 // calls_a_step
+    assert len((await session.updates()).model_dump_json()) < 1_000_000
+    (turn,) = await session.idle(turns=1)
+    assert (turn.status, turn.steps_omitted, len(calls_of(turn))) == ("completed", 0, 500)
+    for call in calls_of(turn)[::50]:
+        assert await blob(on, session.handle.id, call.result.blob.hash) == text_of(call.id)
+    assert max(await carried_sizes(session)) < 1_000_000
+
+
+async def carried_sizes(session: DrivenSession) -> list[int]:
+    """Return the bytes of what each run of the session began with."""
+    return [len(history.events[0].SerializeToString()) for history in await session.histories()]
+
+
+async def test_ses_15_a_turn_too_long_for_the_state_hands_its_oldest_steps_to_the_archive(on: Stage) -> None:
+    on.tools.run = read
+    on.vendor.script = [asks(("look", {"chars": 300, "n": n})) for n in range(60)]
+    limits = {"max_state_bytes": 40_000, "max_steps": 1_000, "max_queued_bytes": 4_000}
+    session = await on.start(SessionInput.model_validate({"limits": limits}))
+    await session.prompt(id="p1", text="look around")
+    (turn,) = await session.idle(turns=1)
+    assert turn.status == "completed"
+    assert turn.steps_omitted > 20
+    archived = await on.stores.archive.steps(session.handle.id, "p1")
+    numbers = [step.number for step in [*archived[: turn.steps_omitted], *turn.steps]]
+    assert numbers == list(range(1, 62))
+    whole = [message.content for message in on.vendor.requests[-1].messages if message.role == "tool"]
+    assert all(content.startswith("Read\n\nresult of 1.") and len(content) > 300 for content in whole)
+
+
+async def test_ses_16_a_result_that_no_store_can_take_is_cut_to_8_kb_and_marked(on: Stage) -> None:
+    on.settings.state_dir.joinpath("archive.db").mkdir()
+    on.tools.run = read
+    on.vendor.script = [asks(("look", {})), says("w" * 20_000)]
+    session = await on.start()
+    await session.prompt("look")
+    (turn,) = await session.idle(turns=1)
+    (call,) = calls_of(turn)
+    assert call.result.cut
+    assert call.result.blob is None
+    assert 8_000 < len(call.result.content) <= 8_192
+    assert "characters left out" in call.result.content
+    assert turn.agent_message == "w" * 20_000
+    state: ConversationState = await session.state()
+    assert state.session.archive.results_cut == 1

@@ -1,0 +1,121 @@
+"""Moving a session's oldest turns to the archive, beside whatever else it does (SES-15).
+
+A turn is dropped from the session only once the archive has it. While the archive is down the session works on, and
+the move is tried again later, after longer and longer pauses; `Session.archive` says what happened.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+
+with workflow.unsafe.imports_passed_through():
+    from activities.archive import ArchiveActivities
+    from activities.hand_over import MOVES, HandOverKey
+    from models.archive import ArchiveMove, ArchiveOrder
+    from models.session_state import Session
+    from workflows import activity_options
+
+
+class Archiving:
+    """The moves of one run of a session."""
+
+    def __init__(self, session: Session, *, on_change: Callable[[], None]) -> None:
+        """Move turns of `session`; `on_change` is called when there is something new to show."""
+        self._session = session
+        self._on_change = on_change
+        self._task: asyncio.Task[None] | None = None
+        self._moves = 0
+        self._open: dict[int, ArchiveMove] = {}
+
+    @property
+    def is_storing(self) -> bool:
+        """A move is under way: not the moment for a new run."""
+        return bool(self._open)
+
+    def open_move(self, number: int) -> ArchiveMove | None:
+        """Return a move that is under way."""
+        return self._open.get(number)
+
+    def begin_if_due(self) -> None:
+        """See to it that turns are moved, if there are too many; returns at once."""
+        # Runs from before there was an archive never move anything; their next run does.
+        if self._is_at_rest() and self._session.next_move() and workflow.patched("archive"):
+            self._task = asyncio.create_task(self._move_while_due())
+
+    async def make_room(self) -> None:
+        """Wait until the session can hold another turn, or the archive has failed to make that possible."""
+        await workflow.wait_condition(
+            lambda: self._is_at_rest() or not self._session.is_full or self._session.archive.failing_since is not None
+        )
+
+    async def spill(self, *, most_bytes: int) -> None:
+        """Move the running turn's oldest steps, so that it takes at most `most_bytes`; if the archive takes them."""
+        move = self._session.spill(most_bytes=most_bytes)
+        if move and workflow.patched("archive") and await self._is_stored(move):
+            self._session.moved(move, now=workflow.now())
+            self._on_change()
+
+    async def copy_all(self) -> None:
+        """Have the archive hold the whole transcript of a session that ends; it stays in the session too."""
+        if self._session.transcript.turns and workflow.patched("archive"):
+            await workflow.wait_condition(lambda: not self.is_storing)
+            for move in self._session.final_moves():
+                if not await self._is_stored(move):
+                    return
+            self._session.archive_works(now=workflow.now())
+
+    def _is_at_rest(self) -> bool:
+        return self._task is None or self._task.done()
+
+    async def _move_while_due(self) -> None:
+        while move := self._session.next_move():
+            await self._pause()
+            if await self._is_stored(move):
+                self._session.moved(move, now=workflow.now())
+                self._on_change()
+
+    async def _pause(self) -> None:
+        again_at = self._session.archive_again_at
+        if again_at and again_at > workflow.now():
+            await workflow.sleep(again_at - workflow.now(), summary="until the archive is tried again")
+
+    async def _is_stored(self, move: ArchiveMove) -> bool:
+        """Have the archive hold `move`; `False`, and noted, if it can't."""
+        try:
+            await self._store(move)
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise asyncio.CancelledError from error
+            self._session.archive_failed(_reason(error), now=workflow.now())
+            self._on_change()
+            return False
+        return True
+
+    async def _store(self, move: ArchiveMove) -> None:
+        self._moves += 1
+        order = ArchiveOrder(move=self._moves, digest=move.digest)
+        self._open[order.move] = move
+        key = HandOverKey(workflow.info().run_id, order.move, order.digest)
+        # Written only, and not while replaying: nothing the workflow does may depend on this process (AGT-2).
+        if not workflow.unsafe.is_replaying():
+            MOVES.put(key, move, size=self._session.config.limits.max_state_bytes)
+        try:
+            await workflow.execute_activity_method(
+                ArchiveActivities.move_to_archive,
+                order,
+                start_to_close_timeout=activity_options.ARCHIVE_TIMEOUT,
+                schedule_to_close_timeout=activity_options.ARCHIVE_PATIENCE,
+                retry_policy=activity_options.ARCHIVE_RETRIES,
+                summary=f"{move} to the archive",
+            )
+        finally:
+            del self._open[order.move]
+            if not workflow.unsafe.is_replaying():
+                MOVES.discard(key)
+
+
+def _reason(error: ActivityError) -> str:
+    cause = error.cause
+    return cause.message if isinstance(cause, ApplicationError) else "it did not answer in time"

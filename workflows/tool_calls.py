@@ -1,0 +1,175 @@
+"""Running the tools that a step asked for: which are run, how many at once, and what became of each (AGT-1, AGT-7)."""
+
+import asyncio
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, is_cancelled_exception
+from temporalio.exceptions import TimeoutError as ActivityTimeout
+
+with workflow.unsafe.imports_passed_through():
+    from activities.tools import ToolActivities
+    from models.limits import LARGE_RESULT_BYTES
+    from models.model_call import ToolInvocation, ToolSpec
+    from models.tool_policy import decide
+    from models.trajectory import ModelStep, ToolCall, ToolResult
+    from workflows import activity_options
+    from workflows.turn_frame import Frame, TurnFailed
+
+RESULT_BYTES = 200
+"""What a result takes beside its content."""
+
+
+class ToolCalls:
+    """The tool calls of a turn."""
+
+    def __init__(self, frame: Frame) -> None:
+        """Run tools for the turn of `frame`."""
+        self._frame = frame
+        self._session = frame.session
+        self._started: set[str] = set()
+
+    async def know_tools(self) -> None:
+        """Read the tools once and freeze them: a changed list would change every request's prefix (AGT-6)."""
+        if self._session.tools is None:
+            try:
+                listed = await workflow.execute_activity_method(
+                    ToolActivities.list_tools,
+                    start_to_close_timeout=activity_options.TOOL_LIST_TIMEOUT,
+                    schedule_to_close_timeout=self._frame.remaining(),
+                    heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
+                    retry_policy=activity_options.TOOL_LIST_RETRIES,
+                    summary="tools of this session",
+                )
+            except ActivityError as error:
+                raise self._frame.failure(error, of="The session's tools could not be read") from error
+            self._session.tools = listed.tools
+
+    def count(self, step: ModelStep) -> None:
+        """Count the step's calls towards the turn's limits. Raises `TurnFailed` over them."""
+        frame, calls = self._frame, len(step.tool_calls)
+        frame.calls += calls
+        if frame.calls > frame.limits.max_tool_calls:
+            raise TurnFailed(
+                "budget",
+                f"The turn asked for {frame.calls} tool calls; limits.max_tool_calls allows "
+                f"{frame.limits.max_tool_calls}.",
+            )
+        room = max(self._session.turn_cap - self._session.turn_bytes, frame.limits.least_turn_bytes // 2)
+        most = room // (frame.limits.small_text_bytes + RESULT_BYTES)
+        if calls > most:
+            raise TurnFailed("budget", f"One step asked for {calls} tool calls; the turn has room for {most} results.")
+
+    async def run(self) -> bool:
+        """Give every call of the newest step that has none its result; `max_parallel_tools` run at once (AGT-1).
+
+        `False`: the turn pauses, and some have none yet. Nothing is in flight then.
+        """
+        waiting = [call for call in self._session.newest_step().tool_calls if call.result is None]
+        gate = asyncio.Semaphore(self._frame.limits.max_parallel_tools)
+        inline_bytes = self._inline_bytes(len(waiting))
+        running = [asyncio.create_task(self._run_tool(call, gate, inline_bytes)) for call in waiting]
+        try:
+            await asyncio.gather(*running)
+        except (asyncio.CancelledError, TurnFailed):
+            # None may outlive the step: its late result would be taken for another step's.
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            raise
+        return all(call.result for call in self._session.newest_step().tool_calls)
+
+    def answer_unanswered(self) -> None:
+        """Give every call that got no result one that is true, so that what the model sees next is valid (SES-9)."""
+        for call in self._session.newest_step().tool_calls:
+            if call.result is None:
+                self._session.add_result(call.id, self._unanswered(call))
+
+    def _inline_bytes(self, calls: int) -> int:
+        """Share what a turn may hold inline fairly among the results of a step (SES-15)."""
+        limits, held = self._frame.limits, self._session.turn_bytes
+        share = (limits.turn_inline_bytes - held) // max(1, calls)
+        return max(limits.small_text_bytes, min(limits.inline_bytes(held), share))
+
+    async def _run_tool(self, call: ToolCall, gate: asyncio.Semaphore, inline_bytes: int) -> None:
+        result = self._refuse_call(call)
+        if result is None:
+            async with gate:
+                if self._frame.pauses():
+                    return
+                result = await self._execute(call, inline_bytes)
+        self._session.add_result(call.id, result)
+        self._frame.on_change()
+
+    def _refuse_call(self, call: ToolCall) -> ToolResult | None:
+        """Return the result of a call that is not run: unknown, malformed or denied (AGT-7, AGT-8)."""
+        tool = self._tool(call.name)
+        if tool is None:
+            names = ", ".join(tool.name for tool in self._session.tools or []) or "none"
+            return ToolResult(outcome=f"Unknown tool {call.name!r}", content=f"Tools: {names}", status="error")
+        if isinstance(call.args, str):
+            return ToolResult(
+                outcome=f"The arguments of {call.name} are no JSON object", content=call.args[:500], status="error"
+            )
+        if decide(self._frame.terms.tool_policy, tool) == "deny":
+            return ToolResult(outcome=f"{call.name} is denied by this session's tool policy", status="denied")
+        return None
+
+    async def _execute(self, call: ToolCall, inline_bytes: int) -> ToolResult:
+        frame = self._frame
+        frame.stop_if_told()
+        self._started.add(call.id)
+        repeatable = self._is_repeatable(call.name)
+        try:
+            return await workflow.execute_activity_method(
+                ToolActivities.call_tool,
+                ToolInvocation(
+                    call_id=call.id,
+                    name=call.name,
+                    args=call.args if isinstance(call.args, dict) else {},
+                    args_blob=call.args_blob,
+                    workspace=self._session.config.workspace,
+                    max_chars=frame.limits.max_tool_result_chars,
+                    max_bytes=LARGE_RESULT_BYTES,
+                    inline_bytes=inline_bytes,
+                ),
+                start_to_close_timeout=timedelta(seconds=frame.limits.tool_timeout),
+                schedule_to_close_timeout=frame.remaining(),
+                heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
+                retry_policy=(
+                    activity_options.REPEATABLE_TOOL_RETRIES if repeatable else activity_options.AT_MOST_ONCE
+                ),
+                summary=f"{call.name} · turn {self._session.turn_count} · step {frame.steps}",
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise asyncio.CancelledError from error
+            return _result_of_failure(call.name, error, repeatable=repeatable)
+
+    def _unanswered(self, call: ToolCall) -> ToolResult:
+        if call.id in self._started and not self._is_repeatable(call.name):
+            return _outcome_unknown(call.name, "the turn ended first")
+        return ToolResult(outcome=f"{call.name} was cancelled", status="cancelled")
+
+    def _tool(self, name: str) -> ToolSpec | None:
+        return next((tool for tool in self._session.tools or [] if tool.name == name), None)
+
+    def _is_repeatable(self, name: str) -> bool:
+        tool = self._tool(name)
+        return tool is not None and tool.effect != "at_most_once"
+
+
+def _result_of_failure(name: str, error: ActivityError, *, repeatable: bool) -> ToolResult:
+    timed_out = isinstance(error.cause, ActivityTimeout)
+    why = "it did not finish in time" if timed_out else "the worker failed while it ran"
+    if not repeatable:
+        return _outcome_unknown(name, why)
+    return ToolResult(outcome=f"{name} failed: {why}", status="error")
+
+
+def _outcome_unknown(name: str, why: str) -> ToolResult:
+    return ToolResult(
+        outcome=f"Outcome unknown: {name} was started, and {why}",
+        content="It may have had its effect. It is not repeated by itself.",
+        status="outcome_unknown",
+    )

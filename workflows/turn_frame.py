@@ -1,0 +1,130 @@
+"""What all parts of a running turn share: its terms, its clock, and whether it is to stop or to pause."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from math import ceil
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, is_cancelled_exception
+from temporalio.exceptions import TimeoutError as ActivityTimeout
+
+with workflow.unsafe.imports_passed_through():
+    from activities.failures import describe_failure
+    from models.errors import ErrorType
+    from models.model_call import ProviderState
+    from models.session import CarriedTurn
+    from models.session_state import Session
+
+
+class TurnFailed(Exception):
+    """Ends the turn with an `error_type` and a sentence for people."""
+
+    def __init__(self, error_type: ErrorType, sentence: str) -> None:
+        """Keep what the turn is to record."""
+        super().__init__(sentence)
+        self.error_type = error_type
+        self.sentence = sentence
+
+
+def new_terms(session: Session) -> CarriedTurn:
+    """Freeze what a turn that begins now is bound by: later configuration is for the next one (SES-8)."""
+    config = session.config
+    return CarriedTurn(
+        deadline=workflow.now() + timedelta(seconds=config.limits.turn_timeout),
+        model=config.model,
+        limits=config.limits,
+        history=config.history,
+        tool_policy=config.tool_policy,
+    )
+
+
+class Frame:
+    """A running turn's terms and how far it is."""
+
+    def __init__(
+        self,
+        session: Session,
+        terms: CarriedTurn,
+        *,
+        on_change: Callable[[], None],
+        is_due_for_new_run: Callable[[], bool],
+    ) -> None:
+        """Begin with `terms`, or go on where they say. `on_change` is called when there is something new to show."""
+        self.session = session
+        self.terms = terms
+        self.limits = terms.limits
+        self.model = terms.model
+        self.on_change = on_change
+        self.steps = terms.steps
+        self.calls = terms.calls
+        self.stop_reason: str | None = None
+        self._is_due_for_new_run = is_due_for_new_run
+        self._is_unsettled = terms.unsettled
+        self._state = terms.state
+
+    def carried(self) -> CarriedTurn:
+        """Return what the next run goes on with (SES-14)."""
+        return self.terms.model_copy(
+            update={
+                "steps": self.steps,
+                "calls": self.calls,
+                "unsettled": self._is_unsettled,
+                "state": self._state,
+            }
+        )
+
+    # ---- the newest step
+
+    @property
+    def is_unsettled(self) -> bool:
+        """The newest step is not shown to the model yet: calls of it may have no result."""
+        return self._is_unsettled
+
+    def unsettle(self, state: ProviderState | None) -> None:
+        """Keep a new step from the model until every call of it has a result."""
+        self._is_unsettled, self._state = True, state
+
+    def settle(self) -> None:
+        """Let the model see the newest step: from here every call of it has a result."""
+        if self._is_unsettled:
+            self.session.show_step(state=self._state)
+            self._is_unsettled, self._state = False, None
+
+    # ---- stopping and pausing
+
+    def stop_if_told(self) -> None:
+        """Go no further once the turn was told to stop."""
+        if self.stop_reason is not None:
+            raise asyncio.CancelledError
+
+    def pauses(self) -> bool:
+        """Tell whether the turn is to go on in a new run, from a point where nothing is in flight (SES-14).
+
+        Runs from before this was possible hand over between turns only.
+        """
+        return self._is_due_for_new_run() and workflow.patched("continue-as-new-within-a-turn")
+
+    # ---- the clock
+
+    def remaining(self) -> timedelta:
+        """Time left until `turn_timeout`: it bounds activities, so that it costs no timer of its own."""
+        remaining = (self.terms.deadline - workflow.now()).total_seconds()
+        if remaining <= 0:
+            raise self.out_of_time()
+        return timedelta(seconds=ceil(remaining))
+
+    def out_of_time(self) -> TurnFailed:
+        """Say that the turn's time is over."""
+        return TurnFailed(
+            "budget", f"The turn took longer than limits.turn_timeout allows ({self.limits.turn_timeout:g} s)."
+        )
+
+    def failure(self, error: ActivityError, *, of: str | None = None) -> BaseException:
+        """Say how a failed activity ends the turn."""
+        if is_cancelled_exception(error):
+            return asyncio.CancelledError()
+        if isinstance(error.cause, ActivityTimeout) and workflow.now() >= self.terms.deadline:
+            return self.out_of_time()
+        error_type, sentence = describe_failure(error)
+        return TurnFailed(error_type, f"{of}." if of else sentence)
