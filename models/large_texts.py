@@ -20,7 +20,7 @@ from models.conversation import ConversationMessage
 from models.model_call import CallPart, ModelMessage, ModelRequest, ModelResponse, Part, RespondPart, ThinkPart
 from models.trajectory import BlobRef, ToolResult
 
-EXCERPT_BYTES = 1_000
+EXCERPT_BYTES = 500
 """Most JSON bytes that are kept of a large text beside its reference."""
 
 STATE_INLINE_BYTES = 2_048
@@ -47,7 +47,7 @@ def refer_result(result: ToolResult, *, inline_bytes: int, texts: Texts) -> Tool
 
     >>> texts = Texts()
     >>> kept = refer_result(ToolResult(outcome="read", content="x" * 9_000), inline_bytes=8_192, texts=texts)
-    >>> kept.blob.chars, len(kept.content) <= 1_000, [len(text) for text in texts.by_hash.values()]
+    >>> kept.blob.chars, len(kept.content) <= 500, [len(text) for text in texts.by_hash.values()]
     (9000, True, [9000])
     """
     if _fits(result.content, inline_bytes):

@@ -371,7 +371,7 @@ class Session:
         self._report(
             failing_since=self.archive.failing_since or now,
             attempts_failed=failed,
-            last_error=error[:300],
+            last_error=error[:300].removesuffix("."),
             last_failed_at=now,
         )
         self.archive_again_at = now + min(FIRST_PAUSE * 2 ** min(failed - 1, 10), LONGEST_PAUSE)

@@ -24,7 +24,27 @@ def _facts(session: Session) -> list[str]:
         f"- **Model sees:** {session.view.message_count} messages, ~{session.view.estimated_tokens:,} tokens",
         f"- **Tools:** {tools}",
     ]
+    facts += _archive(session)
     return [*facts, f"- [Open the conversation]({config.chat_url})"] if config.chat_url else facts
+
+
+def _archive(session: Session) -> list[str]:
+    """Say what went wrong with the archive, also once it is over: a person may wonder about the gap."""
+    report = session.archive
+    lines = []
+    if report.failing_since:
+        lines.append(
+            f"- **Archive:** takes no turns since {report.failing_since:%Y-%m-%d %H:%M:%S} UTC "
+            f"({report.attempts_failed} attempts): {_plain(report.last_error or '')}. The session works on."
+        )
+    elif report.recovered_at:
+        lines.append(
+            f"- **Archive:** works again since {report.recovered_at:%Y-%m-%d %H:%M:%S} UTC; before, "
+            f"{report.attempts_failed} attempts failed: {_plain(report.last_error or '')}"
+        )
+    if report.results_cut:
+        lines.append(f"- **Cut:** {report.results_cut} tool results, since the store of large texts was down")
+    return lines
 
 
 def _status(session: Session) -> str:

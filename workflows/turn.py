@@ -154,7 +154,7 @@ class Turn:
         if self._session.turn_bytes <= self._frame.limits.least_turn_bytes:
             return
         cap = self._session.turn_cap
-        if self._session.turn_bytes * 4 > cap * 3:
+        if self._session.turn_bytes * 8 > cap * 7:
             await self._archiving.spill(most_bytes=cap // 2)
         if self._session.turn_bytes > cap:
             trouble = self._session.archive.last_error if self._session.archive.failing_since else None

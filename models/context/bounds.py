@@ -83,7 +83,7 @@ def bound_json(text: str, max_chars: int, max_bytes: int) -> str:
     r"""Return `text` within both bounds, `max_bytes` counted as JSON, which is how it is kept (SES-16).
 
     >>> len(to_json(bound_json('"' * 1000, 1_000, 400))), len(to_json(bound_json("" * 1000, 1_000, 400))) <= 400
-    (398, True)
+    (378, True)
     """
     room = max_bytes
     bounded = bound_text(text, max_chars, room)

@@ -6,7 +6,6 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError, CancelledError
 
-from models.session import SessionInput
 from tests.harness import DrivenSession, Stage, asks, says
 
 

@@ -6,7 +6,7 @@ import pytest
 from temporalio.client import Client
 
 from activities.providers.protocol import ModelError
-from models.model_call import ModelResponse, RespondPart, ThinkPart, ToolInvocation, ToolSpec
+from models.model_call import ModelResponse, RespondPart, ThinkPart, ToolSpec
 from models.session import SessionInput
 from models.trajectory import ModelStep, ToolResult, Usage
 from tests.harness import Stage, asks, says, stage

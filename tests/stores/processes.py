@@ -1,0 +1,43 @@
+"""Other processes that use a store at the same time."""
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE, Process
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+SECONDS = 60.0
+"""Bound of everything a process does here."""
+
+_BEGINNING = """
+import asyncio, sys
+from pathlib import Path
+from stores.archive import Archive
+from stores.database import Database, StoreUnavailableError
+from tests.stores.builders import archived, turns
+
+database = Database.of_file(Path(sys.argv[1]))
+archive = Archive(database)
+"""
+
+
+async def start(script: str, file: Path) -> Process:
+    """Start a process that runs `script`, which has `database` and `archive` of `file`."""
+    program = _BEGINNING + script
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, file, cwd=ROOT, stdin=PIPE, stdout=PIPE, stderr=PIPE
+    )
+
+
+async def output_of(process: Process) -> str:
+    """Return what the process printed, once it has ended well."""
+    printed, errors = await asyncio.wait_for(process.communicate(), SECONDS)
+    assert process.returncode == 0, errors.decode()
+    return printed.decode().strip()
+
+
+async def line_of(process: Process) -> str:
+    """Return the next line that the process prints."""
+    assert process.stdout is not None
+    return (await asyncio.wait_for(process.stdout.readline(), SECONDS)).decode().strip()

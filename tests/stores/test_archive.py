@@ -1,0 +1,200 @@
+"""The archive takes turns and steps once, in their order and without holes, and shows them page by page (SES-15)."""
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select, update
+
+from models.trajectory import BlobRef
+from stores import rows
+from stores.archive import Archive, ArchiveConflictError, ArchivedTurn, ArchiveGapError, shown_bytes
+from stores.database import Database, StoreUnavailableError
+from stores.tables import STEPS, TURNS
+from tests.stores.builders import archived, steps, turn, turns
+
+ALL = 1_000_000_000
+
+
+async def everything(archive: Archive, session: str = "s1") -> list[ArchivedTurn]:
+    return await archive.page(session, before=None, limit=None, max_bytes=ALL)
+
+
+async def test_ses_15_what_is_put_is_read_back_as_it_was(archive: Archive):
+    whole = archived(
+        1,
+        text='naïve "🎉"\n',
+        reasoning_trajectory={"steps": steps(0, 4)},
+        steps_omitted=3,
+        usage={"input_tokens": 7},
+        error="too much",
+        error_type="budget",
+    )
+    await archive.put_turns("s1", [whole, archived(2)])
+    assert await everything(archive) == [whole, archived(2)]
+    assert await archive.find("s1", "m1") == whole
+    assert await archive.number_of("s1", "m2") == 2
+    assert await archive.count("s1") == 2
+
+
+async def test_ses_15_a_session_without_archived_turns_has_none(archive: Archive):
+    assert await everything(archive) == []
+    assert await archive.find("s1", "m1") is None
+    assert await archive.number_of("s1", "m1") is None
+    assert await archive.count("s1") == 0
+    assert await archive.delete("s1") == 0
+
+
+async def test_ses_15_a_turn_is_kept_as_it_is_carried_without_what_follows_from_the_rest(
+    archive: Archive, database: Database
+):
+    await archive.put_turns("s1", turns(1, 1))
+    kept = await database.read(lambda connection: connection.execute(select(TURNS.c.turn)).scalar_one())
+    assert kept == (
+        '{"id":"m1","timestamp":"2026-01-01T00:00:00Z","user_message":"hello",'
+        '"user_timestamp":"2026-01-01T00:00:00Z","agent_message":"ok","revision":1,"status":"completed"}'
+    )
+
+
+async def test_ses_15_a_second_run_changes_nothing(archive: Archive):
+    await archive.put_turns("s1", turns(1, 3))
+    await archive.put_turns("s1", turns(1, 3))
+    await archive.put_turns("s1", [archived(2, text="another"), archived(3), archived(4)])
+    assert await everything(archive) == turns(1, 4)
+
+
+async def test_ses_15_many_that_put_the_same_turns_at_once_all_succeed(archive: Archive):
+    await asyncio.gather(*(archive.put_turns("s1", turns(1, 20)) for _ in range(10)))
+    assert await everything(archive) == turns(1, 20)
+
+
+async def test_ses_15_no_turns_and_no_steps_are_nothing_to_do(archive: Archive):
+    await archive.put_turns("s1", [])
+    await archive.put_steps("s1", "m1", 7, [])
+    assert await archive.count("s1") == 0
+
+
+async def test_ses_15_an_archive_that_lacks_the_turns_before_takes_none(archive: Archive):
+    with pytest.raises(ArchiveGapError, match="holds 0 earlier turns where there are 3"):
+        await archive.put_turns("s1", turns(4, 6))
+    await archive.put_turns("s1", turns(1, 2))
+    with pytest.raises(ArchiveGapError, match="holds 2 earlier turns where there are 3"):
+        await archive.put_turns("s1", turns(4, 6))
+    assert await everything(archive) == turns(1, 2)
+
+
+async def test_ses_15_another_session_s_turns_fill_no_gap(archive: Archive):
+    await archive.put_turns("s2", turns(1, 3))
+    with pytest.raises(ArchiveGapError):
+        await archive.put_turns("s1", turns(4, 4))
+
+
+async def test_ses_15_a_place_that_another_turn_has_is_refused_and_nothing_of_the_rest_is_kept(archive: Archive):
+    await archive.put_turns("s1", turns(1, 3))
+    with pytest.raises(ArchiveConflictError):
+        await archive.put_turns("s1", [archived(3, id="foreign"), archived(4)])
+    with pytest.raises(ArchiveConflictError):
+        await archive.put_turns("s1", [archived(4, id="m1")])
+    assert await everything(archive) == turns(1, 3)
+
+
+async def test_ses_15_turns_that_do_not_follow_each_other_are_a_mistake_of_ours(archive: Archive):
+    with pytest.raises(ValueError, match="do not follow each other"):
+        await archive.put_turns("s1", [archived(1), archived(3)])
+
+
+async def test_ses_15_a_page_has_the_newest_turns_before_a_number(archive: Archive):
+    await archive.put_turns("s1", turns(1, 9))
+    assert await archive.page("s1", before=None, limit=3, max_bytes=ALL) == turns(7, 9)
+    assert await archive.page("s1", before=7, limit=3, max_bytes=ALL) == turns(4, 6)
+    assert await archive.page("s1", before=3, limit=3, max_bytes=ALL) == turns(1, 2)
+    assert await archive.page("s1", before=1, limit=3, max_bytes=ALL) == []
+    assert await archive.page("s1", before=1_000, limit=None, max_bytes=0) == turns(9, 9)
+
+
+@settings(max_examples=40)
+@given(
+    sizes=st.lists(st.integers(0, 2_000), max_size=12),
+    limit=st.none() | st.integers(1, 5),
+    max_bytes=st.integers(0, 8_000),
+)
+async def test_ses_15_walking_back_gives_every_turn_once_in_order_in_pages_that_are_full(
+    archive: Archive, sizes: list[int], limit: int | None, max_bytes: int
+):
+    await archive.delete("s1")
+    whole = [archived(number, text="x" * size) for number, size in enumerate(sizes, start=1)]
+    await archive.put_turns("s1", whole)
+    walked: list[ArchivedTurn] = []
+    while page := await archive.page(
+        "s1", before=walked[0].number if walked else None, limit=limit, max_bytes=max_bytes
+    ):
+        older = whole[: page[0].number - 1]
+        fits = [sum(shown_bytes(each.turn) for each in some) <= max_bytes for some in (page, [*older[-1:], *page])]
+        assert len(page) == 1 or fits[0]
+        assert not older or len(page) == limit or not fits[1]
+        walked = page + walked
+    assert walked == whole
+
+
+async def test_ses_15_a_page_counts_an_answer_kept_elsewhere_as_it_will_be_shown(archive: Archive):
+    answer = BlobRef(hash="a" * 64, chars=5_000, bytes=5_000)
+    await archive.put_turns("s1", [archived(number, agent_message_blob=answer) for number in (1, 2, 3)])
+    page = await archive.page("s1", before=None, limit=None, max_bytes=12_000)
+    assert [each.number for each in page] == [2, 3]
+
+
+async def test_ses_15_no_turn_shows_in_fewer_bytes_than_pages_reckon_with(archive: Archive):
+    smallest = turn(1, id="a", text="", agent_message=None, status="failed")
+    assert shown_bytes(smallest) >= 256
+
+
+async def test_ses_15_a_page_reads_no_turn_that_it_does_not_return(archive: Archive, database: Database):
+    await archive.put_turns("s1", turns(1, 5))
+    await database.write(
+        lambda connection: connection.execute(update(TURNS).where(TURNS.c.number <= 2).values(turn="unreadable"))
+    )
+    assert await archive.page("s1", before=None, limit=3, max_bytes=ALL) == turns(3, 5)
+    with pytest.raises(StoreUnavailableError, match="turn 1 in a form this release can't read"):
+        await everything(archive)
+
+
+async def test_ses_15_early_steps_are_read_back_in_part_or_whole(archive: Archive):
+    await archive.put_steps("s1", "m1", 0, steps(0, 4))
+    await archive.put_steps("s1", "m1", 5, steps(5, 9))
+    assert await archive.steps("s1", "m1") == steps(0, 9)
+    assert await archive.steps("s1", "m1", first=3, count=4) == steps(3, 6)
+    assert await archive.steps("s1", "m1", first=10) == []
+    assert await archive.steps("s1", "m2") == []
+    assert await archive.steps("s2", "m1") == []
+
+
+async def test_ses_15_steps_are_kept_once_and_without_holes(archive: Archive):
+    for _ in range(2):
+        await archive.put_steps("s1", "m1", 0, steps(0, 4))
+    await archive.put_steps("s1", "m1", 3, steps(3, 6))
+    for turn_id, first in (("m1", 8), ("m2", 1)):
+        with pytest.raises(ArchiveGapError):
+            await archive.put_steps("s1", turn_id, first, steps(first, first))
+    assert await archive.steps("s1", "m1") == steps(0, 6)
+
+
+async def test_ses_15_a_step_of_another_kind_than_we_know_is_said_to_be_one(archive: Archive, database: Database):
+    await archive.put_steps("s1", "m1", 0, steps(0, 0))
+    await database.write(lambda connection: connection.execute(update(STEPS).values(step='{"kind":"dream"}')))
+    with pytest.raises(StoreUnavailableError, match="a step in a form this release can't read"):
+        await archive.steps("s1", "m1")
+
+
+async def test_ses_15_deleting_takes_all_of_a_session_and_of_no_other(archive: Archive, monkeypatch):
+    monkeypatch.setattr(rows, "DELETED_AT_ONCE", 3)
+    for session in ("s1", "s2"):
+        await archive.put_turns(session, turns(1, 10))
+        await archive.put_steps(session, "m1", 0, steps(0, 9))
+    assert await archive.delete("s1") == 10
+    assert await everything(archive) == []
+    assert await archive.steps("s1", "m1") == []
+    assert await everything(archive, "s2") == turns(1, 10)
+    assert await archive.steps("s2", "m1") == steps(0, 9)
+    await archive.put_turns("s1", turns(1, 1))
+    assert await everything(archive) == turns(1, 1)

@@ -1,0 +1,166 @@
+"""Whatever the database does, its users are told in time, and nothing stays behind (SES-15)."""
+
+import asyncio
+import sys
+import threading
+import traceback
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, event, insert, text
+
+from stores import database as module
+from stores.archive import Archive
+from stores.blobs import Blobs
+from stores.database import MOST_AT_ONCE, Database, StoreUnavailableError
+from stores.tables import BLOBS
+from tests.stores.builders import hash_of, turns
+
+
+class Hanging:
+    """A database whose SQL function `hang()` returns as late as a read from a dead disk: once it is released."""
+
+    def __init__(self, file: Path) -> None:
+        self.folder = file.parent
+        self.database = Database.of_file(file)
+        self.released = threading.Event()
+        event.listen(self.database._backend.engine.sync_engine, "connect", self._prepare)
+
+    def hang(self, connection: Connection) -> None:
+        connection.execute(insert(BLOBS).values(session_id="s1", hash="half", content=b""))
+        connection.execute(text("SELECT hang()"))
+
+    def _prepare(self, connection, _record) -> None:
+        connection.create_function("hang", 0, lambda: self.released.wait(60))
+
+
+@pytest.fixture
+async def hanging(tmp_path: Path) -> AsyncIterator[Hanging]:
+    hanging = Hanging(tmp_path / "archive.db")
+    await Archive(hanging.database).count("s1")
+    yield hanging
+    hanging.released.set()
+    await hanging.database.close()
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if "_connection_worker_thread" in thread.name]
+
+
+def open_files(folder: Path) -> list[str]:
+    opened = [descriptor.readlink() for descriptor in Path("/proc/self/fd").iterdir() if descriptor.is_symlink()]
+    return [path.name for path in opened if path.parent == folder]
+
+
+async def nothing_stays_behind(hanging: Hanging) -> None:
+    hanging.released.set()
+    await hanging.database.close()
+    for thread in threads():
+        thread.join(5)
+    assert threads() == []
+    assert hanging.database._operations == set()
+    assert open_files(hanging.folder) == []
+
+
+async def test_ses_15_a_use_leaves_no_thread(tmp_path: Path):
+    database = Database.of_file(tmp_path / "archive.db")
+    await asyncio.gather(*(Blobs(database).put("s1", [f"{number}"]) for number in range(30)))
+    for thread in threads():
+        thread.join(5)
+    assert threads() == []
+
+
+@pytest.mark.parametrize("transact", [Database.read, Database.write])
+async def test_ses_15_a_database_that_hangs_is_given_up_in_time_and_serves_again_when_it_goes_on(
+    hanging: Hanging, monkeypatch, transact: Callable
+):
+    monkeypatch.setattr(module, "OPERATION_SECONDS", 0.3)
+    with pytest.raises(StoreUnavailableError, match=r"^The store did not answer within 0\.3 s\.$"):
+        await asyncio.wait_for(transact(hanging.database, hanging.hang), 2)
+    monkeypatch.undo()
+    await nothing_stays_behind(hanging)
+    assert await Blobs(hanging.database).get("s1", ["half"]) == {}
+    await Blobs(hanging.database).put("s1", ["whole"])
+
+
+async def test_ses_15_no_more_than_a_few_threads_wait_for_a_database_that_hangs(hanging: Hanging, monkeypatch):
+    monkeypatch.setattr(module, "OPERATION_SECONDS", 0.3)
+
+    def hang(connection: Connection) -> None:
+        connection.execute(text("SELECT hang()"))
+
+    for _ in range(2):
+        attempts = (hanging.database.read(hang) for _ in range(MOST_AT_ONCE))
+        assert {type(end) for end in await asyncio.gather(*attempts, return_exceptions=True)} == {StoreUnavailableError}
+        assert len(threads()) == MOST_AT_ONCE
+    monkeypatch.undo()
+    await nothing_stays_behind(hanging)
+    assert await Archive(hanging.database).count("s1") == 0
+
+
+async def test_ses_15_a_caller_that_is_cancelled_waits_for_nothing_and_leaves_nothing(hanging: Hanging):
+    writing = asyncio.create_task(hanging.database.write(hanging.hang))
+    assert not (await asyncio.wait({writing}, timeout=0.3))[0]
+    writing.cancel()
+    assert (await asyncio.wait({writing}, timeout=2))[0]
+    assert writing.cancelled()
+    await nothing_stays_behind(hanging)
+    assert await Blobs(hanging.database).get("s1", ["half"]) == {}
+
+
+async def test_ses_15_what_fails_half_way_leaves_nothing(tmp_path: Path):
+    database = Database.of_file(tmp_path / "archive.db")
+
+    def write_half(connection: Connection) -> None:
+        connection.execute(insert(BLOBS).values(session_id="s1", hash="half", content=b""))
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        await database.write(write_half)
+    assert await Blobs(database).get("s1", ["half"]) == {}
+
+
+async def test_ses_15_a_failure_tells_no_path_no_sql_and_no_text_not_even_in_its_traceback(tmp_path: Path):
+    database = Database.of_file(tmp_path / "archive.db")
+    await Archive(database).count("s1")
+    (tmp_path / "archive.db").write_bytes(b"")
+    secret = hash_of("anything")
+    with pytest.raises(StoreUnavailableError) as failed:
+        await Blobs(database).put("s1", [secret])
+    assert str(failed.value) == "The store's file does not have our tables (SQLITE_ERROR)."
+    assert failed.value.__cause__ is None
+    told = "".join(traceback.format_exception(failed.value))
+    assert not [word for word in ("INSERT", secret, hash_of(secret), str(tmp_path)) if word in told]
+
+
+async def test_ses_15_a_database_that_was_closed_can_be_used_again(database: Database):
+    await Archive(database).put_turns("s1", turns(1, 1))
+    await database.close()
+    assert await Archive(database).count("s1") == 1
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://user:hunter2@host/name",
+        "sqlite://",
+        "sqlite:///:memory:",
+        "sqlite:///archive.db?mode=memory",
+        "postgresql+psycopg://user:hunter2@host/name",
+        "postgresql://user:hunter2@host/name?application_name=x",
+        "postgresql://user:hunter2@host:port/name",
+        "hunter2",
+        "",
+    ],
+)
+def test_ses_15_a_url_of_no_store_is_refused_and_not_repeated(url: str):
+    with pytest.raises(ValueError, match="URL") as refused:
+        Database(url)
+    assert "hunter2" not in "".join(traceback.format_exception(refused.value))
+
+
+def test_ses_15_postgresql_without_its_driver_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    with pytest.raises(ValueError, match=r"install turnkeeper\[postgres\]"):
+        Database("postgresql://user:hunter2@host/name")

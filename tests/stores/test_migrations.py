@@ -1,0 +1,76 @@
+"""The tables are put in place at the first use: once, by whoever comes first, and as the code has them (SES-15)."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import text
+
+from stores.archive import Archive
+from stores.database import Database, StoreUnavailableError
+from stores.schema import MIGRATIONS, migrate
+from stores.tables import METADATA
+from tests.stores.builders import turns
+from tests.stores.processes import line_of, output_of, start
+
+
+async def test_ses_15_the_migrations_come_to_the_tables_that_the_code_uses(database: Database):
+    differences = await database.read(
+        lambda connection: compare_metadata(MigrationContext.configure(connection), METADATA)
+    )
+    assert differences == []
+
+
+def test_ses_15_the_migrations_are_one_line():
+    script = ScriptDirectory(str(MIGRATIONS))
+    assert len(script.get_heads()) == len(script.get_bases()) == 1
+
+
+async def test_ses_15_migrating_again_changes_nothing(database: Database):
+    archive = Archive(database)
+    await archive.put_turns("s1", turns(1, 3))
+    await database.write(migrate)
+    assert await archive.count("s1") == 3
+
+
+async def test_ses_15_tables_that_are_in_place_are_not_written_to(tmp_path: Path):
+    file = tmp_path / "archive.db"
+    await Archive(Database.of_file(file)).put_turns("s1", turns(1, 3))
+    before = file.stat().st_mtime_ns
+    assert await Archive(Database.of_file(file)).count("s1") == 3
+    assert file.stat().st_mtime_ns == before
+
+
+async def test_ses_15_processes_that_start_at_once_on_no_file_all_succeed(tmp_path: Path):
+    file = tmp_path / "state" / "archive.db"
+    script = """
+print("ready", flush=True)
+sys.stdin.readline()
+asyncio.run(archive.put_turns("s1", turns(1, 3)))
+print(asyncio.run(archive.count("s1")))
+"""
+    processes = [await start(script, file) for _ in range(4)]
+    for process in processes:
+        assert await line_of(process) == "ready"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write(b"go\n")
+    assert [await output_of(process) for process in processes] == ["3"] * 4
+
+
+async def test_ses_15_first_uses_at_once_in_one_process_all_succeed(tmp_path: Path):
+    files = [tmp_path / f"{number}.db" for number in range(4)] * 3
+    counts = await asyncio.gather(*(Archive(Database.of_file(file)).count("s1") for file in files))
+    assert counts == [0] * len(files)
+
+
+async def test_ses_15_a_store_of_a_newer_release_is_left_alone(tmp_path: Path):
+    file = tmp_path / "archive.db"
+    database = Database.of_file(file)
+    await database.write(lambda connection: connection.execute(text("UPDATE alembic_version SET version_num = '9999'")))
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError, match="has been used by a newer release"):
+            await Archive(Database.of_file(file)).count("s1")

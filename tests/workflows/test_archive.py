@@ -1,0 +1,176 @@
+"""The oldest turns move to the archive, whatever becomes of it meanwhile: SES-15, AGT-2."""
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from temporalio.api.sdk.v1 import WorkflowMetadata
+
+from models.conversation import ConversationMessage, ConversationState
+from models.session import SessionInput
+from tests.harness import BOUND, DrivenSession, Stage, asks, says
+
+SMALL = SessionInput.model_validate({"limits": {"max_state_bytes": 60_000, "max_queued_bytes": 8_000}})
+LARGER = SessionInput.model_validate({"limits": {"max_state_bytes": 120_000, "max_queued_bytes": 8_000}})
+
+
+async def archived(on: Stage, session: DrivenSession) -> list[ConversationMessage]:
+    page = await on.stores.archive.page(session.handle.id, before=None, limit=None, max_bytes=10**9)
+    assert [turn.number for turn in page] == list(range(1, len(page) + 1))
+    return [turn.turn for turn in page]
+
+
+async def transcript(on: Stage, session: DrivenSession) -> list[ConversationMessage]:
+    """Return the whole transcript: what the archive has and the session no longer, then what the session has."""
+    state = await session.state()
+    return (await archived(on, session))[: state.archived_count] + state.messages
+
+
+async def chat(session: DrivenSession, numbers: range) -> None:
+    for number in numbers:
+        await session.prompt(id=f"p{number}", text=f"prompt {number} " + "x" * 1_000)
+        await session.idle(turns=number + 1)
+
+
+async def test_ses_15_the_oldest_turns_move_to_the_archive_and_nothing_is_lost(on: Stage) -> None:
+    session = await on.start(SMALL)
+    await chat(session, range(30))
+    state = await session.until(lambda state: state.archived_count >= 20)
+    turns = await transcript(on, session)
+    assert [turn.id for turn in turns] == [f"p{number}" for number in range(30)]
+    assert all(turn.status == "completed" for turn in turns)
+    assert state.first_number == state.archived_count + 1
+    assert state.has_more
+
+
+async def test_ses_15_what_the_model_sees_does_not_change_when_a_turn_is_archived(on: Stage) -> None:
+    on.vendor.script = [asks(("look", {"n": n})) if n % 2 else says(f"said {n} " + "y" * 700) for n in range(60)]
+    session = await on.start(LARGER)
+    await chat(session, range(20))
+    assert (await session.state()).archived_count > 3
+    for earlier, later in zip(on.vendor.requests, on.vendor.requests[1:], strict=False):
+        assert later.messages[: len(earlier.messages)] == earlier.messages
+
+
+async def test_ses_15_a_session_that_ends_leaves_its_whole_transcript_in_the_archive(on: Stage) -> None:
+    session = await on.start(SMALL)
+    await chat(session, range(15))
+    await session.update("end_session", {})
+    await session.handle.result()
+    state = await session.state()
+    turns = await archived(on, session)
+    assert [turn.id for turn in turns] == [f"p{number}" for number in range(15)]
+    assert turns[state.archived_count :] == state.messages
+
+
+async def test_ses_15_a_cancelled_session_leaves_its_whole_transcript_in_the_archive(on: Stage) -> None:
+    session = await on.start()
+    on.vendor.gate.close()
+    await session.prompt(id="p0", text="hello")
+    await on.vendor.gate.until_arrived(1)
+    await session.handle.cancel()
+    await _closed(session)
+    (turn,) = await archived(on, session)
+    assert (turn.id, turn.status) == ("p0", "cancelled")
+
+
+async def _closed(session: DrivenSession) -> None:
+    await session.until(lambda state: state.status == "cancelled")
+    async with asyncio.timeout(BOUND):
+        while (await session.handle.describe()).close_time is None:
+            await asyncio.sleep(0.05)
+
+
+async def test_ses_15_a_move_prepared_in_another_process_is_asked_of_the_workflow(
+    on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("activities.archive.MOVES.get", lambda key: None)
+    session = await on.start(SMALL)
+    await chat(session, range(20))
+    await session.until(lambda state: state.archived_count >= 10)
+    assert [turn.id for turn in await transcript(on, session)] == [f"p{number}" for number in range(20)]
+
+
+def broken(on: Stage) -> Path:
+    """Make the archive's file unwritable: a folder in its place; the file itself waits beside it."""
+    file = on.settings.state_dir / "archive.db"
+    if file.exists():
+        file.rename(file.with_suffix(".away"))
+    file.mkdir()
+    return file
+
+
+def heal(file: Path) -> None:
+    file.rmdir()
+    away = file.with_suffix(".away")
+    if away.exists():
+        away.rename(file)
+
+
+async def test_ses_15_while_the_archive_is_down_the_session_works_on_and_says_so_until_it_is_healed(
+    on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("models.session_state.FIRST_PAUSE", timedelta(seconds=0.2))
+    session = await on.start(LARGER)
+    await chat(session, range(25))
+    before = (await session.until(lambda state: state.archived_count > 0)).archived_count
+    file = broken(on)
+    await chat(session, range(25, 35))
+    state = await session.until(lambda state: state.session.archive.failing_since is not None)
+    assert "can't be opened" in state.session.archive.last_error
+    assert "archive" in (await details(session)).lower()
+    await session.until(lambda state: state.session.archive.attempts_failed >= 2)
+    heal(file)
+    healed = await session.until(lambda state: state.session.archive.recovered_at is not None)
+    assert healed.archived_count > before
+    assert healed.session.archive.failing_since is None
+    assert "can't be opened" in healed.session.archive.last_error
+    assert [turn.id for turn in await transcript(on, session)] == [f"p{number}" for number in range(35)]
+
+
+async def test_ses_15_a_full_session_refuses_while_the_archive_is_down_and_goes_on_once_it_is_healed(
+    on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("models.session_state.FIRST_PAUSE", timedelta(seconds=0.2))
+    file = broken(on)
+    session = await on.start(SMALL)
+    accepted = 0
+    for number in range(60):
+        await session.prompt(id=f"p{number}", text=f"prompt {number} " + "x" * 1_000)
+        fate = await settled_fate(session, f"p{number}")
+        if fate == "rejected":
+            break
+        accepted += 1
+        await session.idle(turns=accepted)
+    assert 5 < accepted < 60
+    refusal = (await session.queue({"message_id": f"p{accepted}"})).fates[0]
+    assert refusal.refusal == "state_full"
+    assert "can't be opened" in (refusal.reason or "")
+    heal(file)
+    await session.until(lambda state: state.archived_count > 0)
+    await session.prompt(id=f"p{accepted}", text="again")
+    await session.idle(turns=accepted + 1)
+    assert [turn.id for turn in await transcript(on, session)] == [f"p{n}" for n in range(accepted + 1)]
+
+
+async def settled_fate(session: DrivenSession, message_id: str) -> str | None:
+    await session.until(lambda state: not state.queue_length)
+    return await session.fate(message_id)
+
+
+async def details(session: DrivenSession) -> str:
+    metadata: WorkflowMetadata = await session.handle.query(
+        "__temporal_workflow_metadata", result_type=WorkflowMetadata
+    )
+    return metadata.current_details
+
+
+async def test_ses_15_polls_and_pages_cost_the_same_whatever_was_archived(on: Stage) -> None:
+    session = await on.start(SMALL)
+    await chat(session, range(40))
+    state: ConversationState = await session.state()
+    assert len(state.messages) < 15
+    update = await session.updates("p0")
+    assert update.reset
+    assert [turn.id for turn in update.new_messages] == [turn.id for turn in state.messages]
