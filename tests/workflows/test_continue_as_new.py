@@ -62,3 +62,78 @@ async def test_ses_14_a_session_that_is_ending_or_configured_stays_so(on: Stage)
     state = await session.state()
     assert (state.session.title, state.status) == ("Kept", "ended")
     assert len(await session.histories()) >= 2
+
+
+MANY_STEPS = SessionInput.model_validate({"limits": {"max_history_events": 50, "max_steps": 200}})
+
+
+async def test_ses_14_a_long_turn_goes_on_over_many_runs_and_every_call_runs_once(on: Stage) -> None:
+    on.vendor.script = [asks(("look", {"n": number}), ("pay", {"n": number})) for number in range(30)]
+    session = await on.start(MANY_STEPS)
+    await session.prompt(id="p1", text="look and pay, again and again")
+    (turn,) = await session.idle(turns=1)
+    assert turn.status == "completed"
+    assert [step.number for step in turn.steps] == list(range(1, 32))
+    ran = [invocation.call_id for invocation in on.tools.calls]
+    assert sorted(ran) == sorted({call.id for step in turn.steps for call in step.tool_calls})
+    assert len(await session.histories()) >= 4
+    for earlier, later in zip(on.vendor.requests, on.vendor.requests[1:], strict=False):
+        assert later.messages[: len(earlier.messages)] == earlier.messages
+
+
+async def test_ses_14_one_step_of_many_calls_goes_on_over_many_runs(on: Stage) -> None:
+    on.vendor.script = [asks(*[("pay", {"n": number}) for number in range(120)])]
+    session = await on.start(MANY_STEPS)
+    await session.prompt(id="p1", text="pay everybody")
+    (turn,) = await session.idle(turns=1)
+    (step, _) = turn.steps
+    assert [call.result.content for call in step.tool_calls] == [str({"n": number}) for number in range(120)]
+    assert len(on.tools.calls) == 120
+    assert len(await session.histories()) >= 3
+    assert len(on.vendor.requests) == 2
+
+
+async def test_ses_14_what_a_turn_began_with_stays_with_it_in_its_next_runs(on: Stage) -> None:
+    on.vendor.script = [asks(("look", {"n": number})) for number in range(30)]
+    on.tools.gate.close()
+    session = await on.start(MANY_STEPS)
+    await session.prompt(id="p1", text="look")
+    await on.tools.gate.until_arrived(1)
+    await session.update("configure", {"limits": {"max_steps": 1}, "tool_policy": {"look": "deny"}})
+    on.tools.gate.open()
+    (turn,) = await session.idle(turns=1)
+    assert (turn.status, len(turn.steps)) == ("completed", 31)
+    assert len(await session.histories()) >= 2
+
+
+async def test_ses_14_steering_and_queue_wait_through_the_runs_of_a_turn(on: Stage) -> None:
+    on.vendor.script = [asks(*[("look", {"n": number}) for number in range(60)]), says("as you wish")]
+    on.tools.gate.close()
+    session = await on.start(MANY_STEPS)
+    await session.prompt(id="p1", text="look")
+    await on.tools.gate.until_arrived(8)
+    await session.prompt(id="s1", text="only the red ones", mode="steer")
+    await session.prompt(id="p2", text="next")
+    on.tools.gate.open()
+    first, second = await session.idle(turns=2)
+    assert [step.kind for step in first.steps] == ["model", "user", "model"]
+    assert (first.agent_message, second.agent_message) == ("as you wish", "echo: next")
+    assert await session.fate("s1") == "steered"
+    assert len(await session.histories()) >= 2
+
+
+async def test_ses_9_a_turn_that_went_on_in_another_run_can_be_stopped_and_interrupted(on: Stage) -> None:
+    on.vendor.script = [asks(("look", {"n": number})) for number in range(200)]
+    session = await on.start(MANY_STEPS)
+    await session.prompt(id="p1", text="look")
+    await session.until(lambda state: bool(state.messages) and len(state.messages[0].steps) >= 20)
+    await session.update("cancel_turn", {"message_id": "p1"})
+    on.vendor.script = [asks(("look", {"n": number})) for number in range(200)]
+    await session.prompt(id="p2", text="look")
+    await session.until(lambda state: len(state.messages) == 2 and len(state.messages[1].steps) >= 20)
+    on.vendor.script = []
+    await session.prompt(id="p3", text="now", mode="interrupt")
+    turns = await session.idle(turns=3)
+    assert [turn.status for turn in turns][0] == "cancelled"
+    assert turns[2].agent_message == "echo: now"
+    assert len(await session.histories()) >= 3
