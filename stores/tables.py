@@ -1,0 +1,39 @@
+"""The tables of the store, as the newest migration leaves them (SES-15).
+
+Turns and steps are kept as JSON text, large texts as bytes. What is asked for without reading the JSON has a column.
+"""
+
+from sqlalchemy import Column, Integer, LargeBinary, MetaData, String, Table, Text, UniqueConstraint
+
+MOST_ID_CHARS = 255
+"""More than any id of ours has: what is kept for a session beside its own rows may be named after it."""
+
+METADATA = MetaData(naming_convention={"pk": "pk_%(table_name)s", "uq": "uq_%(table_name)s_%(column_0_N_name)s"})
+
+TURNS = Table(
+    "turns",
+    METADATA,
+    Column("session_id", String(MOST_ID_CHARS), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("turn_id", String(MOST_ID_CHARS), nullable=False),
+    Column("shown_bytes", Integer, nullable=False),
+    Column("turn", Text, nullable=False),
+    UniqueConstraint("session_id", "turn_id"),
+)
+
+STEPS = Table(
+    "steps",
+    METADATA,
+    Column("session_id", String(MOST_ID_CHARS), primary_key=True),
+    Column("turn_id", String(MOST_ID_CHARS), primary_key=True),
+    Column("position", Integer, primary_key=True, autoincrement=False),
+    Column("step", Text, nullable=False),
+)
+
+BLOBS = Table(
+    "blobs",
+    METADATA,
+    Column("session_id", String(MOST_ID_CHARS), primary_key=True),
+    Column("hash", String(64), primary_key=True),
+    Column("content", LargeBinary, nullable=False),
+)
