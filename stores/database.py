@@ -129,6 +129,8 @@ class Database:
 
     async def _put_tables_in_place(self, caller: "_Caller") -> None:
         async with _migrating:
+            if self._has_tables:
+                return
             await asyncio.to_thread(self._backend.create)
             # Most often nothing is to do: then no lock is taken, and a file that can't be written can be read.
             if not await self._run(is_current, self._backend.begin_reading, caller):

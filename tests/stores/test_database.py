@@ -93,7 +93,7 @@ async def test_ses_15_no_more_than_a_few_threads_wait_for_a_database_that_hangs(
     for _ in range(2):
         attempts = (hanging.database.read(hang) for _ in range(MOST_AT_ONCE))
         assert {type(end) for end in await asyncio.gather(*attempts, return_exceptions=True)} == {StoreUnavailableError}
-        assert len(threads()) == MOST_AT_ONCE
+        assert 0 < len(threads()) <= MOST_AT_ONCE
     monkeypatch.undo()
     await nothing_stays_behind(hanging)
     assert await Archive(hanging.database).count("s1") == 0

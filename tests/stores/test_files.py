@@ -137,7 +137,7 @@ async def test_ses_15_a_lock_that_another_holds_for_seconds_is_an_error_that_blo
         while (await asyncio.wait(attempts, timeout=0.01))[1]:
             longest, before = max(longest, loop.time() - before), loop.time()
         assert loop.time() - began < 5
-        assert longest < 0.5
+        assert longest < 1
         for attempt in attempts:
             assert str(attempt.exception()) == "The store's file is locked by another process (SQLITE_BUSY)."
         other.execute("ROLLBACK")
