@@ -11,9 +11,11 @@ from temporalio.client import Client
 from api import problems
 from api.deletion import Deletions
 from api.dependencies import refuse_unknown_parameters
-from api.routes import conversation, health, sessions
+from api.routes import blobs, conversation, health, sessions
 from api.sessions import Sessions
+from api.transcript import Transcripts
 from models.settings import Settings
+from stores.stores import Stores
 from workflows.connection import connect
 
 MOST_BODY_BYTES = 1024 * 1024
@@ -21,12 +23,12 @@ MOST_BODY_BYTES = 1024 * 1024
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": problems.Problem, "description": description}
     for status, description in {
-        404: "There is no such session, prompt or turn.",
+        404: "There is no such session, prompt, turn or text.",
         409: "The session has ended, or is not in a state for this.",
         413: "The body is over 1 MiB.",
         422: "Something is invalid; every field is named.",
         429: "The queue is full, or requests are limited; see `Retry-After`.",
-        503: "Temporal can't be reached.",
+        503: "Temporal can't be reached, or the archive where only it has the answer; see `type`.",
         504: "No worker answered. What was accepted is safe.",
     }.items()
 }
@@ -37,12 +39,14 @@ def create_app(settings: Settings, *, client: Client | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.settings = settings
-        app.state.sessions = Sessions(client or await connect(settings, lazy=True), settings)
-        app.state.deletions = Deletions(app.state.sessions)
-        yield
-        await app.state.deletions.close()
-        await app.state.sessions.watches.close()
+        async with Stores.of(settings) as stores:
+            app.state.settings, app.state.stores = settings, stores
+            app.state.sessions = Sessions(client or await connect(settings, lazy=True), settings)
+            app.state.transcripts = Transcripts(app.state.sessions, stores)
+            app.state.deletions = Deletions(app.state.sessions, stores)
+            yield
+            await app.state.deletions.close()
+            await app.state.sessions.watches.close()
 
     app = FastAPI(
         title="Turnkeeper",
@@ -53,7 +57,7 @@ def create_app(settings: Settings, *, client: Client | None = None) -> FastAPI:
         responses=_ERRORS,
     )
     problems.install(app)
-    for routes in (sessions, conversation, health):
+    for routes in (sessions, conversation, blobs, health):
         app.include_router(routes.router)
     app.add_middleware(BoundedAndUnstored)
     return app

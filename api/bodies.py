@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from models.conversation import ConversationState, ConversationUpdate, SessionStatus
+from models.conversation import ArchiveReport, ConversationState, ConversationUpdate, SessionStatus
 from models.ids import ID_PATTERN
 from models.prompts import PromptMode
 from models.session import Reason, SystemPrompt, Title, UserName
@@ -103,7 +103,10 @@ class PageLinks(BaseModel):
 
 
 class FullConversation(ConversationState):
-    """A page of the whole transcript, oldest first."""
+    """A page of the whole transcript, oldest first, about 1 MB; a turn that alone is longer is sent whole.
+
+    An ended turn has all its steps: with `steps_omitted` they are in the archive, and it can't be read now.
+    """
 
     links: PageLinks
 
@@ -128,6 +131,10 @@ class SessionDescription(BaseModel):
     turn_count: int | None
     queue_length: int | None = None
     usage: Usage | None = None
+    archived_count: int | None = None
+    """How many of the oldest turns are in the archive only."""
+    archive: ArchiveReport | None = None
+    """How the archive has served the session; null while it is `stuck`."""
     links: SessionLinks
 
 
@@ -159,12 +166,17 @@ class Cancelling(BaseModel):
 
 
 class DeletionReceipt(BaseModel):
-    """What a deletion removes. `runs` counts the workflow executions of the session, `remaining` those not gone yet."""
+    """What a deletion removes. `runs` counts the workflow executions of the session, `remaining` those not gone yet.
+
+    `archived_turns` counts the turns that the archive had of it. `deleted`: none of it is left anywhere, nor any of
+    the session's large texts.
+    """
 
     workflow_id: str
     status: Literal["deleting", "deleted"]
     runs: int
     remaining: int
+    archived_turns: int
 
 
 class Health(BaseModel):
@@ -174,8 +186,9 @@ class Health(BaseModel):
 
 
 class Readiness(BaseModel):
-    """Temporal is reachable and a worker is polling."""
+    """Temporal is reachable and a worker is polling. `archive`: whether it can be read; sessions go on without it."""
 
     status: Literal["ready"] = "ready"
     temporal: str
     workers: int
+    archive: Literal["ok", "unavailable"]

@@ -10,14 +10,28 @@ from fastapi.routing import APIRoute
 from api import problems
 from api.deletion import Deletions
 from api.sessions import Sessions
+from api.transcript import Transcripts
 from models.ids import ID_PATTERN
 from models.settings import Settings
+from stores.stores import Stores
 
 
 def get_sessions(request: Request) -> Sessions:
     """Return the verbs of sessions."""
     sessions: Sessions = request.app.state.sessions
     return sessions
+
+
+def get_transcripts(request: Request) -> Transcripts:
+    """Return the transcripts of sessions."""
+    transcripts: Transcripts = request.app.state.transcripts
+    return transcripts
+
+
+def get_stores(request: Request) -> Stores:
+    """Return the archive and the store of large texts."""
+    stores: Stores = request.app.state.stores
+    return stores
 
 
 def get_deletions(request: Request) -> Deletions:
@@ -45,7 +59,10 @@ def refuse_unknown_parameters(request: Request) -> None:
 
 
 SessionsDep = Annotated[Sessions, Depends(get_sessions)]
+TranscriptsDep = Annotated[Transcripts, Depends(get_transcripts)]
+StoresDep = Annotated[Stores, Depends(get_stores)]
 DeletionsDep = Annotated[Deletions, Depends(get_deletions)]
 SettingsDep = Annotated[Settings, Depends(get_settings)]
 SessionId = Annotated[str, Path(alias="id", pattern=ID_PATTERN, description="The session's id.")]
 MessageId = Annotated[str, Path(pattern=ID_PATTERN, description="The prompt's id.")]
+BlobHash = Annotated[str, Path(alias="hash", pattern=r"^[0-9a-f]{64}$", description="`hash` of a blob in a turn.")]

@@ -1,9 +1,9 @@
 """Every error answer of the gateway: RFC 9457 `application/problem+json` with a stable `type` (API-2).
 
-    404 unknown-session, unknown-prompt, not-found
+    404 unknown-session, unknown-prompt, unknown-turn, unknown-blob, not-found
     409 session-exists, session-ended, state-full, not-waiting, not-running
     413 too-large               422 invalid            429 queue-full, rate-limited
-    500 internal                503 temporal-unreachable, and at /readyz no-worker
+    500 internal                503 temporal-unreachable, archive-unavailable, and at /readyz no-worker
     504 no-worker, session-stuck
 
 Nothing internal and nothing a caller sent is repeated in them, but for ids, paths and field names.
@@ -19,10 +19,13 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from models.errors import RefusalReason, Refused
+from stores.database import StoreUnavailableError
 
 ProblemName = Literal[
     "unknown-session",
     "unknown-prompt",
+    "unknown-turn",
+    "unknown-blob",
     "not-found",
     "session-exists",
     "session-ended",
@@ -34,6 +37,7 @@ ProblemName = Literal[
     "queue-full",
     "rate-limited",
     "temporal-unreachable",
+    "archive-unavailable",
     "no-worker",
     "session-stuck",
     "internal",
@@ -86,6 +90,16 @@ def unknown_session(session_id: str) -> ProblemError:
     return ProblemError(404, "unknown-session", f"There is no session {session_id!r}.")
 
 
+def unknown_turn(turn_id: str) -> ProblemError:
+    """404: neither the session nor the archive has it."""
+    return ProblemError(404, "unknown-turn", f"The session has no turn {turn_id!r}.")
+
+
+def unknown_blob(name: str) -> ProblemError:
+    """404: the session keeps no text with that hash."""
+    return ProblemError(404, "unknown-blob", f"The session keeps no text {name!r}.")
+
+
 def session_ended(session_id: str) -> ProblemError:
     """409: it is closed; it can still be read."""
     return ProblemError(409, "session-ended", f"Session {session_id!r} has ended; it takes nothing more.")
@@ -99,6 +113,11 @@ def temporal_unreachable() -> ProblemError:
         "Temporal can't be reached. Nothing was changed that was not confirmed; try again.",
         retry_after=2,
     )
+
+
+def archive_unavailable(reason: str) -> ProblemError:
+    """503: what is asked for is in the archive only; the session itself goes on."""
+    return ProblemError(503, "archive-unavailable", reason, retry_after=5)
 
 
 def no_worker(session_id: str) -> ProblemError:
@@ -150,6 +169,7 @@ def install(app: FastAPI) -> None:
     """Let every error of `app` be answered as a problem."""
     app.add_exception_handler(ProblemError, _on_problem)
     app.add_exception_handler(Refused, _on_refused)
+    app.add_exception_handler(StoreUnavailableError, _on_unavailable_store)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(Exception, _on_bug)
@@ -173,6 +193,11 @@ async def _on_problem(request: Request, error: Exception) -> JSONResponse:
 async def _on_refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, Refused)  # noqa: S101  # as above
     return await _on_problem(request, refused(error.reason, error.message, field=error.field))
+
+
+async def _on_unavailable_store(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, StoreUnavailableError)  # noqa: S101  # as above
+    return await _on_problem(request, archive_unavailable(f"{error} Nothing is lost; the session itself goes on."))
 
 
 async def _on_invalid_request(request: Request, error: Exception) -> JSONResponse:

@@ -30,7 +30,7 @@ from api.reads import SingleFlight
 from api.session_ids import workflow_id
 from api.temporal_calls import CALL_SECONDS, call_temporal, call_worker
 from api.watch import Watches
-from models.conversation import ConversationMessage, ConversationState, ConversationUpdate, SessionStatus
+from models.conversation import ConversationState, ConversationUpdate, SessionStatus
 from models.prompts import Fate, PromptSignal, QueueView
 from models.session import (
     CancelReceipt,
@@ -201,35 +201,22 @@ class Sessions:
                 raise
             return None
 
-    async def finished_turn(self, session_id: str, message_id: str, *, seconds: float) -> ConversationMessage | None:
-        """Wait at most `seconds` for the turn of a prompt to end; `None` if it is still going.
-
-        Raises what the session refused the prompt with, also if it is withdrawn or discarded meanwhile.
-        """
-        until = asyncio.get_running_loop().time() + seconds
-        async with self.watches.watching(workflow_id(session_id)) as watch:
-            while True:
-                changes = watch.changes
-                receipt = await self.receipt(session_id, message_id)
-                turn = await self._turn_of(session_id, receipt)
-                if turn and turn.is_complete:
-                    return turn
-                if not await watch.beyond(changes, until=until):
-                    return None
-
-    async def _turn_of(self, session_id: str, receipt: Receipt) -> ConversationMessage | None:
-        if receipt.position != 0:
-            return None
-        turn_id = (receipt.fate and receipt.fate.turn_id) or receipt.message_id
-        update = await self.updates(session_id, UpdatesRequest(last_seen_message_id=turn_id, limit=1))
-        return update.updated_messages[0] if update.updated_messages and not update.reset else None
-
     # ---- reading
 
     async def state(self, session_id: str, request: StateRequest) -> ConversationState:
         """Return the newest complete picture, or an older page of it (SES-11)."""
         told = await self._ask(session_id, "get_conversation_state", request)
         return _with_final_status(cast(ConversationState, told.result), told.closed)
+
+    async def held_page(self, session_id: str, request: StateRequest) -> ConversationState | None:
+        """Return a page of what the session itself holds; `None` where it does not hold the turn `before`."""
+        try:
+            return await self.state(session_id, request)
+        except ProblemError as problem:
+            # Nothing else of a request whose shape the gateway has checked is refused by the session.
+            if request.before is not None and problem.problem.status == 422:
+                return None
+            raise
 
     async def updates(self, session_id: str, request: UpdatesRequest) -> ConversationUpdate:
         """Return what is new for a client (SES-12)."""

@@ -16,14 +16,15 @@ from api.bodies import (
     PromptAccepted,
     SendPrompt,
 )
-from api.dependencies import MessageId, SessionId, SessionsDep, SettingsDep
+from api.dependencies import MessageId, SessionId, SessionsDep, SettingsDep, TranscriptsDep
+from api.etags import matches
 from api.routes.sessions import default_input
 from api.sessions import new_prompt
 from models.conversation import ConversationMessage, ConversationState
 from models.ids import ID_PATTERN
 from models.limits import Limits
 from models.prompts import PromptSignal, QueueView, check_text
-from models.session import StateRequest, UpdatesRequest
+from models.session import UpdatesRequest
 
 router = APIRouter(tags=["conversation"])
 
@@ -39,6 +40,7 @@ Wait = Annotated[float | None, Query(ge=0, le=60, allow_inf_nan=False, descripti
 )
 async def send_prompt(
     sessions: SessionsDep,
+    transcripts: TranscriptsDep,
     settings: SettingsDep,
     session_id: SessionId,
     body: SendPrompt,
@@ -54,7 +56,7 @@ async def send_prompt(
         await sessions.prompt(session_id, prompt)
     message_id = prompt.id or ""
     if wait:
-        turn = await sessions.finished_turn(session_id, message_id, seconds=wait)
+        turn = await transcripts.finished_turn(session_id, message_id, seconds=wait)
         if turn:
             return JSONResponse(turn.model_dump(mode="json"))
     receipt = await sessions.receipt(session_id, message_id)
@@ -79,6 +81,7 @@ async def chat(sessions: SessionsDep, settings: SettingsDep, body: Chat) -> Chat
 )
 async def get_conversation(
     sessions: SessionsDep,
+    transcripts: TranscriptsDep,
     session_id: SessionId,
     response: Response,
     last_seen_message_id: Annotated[str | None, Query(max_length=200, description="From the last answer.")] = None,
@@ -95,21 +98,26 @@ async def get_conversation(
         sessions.awaited_updates(session_id, request, seconds=wait) if wait else sessions.updates(session_id, request)
     )
     etag = f'"{await sessions.first_run_id(session_id)}-{update.revision}"'
-    if if_none_match and _matches(etag, if_none_match):
+    if if_none_match and matches(etag, if_none_match):
         return Response(status_code=304, headers={"ETag": etag})
     response.headers["ETag"] = etag
-    return ConversationAnswer(workflow_id=session_id, conversation_update=update)
+    whole = await transcripts.with_whole_answers(session_id, update)
+    return ConversationAnswer(workflow_id=session_id, conversation_update=whole)
 
 
 @router.get("/workflow/{id}/conversation/full", operation_id="get_full_conversation")
 async def get_full_conversation(
-    sessions: SessionsDep,
+    transcripts: TranscriptsDep,
     session_id: SessionId,
     before: Annotated[str | None, Query(pattern=ID_PATTERN, description="Only turns before this one.")] = None,
     limit: Annotated[int | None, Query(ge=1, le=10_000, description="Most turns a page.")] = None,
 ) -> FullConversation:
-    """Return the transcript, oldest first: the newest page, or the one before `before`; about 1 MB at most."""
-    state = await sessions.state(session_id, StateRequest(before=before, limit=limit))
+    """Return the transcript, archive included, oldest first: the newest page, or the one before `before`.
+
+    A page has about 1 MB; a turn that alone is longer is sent whole. While the archive can't be read, the newest page
+    has what the session holds, and a page of which it holds nothing is a 503.
+    """
+    state = await transcripts.page(session_id, before=before, limit=limit)
     return FullConversation(**dict(state), links=PageLinks(older=_older(session_id, state, limit)))
 
 
@@ -130,11 +138,6 @@ def _prompt_of(body: SendPrompt, idempotency_key: str | None) -> PromptSignal:
         raise problems.invalid("id", "differs from the Idempotency-Key header; send one of them")
     check_text(body.message, limits=Limits(), field="message")
     return new_prompt(body.message, message_id=body.id or idempotency_key, mode=body.mode)
-
-
-def _matches(etag: str, if_none_match: str) -> bool:
-    candidates = [candidate.strip().removeprefix("W/") for candidate in if_none_match.split(",")]
-    return etag in candidates or "*" in candidates
 
 
 def _older(session_id: str, state: ConversationState, limit: int | None) -> str | None:

@@ -1,12 +1,20 @@
 """Whether the process is up, and whether it can serve."""
 
+import asyncio
+from typing import Literal
+
 from fastapi import APIRouter
 
 from api import problems
 from api.bodies import Health, Readiness
-from api.dependencies import SessionsDep, SettingsDep
+from api.dependencies import SessionsDep, SettingsDep, StoresDep
+from api.store_calls import read_store, seconds_from_now
 from api.temporal_calls import call_temporal
+from stores.database import StoreUnavailableError
+from stores.stores import Stores
 from workflows.connection import polling_workers
+
+ARCHIVE_SECONDS = 1.0
 
 router = APIRouter(tags=["health"])
 
@@ -18,9 +26,21 @@ async def health() -> Health:
 
 
 @router.get("/readyz", operation_id="readiness")
-async def readiness(sessions: SessionsDep, settings: SettingsDep) -> Readiness:
+async def readiness(sessions: SessionsDep, settings: SettingsDep, stores: StoresDep) -> Readiness:
     """Temporal is reachable and a worker is polling; 503 otherwise, saying which is missing."""
+    archive = asyncio.create_task(_archive(stores))
     workers = await call_temporal(polling_workers(sessions.client, settings.task_queue), "")
     if not workers:
         raise problems.ProblemError(503, "no-worker", f"No worker polls the task queue {settings.task_queue!r}.")
-    return Readiness(temporal=sessions.client.service_client.config.target_host, workers=len(workers))
+    return Readiness(
+        temporal=sessions.client.service_client.config.target_host, workers=len(workers), archive=await archive
+    )
+
+
+async def _archive(stores: Stores) -> Literal["ok", "unavailable"]:
+    """Say whether the archive can be read; no session has the empty id."""
+    try:
+        await read_store(stores.archive.count(""), until=seconds_from_now(ARCHIVE_SECONDS))
+    except StoreUnavailableError:
+        return "unavailable"
+    return "ok"

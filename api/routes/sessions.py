@@ -98,7 +98,10 @@ async def end_session(sessions: SessionsDep, session_id: SessionId, body: EndSes
 
 @router.delete("/workflow/{id}", status_code=202, operation_id="delete_session")
 async def delete_session(deletions: DeletionsDep, session_id: SessionId, response: Response) -> DeletionReceipt:
-    """Terminate the session and delete all its runs; ask again for the receipt (200 once all is gone)."""
+    """Terminate the session and delete all its runs, its archived turns and large texts; ask again for the receipt.
+
+    200 once all is gone. 503 while the archive can't be reached: what was begun is finished when it is back.
+    """
     receipt = await deletions.delete(session_id)
     if receipt.status == "deleted":
         response.status_code = 200
@@ -145,6 +148,8 @@ def _described(state: ConversationState, session_id: str, links: SessionLinks) -
         turn_count=session.turn_count,
         queue_length=state.queue_length,
         usage=session.usage,
+        archived_count=state.archived_count,
+        archive=session.archive,
         links=links,
     )
 

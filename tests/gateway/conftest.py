@@ -1,7 +1,7 @@
 """A gateway over a real server and a real worker."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -11,8 +11,6 @@ from temporalio.client import Client
 from api.app import create_app
 from models.settings import Settings
 from tests.harness import Stage, stage
-
-Gateway = Callable[[Client, str], AbstractAsyncContextManager[AsyncClient]]
 
 
 @asynccontextmanager
@@ -31,9 +29,9 @@ async def on(temporal: Client) -> AsyncIterator[Stage]:
 
 
 @pytest.fixture
-async def http(temporal: Client, on: Stage, tmp_path: Path) -> AsyncIterator[AsyncClient]:
-    """The gateway, with a worker behind it."""
-    async with gateway(temporal, on.task_queue, tmp_path) as client:
+async def http(temporal: Client, on: Stage) -> AsyncIterator[AsyncClient]:
+    """The gateway, with a worker behind it that keeps its archive in the same place."""
+    async with gateway(temporal, on.task_queue, on.settings.state_dir) as client:
         yield client
 
 

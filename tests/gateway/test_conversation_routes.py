@@ -325,4 +325,10 @@ async def test_api_1_an_id_that_is_used_again_after_a_deletion_is_deleted_again(
     async with asyncio.timeout(150):
         while (receipt := await http.delete(f"/workflow/{session}")).status_code == 202:
             await asyncio.sleep(0.2)
-    assert receipt.json() == {"workflow_id": session, "status": "deleted", "runs": 1, "remaining": 0}
+    assert receipt.json() == {
+        "workflow_id": session,
+        "status": "deleted",
+        "runs": 1,
+        "remaining": 0,
+        "archived_turns": 0,
+    }

@@ -1,0 +1,11 @@
+"""What clients send back to learn that nothing has changed."""
+
+
+def matches(etag: str, if_none_match: str) -> bool:
+    """Tell whether a client that sends `if_none_match` has what `etag` names.
+
+    >>> matches('"a"', 'W/"b", "a"'), matches('"a"', '*'), matches('"a"', '"b"')
+    (True, True, False)
+    """
+    candidates = [candidate.strip().removeprefix("W/") for candidate in if_none_match.split(",")]
+    return etag in candidates or "*" in candidates

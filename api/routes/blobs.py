@@ -1,0 +1,55 @@
+"""The large texts of a session: results, answers, thinking and arguments that a turn only refers to."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Response
+from fastapi.responses import PlainTextResponse
+
+from api import problems
+from api.dependencies import BlobHash, SessionId, SessionsDep, StoresDep
+from api.etags import matches
+from api.session_ids import workflow_id
+from api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
+
+router = APIRouter(tags=["conversation"])
+
+AS_TEXT_ONLY = {
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'none'; sandbox",
+    # Shown, not saved: people follow a link to read. As plain text, unsniffed and sandboxed, it is never run.
+    "Content-Disposition": "inline",
+}
+"""It is anybody's text: of a tool, a file, a web page."""
+
+
+@router.get(
+    "/workflow/{id}/blobs/{hash}",
+    operation_id="get_blob",
+    response_class=PlainTextResponse,
+    responses={
+        200: {
+            "description": "The whole text; of a call's arguments, JSON.",
+            "content": {"text/plain": {"schema": {"type": "string"}, "example": "The tool's whole output …"}},
+            "headers": {"ETag": {"description": "The hash.", "schema": {"type": "string"}}},
+        },
+        304: {"description": "`If-None-Match` names it: a text under a hash never changes."},
+    },
+)
+async def get_blob(
+    sessions: SessionsDep,
+    stores: StoresDep,
+    session_id: SessionId,
+    blob_hash: BlobHash,
+    if_none_match: Annotated[str | None, Header(max_length=2_000)] = None,
+) -> Response:
+    """Return in full a text of this session that is kept by reference, under the `hash` of its blob."""
+    until = seconds_from_now(REQUEST_SECONDS)
+    await sessions.describe(session_id)
+    # A vendor's opaque state is kept under an owner that no path can name (AGT-3).
+    texts = await read_store(stores.blobs.get(workflow_id(session_id), [blob_hash]), until=until)
+    if blob_hash not in texts:
+        raise problems.unknown_blob(blob_hash)
+    headers = {**AS_TEXT_ONLY, "ETag": f'"{blob_hash}"'}
+    if if_none_match and matches(headers["ETag"], if_none_match):
+        return Response(status_code=304, headers=headers)
+    return PlainTextResponse(texts[blob_hash], headers=headers)

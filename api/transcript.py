@@ -1,0 +1,172 @@
+"""One transcript of both places: what a session holds, and what it has moved to the archive (SES-15, API-1).
+
+Theory of operation. Every turn has a number, from 1. The archive has at least the turns 1 to `archived_count`, the
+session holds those after them, and a session drops a turn only once the archive has it. So a page is read from the
+session first, which says both numbers in one breath, and filled up from the archive with what comes before its oldest
+turn: whatever is archived meanwhile, no turn is missing and none is there twice.
+
+A page is about 1 MB of what is really sent: answers that are kept by reference and steps that are kept in the archive
+are put back first, then the page is cut to as many of its newest turns as fit. The newest one is always sent, whole,
+however long it is.
+
+The archive may be down. What the session itself holds is shown all the same, and the link to what comes before it;
+only a page of which the session holds nothing fails.
+"""
+
+from collections.abc import Sequence
+
+from api import problems
+from api.answers import Answers
+from api.session_ids import workflow_id
+from api.sessions import Receipt, Sessions
+from api.store_calls import ANSWERS_SECONDS, REQUEST_SECONDS, read_store, seconds_from_now
+from models.conversation import ConversationMessage, ConversationState, ConversationUpdate
+from models.session import StateRequest, UpdatesRequest
+from models.trajectory import ReasoningTrajectory
+from stores.archive import ArchivedTurn, shown_bytes
+from stores.database import StoreUnavailableError
+from stores.stores import Stores
+
+PAGE_BYTES = 1_000_000
+"""About the most JSON bytes of a page."""
+
+
+class Transcripts:
+    """The transcripts of all sessions. Methods raise `ProblemError`, and `StoreUnavailableError` where it is said."""
+
+    def __init__(self, sessions: Sessions, stores: Stores) -> None:
+        """Read what `sessions` hold, and what is in `stores`."""
+        self._sessions = sessions
+        self._archive = stores.archive
+        self._answers = Answers(stores.blobs)
+
+    async def page(self, session_id: str, *, before: str | None, limit: int | None) -> ConversationState:
+        """Return the newest turns (before the turn `before`), oldest first: `limit` at most, and about 1 MB.
+
+        Raises `StoreUnavailableError` where only the archive has them.
+        """
+        until = seconds_from_now(REQUEST_SECONDS)
+        state, first_held = await self._held(session_id, before, limit, until)
+        older = await self._older(session_id, state, first_held, limit, until)
+        turns = await self._answers.put_back(workflow_id(session_id), [*older, *state.messages], until=until)
+        shown = await self._newest_that_fit(session_id, turns, until)
+        first = first_held + len(state.messages) - len(shown)
+        numbers = {"first_number": first if shown else None, "has_more": bool(shown) and first > 1}
+        return state.model_copy(update={"messages": shown, **numbers})
+
+    async def _held(
+        self, session_id: str, before: str | None, limit: int | None, until: float
+    ) -> tuple[ConversationState, int]:
+        """Return what the session holds of a page, and the number of its first turn; without any, of the one after."""
+        state = await self._sessions.held_page(session_id, StateRequest(before=before, limit=limit))
+        if state is not None:
+            return state, state.first_number or state.archived_count + 1
+        state = await self._sessions.state(session_id, StateRequest(limit=0))
+        return state, await self._number_in_archive(session_id, before or "", state.archived_count, until)
+
+    async def _number_in_archive(self, session_id: str, turn_id: str, archived: int, until: float) -> int:
+        number = await read_store(self._archive.number_of(workflow_id(session_id), turn_id), until=until)
+        # Beyond what the session has archived are only turns of an older session of that id.
+        if number is not None and number <= archived:
+            return number
+        if await read_store(self._archive.count(workflow_id(session_id)), until=until) < archived:
+            raise _lost()
+        raise problems.unknown_turn(turn_id)
+
+    async def _older(
+        self, session_id: str, state: ConversationState, first_held: int, limit: int | None, until: float
+    ) -> list[ConversationMessage]:
+        """Return turns that the archive has just before those of `state`: as many as may find room beside them."""
+        most = None if limit is None else limit - len(state.messages)
+        if not 1 < first_held <= state.archived_count + 1 or most == 0:
+            return []
+        room = PAGE_BYTES - sum(map(shown_bytes, state.messages))
+        if room <= 0:
+            return []
+        page = self._archive.page(workflow_id(session_id), before=first_held, limit=most, max_bytes=room)
+        try:
+            return _without_gap(await read_store(page, until=until), before=first_held)
+        except StoreUnavailableError:
+            if not state.messages:
+                raise
+            return []
+
+    async def _newest_that_fit(
+        self, session_id: str, turns: Sequence[ConversationMessage], until: float
+    ) -> list[ConversationMessage]:
+        """Return of `turns` as many of the newest, with all their steps, as fit in a page; one at least."""
+        shown, room = list[ConversationMessage](), PAGE_BYTES
+        for turn in reversed(turns):
+            whole = await self._with_all_steps(session_id, turn, until)
+            room -= len(whole.model_dump_json().encode())
+            if shown and room < 0:
+                break
+            shown.append(whole)
+        return shown[::-1]
+
+    async def _with_all_steps(self, session_id: str, turn: ConversationMessage, until: float) -> ConversationMessage:
+        """Return an ended turn with the steps that were moved; if the archive can't be read, they stay omitted."""
+        if not turn.steps_omitted or not turn.is_complete:
+            return turn
+        reading = self._archive.steps(workflow_id(session_id), turn.id, count=turn.steps_omitted)
+        try:
+            moved = await read_store(reading, until=until)
+        except StoreUnavailableError:
+            return turn
+        if len(moved) != turn.steps_omitted:
+            return turn
+        steps = ReasoningTrajectory(steps=[*moved, *turn.steps])
+        return turn.model_copy(update={"reasoning_trajectory": steps, "steps_omitted": 0})
+
+    async def with_whole_answers(self, session_id: str, update: ConversationUpdate) -> ConversationUpdate:
+        """Return the update with its turns' whole answers."""
+        turns = [*update.new_messages, *update.updated_messages]
+        whole = await self._answers.put_back(workflow_id(session_id), turns, until=seconds_from_now(ANSWERS_SECONDS))
+        new = len(update.new_messages)
+        return update.model_copy(update={"new_messages": whole[:new], "updated_messages": whole[new:]})
+
+    async def finished_turn(self, session_id: str, message_id: str, *, seconds: float) -> ConversationMessage | None:
+        """Wait at most `seconds` for the turn of a prompt to end; `None` if it is still going.
+
+        Raises what the session refused the prompt with, also if it is withdrawn or discarded meanwhile.
+        """
+        until = seconds_from_now(seconds)
+        async with self._sessions.watches.watching(workflow_id(session_id)) as watch:
+            while True:
+                changes = watch.changes
+                receipt = await self._sessions.receipt(session_id, message_id)
+                turn = await self._turn_of(session_id, receipt)
+                if turn and turn.is_complete:
+                    return turn
+                if not await watch.beyond(changes, until=until):
+                    return None
+
+    async def _turn_of(self, session_id: str, receipt: Receipt) -> ConversationMessage | None:
+        if receipt.position != 0:
+            return None
+        turn_id = (receipt.fate and receipt.fate.turn_id) or receipt.message_id
+        update = await self._sessions.updates(session_id, UpdatesRequest(last_seen_message_id=turn_id, limit=1))
+        until = seconds_from_now(ANSWERS_SECONDS)
+        is_gone = update.reset and receipt.fate is not None
+        found = await self._archived_turn(session_id, turn_id, until) if is_gone else update.updated_messages
+        whole = await self._answers.put_back(workflow_id(session_id), found, until=until)
+        return whole[0] if whole else None
+
+    async def _archived_turn(self, session_id: str, turn_id: str, until: float) -> list[ConversationMessage]:
+        """Return, in a list, a turn that was moved before those who wait for it were told; none if it can't be read."""
+        try:
+            found = await read_store(self._archive.find(workflow_id(session_id), turn_id), until=until)
+        except StoreUnavailableError:
+            return []
+        return [found.turn] if found else []
+
+
+def _without_gap(found: Sequence[ArchivedTurn], *, before: int) -> list[ConversationMessage]:
+    """Return the turns, if they are the ones just before number `before`. Raises `StoreUnavailableError`."""
+    if not found or [archived.number for archived in found] != list(range(before - len(found), before)):
+        raise _lost()
+    return [archived.turn for archived in found]
+
+
+def _lost() -> StoreUnavailableError:
+    return StoreUnavailableError("The archive does not have the turns that the session has moved to it.")
