@@ -6,8 +6,8 @@ from typing import Self
 from models.settings import Settings
 from stores.archive import Archive
 from stores.blobs import Blobs
-from stores.opaque import opaque_owner
 from stores.database import Database
+from stores.opaque import opaque_owner
 
 
 @dataclass(frozen=True)

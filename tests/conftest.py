@@ -3,6 +3,7 @@
 import shutil
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -22,16 +23,50 @@ settings.register_profile(
 settings.load_profile("turnkeeper")
 
 
+QUICK = {
+    "history.transferProcessorMaxPollRPS": "5000",
+    # A continue-as-new within a second of the last one waits for that second; tests have no time for it.
+    "history.workflowIdReuseMinimalInterval": '"10ms"',
+}
+
+TINY = {
+    "limit.historyCount.suggestContinueAsNew": "60",
+    "limit.historyCount.error": "400",
+    "history.maximumSignalsPerExecution": "60",
+    "history.maxTotalUpdates": "60",
+    "history.maxInFlightUpdates": "4",
+    "limit.blobSize.error": "65536",
+}
+"""Limits of Temporal so low that everything that could go over them does so within seconds."""
+
+
+def dynamic_config(values: dict[str, str]) -> list[str]:
+    return [part for name, value in values.items() for part in ("--dynamic-config-value", f"{name}={value}")]
+
+
 @pytest.fixture(scope="session")
 async def temporal() -> AsyncIterator[Client]:
     """A client of a real server in memory, with our search attributes."""
+    async with server_with(QUICK) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+async def tiny_temporal() -> AsyncIterator[Client]:
+    """A client of a real server whose limits are tiny."""
+    async with server_with({**QUICK, **TINY}) as client:
+        yield client
+
+
+@asynccontextmanager
+async def server_with(config: dict[str, str]) -> AsyncIterator[Client]:
     binary = shutil.which("temporal") or str(Path(sys.executable).with_name("temporal"))
     async with await WorkflowEnvironment.start_local(
         dev_server_existing_path=binary,
         data_converter=pydantic_data_converter,
         search_attributes=search_attributes.ALL,
         dev_server_log_level="error",
-        dev_server_extra_args=["--dynamic-config-value", "history.transferProcessorMaxPollRPS=5000"],
+        dev_server_extra_args=dynamic_config(config),
     ) as server:
         yield await Client.connect(
             server.client.service_client.config.target_host,

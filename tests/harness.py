@@ -188,34 +188,51 @@ class Stage:
     task_queue: str
     settings: Settings
     stores: Stores
+    limits: dict[str, int]
     sessions: list[DrivenSession] = field(default_factory=list)
 
     async def start(self, start: Any = None, *, id: str | None = None) -> DrivenSession:
         handle = await self.client.start_workflow(
-            "AgenticAIWorkflow", start or SessionInput(), id=id or f"s-{uuid4()}", task_queue=self.task_queue
+            "AgenticAIWorkflow",
+            self._scaled(start or SessionInput()),
+            id=id or f"s-{uuid4()}",
+            task_queue=self.task_queue,
         )
+        return self.adopt(handle)
+
+    def adopt(self, handle: WorkflowHandle[Any, Any]) -> DrivenSession:
+        """Drive a session that was started otherwise."""
         session = DrivenSession(self.client, handle)
         self.sessions.append(session)
         return session
 
+    def _scaled(self, start: Any) -> Any:
+        """Lower the limits of a session to those of this stage."""
+        if not isinstance(start, SessionInput) or not self.limits:
+            return start
+        lower = {name: min(limit, getattr(start.limits, name)) for name, limit in self.limits.items()}
+        return start.model_copy(update={"limits": start.limits.model_copy(update=lower)})
+
 
 @asynccontextmanager
-async def stage(client: Client, *, task_queue: str | None = None, **settings: Any) -> AsyncIterator[Stage]:
-    """Run a worker of our own kind on a task queue of its own."""
+async def stage(
+    client: Client, *, task_queue: str | None = None, limits: dict[str, int] | None = None, **settings: Any
+) -> AsyncIterator[Stage]:
+    """Run a worker of our own kind on a task queue of its own; `limits` are the most its sessions may have."""
     with tempfile.TemporaryDirectory() as folder:
         defaults = {"task_queue": task_queue or f"q-{uuid4()}", "shutdown_grace": 0.5, "state_dir": Path(folder)}
-        async with _stage(client, Settings(**{**defaults, **settings})) as staged:
+        async with _stage(client, Settings(**{**defaults, **settings}), limits or {}) as staged:
             yield staged
 
 
 @asynccontextmanager
-async def _stage(client: Client, settings: Settings) -> AsyncIterator[Stage]:
+async def _stage(client: Client, settings: Settings, limits: dict[str, int]) -> AsyncIterator[Stage]:
     vendor, tools = Vendor(), Tools()
     async with (
         Stores.of(settings) as stores,
         build_worker(client, settings, providers=vendor, tools=tools, stores=stores) as worker,
     ):
-        staged = Stage(client, worker, vendor, tools, settings.task_queue, settings, stores)
+        staged = Stage(client, worker, vendor, tools, settings.task_queue, settings, stores, limits)
         try:
             yield staged
         finally:

@@ -46,6 +46,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.archiving import Archiving
     from workflows.current_details import render_current_details
     from workflows.turn import Turn
+    from workflows.turn_frame import new_terms
 
 
 @workflow.defn
@@ -58,9 +59,10 @@ class AgenticAIWorkflow:
         info = workflow.info()
         start = self._read_start(start, extra_arguments=len(rest))
         self._session = Session(info.workflow_id, start, now=workflow.now())
-        self._turn: Turn | None = None
-        self._carried_turn = start.carried.running if start.carried else None
         self._archiving = Archiving(self._session, on_change=self._show)
+        # A turn that the run before handed over can be stopped before `run` goes on with it.
+        carried = start.carried.running if start.carried else None
+        self._turn = self._turn_from(carried) if carried else None
         self._events_at_start = info.get_current_history_length()
         self._bytes_at_start = info.get_current_history_size()
         if start.first_prompt is not None:
@@ -95,8 +97,8 @@ class AgenticAIWorkflow:
 
     async def _process_prompts(self) -> None:
         session = self._session
-        if self._carried_turn:
-            await self._lead_turn(self._carried_turn)
+        if self._turn:
+            await self._lead(self._turn)
         while True:
             self._archiving.begin_if_due()
             await workflow.wait_condition(self._has_work)
@@ -116,18 +118,21 @@ class AgenticAIWorkflow:
     async def _run_turn(self) -> None:
         self._session.begin_turn(now=workflow.now())
         self._publish("open")
-        await self._lead_turn(None)
+        self._turn = self._turn_from(new_terms(self._session))
+        self._show()
+        await self._lead(self._turn)
 
-    async def _lead_turn(self, carried: CarriedTurn | None) -> None:
-        """Lead the running turn to its end, in this run or, once the history has grown, in the next ones."""
-        self._turn = turn = Turn(
+    def _turn_from(self, terms: CarriedTurn) -> Turn:
+        return Turn(
             self._session,
+            terms,
             self._archiving,
-            carried=carried,
             on_change=self._show,
             is_due_for_new_run=self._is_due_for_new_run,
         )
-        self._show()
+
+    async def _lead(self, turn: Turn) -> None:
+        """Lead the turn to its end, in this run or, once the history has grown, in the next ones."""
         try:
             await turn.finished()
         finally:

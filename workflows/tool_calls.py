@@ -55,10 +55,13 @@ class ToolCalls:
                 f"The turn asked for {frame.calls} tool calls; limits.max_tool_calls allows "
                 f"{frame.limits.max_tool_calls}.",
             )
-        room = max(self._session.turn_cap - self._session.turn_bytes, frame.limits.least_turn_bytes // 2)
-        most = room // (frame.limits.small_text_bytes + RESULT_BYTES)
-        if calls > most:
-            raise TurnFailed("budget", f"One step asked for {calls} tool calls; the turn has room for {most} results.")
+        a_result = frame.limits.small_text_bytes + RESULT_BYTES
+        if self._session.turn_bytes + calls * a_result > frame.limits.least_turn_bytes:
+            most = (self._session.turn_cap - self._session.turn_bytes) // a_result
+            if calls > most:
+                raise TurnFailed(
+                    "budget", f"One step asked for {calls} tool calls; the turn has room for {max(0, most)} results."
+                )
 
     async def run(self) -> bool:
         """Give every call of the newest step that has none its result; `max_parallel_tools` run at once (AGT-1).

@@ -20,7 +20,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.archiving import Archiving
     from workflows.model_calls import ModelCalls, OpenRequest
     from workflows.tool_calls import ToolCalls
-    from workflows.turn_frame import Frame, TurnFailed, new_terms
+    from workflows.turn_frame import Frame, TurnFailed
 
 
 class Turn:
@@ -29,18 +29,16 @@ class Turn:
     def __init__(
         self,
         session: Session,
+        terms: CarriedTurn,
         archiving: Archiving,
         *,
-        carried: CarriedTurn | None = None,
         on_change: Callable[[], None],
         is_due_for_new_run: Callable[[], bool],
     ) -> None:
-        """Lead the session's running turn, from its beginning or from where `carried` says that it paused."""
+        """Lead the session's running turn, from its beginning or from where `terms` say that it paused."""
         self._session = session
         self._archiving = archiving
-        self._frame = Frame(
-            session, carried or new_terms(session), on_change=on_change, is_due_for_new_run=is_due_for_new_run
-        )
+        self._frame = Frame(session, terms, on_change=on_change, is_due_for_new_run=is_due_for_new_run)
         self._model_calls = ModelCalls(self._frame)
         self._tool_calls = ToolCalls(self._frame)
         self._task: asyncio.Task[None] | None = None

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from activities.providers.protocol import ModelError
+from models.model_call import ToolInvocation
 from models.session import SessionInput
 from models.trajectory import ToolResult
 from tests.harness import DrivenSession, Stage, asks, says
@@ -118,6 +119,80 @@ async def continued_as_new(on: Stage) -> DrivenSession:
     return session
 
 
+async def archived_turns(on: Stage) -> DrivenSession:
+    session = await on.start(SessionInput.model_validate({"limits": {"max_state_bytes": 40_000}}))
+    for number in range(16):
+        await session.prompt(f"turn {number} " + "x" * 300)
+        await session.idle(turns=number + 1)
+    await session.until(lambda s: s.archived_count > 0)
+    await session.handle.signal("end_chat")
+    await session.handle.result()
+    return session
+
+
+async def turn_over_runs(on: Stage) -> DrivenSession:
+    on.vendor.script = [asks(("look", {"n": number}), ("pay", {})) for number in range(12)]
+    session = await on.start(SessionInput.model_validate({"limits": {"max_history_events": 50}}))
+    await session.prompt("look and pay, again and again")
+    await session.prompt("and now?")
+    await session.handle.signal("end_chat")
+    await session.handle.result()
+    return session
+
+
+async def step_over_runs(on: Stage) -> DrivenSession:
+    on.vendor.script = [asks(*[("look", {"n": number}) for number in range(40)])]
+    session = await on.start(SessionInput.model_validate({"limits": {"max_history_events": 50}}))
+    await session.prompt("look everywhere at once")
+    await session.handle.signal("end_chat")
+    await session.handle.result()
+    return session
+
+
+async def steps_archived(on: Stage) -> DrivenSession:
+    async def look(invocation: ToolInvocation) -> ToolResult:
+        return ToolResult(outcome="looked", content="x" * 300)
+
+    on.tools.run = look
+    on.vendor.script = [asks(("look", {"n": number})) for number in range(32)]
+    session = await on.start(SessionInput.model_validate({"limits": {"max_state_bytes": 40_000}}))
+    await session.prompt("look for a very long time")
+    (turn,) = await session.idle(turns=1)
+    assert turn.steps_omitted > 0
+    return session
+
+
+async def large_texts(on: Stage) -> DrivenSession:
+    async def read(invocation: ToolInvocation) -> ToolResult:
+        return ToolResult(outcome="read", content="x" * 30_000)
+
+    on.tools.run = read
+    on.vendor.script = [asks(("look", {"text": "a" * 9_000})), says("w" * 12_000)]
+    session = await on.start()
+    await session.prompt("read it all")
+    await session.prompt("what was it?")
+    await session.idle(turns=2)
+    return session
+
+
+async def archive_down(on: Stage) -> DrivenSession:
+    in_its_place = on.settings.state_dir / "archive.db"
+    in_its_place.mkdir()
+    session = await on.start(SessionInput.model_validate({"limits": {"max_state_bytes": 60_000}}))
+    state = await session.state()
+    while state.session.archive.failing_since is None:
+        turns = state.session.turn_count
+        await session.prompt(f"turn {turns} " + "x" * 300)
+        state = await session.until(
+            lambda s, before=turns: (
+                s.session.archive.failing_since or (s.session.turn_count > before and s.status == "idle")
+            )
+        )
+    in_its_place.rmdir()
+    await session.until(lambda s: s.archived_count > 0)
+    return session
+
+
 STORIES: dict[str, Story] = {
     story.__name__: story
     for story in (
@@ -131,5 +206,11 @@ STORIES: dict[str, Story] = {
         waiting_for_the_vendor,
         configured_and_ended,
         continued_as_new,
+        archived_turns,
+        turn_over_runs,
+        step_over_runs,
+        steps_archived,
+        large_texts,
+        archive_down,
     )
 }

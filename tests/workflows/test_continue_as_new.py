@@ -1,6 +1,13 @@
-"""A session that goes on in a new run between turns, nothing lost: SES-12, SES-14."""
+"""A session that goes on in a new run, between turns and in the middle of one, nothing lost: SES-12, SES-14."""
 
-from models.session import SessionInput
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+from temporalio.client import WithStartWorkflowOperation
+from temporalio.common import WorkflowIDConflictPolicy
+
+from models.session import CarriedTurn, SessionInput
+from models.session_state import Session
 from tests.harness import Stage, asks, says
 
 SMALL = SessionInput.model_validate({"limits": {"max_history_events": 50}})
@@ -137,3 +144,43 @@ async def test_ses_9_a_turn_that_went_on_in_another_run_can_be_stopped_and_inter
     assert [turn.status for turn in turns][0] == "cancelled"
     assert turns[2].agent_message == "echo: now"
     assert len(await session.histories()) >= 3
+
+
+def handed_over(message_id: str) -> SessionInput:
+    """Return the input of a run that goes on in the middle of a turn."""
+    before = Session("s1", SessionInput(), now=datetime.now(UTC))
+    before.receive({"text": "long", "id": message_id}, extra_arguments=0, new_id="", now=datetime.now(UTC))
+    before.begin_turn(now=datetime.now(UTC))
+    before.tools = []
+    config = before.config
+    deadline = datetime.now(UTC) + timedelta(hours=1)
+    terms = CarriedTurn(deadline=deadline, model=config.model, limits=config.limits, history=config.history, steps=1)
+    return before.carry(terms)
+
+
+async def test_ses_14_an_interrupt_that_arrives_before_a_run_begins_stops_the_turn_it_was_handed(on: Stage) -> None:
+    handle = await on.client.start_workflow(
+        "AgenticAIWorkflow",
+        handed_over("p1"),
+        id=f"s-{uuid4()}",
+        task_queue=on.task_queue,
+        start_signal="prompt",
+        start_signal_args=[{"text": "now", "mode": "interrupt"}],
+    )
+    first, second = await on.adopt(handle).idle(turns=2)
+    assert (first.id, first.status, second.agent_message) == ("p1", "cancelled", "echo: now")
+
+
+async def test_ses_14_a_stop_that_arrives_before_a_run_begins_stops_the_turn_it_was_handed(on: Stage) -> None:
+    starting = WithStartWorkflowOperation(
+        "AgenticAIWorkflow",
+        handed_over("p1"),
+        id=f"s-{uuid4()}",
+        task_queue=on.task_queue,
+        id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+    )
+    receipt = await on.client.execute_update_with_start_workflow(
+        "cancel_turn", {"message_id": "p1"}, start_workflow_operation=starting
+    )
+    (turn,) = await on.adopt(await starting.workflow_handle()).idle(turns=1)
+    assert (receipt, turn.status) == ({"cancelling": True}, "cancelled")
