@@ -8,7 +8,8 @@ import os
 import platform
 import signal
 import sys
-from typing import NoReturn
+from pathlib import Path
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -26,6 +27,9 @@ API_STOP_SECONDS = 3
 
 WORKER_PATIENCE_SECONDS = 30.0
 """How long a worker waits for a server that is just starting."""
+
+CANNOT_TELL = 2
+"""What `replay-check` ends with when it could not look: 1 would say that something differs."""
 
 MARKS = {"good": "ok    ", "broken": "BROKEN", "unknown": "  ?   "}
 
@@ -93,6 +97,29 @@ def doctor() -> None:
 
 
 @commands.command()
+def replay_check(
+    histories: Annotated[
+        list[Path] | None, typer.Argument(metavar="[PATH]...", help="Exported histories, or folders of them.")
+    ] = None,
+    session: Annotated[list[str] | None, typer.Option(metavar="ID", help="Only this session; repeatable.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Ended sessions too, as far as they are still there.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many, the newest first.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """Replay sessions with the code at hand, before it is deployed: those of files, or all that are open.
+
+    Exit code 1: a run differs; 2: something could not be looked at. See docs/replay-check.md.
+    """
+    if sum(map(bool, (histories, session, every or limit))) > 1:
+        raise typer.BadParameter("PATHs, --session, and --all with --limit exclude each other.")
+    try:
+        code = asyncio.run(_replay_check(histories, session, every=every, limit=limit, as_json=as_json))
+    except TemporalAccessError as error:
+        _refuse(error, code=CANNOT_TELL)
+    raise typer.Exit(code)
+
+
+@commands.command()
 def version() -> None:
     """Print the versions that matter in a bug report."""
     print(f"turnkeeper {_installed('turnkeeper')}")
@@ -122,11 +149,11 @@ def _run() -> int:
     return 0
 
 
-def _settings() -> Settings:
+def _settings(*, code: int = 1) -> Settings:
     try:
         return load_settings()
     except SettingsError as error:
-        _refuse(error)
+        _refuse(error, code=code)
 
 
 def _say(line: str) -> None:
@@ -135,9 +162,9 @@ def _say(line: str) -> None:
         print(line, flush=True)
 
 
-def _refuse(reason: Exception | str) -> NoReturn:
+def _refuse(reason: Exception | str, *, code: int = 1) -> NoReturn:
     print(reason, file=sys.stderr)
-    raise typer.Exit(1)
+    raise typer.Exit(code)
 
 
 async def _run_worker(settings: Settings) -> None:
@@ -145,6 +172,28 @@ async def _run_worker(settings: Settings) -> None:
     from worker import run_worker
 
     await run_worker(settings, await connect(settings, patience=WORKER_PATIENCE_SECONDS))
+
+
+async def _replay_check(
+    histories: list[Path] | None, sessions: list[str] | None, *, every: bool, limit: int | None, as_json: bool
+) -> int:
+    """Tell what is not as it should be, as it is found, then the sum of it all; return the exit code."""
+    from stack.replay_check import Tally, check_files, check_sessions
+    from stack.replaying import silence
+
+    silence()
+    if histories:
+        findings = check_files(histories)
+    else:
+        client = await connect(_settings(code=CANNOT_TELL))
+        findings = check_sessions(client, ids=sessions or (), closed=every, limit=limit)
+    tally = Tally()
+    async for finding in findings:
+        tally.add(finding)
+        if finding.is_news:
+            _say(finding.to_json() if as_json else finding.line())
+    _say(tally.to_json() if as_json else tally.line())
+    return tally.exit_code
 
 
 async def _examine() -> bool:
