@@ -48,7 +48,7 @@ def create_app(settings: Settings, *, client: Client | None = None) -> FastAPI:
             await app.state.deletions.close()
             await app.state.sessions.watches.close()
 
-    app = FastAPI(
+    app = _Gateway(
         title="Turnkeeper",
         version="0.1.0",
         summary="Durable AI-agent sessions on Temporal.",
@@ -61,6 +61,11 @@ def create_app(settings: Settings, *, client: Client | None = None) -> FastAPI:
         app.include_router(routes.router)
     app.add_middleware(BoundedAndUnstored)
     return app
+
+
+class _Gateway(FastAPI):
+    def openapi(self) -> dict[str, Any]:
+        return problems.described(super().openapi())
 
 
 class BoundedAndUnstored:

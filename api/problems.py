@@ -165,6 +165,18 @@ def invalid(field: str, reason: str) -> ProblemError:
     return ProblemError(422, "invalid", f"{field}: {reason}", errors=[FieldError(field=field, reason=reason)])
 
 
+MEDIA_TYPE = "application/problem+json"
+
+
+def described(openapi: dict[str, Any]) -> dict[str, Any]:
+    """Have every error described with the media type it is answered with, not with that of its route's answers."""
+    for operation in (operation for path in openapi["paths"].values() for operation in path.values()):
+        for status, response in operation["responses"].items():
+            if status >= "400":
+                response["content"] = {MEDIA_TYPE: next(iter(response["content"].values()))}
+    return openapi
+
+
 def install(app: FastAPI) -> None:
     """Let every error of `app` be answered as a problem."""
     app.add_exception_handler(ProblemError, _on_problem)
@@ -181,7 +193,7 @@ def answer(problem: Problem, headers: dict[str, str] | None = None) -> JSONRespo
         problem.model_dump(exclude_none=True),
         status_code=problem.status,
         headers={"Cache-Control": "no-store", **(headers or {})},
-        media_type="application/problem+json",
+        media_type=MEDIA_TYPE,
     )
 
 

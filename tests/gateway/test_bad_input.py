@@ -308,3 +308,18 @@ async def test_api_2_a_session_whose_workflow_task_keeps_failing_is_stuck(
     answer = await http.get(f"/workflow/{session}/conversation")
     assert (answer.status_code, problem_of(answer)) == (504, "session-stuck")
     await on.client.get_workflow_handle(session).terminate()
+
+
+async def test_api_2_every_error_of_every_route_is_described_as_a_problem(http_nowhere: AsyncClient) -> None:
+    described = (await http_nowhere.get("/openapi.json")).json()
+    assert described["paths"]["/workflow/{id}/blobs/{hash}"]["get"]["responses"]["200"]["content"].keys() == {
+        "text/plain"
+    }
+    for path, operations in described["paths"].items():
+        for operation in operations.values():
+            errors = {status: answer for status, answer in operation["responses"].items() if status >= "400"}
+            assert {"404", "422", "503"} <= errors.keys(), path
+            for answer in errors.values():
+                assert answer["content"] == {
+                    "application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}
+                }
