@@ -404,7 +404,10 @@ async def test_api_1_the_description_says_how_the_archive_has_served(http: Async
 
 
 async def test_api_2_readiness_says_whether_the_archive_can_be_read(http: AsyncClient, on: Stage) -> None:
-    assert (await http.get("/readyz")).json()["archive"] == "ok"
+    async with asyncio.timeout(BOUND):
+        while (answer := await http.get("/readyz")).status_code != 200:
+            await asyncio.sleep(0.05)  # Temporal has not seen the worker poll yet
+    assert answer.json()["archive"] == "ok"
     file = broken(on)
     answer = await http.get("/readyz")
     assert (answer.status_code, answer.json()["archive"]) == (200, "unavailable")
