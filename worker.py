@@ -20,6 +20,7 @@ from activities.toolbox.built_in import built_in_server
 from activities.toolbox.toolbox import Toolbox, ToolServer
 from activities.tools import ToolActivities, ToolSource
 from models.settings import Settings, load_settings
+from stack.logs import set_up_logging
 from stores.stores import Stores
 from workflows.agentic_ai_workflow import AgenticAIWorkflow
 from workflows.connection import connect, prepare
@@ -83,6 +84,8 @@ async def run_worker(settings: Settings, client: Client) -> None:
 async def main() -> None:
     """Connect as the settings say, and serve."""
     settings = load_settings()
+    # Before any tool server is built: theirs would log with rich, which breaks within the workflow sandbox.
+    set_up_logging(settings)
     await run_worker(settings, await connect(settings))
 
 

@@ -1,13 +1,13 @@
 """Moving turns to the archive: the activity `move_to_archive` (SES-15)."""
 
-from stores.archive import ArchivedTurn
-from stores.database import StoreUnavailableError
 from temporalio import activity
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
 from activities.hand_over import MOVES, HandOverKey
 from models.archive import ArchiveMove, ArchiveMoveQuery, ArchiveOrder
+from stores.archive import ArchivedTurn
+from stores.database import StoreUnavailableError
 from stores.stores import Stores
 
 UNAVAILABLE = "archive_unavailable"

@@ -8,9 +8,6 @@ import logging
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from stores.blobs import Blobs
-from stores.database import StoreUnavailableError
-
 from models.large_texts import (
     Texts,
     cut_response,
@@ -24,6 +21,8 @@ from models.large_texts import (
 )
 from models.model_call import ModelRequest, ModelResponse, ToolInvocation
 from models.trajectory import ToolResult
+from stores.blobs import Blobs
+from stores.database import StoreUnavailableError
 from stores.opaque import opaque_owner
 
 CACHED_CHARS = 16 * 1024 * 1024

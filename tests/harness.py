@@ -5,11 +5,13 @@ import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from temporalio.client import Client, WorkflowHandle, WorkflowHistory
+from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from activities.providers.protocol import CallContext, Delta, ModelError, Provider
@@ -29,6 +31,8 @@ from models.settings import Settings
 from models.trajectory import ToolResult
 from stores.stores import Stores
 from worker import build_worker
+
+Answer = TypeVar("Answer")
 
 BOUND = 30.0
 """Seconds that any wait of a test lasts at most."""
@@ -125,8 +129,10 @@ class Tools:
 class DrivenSession:
     """A session and the ways a test speaks to it."""
 
-    def __init__(self, client: Client, handle: WorkflowHandle[Any, Any]) -> None:
+    def __init__(self, client: Client, handle: WorkflowHandle[Any, Any], *, patient: bool = False) -> None:
+        """`patient`: ask again while no worker answers, for tests that kill theirs."""
         self.client = client
+        self.patient = patient
         self.handle = handle
         self.watches = Watches(client)
 
@@ -137,21 +143,38 @@ class DrivenSession:
         return await self.handle.execute_update(name, argument, **kwargs)
 
     async def state(self, argument: Any = None) -> ConversationState:
-        return await self.handle.query("get_conversation_state", argument, result_type=ConversationState)
+        return await self._ask("get_conversation_state", argument, ConversationState)
 
     async def updates(self, argument: Any = None) -> ConversationUpdate:
-        return await self.handle.query("get_conversation_updates", argument, result_type=ConversationUpdate)
+        return await self._ask("get_conversation_updates", argument, ConversationUpdate)
 
     async def queue(self, argument: Any = None) -> QueueView:
-        return await self.handle.query("get_queue", argument, result_type=QueueView)
+        return await self._ask("get_queue", argument, QueueView)
 
-    async def until(self, is_so: Callable[[ConversationState], bool]) -> ConversationState:
-        """Return the first state for which `is_so` holds; a change of the session is what is waited for."""
-        deadline = asyncio.get_running_loop().time() + BOUND
+    async def _ask(self, query: str, argument: Any, result_type: type[Answer]) -> Answer:
+        if not self.patient:
+            return await self.handle.query(query, argument, result_type=result_type)
+        async with asyncio.timeout(2 * BOUND):
+            while True:
+                try:
+                    return await self.handle.query(
+                        query, argument, result_type=result_type, rpc_timeout=timedelta(seconds=3)
+                    )
+                except RPCError:
+                    await asyncio.sleep(0.1)
+
+    async def until(
+        self, is_so: Callable[[ConversationState], bool], *, turns: int | None = None, bound: float = BOUND
+    ) -> ConversationState:
+        """Return the first state for which `is_so` holds; a change of the session is what is waited for.
+
+        With `turns`, the state holds the newest so many only: it costs less.
+        """
+        deadline = asyncio.get_running_loop().time() + bound
         async with self.watches.watching(self.handle.id) as watch:
             while True:
                 changes = watch.changes
-                state = await self.state()
+                state = await self.state(None if turns is None else {"limit": turns})
                 if is_so(state):
                     return state
                 if not await watch.beyond(changes, until=deadline):

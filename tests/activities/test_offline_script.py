@@ -9,7 +9,6 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from stores.blobs import Blobs
 from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
@@ -23,6 +22,7 @@ from activities.providers.registry import OfflineProvider, Providers
 from models.context.model_view import digest_of
 from models.model_call import CallPart, ModelCall, ModelMessage, ModelRequest, ModelResponse, ProviderState, RequestHead
 from models.model_name import KNOWN_PROVIDERS
+from stores.blobs import Blobs
 
 
 @dataclass

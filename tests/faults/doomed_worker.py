@@ -219,6 +219,7 @@ class _Activities(sdk.ActivityInboundInterceptor):
 
 async def main(plan: Plan) -> None:
     """Serve until the plan, or SIGTERM, ends it."""
+    worker.set_up_logging(Settings(**plan.settings, log_level="error"))
     models = worker.build_providers
     worker.build_providers = lambda settings: CoursedModels(models(settings), plan.course)
     worker.build_toolbox = lambda settings: build_toolbox(settings, plan.course)

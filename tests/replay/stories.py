@@ -154,7 +154,7 @@ async def steps_archived(on: Stage) -> DrivenSession:
         return ToolResult(outcome="looked", content="x" * 300)
 
     on.tools.run = look
-    on.vendor.script = [asks(("look", {"n": number})) for number in range(32)]
+    on.vendor.script = [asks(("look", {"n": number})) for number in range(40)]
     session = await on.start(SessionInput.model_validate({"limits": {"max_state_bytes": 40_000}}))
     await session.prompt("look for a very long time")
     (turn,) = await session.idle(turns=1)

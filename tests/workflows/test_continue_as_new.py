@@ -141,7 +141,7 @@ async def test_ses_9_a_turn_that_went_on_in_another_run_can_be_stopped_and_inter
     on.vendor.script = []
     await session.prompt(id="p3", text="now", mode="interrupt")
     turns = await session.idle(turns=3)
-    assert [turn.status for turn in turns][0] == "cancelled"
+    assert turns[0].status == "cancelled"
     assert turns[2].agent_message == "echo: now"
     assert len(await session.histories()) >= 3
 

@@ -1,0 +1,157 @@
+"""A session that lives for months, in a minute: 2,000 turns with tools: SES-12, SES-14, SES-15, OPS-10.
+
+It is handed over from run to run dozens of times and archives its turns, while two clients poll it by the rules of
+SES-12 and its worker is killed again and again at moments nobody chose.
+"""
+
+import json
+import random
+from contextlib import AsyncExitStack
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.worker import Replayer
+
+from models.conversation import ConversationMessage
+from models.session import SessionInput
+from models.settings import Settings
+from models.trajectory import ModelStep
+from stores.stores import Stores
+from tests.client import Client as PollingClient
+from tests.faults.doomed_worker import Course, Plan
+from tests.faults.test_worker_kills import doomed_worker
+from tests.harness import DrivenSession
+from workflows.agentic_ai_workflow import AgenticAIWorkflow
+
+TURNS = 2_000
+KILLS = 6
+BURST = 40
+"""Prompts that wait at once."""
+
+SCRIPT = {
+    "repeat": True,
+    "responses": [
+        {"calls": [{"name": "file_read", "args": {"path": "notes.txt"}}]},
+        {"text": "The answer to {last_user}."},
+    ],
+}
+STALL_BOUND = 60.0
+"""Seconds without a new turn, at most: a killed worker's activity is noticed after 6 s."""
+
+
+@pytest.mark.timeout(900)
+async def test_ses_14_a_session_of_2_000_turns_with_dozens_of_runs_and_killed_workers(
+    temporal: Client, tmp_path: Path
+) -> None:
+    settings = prepare(tmp_path)
+    limits = {"max_history_events": 400, "max_queued_prompts": 100}
+    handle = await temporal.start_workflow(
+        "AgenticAIWorkflow",
+        SessionInput.model_validate({"model": "offline:script/long", "limits": limits}),
+        id=f"s-{uuid4()}",
+        task_queue=settings["task_queue"],
+    )
+    session = DrivenSession(temporal, handle, patient=True)
+    clients = [PollingClient(sends_revision=True), PollingClient(sends_revision=False)]
+    async with Workers(temporal, settings) as workers:
+        await lead_through(session, clients, workers)
+        for client in clients:
+            await client.catch_up(session.updates)
+        await session.handle.signal("end_chat")
+        await session.handle.result()
+    await session.watches.close()
+    async with Stores.of(Settings(**settings)) as stores:
+        await check_transcript(session, stores, clients)
+    await check_runs(session)
+
+
+def prepare(folder: Path) -> dict[str, str]:
+    (folder / "scripts").mkdir()
+    (folder / "scripts" / "long.json").write_text(json.dumps(SCRIPT))
+    (folder / "notes.txt").write_text("It is all written here.\n")
+    return {"state_dir": str(folder), "workspace_root": str(folder), "task_queue": f"q-{uuid4()}"}
+
+
+class Workers:
+    """One worker at a time, in a process of its own."""
+
+    def __init__(self, temporal: Client, settings: dict[str, str]) -> None:
+        self._plan = Plan(address=temporal.service_client.config.target_host, settings=settings, course=Course())
+        self._running = AsyncExitStack()
+
+    async def __aenter__(self) -> "Workers":
+        await self._running.enter_async_context(doomed_worker(self._plan))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._running.aclose()
+
+    async def kill(self) -> None:
+        """Kill the worker, whatever it does, and have another one."""
+        await self._running.aclose()
+        await self._running.enter_async_context(doomed_worker(self._plan))
+
+
+async def lead_through(session: DrivenSession, clients: list[PollingClient], workers: Workers) -> None:
+    """Keep the queue filled until all turns were processed, polling all the while, killing at moments chance chose."""
+    moments = sorted(random.Random(2_000).sample(range(50, TURNS - 50), KILLS))
+    sent, done = 0, 0
+    while done < TURNS:
+        for number in range(sent + 1, min(TURNS, done + BURST) + 1):
+            await session.prompt(id=f"p{number}", text=f"question {number}")
+            if number % 10 == 0:
+                await session.prompt(id=f"p{number}", text="the same once more")
+            sent = number
+        done = await progress_beyond(session, done)
+        for client in clients:
+            await client.poll(session.updates)
+        if moments and done >= moments[0]:
+            moments.pop(0)
+            await workers.kill()
+
+
+async def progress_beyond(session: DrivenSession, turns: int) -> int:
+    """Wait for another dozen of turns; return how many there are."""
+    state = await session.until(
+        lambda s: (
+            s.session.turn_count >= min(turns + 12, TURNS) and (s.session.turn_count < TURNS or s.status == "idle")
+        ),
+        turns=0,
+        bound=STALL_BOUND,
+    )
+    return state.session.turn_count
+
+
+async def check_transcript(session: DrivenSession, stores: Stores, clients: list[PollingClient]) -> None:
+    """Everything is there, in order, once, in its final form; and that is what the clients hold."""
+    page = await stores.archive.page(session.handle.id, before=None, limit=None, max_bytes=10**9)
+    turns = [archived.turn for archived in page]
+    assert [turn.id for turn in turns] == [f"p{number}" for number in range(1, TURNS + 1)]
+    for number, turn in enumerate(turns, start=1):
+        check_turn(turn, number)
+    state = await session.state()
+    assert turns[state.archived_count :] == state.messages
+    for client in clients:
+        assert client.messages == turns[len(turns) - len(client.messages) :]
+    assert [len(client.messages) for client in clients] == [TURNS, TURNS]
+
+
+def check_turn(turn: ConversationMessage, number: int) -> None:
+    assert (turn.status, turn.agent_message) == ("completed", f"The answer to question {number}.")
+    (call,) = [call for step in turn.steps if isinstance(step, ModelStep) for call in step.tool_calls]
+    assert (call.result.status, call.result.content) == ("ok", "It is all written here.")
+
+
+async def check_runs(session: DrivenSession) -> None:
+    """Every run replays, what it was handed over is under 1 MB, and a turn costs the same bytes late as early."""
+    histories = await session.histories()
+    assert len(histories) > 48
+    replayer = Replayer(workflows=[AgenticAIWorkflow], data_converter=pydantic_data_converter)
+    for history in histories:
+        carried = history.events[0].workflow_execution_started_event_attributes.input.ByteSize()
+        assert carried < 1_000_000
+        if len(history.events) > 2:
+            await replayer.replay_workflow(history)
