@@ -28,7 +28,7 @@ from api import problems
 from api.problems import ProblemError
 from api.reads import SingleFlight
 from api.session_ids import workflow_id
-from api.temporal_calls import CALL_SECONDS, call_temporal, call_worker
+from api.temporal_calls import CALL_SECONDS, call_temporal, call_worker, repeated
 from api.watch import Watches
 from models.conversation import ConversationState, ConversationUpdate, SessionStatus
 from models.prompts import Fate, PromptSignal, QueueView
@@ -280,14 +280,18 @@ class Sessions:
     async def _update(
         self, session_id: str, name: str, argument: BaseModel, *, result_type: type[ReadModel] | None = None
     ) -> Any:
-        updating = self._handle(session_id).execute_update(
-            name,
-            argument.model_dump(mode="json", exclude_none=True),
-            id=str(uuid4()),
-            result_type=result_type,
-            rpc_timeout=timedelta(seconds=CALL_SECONDS),
-        )
-        return await call_worker(self.client, updating, session_id, workflow_id(session_id))
+        handle, update_id = self._handle(session_id), str(uuid4())
+
+        async def update() -> Any:
+            return await handle.execute_update(
+                name,
+                argument.model_dump(mode="json", exclude_none=True),
+                id=update_id,
+                result_type=result_type,
+                rpc_timeout=timedelta(seconds=CALL_SECONDS),
+            )
+
+        return await call_worker(self.client, repeated(update), session_id, workflow_id(session_id))
 
     # ---- asking
 

@@ -6,7 +6,7 @@ found out by describing the workflow, which needs no worker.
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TypeVar
 
@@ -24,8 +24,11 @@ CALL_SECONDS = 2.0
 """Most time for a call that needs no worker, and for one that does; with a description after it, under 3 s (API-2)."""
 
 DESCRIBE_SECONDS = 0.7
+UPDATE_PAUSE_SECONDS = 0.05
 STUCK_ATTEMPTS = 3
 """A workflow task that has failed this often is no hiccup: the session is stuck (API-2)."""
+
+_UNDONE = "unexpected workflow task failure"
 
 _DOWN = {RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED, RPCStatusCode.UNKNOWN}
 
@@ -59,6 +62,21 @@ async def call_worker(client: Client, call: Awaitable[Answer], session_id: str, 
         ):
             raise await why_silent(client, session_id, workflow_id) from error
         raise _problem_of(error, session_id) from error
+
+
+async def repeated(update: Callable[[], Awaitable[Answer]]) -> Answer:
+    """Return the answer of an update, sent again where a workflow task was undone together with it.
+
+    That happens when a session is about to go on in a new run and a signal arrives in the same moment. Our updates
+    may run twice.
+    """
+    while True:
+        try:
+            return await update()
+        except RPCError as error:
+            if error.status != RPCStatusCode.FAILED_PRECONDITION or _UNDONE not in error.message:
+                raise
+        await asyncio.sleep(UPDATE_PAUSE_SECONDS)
 
 
 async def why_silent(client: Client, session_id: str, workflow_id: str) -> problems.ProblemError:

@@ -14,6 +14,7 @@ only a page of which the session holds nothing fails.
 """
 
 from collections.abc import Sequence
+from itertools import count
 
 from api import problems
 from api.answers import Answers
@@ -49,8 +50,9 @@ class Transcripts:
         state, first_held = await self._held(session_id, before, limit, until)
         older = await self._older(session_id, state, first_held, limit, until)
         turns = await self._answers.put_back(workflow_id(session_id), [*older, *state.messages], until=until)
-        shown = await self._newest_that_fit(session_id, turns, until)
-        first = first_held + len(state.messages) - len(shown)
+        after = first_held + len(state.messages)
+        shown = await self._newest_that_fit(session_id, turns, after, until)
+        first = after - len(shown)
         numbers = {"first_number": first if shown else None, "has_more": bool(shown) and first > 1}
         return state.model_copy(update={"messages": shown, **numbers})
 
@@ -92,23 +94,28 @@ class Transcripts:
             return []
 
     async def _newest_that_fit(
-        self, session_id: str, turns: Sequence[ConversationMessage], until: float
+        self, session_id: str, turns: Sequence[ConversationMessage], after: int, until: float
     ) -> list[ConversationMessage]:
-        """Return of `turns` as many of the newest, with all their steps, as fit in a page; one at least."""
+        """Return of `turns`, numbered up to `after`, as many of the newest, with all their steps, as fit in a page.
+
+        One at least.
+        """
         shown, room = list[ConversationMessage](), PAGE_BYTES
-        for turn in reversed(turns):
-            whole = await self._with_all_steps(session_id, turn, until)
+        for number, turn in zip(count(after - 1, -1), reversed(turns), strict=False):
+            whole = await self._with_all_steps(session_id, number, turn, until)
             room -= len(whole.model_dump_json().encode())
             if shown and room < 0:
                 break
             shown.append(whole)
         return shown[::-1]
 
-    async def _with_all_steps(self, session_id: str, turn: ConversationMessage, until: float) -> ConversationMessage:
+    async def _with_all_steps(
+        self, session_id: str, number: int, turn: ConversationMessage, until: float
+    ) -> ConversationMessage:
         """Return an ended turn with the steps that were moved; if the archive can't be read, they stay omitted."""
         if not turn.steps_omitted or not turn.is_complete:
             return turn
-        reading = self._archive.steps(workflow_id(session_id), turn.id, count=turn.steps_omitted)
+        reading = self._archive.steps(workflow_id(session_id), number, count=turn.steps_omitted)
         try:
             moved = await read_store(reading, until=until)
         except StoreUnavailableError:

@@ -21,8 +21,8 @@ class ArchiveMove(Compact):
 
     first: int
     turns: list[ConversationMessage] = []
-    steps_of: str | None = None
-    """The id of the turn that `steps` are of."""
+    steps_of: int | None = None
+    """The number of the turn that `steps` are of, from 1."""
     steps: list[Step] = []
     texts: list[str] = []
 
@@ -38,12 +38,12 @@ class ArchiveMove(Compact):
     def __str__(self) -> str:
         """Say what is moved, for people.
 
-        >>> str(ArchiveMove(first=0, steps_of="m1", steps=[{"kind": "user", "message_id": "m2", "content": "!",
+        >>> str(ArchiveMove(first=0, steps_of=7, steps=[{"kind": "user", "message_id": "m2", "content": "!",
         ...     "timestamp": "2026-01-01T00:00:00Z"}]))
-        'steps 0 to 0 of the running turn'
+        'steps 0 to 0 of turn 7'
         """
         if self.steps_of is not None:
-            return f"steps {self.first} to {self.first + len(self.steps) - 1} of the running turn"
+            return f"steps {self.first} to {self.first + len(self.steps) - 1} of turn {self.steps_of}"
         return f"turns {self.first} to {self.first + len(self.turns) - 1}"
 
 

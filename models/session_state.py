@@ -391,7 +391,7 @@ class Session:
         if not leaving:
             return None
         texts = self.view.texts_of([turn], kept_bytes=self.config.limits.small_text_bytes)
-        return ArchiveMove(first=turn.steps_omitted, steps_of=turn.id, steps=leaving, texts=texts)
+        return ArchiveMove(first=turn.steps_omitted, steps_of=self.turn_count, steps=leaving, texts=texts)
 
     def final_moves(self) -> Iterator[ArchiveMove]:
         """Yield copies of all turns held, for the archive to have the whole transcript of a session that ends."""

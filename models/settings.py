@@ -10,6 +10,7 @@ is Temporal's business: `TEMPORAL_*` and `temporal.toml` (`workflows/connection.
 import difflib
 import ipaddress
 import os
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,18 @@ ENV_PREFIX = "TURNKEEPER_"
 CONFIG_VARIABLE = "TURNKEEPER_CONFIG"
 DEFAULT_FILE = "turnkeeper.toml"
 
+_SQLITE_URL = re.compile(r"sqlite(\+aiosqlite)?:///(?!:memory:$)[^?\n]+")
+"""Of a file, and without options: they could make it one in memory, or one that can't be written."""
+
+_POSTGRESQL_URL = re.compile(
+    r"postgresql(\+asyncpg)?://"
+    r"([^:/@?#\s]*(:[^:/@?#\s]*)?@)?"
+    r"(\[[0-9A-Fa-f:.]+\]|[^:/@?#\s\[\]]+)?(:[0-9]{1,5})?"
+    r"/[^/@?#\s]+"
+    r"(\?sslmode=(disable|allow|prefer|require|verify-ca|verify-full))?"
+)
+"""User and password, host and port, database, and the words of libpq for encryption."""
+
 Folder = Annotated[Path, AfterValidator(Path.expanduser)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 
@@ -47,13 +60,16 @@ class Settings(BaseSettings):
         env_ignore_empty=True,
         extra="forbid",
         frozen=True,
+        # A traceback shows the exception behind the sentence too; values can be passwords.
+        hide_input_in_errors=True,
         use_attribute_docstrings=True,
     )
 
     state_dir: Folder = Path(".turnkeeper")
     """Folder of all that is kept: the embedded server's database and address, the archive, logs, offline scripts."""
-    archive_url: str | None = Field(None, pattern=r"^sqlite(\+aiosqlite)?:///.+$")
-    """Database of archived turns and large texts, as `sqlite:///PATH`; None: `archive.db` in `state_dir`."""
+    archive_url: str | None = Field(None, repr=False)
+    """Database of archived turns and large texts, the same for every worker and gateway: `sqlite:///PATH`, or
+    `postgresql://USER:PASSWORD@HOST:PORT/DATABASE` with no option but `sslmode`; None: `archive.db` in `state_dir`."""
     workspace_root: Folder = Path()
     """Folder the sessions' tools work in; a session never gets above it."""
 
@@ -122,6 +138,16 @@ class Settings(BaseSettings):
         if self.max_conversation_messages is None:
             return self.conversation
         return ConversationHistoryConfig(max_messages=self.max_conversation_messages)
+
+    @field_validator("archive_url")
+    @classmethod
+    def _a_database_we_can_use(cls, archive_url: str | None) -> str | None:
+        if archive_url is not None and not is_store_url(archive_url):
+            raise ValueError(
+                "write sqlite:///PATH or postgresql://USER:PASSWORD@HOST:PORT/DATABASE, special characters as in %40 "
+                "for @, and no option but sslmode"
+            )
+        return archive_url
 
     @field_validator("model")
     @classmethod
@@ -217,6 +243,17 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def is_store_url(url: str) -> bool:
+    """Tell whether `stores/database.py` takes `url`. Without a host, port or password, libpq's variables count.
+
+    >>> is_store_url("sqlite:////var/lib/archive.db"), is_store_url("postgresql://me:p%40ss@db:5432/archive")
+    (True, True)
+    >>> is_store_url("sqlite:///:memory:"), is_store_url("postgresql://me:p@ss@db/archive"), is_store_url("archive.db")
+    (False, False, False)
+    """
+    return _SQLITE_URL.fullmatch(url) is not None or _POSTGRESQL_URL.fullmatch(url) is not None
+
+
 def _check_file() -> None:
     """Refuse a file that was asked for and is not there: its settings would be missing without a word."""
     if os.environ.get(CONFIG_VARIABLE) and not settings_file().is_file():
@@ -246,7 +283,14 @@ def _sentence(problem: ErrorDetails) -> str:
         return problem["msg"].removeprefix("Value error, ") + "."
     if problem["type"] == "extra_forbidden":
         return f"{name!r} ({_place(name)}) is no setting{_meant(name, set(setting_names()))}"
-    return f"{name}={problem['input']!r:.80} ({_place(name)}) is not allowed: {_lower(problem['msg'])}."
+    shown = f"{name}={problem['input']!r:.80}" if _may_be_shown(name) else name
+    return f"{shown} ({_place(name)}) is not allowed: {_lower(problem['msg'])}."
+
+
+def _may_be_shown(name: str) -> bool:
+    """Tell whether the setting's value may stand in a message: what is kept out of `repr` may hold a password."""
+    field = Settings.model_fields.get(name)
+    return field is None or field.repr
 
 
 def _place(name: str) -> str:

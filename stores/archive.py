@@ -56,7 +56,7 @@ class Archive:
 
         Raises:
             ArchiveGapError: The turns before them are not all here.
-            ArchiveConflictError: Another turn is here in the place of one of them, or one of them in another place.
+            ArchiveConflictError: Another turn is here in the place of one of them.
         """
         if any(later.number != earlier.number + 1 for earlier, later in pairwise(turns)):
             raise ValueError(f"turns numbered {[archived.number for archived in turns]!r:.80} do not follow each other")
@@ -75,22 +75,23 @@ class Archive:
         return [_archived(row) for row in await self._database.read(read)]
 
     async def find(self, session_id: str, turn_id: str) -> ArchivedTurn | None:
-        """Return the turn with this id; None: it is not here."""
+        """Return the newest turn with this id; None: it is not here."""
         wanted = select(TURNS.c.number, TURNS.c.turn).where(_is_turn(session_id, turn_id))
+        wanted = wanted.order_by(TURNS.c.number.desc()).limit(1)
         row = await self._database.read(lambda connection: connection.execute(wanted).one_or_none())
         return None if row is None else _archived(row)
 
     async def number_of(self, session_id: str, turn_id: str) -> int | None:
-        """Return the place of a turn in the transcript, from 1; None: it is not here."""
-        wanted = select(TURNS.c.number).where(_is_turn(session_id, turn_id))
+        """Return the place of the newest turn with this id in the transcript, from 1; None: it is not here."""
+        wanted = select(func.max(TURNS.c.number)).where(_is_turn(session_id, turn_id))
         return await self._database.read(lambda connection: connection.scalar(wanted))
 
     async def count(self, session_id: str) -> int:
         """Return how many turns of the session are here."""
         return await self._database.read(lambda connection: _count(connection, TURNS, _is_of(TURNS, session_id)))
 
-    async def put_steps(self, session_id: str, turn_id: str, first: int, steps: Sequence[Step]) -> None:
-        """Have all of `steps` of a turn, or none, the first at the position `first`, from 0.
+    async def put_steps(self, session_id: str, turn_number: int, first: int, steps: Sequence[Step]) -> None:
+        """Have all of `steps` of the turn `turn_number`, or none, the first at the position `first`, from 0.
 
         A second run changes nothing.
 
@@ -99,15 +100,15 @@ class Archive:
         """
         if steps:
             rows: list[dict[str, object]] = [
-                {"session_id": session_id, "turn_id": turn_id, "position": position, "step": _step_json(step)}
+                {"session_id": session_id, "turn_number": turn_number, "position": position, "step": _step_json(step)}
                 for position, step in enumerate(steps, start=first)
             ]
-            mine = _is_of(STEPS, session_id) & (STEPS.c.turn_id == turn_id)
+            mine = _is_of(STEPS, session_id) & (STEPS.c.turn_number == turn_number)
             await self._database.write(partial(_insert_steps, mine=mine, first=first, rows=rows))
 
-    async def steps(self, session_id: str, turn_id: str, *, first: int = 0, count: int | None = None) -> list[Step]:
+    async def steps(self, session_id: str, turn_number: int, *, first: int = 0, count: int | None = None) -> list[Step]:
         """Return the archived steps of a turn from the position `first` on, at most `count` (None: all)."""
-        mine = _is_of(STEPS, session_id) & (STEPS.c.turn_id == turn_id)
+        mine = _is_of(STEPS, session_id) & (STEPS.c.turn_number == turn_number)
         wanted = select(STEPS.c.step).where(mine, STEPS.c.position >= first).order_by(STEPS.c.position).limit(count)
         found = await self._database.read(lambda connection: connection.scalars(wanted).all())
         return [_step(step) for step in found]

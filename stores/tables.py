@@ -3,12 +3,12 @@
 Turns and steps are kept as JSON text, large texts as bytes. What is asked for without reading the JSON has a column.
 """
 
-from sqlalchemy import Column, Integer, LargeBinary, MetaData, String, Table, Text, UniqueConstraint
+from sqlalchemy import Column, Index, Integer, LargeBinary, MetaData, String, Table, Text
 
 MOST_ID_CHARS = 255
 """More than any id of ours has: what is kept for a session beside its own rows may be named after it."""
 
-METADATA = MetaData(naming_convention={"pk": "pk_%(table_name)s", "uq": "uq_%(table_name)s_%(column_0_N_name)s"})
+METADATA = MetaData(naming_convention={"pk": "pk_%(table_name)s", "ix": "ix_%(table_name)s_%(column_0_N_name)s"})
 
 TURNS = Table(
     "turns",
@@ -18,14 +18,15 @@ TURNS = Table(
     Column("turn_id", String(MOST_ID_CHARS), nullable=False),
     Column("shown_bytes", Integer, nullable=False),
     Column("turn", Text, nullable=False),
-    UniqueConstraint("session_id", "turn_id"),
+    # Not unique: a session forgets ids after 1,000 prompts, and one that is used again is another turn (SES-6).
+    Index(None, "session_id", "turn_id"),
 )
 
 STEPS = Table(
     "steps",
     METADATA,
     Column("session_id", String(MOST_ID_CHARS), primary_key=True),
-    Column("turn_id", String(MOST_ID_CHARS), primary_key=True),
+    Column("turn_number", Integer, primary_key=True, autoincrement=False),
     Column("position", Integer, primary_key=True, autoincrement=False),
     Column("step", Text, nullable=False),
 )

@@ -15,6 +15,7 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from activities.providers.protocol import CallContext, Delta, ModelError, Provider
+from api.temporal_calls import repeated
 from api.watch import Watches
 from models.conversation import ConversationMessage, ConversationState, ConversationUpdate
 from models.model_call import (
@@ -140,7 +141,7 @@ class DrivenSession:
         await self.handle.signal("prompt", args=[fields] if fields else list(args))
 
     async def update(self, name: str, argument: Any = None, **kwargs: Any) -> Any:
-        return await self.handle.execute_update(name, argument, **kwargs)
+        return await repeated(lambda: self.handle.execute_update(name, argument, **kwargs))
 
     async def state(self, argument: Any = None) -> ConversationState:
         return await self._ask("get_conversation_state", argument, ConversationState)

@@ -97,9 +97,9 @@ class Archiving:
         self._moves += 1
         order = ArchiveOrder(move=self._moves, digest=move.digest)
         self._open[order.move] = move
-        key = HandOverKey(workflow.info().run_id, order.move, order.digest)
         # Written only, and not while replaying: nothing the workflow does may depend on this process (AGT-2).
         if not workflow.unsafe.is_replaying():
+            key = HandOverKey(workflow.info().run_id, order.move, order.digest)
             MOVES.put(key, move, size=self._session.config.limits.max_state_bytes)
         try:
             await workflow.execute_activity_method(
@@ -111,9 +111,9 @@ class Archiving:
                 summary=f"{move} to the archive",
             )
         finally:
+            # Also run when this worker forgets the session: nothing of Temporal may be used here. What was handed over
+            # is forgotten in time.
             del self._open[order.move]
-            if not workflow.unsafe.is_replaying():
-                MOVES.discard(key)
 
 
 def _reason(error: ActivityError) -> str:

@@ -173,8 +173,9 @@ class ModelCalls:
         try:
             await workflow.sleep(seconds, summary=f"{self._frame.model} asked for {seconds:g} s of patience")
         finally:
+            # Also run when this worker forgets the session: nothing of Temporal may be used here.
             self._session.wait_until(None)
-            self._frame.on_change()
+        self._frame.on_change()
 
 
 def _key(opened: OpenRequest) -> HandOverKey:

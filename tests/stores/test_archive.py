@@ -71,7 +71,7 @@ async def test_ses_15_many_that_put_the_same_turns_at_once_all_succeed(archive: 
 
 async def test_ses_15_no_turns_and_no_steps_are_nothing_to_do(archive: Archive):
     await archive.put_turns("s1", [])
-    await archive.put_steps("s1", "m1", 7, [])
+    await archive.put_steps("s1", 1, 7, [])
     assert await archive.count("s1") == 0
 
 
@@ -94,9 +94,15 @@ async def test_ses_15_a_place_that_another_turn_has_is_refused_and_nothing_of_th
     await archive.put_turns("s1", turns(1, 3))
     with pytest.raises(ArchiveConflictError):
         await archive.put_turns("s1", [archived(3, id="foreign"), archived(4)])
-    with pytest.raises(ArchiveConflictError):
-        await archive.put_turns("s1", [archived(4, id="m1")])
     assert await everything(archive) == turns(1, 3)
+
+
+async def test_ses_6_an_id_that_was_used_again_long_after_is_another_turn_and_the_newest_is_found(archive: Archive):
+    again = archived(4, id="m1")
+    await archive.put_turns("s1", [*turns(1, 3), again])
+    assert await everything(archive) == [*turns(1, 3), again]
+    assert await archive.find("s1", "m1") == again
+    assert await archive.number_of("s1", "m1") == 4
 
 
 async def test_ses_15_turns_that_do_not_follow_each_other_are_a_mistake_of_ours(archive: Archive):
@@ -160,41 +166,41 @@ async def test_ses_15_a_page_reads_no_turn_that_it_does_not_return(archive: Arch
 
 
 async def test_ses_15_early_steps_are_read_back_in_part_or_whole(archive: Archive):
-    await archive.put_steps("s1", "m1", 0, steps(0, 4))
-    await archive.put_steps("s1", "m1", 5, steps(5, 9))
-    assert await archive.steps("s1", "m1") == steps(0, 9)
-    assert await archive.steps("s1", "m1", first=3, count=4) == steps(3, 6)
-    assert await archive.steps("s1", "m1", first=10) == []
-    assert await archive.steps("s1", "m2") == []
-    assert await archive.steps("s2", "m1") == []
+    await archive.put_steps("s1", 1, 0, steps(0, 4))
+    await archive.put_steps("s1", 1, 5, steps(5, 9))
+    assert await archive.steps("s1", 1) == steps(0, 9)
+    assert await archive.steps("s1", 1, first=3, count=4) == steps(3, 6)
+    assert await archive.steps("s1", 1, first=10) == []
+    assert await archive.steps("s1", 2) == []
+    assert await archive.steps("s2", 1) == []
 
 
 async def test_ses_15_steps_are_kept_once_and_without_holes(archive: Archive):
     for _ in range(2):
-        await archive.put_steps("s1", "m1", 0, steps(0, 4))
-    await archive.put_steps("s1", "m1", 3, steps(3, 6))
+        await archive.put_steps("s1", 1, 0, steps(0, 4))
+    await archive.put_steps("s1", 1, 3, steps(3, 6))
     for turn_id, first in (("m1", 8), ("m2", 1)):
         with pytest.raises(ArchiveGapError):
             await archive.put_steps("s1", turn_id, first, steps(first, first))
-    assert await archive.steps("s1", "m1") == steps(0, 6)
+    assert await archive.steps("s1", 1) == steps(0, 6)
 
 
 async def test_ses_15_a_step_of_another_kind_than_we_know_is_said_to_be_one(archive: Archive, database: Database):
-    await archive.put_steps("s1", "m1", 0, steps(0, 0))
+    await archive.put_steps("s1", 1, 0, steps(0, 0))
     await database.write(lambda connection: connection.execute(update(STEPS).values(step='{"kind":"dream"}')))
     with pytest.raises(StoreUnavailableError, match="a step in a form this release can't read"):
-        await archive.steps("s1", "m1")
+        await archive.steps("s1", 1)
 
 
 async def test_ses_15_deleting_takes_all_of_a_session_and_of_no_other(archive: Archive, monkeypatch):
     monkeypatch.setattr(rows, "DELETED_AT_ONCE", 3)
     for session in ("s1", "s2"):
         await archive.put_turns(session, turns(1, 10))
-        await archive.put_steps(session, "m1", 0, steps(0, 9))
+        await archive.put_steps(session, 1, 0, steps(0, 9))
     assert await archive.delete("s1") == 10
     assert await everything(archive) == []
-    assert await archive.steps("s1", "m1") == []
+    assert await archive.steps("s1", 1) == []
     assert await everything(archive, "s2") == turns(1, 10)
-    assert await archive.steps("s2", "m1") == steps(0, 9)
+    assert await archive.steps("s2", 1) == steps(0, 9)
     await archive.put_turns("s1", turns(1, 1))
     assert await everything(archive) == turns(1, 1)

@@ -106,7 +106,7 @@ async def test_ses_15_a_turn_too_long_for_the_state_hands_its_oldest_steps_to_th
     (turn,) = await session.idle(turns=1)
     assert turn.status == "completed"
     assert turn.steps_omitted > 20
-    archived = await on.stores.archive.steps(session.handle.id, "p1")
+    archived = await on.stores.archive.steps(session.handle.id, 1)
     numbers = [step.number for step in [*archived[: turn.steps_omitted], *turn.steps]]
     assert numbers == list(range(1, 62))
     whole = [message.content for message in on.vendor.requests[-1].messages if message.role == "tool"]

@@ -19,15 +19,15 @@ def upgrade() -> None:
         sa.Column("shown_bytes", sa.Integer(), nullable=False),
         sa.Column("turn", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("session_id", "number", name="pk_turns"),
-        sa.UniqueConstraint("session_id", "turn_id", name="uq_turns_session_id_turn_id"),
     )
+    op.create_index("ix_turns_session_id_turn_id", "turns", ["session_id", "turn_id"])
     op.create_table(
         "steps",
         sa.Column("session_id", sa.String(255), nullable=False),
-        sa.Column("turn_id", sa.String(255), nullable=False),
+        sa.Column("turn_number", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("position", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("step", sa.Text(), nullable=False),
-        sa.PrimaryKeyConstraint("session_id", "turn_id", "position", name="pk_steps"),
+        sa.PrimaryKeyConstraint("session_id", "turn_number", "position", name="pk_steps"),
     )
     op.create_table(
         "blobs",

@@ -1,0 +1,236 @@
+"""The law of SES-12 against the real server: whatever happens in whatever order, every client ends with what is true.
+
+Hypothesis draws the order: prompts, bursts and duplicates, steering, interrupts and stops, polls with and without
+revision, pages of the transcript; and meanwhile the session goes on in new runs, moves its turns to the archive, and
+its worker is killed.
+"""
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from temporalio.client import Client, WorkflowQueryFailedError
+from temporalio.contrib.pydantic import pydantic_data_converter
+
+from models.conversation import ConversationMessage
+from models.session import SessionInput
+from models.settings import Settings
+from stores.stores import Stores
+from tests.client import Client as PollingClient
+from tests.faults.test_months import Workers
+from tests.harness import DrivenSession
+
+EXAMPLES, STEPS = 12, 30
+MOST_KILLS = 1
+"""For each example: a kill can cost six seconds of waiting."""
+
+LIMITS = {"max_history_events": 50, "max_state_bytes": 40_000, "max_queued_bytes": 8_000}
+"""So that a session of twenty turns is handed over and archived several times."""
+
+SCRIPT = {
+    "repeat": True,
+    "responses": [
+        {"calls": [{"name": "file_list", "args": {}}], "delay": 0.02},
+        {"text": "The answer to {last_user}.", "delay": 0.02},
+    ],
+}
+
+
+class Law(RuleBasedStateMachine):
+    """One session, and everything that can happen to it."""
+
+    address: str
+    folder: Path
+
+    clients = Bundle("clients")
+
+    @initialize()
+    def begin(self) -> None:
+        self.runner = asyncio.Runner()
+        self.sent: list[str] = []
+        self.kills = 0
+        self.joined: list[PollingClient] = []
+        self.runner.run(self._begin())
+
+    async def _begin(self) -> None:
+        self.open = AsyncExitStack()
+        temporal = await Client.connect(self.address, data_converter=pydantic_data_converter)
+        chosen = {"state_dir": str(self.folder), "workspace_root": str(self.folder), "task_queue": f"q-{uuid4()}"}
+        self.stores = await self.open.enter_async_context(Stores.of(Settings(**chosen)))
+        self.workers = await self.open.enter_async_context(Workers(temporal, chosen))
+        handle = await temporal.start_workflow(
+            "AgenticAIWorkflow",
+            SessionInput.model_validate({"model": "offline:script/law", "limits": LIMITS}),
+            id=f"s-{uuid4()}",
+            task_queue=chosen["task_queue"],
+            task_timeout=timedelta(seconds=2),
+        )
+        self.session = DrivenSession(temporal, handle, patient=True)
+
+    # ---- what people do
+
+    @rule(mode=st.sampled_from(["enqueue", "enqueue", "enqueue", "interrupt", "steer"]))
+    def prompt(self, mode: str) -> None:
+        self._send(mode=mode)
+
+    @rule(count=st.integers(3, 8))
+    def burst(self, count: int) -> None:
+        for _ in range(count):
+            self._send(mode="enqueue")
+
+    @precondition(lambda self: self.sent)
+    @rule(data=st.data())
+    def duplicate(self, data: st.DataObject) -> None:
+        again = data.draw(st.sampled_from(self.sent))
+        self.runner.run(self.session.prompt(id=again, text="the same id once more"))
+
+    @rule()
+    def stop(self) -> None:
+        self.runner.run(self._stop())
+
+    async def _stop(self) -> None:
+        running = (await self.session.state({"limit": 0})).current_message_id
+        if running:
+            await self.session.update("cancel_turn", {"message_id": running})
+
+    def _send(self, *, mode: str) -> None:
+        message_id = f"p{len(self.sent) + 1}"
+        self.sent.append(message_id)
+        self.runner.run(self.session.prompt(id=message_id, text=f"question {message_id} {'x' * 200}", mode=mode))
+
+    # ---- what clients do
+
+    @rule(target=clients, sends_revision=st.booleans())
+    def join(self, sends_revision: bool) -> PollingClient:
+        self.joined.append(PollingClient(sends_revision=sends_revision))
+        return self.joined[-1]
+
+    @rule(client=clients, limit=st.none() | st.integers(1, 3))
+    def poll(self, client: PollingClient, limit: int | None) -> None:
+        self.runner.run(client.poll(self.session.updates, limit=limit))
+
+    @rule(client=clients)
+    def hold_a_foreign_cursor(self, client: PollingClient) -> None:
+        client.last_seen = "nonsense"
+        assert self.runner.run(client.poll(self.session.updates)).reset
+
+    @rule(limit=st.integers(1, 5))
+    def page_through_what_is_held(self, limit: int) -> None:
+        self.runner.run(self._page(limit))
+
+    async def _page(self, limit: int) -> None:
+        page = await self.session.state({"limit": limit})
+        while len(page.messages) == limit and page.first_number and page.first_number > page.archived_count + 1:
+            ids = [turn.id for turn in page.messages]
+            assert len(set(ids)) == len(ids)
+            try:
+                older = await self.session.state({"before": ids[0], "limit": limit})
+            except WorkflowQueryFailedError as refusal:
+                if "no turn" not in str(refusal):
+                    raise
+                return  # it was archived in between
+            assert older.first_number is None or older.first_number + len(older.messages) == page.first_number
+            page = older
+
+    # ---- what the world does
+
+    @rule()
+    def time_passes(self) -> None:
+        """Let the session go on for a while: until its revision has grown, if there is anything to do."""
+        self.runner.run(self._pass_time())
+
+    async def _pass_time(self) -> None:
+        before = await self.session.state({"limit": 0})
+        await self.session.until(lambda s: s.revision > before.revision + 5 or s.status == "idle", turns=0)
+
+    @precondition(lambda self: self.kills < MOST_KILLS and len(self.sent) > 5)
+    @rule()
+    def the_worker_is_killed(self) -> None:
+        self.kills += 1
+        self.runner.run(self.workers.kill())
+
+    # ---- what is true in the end
+
+    def teardown(self) -> None:
+        if hasattr(self, "runner"):
+            try:
+                self.runner.run(self._check())
+            finally:
+                self.runner.run(self._close())
+                self.runner.close()
+
+    async def _close(self) -> None:
+        await self.session.handle.terminate()
+        await self.session.watches.close()
+        await self.open.aclose()
+
+    async def _check(self) -> None:
+        await self.session.until(lambda s: s.status == "idle" and not s.queue_length, turns=0, bound=60)
+        for client in self.joined:
+            await client.catch_up(self.session.updates)
+        await self.session.until(lambda s: s.session.archive.failing_since is None, turns=0)
+        transcript = await self._transcript()
+        self._check_turns(transcript)
+        await self._check_fates(transcript)
+        held = len((await self.session.state()).messages)
+        for client in self.joined:
+            assert client.messages == transcript[len(transcript) - len(client.messages) :]
+            assert len(client.messages) >= held or not client.messages
+
+    async def _transcript(self) -> list[ConversationMessage]:
+        """Return what the archive has and the session no longer, then what the session has."""
+        while True:
+            page = await self.stores.archive.page(self.session.handle.id, before=None, limit=None, max_bytes=10**9)
+            state = await self.session.state()
+            if len(page) >= state.archived_count:
+                return [archived.turn for archived in page[: state.archived_count]] + state.messages
+
+    def _check_turns(self, transcript: list[ConversationMessage]) -> None:
+        ids = [turn.id for turn in transcript]
+        assert len(set(ids)) == len(ids)
+        assert set(ids) <= set(self.sent)
+        assert all(turn.status in ("completed", "cancelled") for turn in transcript)
+        revisions = [turn.revision for turn in transcript]
+        assert revisions == sorted(set(revisions))
+
+    async def _check_fates(self, transcript: list[ConversationMessage]) -> None:
+        """Every prompt has exactly one fate; a turn is what started, and nothing else."""
+        fates: dict[str, list[Any]] = {}
+        for fate in (await self.session.queue()).fates:
+            fates.setdefault(fate.id, []).append(fate)
+        accepted = {message_id: [f for f in fates[message_id] if f.fate != "rejected"] for message_id in fates}
+        for message_id in self.sent:
+            assert len(accepted.get(message_id, [])) <= 1, fates[message_id]
+            assert fates.get(message_id), f"{message_id} has no fate"
+        started = {message_id for message_id, found in accepted.items() if found and found[0].fate == "started"}
+        assert started == {turn.id for turn in transcript}
+
+
+def test_ses_12_the_law_holds_against_the_real_server_whatever_happens(temporal: Client, tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "law.json").write_text(json.dumps(SCRIPT))
+    Law.address, Law.folder = temporal.service_client.config.target_host, tmp_path
+    run_state_machine_as_test(
+        Law,
+        settings=settings(
+            max_examples=EXAMPLES,
+            stateful_step_count=STEPS,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
