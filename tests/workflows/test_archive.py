@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 from temporalio.api.sdk.v1 import WorkflowMetadata
+from temporalio.client import Client
 
 from models.conversation import ConversationMessage, ConversationState
 from models.session import SessionInput
-from tests.harness import BOUND, DrivenSession, Stage, asks, says
+from tests.harness import BOUND, DrivenSession, Stage, asks, says, stage
 
 SMALL = SessionInput.model_validate({"limits": {"max_state_bytes": 60_000, "max_queued_bytes": 8_000}})
 LARGER = SessionInput.model_validate({"limits": {"max_state_bytes": 120_000, "max_queued_bytes": 8_000}})
@@ -177,17 +178,19 @@ async def test_ses_15_polls_and_pages_cost_the_same_whatever_was_archived(on: St
 
 
 async def test_ses_6_an_id_that_is_used_again_after_it_was_forgotten_is_another_turn(
-    on: Stage, monkeypatch: pytest.MonkeyPatch
+    temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("models.prompts.REMEMBERED_IDS", 5)
-    session = await on.start(SMALL)
-    await chat(session, range(20))
-    before = (await session.until(lambda state: state.archived_count > 5)).archived_count
-    await session.prompt(id="p0", text="again")
-    await session.idle(turns=21)
-    for number in range(21, 36):
-        await session.prompt(id=f"p{number}", text="more " + "x" * 1_000)
-        await session.idle(turns=number + 1)
-    await session.until(lambda state: state.archived_count > max(before, 22))
-    ids = [turn.id for turn in await transcript(on, session)]
+    # On a stage of its own: its histories would not replay once the patch is undone.
+    async with stage(temporal) as on:
+        session = await on.start(SMALL)
+        await chat(session, range(20))
+        await session.until(lambda state: state.archived_count > 5)
+        await session.prompt(id="p0", text="again")
+        await session.idle(turns=21)
+        for number in range(21, 36):
+            await session.prompt(id=f"p{number}", text="more " + "x" * 1_000)
+            await session.idle(turns=number + 1)
+        await session.until(lambda state: state.archived_count > 22)
+        ids = [turn.id for turn in await transcript(on, session)]
     assert ids == [*(f"p{n}" for n in range(20)), "p0", *(f"p{n}" for n in range(21, 36))]
