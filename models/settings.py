@@ -36,7 +36,7 @@ _SQLITE_URL = re.compile(r"sqlite(\+aiosqlite)?:///(?!:memory:$)[^?\n]+")
 _POSTGRESQL_URL = re.compile(
     r"postgresql(\+asyncpg)?://"
     r"([^:/@?#\s]*(:[^:/@?#\s]*)?@)?"
-    r"(\[[0-9A-Fa-f:.]+\]|[^:/@?#\s\[\]]+)?(:[0-9]{1,5})?"
+    r"(\[[0-9A-Fa-f:.]+\]|[^:/@?#\s\[\]]+)?(:(?P<port>[0-9]{1,5}))?"
     r"/[^/@?#\s]+"
     r"(\?sslmode=(disable|allow|prefer|require|verify-ca|verify-full))?"
 )
@@ -144,8 +144,8 @@ class Settings(BaseSettings):
     def _a_database_we_can_use(cls, archive_url: str | None) -> str | None:
         if archive_url is not None and not is_store_url(archive_url):
             raise ValueError(
-                "write sqlite:///PATH or postgresql://USER:PASSWORD@HOST:PORT/DATABASE, special characters as in %40 "
-                "for @, and no option but sslmode"
+                "write sqlite:///PATH or postgresql://USER:PASSWORD@HOST:PORT/DATABASE, special characters as %40 for "
+                "@, and no option but sslmode"
             )
         return archive_url
 
@@ -251,7 +251,10 @@ def is_store_url(url: str) -> bool:
     >>> is_store_url("sqlite:///:memory:"), is_store_url("postgresql://me:p@ss@db/archive"), is_store_url("archive.db")
     (False, False, False)
     """
-    return _SQLITE_URL.fullmatch(url) is not None or _POSTGRESQL_URL.fullmatch(url) is not None
+    if _SQLITE_URL.fullmatch(url):
+        return True
+    parts = _POSTGRESQL_URL.fullmatch(url)
+    return parts is not None and int(parts["port"] or 0) < 1 << 16
 
 
 def _check_file() -> None:

@@ -6,8 +6,10 @@ import platform
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
+from sqlalchemy import URL, Connection, make_url
 from temporalio.client import Client
 from temporalio.service import RPCError
 
@@ -16,6 +18,10 @@ from stack.dev_server import is_in_use
 from stack.gateway import Gateway
 from stack.ports import is_free
 from stack.temporal_binary import NoBinaryError, find_binary, server_version
+from stores.database import StoreUnavailableError
+from stores.rows import insert_missing
+from stores.stores import Stores
+from stores.tables import BLOBS
 from workflows.connection import (
     RETENTION_DAYS,
     EmbeddedServer,
@@ -55,6 +61,7 @@ async def examine() -> AsyncIterator[Finding]:
     yield _good("settings", f"from {settings_file()}" if settings_file().exists() else "the defaults and TURNKEEPER_*")
     yield await _binary(settings, endpoint)
     yield _state_dir(settings)
+    yield await _archive(settings)
     yield _ports(settings, endpoint)
     async for finding in _temporal(settings, endpoint):
         yield finding
@@ -86,15 +93,62 @@ async def _binary(settings: Settings, endpoint: Endpoint) -> Finding:
 
 def _state_dir(settings: Settings) -> Finding:
     folder = settings.state_dir.resolve()
-    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
+    if obstacle := _obstacle(folder):
         return Finding(
-            "state folder", "broken", f"{existing} can't be written to", "change its owner, or set state_dir"
+            "state folder", "broken", f"{obstacle} can't be written to", "change its owner, or set state_dir"
         )
     if not folder.exists():
         return _good("state folder", f"{folder} is made at the first start")
     in_use = is_in_use(folder / "temporal.db")
     return _good("state folder", f"{folder}, {'in use by a running server' if in_use else 'not in use'}")
+
+
+def _obstacle(folder: Path) -> Path | None:
+    """Return what keeps us from writing into `folder`, which need not be there yet; None: nothing does."""
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    return None if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK) else existing
+
+
+async def _archive(settings: Settings) -> Finding:
+    """Write to the archive as a worker does, and take it back; the tables are put in place, as at any first use."""
+    url = _archive_url(settings)
+    file = _sqlite_file(url)
+    if file and not file.exists():
+        return _no_archive_yet(file)
+    place = str(file or url.render_as_string(hide_password=True))
+    try:
+        async with Stores.of(settings) as stores:
+            await stores.database.write(_write_and_take_back)
+    except ValueError as error:
+        told, _, mend = str(error).removesuffix(".").partition(": ")
+        return Finding("archive", "broken", told, mend)
+    except StoreUnavailableError as error:
+        mend = "bring the file in order" if file else "see that PostgreSQL runs and has this database and user"
+        told = f"{str(error).removesuffix('.')}; it is {place}"
+        return Finding("archive", "broken", told, f"{mend}, or set archive_url")
+    return _good("archive", place)
+
+
+def _archive_url(settings: Settings) -> URL:
+    if settings.archive_url:
+        return make_url(settings.archive_url)
+    return URL.create("sqlite", database=str(settings.state_dir / "archive.db"))
+
+
+def _sqlite_file(url: URL) -> Path | None:
+    return Path(url.database or "").resolve() if url.get_backend_name() == "sqlite" else None
+
+
+def _no_archive_yet(file: Path) -> Finding:
+    if obstacle := _obstacle(file.parent):
+        mend = "change its owner, or set archive_url"
+        return Finding("archive", "broken", f"{file} can't be made: {obstacle} can't be written to", mend)
+    return _good("archive", f"{file} is made at the first use")
+
+
+def _write_and_take_back(connection: Connection) -> None:
+    insert_missing(connection, BLOBS, [{"session_id": "doctor", "hash": "", "content": b"?"}])
+    connection.rollback()
 
 
 def _ports(settings: Settings, endpoint: Endpoint) -> Finding:
