@@ -1,28 +1,47 @@
-"""The database that archive and large texts are tested with: a new SQLite file, or PostgreSQL where it is asked for.
+"""The databases that archive and large texts are tested with: a new SQLite file, and a new database in PostgreSQL.
 
-`STORE_TEST_URL=postgresql://… pytest tests/stores` runs what is not about files there; every test finds it empty.
+PostgreSQL is started once, where its programs are installed; where they are not, its tests are skipped.
 """
 
-import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
 from stores.archive import Archive
 from stores.blobs import Blobs
 from stores.database import Database
-from stores.tables import METADATA
+from tests.stores.postgresql import HOST, SUPERUSER, PostgreSQL, find_programs, running
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[PostgreSQL]:
+    pytest.importorskip("asyncpg", reason="the package asyncpg is not installed: turnkeeper[postgres]")
+    programs = find_programs()
+    if programs is None:
+        pytest.skip("no PostgreSQL is installed: apt-get install postgresql")
+    with running(programs) as server:
+        yield server
 
 
 @pytest.fixture
-async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    url = os.environ.get("STORE_TEST_URL")
-    database = Database(url) if url else Database.of_file(tmp_path / "archive.db")
-    if url:
-        await database.write(
-            lambda connection: [connection.execute(table.delete()) for table in METADATA.tables.values()]
-        )
+def postgresql_url(server: PostgreSQL) -> Iterator[str]:
+    with server.new_database() as name:
+        yield f"postgresql://{SUPERUSER}:{quote(server.password, safe='')}@{HOST}:{server.port}/{name}"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Name a database that is empty."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/archive.db"
+    return request.getfixturevalue("postgresql_url")
+
+
+@pytest.fixture
+async def database(url: str) -> AsyncIterator[Database]:
+    database = Database(url)
     yield database
     await database.close()
 

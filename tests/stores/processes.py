@@ -12,21 +12,21 @@ SECONDS = 60.0
 
 _BEGINNING = """
 import asyncio, sys
-from pathlib import Path
 from stores.archive import Archive
 from stores.database import Database, StoreUnavailableError
 from tests.stores.builders import archived, turns
 
-database = Database.of_file(Path(sys.argv[1]))
+database = Database(sys.argv[1])
 archive = Archive(database)
 """
 
 
-async def start(script: str, file: Path) -> Process:
-    """Start a process that runs `script`, which has `database` and `archive` of `file`."""
+async def start(script: str, store: Path | str) -> Process:
+    """Start a process that runs `script`, which has `database` and `archive` of the file or URL `store`."""
+    url = f"sqlite:///{store}" if isinstance(store, Path) else store
     program = _BEGINNING + script
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-c", program, file, cwd=ROOT, stdin=PIPE, stdout=PIPE, stderr=PIPE
+        sys.executable, "-c", program, url, cwd=ROOT, stdin=PIPE, stdout=PIPE, stderr=PIPE
     )
 
 

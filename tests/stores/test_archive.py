@@ -179,9 +179,9 @@ async def test_ses_15_steps_are_kept_once_and_without_holes(archive: Archive):
     for _ in range(2):
         await archive.put_steps("s1", 1, 0, steps(0, 4))
     await archive.put_steps("s1", 1, 3, steps(3, 6))
-    for turn_id, first in (("m1", 8), ("m2", 1)):
+    for turn_number, first in ((1, 8), (2, 1)):
         with pytest.raises(ArchiveGapError):
-            await archive.put_steps("s1", turn_id, first, steps(first, first))
+            await archive.put_steps("s1", turn_number, first, steps(first, first))
     assert await archive.steps("s1", 1) == steps(0, 6)
 
 

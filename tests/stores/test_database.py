@@ -109,9 +109,7 @@ async def test_ses_15_a_caller_that_is_cancelled_waits_for_nothing_and_leaves_no
     assert await Blobs(hanging.database).get("s1", ["half"]) == {}
 
 
-async def test_ses_15_what_fails_half_way_leaves_nothing(tmp_path: Path):
-    database = Database.of_file(tmp_path / "archive.db")
-
+async def test_ses_15_what_fails_half_way_leaves_nothing(database: Database):
     def write_half(connection: Connection) -> None:
         connection.execute(insert(BLOBS).values(session_id="s1", hash="half", content=b""))
         raise LookupError
