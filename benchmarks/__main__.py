@@ -8,7 +8,7 @@ import platform
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.measurements import Row, polling, throughput, turns
+from benchmarks.measurements import Row, months, throughput, turns
 from benchmarks.stage import bench_stage
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -19,7 +19,7 @@ MARKS = {True: "yes", False: "**no**", None: ""}
 async def measure() -> list[Row]:
     """Run the measurements one after the other, each on a stage of its own."""
     rows: list[Row] = []
-    for measurement in (turns, polling, throughput):
+    for measurement in (turns, months, throughput):
         async with bench_stage() as stage:
             measured = await measurement(stage)
         for line in measured:

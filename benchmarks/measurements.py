@@ -14,12 +14,16 @@ import uvicorn
 from api.app import create_app
 from benchmarks.stage import BenchSession, BenchStage, OurSession, interleaved
 from models.conversation import ConversationMessage, ConversationState, ConversationUpdate
+from models.limits import Limits
 from models.trajectory import ModelStep
 
 EARLY, LATE, SAMPLES = 5, 200, 20
 """Turns early and late in a session, and how many of them around each are taken."""
 
 POLLS = 200
+MONTHS = 2_000
+"""Turns of a session that lives for months."""
+
 SESSIONS = 32
 TURNS_EACH = 4
 
@@ -100,6 +104,11 @@ async def _around(turn: int, ours: BenchSession, floor: BenchSession) -> _Sample
     while ours.rounds < turn - SAMPLES // 2 or ours.rounds < 2:
         await ours.round()
         await floor.round()
+    return await _side_by_side(ours, floor)
+
+
+async def _side_by_side(ours: BenchSession, floor: BenchSession) -> _Sample:
+    """Take samples of both in turn; one in which a new run began has no bytes."""
     grown: dict[int, list[int]] = {id(ours): [], id(floor): []}
 
     async def measured(session: BenchSession) -> float:
@@ -157,43 +166,61 @@ async def _totals(session: OurSession) -> list[Row]:
     ]
 
 
-async def polling(stage: BenchStage) -> list[Row]:
-    """`GET /conversation` with nothing new at 10 and at 500 turns, beside a bare query."""
-    short, long = await stage.session("one"), await stage.session("one")
-    for session, turns_wanted in ((short, 10), (long, 500)):
+async def months(stage: BenchStage) -> list[Row]:
+    """Measure a session of 2,000 turns with tools beside one of 10: polls with no news, a turn, and its bytes.
+
+    The long one was handed over dozens of times and has most of its turns in the archive.
+    """
+    limits = Limits(max_history_events=500)
+    short = await stage.session("tool", limits=limits)
+    long = await stage.session("tool", limits=limits)
+    for session, turns_wanted in ((short, 10), (long, MONTHS)):
         while session.rounds < turns_wanted:
             await session.round()
     async with _gateway(stage) as http:
-        samples = await interleaved(
+        polls = await interleaved(
             POLLS,
             lambda: _poll(http, short),
             lambda: _poll(http, long),
             lambda: _bare(short),
             lambda: _bare(long),
         )
-    over_http_short, over_http_long, bare_short, bare_long = map(median, samples)
+    http_short, http_long, bare_short, bare_long = map(median, polls)
+    late = await _side_by_side(long, short)
+    totals = await _totals(long)
+    state = await _state(long)
     return [
         row(
-            "GET /conversation, nothing new, 500 turns to 10",
-            _ms(over_http_long),
-            _ms(over_http_short),
-            over_http_long / over_http_short,
+            f"GET /conversation, nothing new, {MONTHS} turns to 10",
+            _ms(http_long),
+            _ms(http_short),
+            http_long / http_short,
             at_most=1.2,
         ),
+        row("the same to a bare query, 10 turns", _ms(http_short), _ms(bare_short), http_short / bare_short, at_most=2),
         row(
-            "the same to a bare query, 10 turns",
-            _ms(over_http_short),
-            _ms(bare_short),
-            over_http_short / bare_short,
-            at_most=2,
-        ),
-        row(
-            "the same to a bare query, 500 turns",
-            _ms(over_http_long),
+            f"the same to a bare query, {MONTHS} turns",
+            _ms(http_long),
             _ms(bare_long),
-            over_http_long / bare_long,
+            http_long / bare_long,
             at_most=2,
         ),
+        row(
+            f"signal to visible answer, one tool, turn {MONTHS} to turn 10",
+            _ms(late.ours),
+            _ms(late.floor),
+            late.ratio,
+            at_most=1.15,
+        ),
+        row(
+            f"history bytes of a turn, turn {MONTHS} to turn 10",
+            f"{late.our_bytes:,.0f}",
+            f"{late.floor_bytes:,.0f}",
+            late.our_bytes / late.floor_bytes,
+            at_most=1.05,
+        ),
+        Row(f"turns in the archive after {long.rounds}", str(state.archived_count), "", "", "", None),
+        *(line for line in totals if line.what == "largest state handed over"),
     ]
 
 

@@ -47,9 +47,15 @@ def four_calls(file: str) -> dict[str, Any]:
 SCRIPTS = {
     "four": four_calls("notes.txt"),
     "long": four_calls("report.txt"),
-    "one": {"repeat": True, "responses": [{"text": "Noted."}]},
+    "tool": {
+        "repeat": True,
+        "responses": [
+            {"calls": [{"name": "file_read", "args": {"path": "notes.txt"}}]},
+            {"text": "It is a file of equal lines."},
+        ],
+    },
 }
-"""Short texts, so that 200 turns fit into one session's state; a file of 4 KB; and a single short answer."""
+"""Short texts; a file of 4 KB; and a single tool call."""
 
 
 @dataclass

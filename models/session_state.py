@@ -4,15 +4,15 @@ Every method that changes what a query shows raises the revision (SES-12). Ids a
 """
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from pydantic_core import to_json
 
 from models.archive import ArchiveMove
+from models.archive_health import ArchiveHealth
 from models.context.model_view import Eviction, ModelView
 from models.context.window import ConversationHistoryConfig
 from models.conversation import (
-    ArchiveReport,
     ConversationMessage,
     ConversationState,
     ConversationUpdate,
@@ -35,10 +35,6 @@ ENVELOPE_BYTES = 2_048
 
 QUEUED_PROMPT_BYTES = 200
 """What a waiting prompt takes beside its text."""
-
-FIRST_PAUSE = timedelta(seconds=10)
-LONGEST_PAUSE = timedelta(minutes=10)
-"""Between two attempts at an archive that is down."""
 
 
 class Session:
@@ -64,8 +60,7 @@ class Session:
         self.ending: str | None = carried.ending
         self.closed: SessionStatus | None = None
         self.waiting_until: datetime | None = None
-        self.archive: ArchiveReport = carried.archive
-        self.archive_again_at: datetime | None = carried.archive_again_at
+        self.archive = ArchiveHealth(carried.archive, carried.archive_again_at)
         self.turn_bytes = carried_size(self.running_turn) if self.running_turn else 0
         """JSON bytes of the running turn as it is carried; counted step by step."""
 
@@ -164,7 +159,7 @@ class Session:
         if self.ending is not None or self.closed:
             raise Refused("ending", f"The session is {self.status}: {self.ending or 'no reason given'}.")
         # While the archive takes turns, a full session only has to wait for it.
-        if self.archive.failing_since and self.running_turn is None and self.is_full:
+        if self.archive.is_failing and self.running_turn is None and self.is_full:
             raise self._full()
 
     def _refusing(self) -> Refused | None:
@@ -177,7 +172,7 @@ class Session:
         return None
 
     def _full(self) -> Refused:
-        why = self.archive.last_error or "it has taken none of them yet"
+        why = self.archive.trouble or "it has taken none of them yet"
         return Refused(
             "state_full",
             f"The session holds {self.transcript.carried_bytes:,} bytes of conversation that the archive could not "
@@ -279,7 +274,7 @@ class Session:
         self.turn_bytes += len(result.model_dump_json(exclude_defaults=True))
         self._update_turn(reasoning_trajectory=ReasoningTrajectory(steps=steps))
         if result.cut:
-            self._report(results_cut=self.archive.results_cut + 1)
+            self.archive.count_cut_result()
         self._changed_turn()
 
     def show_step(self, *, state: ProviderState | None) -> None:
@@ -355,27 +350,18 @@ class Session:
             for turn in move.turns:
                 self.view.detach(turn, kept_bytes=kept_bytes)
             self.transcript.drop_oldest(len(move.turns))
-        self.archive_works(now=now)
+        self.archive_worked(now=now)
         self._changed()
 
-    def archive_works(self, *, now: datetime) -> None:
-        """Note that the archive has taken something: an earlier trouble is over."""
-        self.archive_again_at = None
-        if self.archive.failing_since:
-            self._report(failing_since=None, recovered_at=now)
+    def archive_worked(self, *, now: datetime) -> None:
+        """Note that the archive has taken something."""
+        if self.archive.worked(now=now):
             self._changed()
 
     def archive_failed(self, error: str, *, now: datetime) -> None:
-        """Note why the archive took nothing, and when to try again: after 10 s, then twice as long, 10 min at most."""
-        failed = self.archive.attempts_failed + 1 if self.archive.failing_since else 1
-        self._report(
-            failing_since=self.archive.failing_since or now,
-            attempts_failed=failed,
-            last_error=error[:300].removesuffix("."),
-            last_failed_at=now,
-        )
-        self.archive_again_at = now + min(FIRST_PAUSE * 2 ** min(failed - 1, 10), LONGEST_PAUSE)
-        self._changed()
+        """Note that the archive has taken nothing, and why."""
+        if self.archive.failed(error, now=now):
+            self._changed()
 
     def spill(self, *, most_bytes: int) -> ArchiveMove | None:
         """Return the running turn's oldest steps that are to go so that it takes at most `most_bytes`.
@@ -402,9 +388,6 @@ class Session:
     def _move_of(self, turns: list[ConversationMessage], *, first: int) -> ArchiveMove:
         texts = self.view.texts_of(turns, kept_bytes=self.config.limits.small_text_bytes)
         return ArchiveMove(first=first, turns=turns, texts=texts)
-
-    def _report(self, **update: object) -> None:
-        self.archive = self.archive.model_copy(update=update)
 
     # ---- configuration and end
 
@@ -485,7 +468,7 @@ class Session:
             created_at=self.created_at,
             turn_count=self.turn_count,
             usage=self.usage,
-            archive=self.archive,
+            archive=self.archive.report,
         )
 
     def carry(self, running: CarriedTurn | None = None) -> SessionInput:
@@ -508,8 +491,8 @@ class Session:
             tools=self.tools,
             ending=self.ending,
             running=running,
-            archive=self.archive,
-            archive_again_at=self.archive_again_at,
+            archive=self.archive.report,
+            archive_again_at=self.archive.again_at,
         )
         return self.config.model_copy(update={"carried": carried})
 

@@ -47,7 +47,7 @@ class Archiving:
     async def make_room(self) -> None:
         """Wait until the session can hold another turn, or the archive has failed to make that possible."""
         await workflow.wait_condition(
-            lambda: self._is_at_rest() or not self._session.is_full or self._session.archive.failing_since is not None
+            lambda: self._is_at_rest() or not self._session.is_full or self._session.archive.is_failing
         )
 
     async def spill(self, *, most_bytes: int) -> None:
@@ -64,7 +64,7 @@ class Archiving:
             for move in self._session.final_moves():
                 if not await self._is_stored(move):
                     return
-            self._session.archive_works(now=workflow.now())
+            self._session.archive_worked(now=workflow.now())
 
     def _is_at_rest(self) -> bool:
         return self._task is None or self._task.done()
@@ -77,7 +77,7 @@ class Archiving:
                 self._on_change()
 
     async def _pause(self) -> None:
-        again_at = self._session.archive_again_at
+        again_at = self._session.archive.again_at
         if again_at and again_at > workflow.now():
             await workflow.sleep(again_at - workflow.now(), summary="until the archive is tried again")
 

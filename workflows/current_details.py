@@ -30,7 +30,7 @@ def _facts(session: Session) -> list[str]:
 
 def _archive(session: Session) -> list[str]:
     """Say what went wrong with the archive, also once it is over: a person may wonder about the gap."""
-    report = session.archive
+    report = session.archive.report
     lines = []
     if report.failing_since:
         lines.append(

@@ -155,7 +155,7 @@ class Turn:
         if self._session.turn_bytes * 8 > cap * 7:
             await self._archiving.spill(most_bytes=cap // 2)
         if self._session.turn_bytes > cap:
-            trouble = self._session.archive.last_error if self._session.archive.failing_since else None
+            trouble = self._session.archive.trouble
             raise TurnFailed(
                 "too_large",
                 f"The turn holds {self._session.turn_bytes:,} bytes; limits.max_state_bytes leaves {cap:,} for it"

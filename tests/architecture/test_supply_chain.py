@@ -20,7 +20,9 @@ def test_ops_12_constraints_pin_every_package_and_name_no_address() -> None:
         "signal to visible answer, turn 5",
         "signal to visible answer, turn 200",
         "history bytes of a turn",
-        "GET /conversation, nothing new, 500 turns to 10",
+        "GET /conversation, nothing new, 2000 turns to 10",
+        "signal to visible answer, one tool, turn 2000 to turn 10",
+        "largest state handed over",
     ],
 )
 def test_ops_11_the_written_results_reach_what_was_to_be_reached(what: str) -> None:

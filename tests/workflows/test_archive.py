@@ -112,7 +112,7 @@ def heal(file: Path) -> None:
 async def test_ses_15_while_the_archive_is_down_the_session_works_on_and_says_so_until_it_is_healed(
     on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("models.session_state.FIRST_PAUSE", timedelta(seconds=0.2))
+    monkeypatch.setattr("models.archive_health.FIRST_PAUSE", timedelta(seconds=0.2))
     session = await on.start(LARGER)
     await chat(session, range(25))
     before = (await session.until(lambda state: state.archived_count > 0)).archived_count
@@ -133,7 +133,7 @@ async def test_ses_15_while_the_archive_is_down_the_session_works_on_and_says_so
 async def test_ses_15_a_full_session_refuses_while_the_archive_is_down_and_goes_on_once_it_is_healed(
     on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("models.session_state.FIRST_PAUSE", timedelta(seconds=0.2))
+    monkeypatch.setattr("models.archive_health.FIRST_PAUSE", timedelta(seconds=0.2))
     file = broken(on)
     session = await on.start(SMALL)
     accepted = 0
