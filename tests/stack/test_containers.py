@@ -3,12 +3,13 @@
 import asyncio
 import re
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
 from temporalio.api.enums.v1 import IndexedValueType
 
-from models.settings import ENV_PREFIX, setting_names
+from models.settings import ENV_PREFIX, Settings, setting_names
 from stack.temporal_binary import find_binary, server_version
 from workflows import search_attributes
 from workflows.connection import RETENTION_DAYS
@@ -46,9 +47,19 @@ def test_ops_5_every_port_is_published_on_loopback_only_as_long_as_there_are_no_
     assert all(port.startswith("127.0.0.1:") for port in published)
 
 
-def test_ops_5_the_image_has_every_package_of_ours():
-    copied = set(re.findall(r"^COPY (\w+) \1$", DOCKERFILE, re.MULTILINE))
-    assert copied == {"activities", "api", "models", "stack", "workflows"}
+def test_ops_5_the_image_has_every_package_of_ours_and_the_build_is_given_them():
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    packages = {name for name in wheel["only-include"] if not name.endswith(".py")}
+    assert set(re.findall(r"^COPY (\w+) \1$", DOCKERFILE, re.MULTILINE)) == packages
+    assert set(re.findall(r"^!(\w+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)) == packages | {"LICENSE"}
+
+
+def test_ops_5_worker_and_gateway_open_the_same_archive_once_it_is_there():
+    assert COMPOSE.count("<<: *turnkeeper") == COMPOSE.count("<<: [*address, *archive]") == 2
+    assert re.search(r"archive-database:\n +condition: service_completed_successfully", COMPOSE)
+    url = re.search(r"TURNKEEPER_ARCHIVE_URL: (.*)", COMPOSE)[1]
+    assert Settings(archive_url=url).archive_url == url
+    assert "'.[postgres]'" in DOCKERFILE
 
 
 async def test_ops_5_compose_takes_the_file():
