@@ -105,6 +105,11 @@ def session_ended(session_id: str) -> ProblemError:
     return ProblemError(409, "session-ended", f"Session {session_id!r} has ended; it takes nothing more.")
 
 
+def id_was_used(session_id: str) -> ProblemError:
+    """409: another session has or had this id."""
+    return ProblemError(409, "session-exists", f"The id {session_id!r} was used before; choose another.")
+
+
 def temporal_unreachable() -> ProblemError:
     """503: nothing can be said about any session."""
     return ProblemError(

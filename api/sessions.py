@@ -115,9 +115,7 @@ class Sessions:
         try:
             await call_temporal(starting, session_id)
         except WorkflowAlreadyStartedError as error:
-            raise ProblemError(
-                409, "session-exists", f"The id {session_id!r} was used before; choose another."
-            ) from error
+            raise problems.id_was_used(session_id) from error
 
     async def start_or_prompt(self, session_id: str, start: SessionInput, prompt: PromptSignal) -> None:
         """Signal the session, starting it in the same breath if it doesn't exist; a closed one stays closed."""

@@ -125,6 +125,23 @@ class Transcripts:
         steps = ReasoningTrajectory(steps=[*moved, *turn.steps])
         return turn.model_copy(update={"reasoning_trajectory": steps, "steps_omitted": 0})
 
+    async def refuse_forgotten(self, session_id: str) -> None:
+        """Pass an id that a session may be started with. Raises 409 where the archive has one that Temporal forgot.
+
+        Temporal keeps ended sessions for a while only; ids are never used again (API-1).
+        """
+        try:
+            archived = await read_store(
+                self._archive.count(workflow_id(session_id)), until=seconds_from_now(ANSWERS_SECONDS)
+            )
+        except StoreUnavailableError:
+            return  # a session that Temporal remembers is refused by Temporal itself
+        if archived:
+            try:
+                await self._sessions.describe(session_id)
+            except problems.ProblemError as problem:
+                raise problems.id_was_used(session_id) if problem.problem.status == 404 else problem from None
+
     async def with_whole_answers(self, session_id: str, update: ConversationUpdate) -> ConversationUpdate:
         """Return the update with its turns' whole answers."""
         turns = [*update.new_messages, *update.updated_messages]

@@ -51,6 +51,7 @@ async def send_prompt(
     """Send a prompt; it is safe once this answers 202, whether or not a worker runs."""
     prompt = _prompt_of(body, idempotency_key)
     if start:
+        await transcripts.refuse_forgotten(session_id)
         await sessions.start_or_prompt(session_id, default_input(settings, session_id), prompt)
     else:
         await sessions.prompt(session_id, prompt)
@@ -64,10 +65,12 @@ async def send_prompt(
 
 
 @router.post("/chat", status_code=202, operation_id="chat")
-async def chat(sessions: SessionsDep, settings: SettingsDep, body: Chat) -> ChatAccepted:
+async def chat(sessions: SessionsDep, transcripts: TranscriptsDep, settings: SettingsDep, body: Chat) -> ChatAccepted:
     """Start a session or continue one, in one call."""
     session_id = body.workflow_id or str(uuid4())
     prompt = _prompt_of(SendPrompt(message=body.message), None)
+    if body.workflow_id:
+        await transcripts.refuse_forgotten(session_id)
     await sessions.start_or_prompt(session_id, default_input(settings, session_id, user=body.user_name), prompt)
     receipt = await sessions.receipt(session_id, prompt.id or "")
     return ChatAccepted(workflow_id=session_id, message_id=receipt.message_id)

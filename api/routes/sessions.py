@@ -17,7 +17,7 @@ from api.bodies import (
     SessionStarted,
     StartSession,
 )
-from api.dependencies import DeletionsDep, SessionId, SessionsDep, SettingsDep
+from api.dependencies import DeletionsDep, SessionId, SessionsDep, SettingsDep, TranscriptsDep
 from api.listing import ListedStatus, list_sessions
 from api.session_ids import workflow_id
 from api.sessions import Sessions, new_prompt
@@ -33,7 +33,11 @@ router = APIRouter(tags=["sessions"])
 
 @router.post("/workflow", status_code=201, operation_id="start_session")
 async def start_session(
-    sessions: SessionsDep, settings: SettingsDep, response: Response, body: StartSession | None = None
+    sessions: SessionsDep,
+    transcripts: TranscriptsDep,
+    settings: SettingsDep,
+    response: Response,
+    body: StartSession | None = None,
 ) -> SessionStarted:
     """Start a session; 409 if its id was ever used."""
     wanted = body or StartSession()
@@ -44,6 +48,8 @@ async def start_session(
         check_text(wanted.prompt, limits=start.limits, field="prompt")
         first = new_prompt(wanted.prompt, message_id=None, mode="enqueue")
         start, message_id = start.model_copy(update={"first_prompt": first}), first.id
+    if wanted.id:
+        await transcripts.refuse_forgotten(session_id)
     await sessions.start(session_id, start)
     response.headers["Location"] = f"/workflow/{session_id}"
     return SessionStarted(workflow_id=session_id, message_id=message_id)

@@ -2,9 +2,11 @@
 
 import asyncio
 import time
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from httpx import AsyncClient
@@ -625,3 +627,29 @@ async def test_api_1_a_session_that_temporal_has_forgotten_is_deleted_from_the_a
     unknown = await http.delete("/workflow/without-turns")
     assert (unknown.status_code, problem_of(unknown)) == (404, "unknown-session")
     assert b"secret" not in file_of(on).read_bytes()
+
+
+PAST = ConversationMessage(
+    id="p1",
+    timestamp=datetime(2026, 1, 1, tzinfo=UTC),
+    user_message="hello",
+    user_timestamp=datetime(2026, 1, 1, tzinfo=UTC),
+    agent_message="hello",
+    agent_timestamp=datetime(2026, 1, 1, tzinfo=UTC),
+    revision=2,
+    status="completed",
+)
+
+
+@pytest.mark.parametrize("way", ["start", "prompt", "chat"])
+async def test_api_1_the_id_of_a_session_that_temporal_has_forgotten_is_not_used_again(
+    on: Stage, http: AsyncClient, way: str
+) -> None:
+    session_id = f"s-{uuid4()}"
+    await on.stores.archive.put_turns(session_id, [ArchivedTurn(number=1, turn=PAST)])
+    answer = await {
+        "start": lambda: http.post("/workflow", json={"id": session_id}),
+        "prompt": lambda: http.post(f"/workflow/{session_id}/prompt?start=true", json={"message": "hi"}),
+        "chat": lambda: http.post("/chat", json={"message": "hi", "workflow_id": session_id}),
+    }[way]()
+    assert (answer.status_code, problem_of(answer)) == (409, "session-exists")
