@@ -60,7 +60,7 @@ def worker() -> None:
     set_up_logging(settings)
     try:
         asyncio.run(_run_worker(settings))
-    except TemporalAccessError as error:
+    except (TemporalAccessError, SettingsError) as error:
         _refuse(error)
 
 
@@ -76,10 +76,14 @@ def api() -> None:
     port = settings.api_port or usable_port(0, settings.api_host)
     if not is_free(port, settings.api_host):
         _refuse(f"Port {port} on {settings.api_host} cannot be listened on: stop what does, or set api_port.")
+    try:
+        gateway = create_app(settings)
+    except SettingsError as error:
+        _refuse(error)
     # Uvicorn stops in good order and then raises the signal again: that is no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     uvicorn.run(
-        create_app(settings),
+        gateway,
         host=settings.api_host,
         port=port,
         timeout_graceful_shutdown=API_STOP_SECONDS,

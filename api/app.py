@@ -35,11 +35,12 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def create_app(settings: Settings, *, client: Client | None = None) -> FastAPI:
-    """Build the gateway; it connects when it starts, or uses `client`."""
+    """Build the gateway; it connects when it starts, or uses `client`. Raises `SettingsError`."""
+    stores = Stores.of(settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with Stores.of(settings) as stores:
+        async with stores:
             app.state.settings, app.state.stores = settings, stores
             app.state.sessions = Sessions(client or await connect(settings, lazy=True), settings)
             app.state.transcripts = Transcripts(app.state.sessions, stores)

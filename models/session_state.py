@@ -331,11 +331,13 @@ class Session:
     def next_move(self) -> ArchiveMove | None:
         """Return the oldest turns that are to be moved to the archive now; `None` while all may stay (SES-15)."""
         limits = self.config.limits
-        if self.transcript.carried_bytes <= limits.archive_above_bytes:
+        if self.transcript.carried_bytes > limits.archive_above_bytes:
+            staying = limits.archive_above_bytes // 2
+        elif self.is_full:
+            staying = 0
+        else:
             return None
-        turns = self.transcript.oldest(
-            beyond_bytes=limits.archive_above_bytes // 2, most_bytes=limits.max_state_bytes // 2
-        )
+        turns = self.transcript.oldest(beyond_bytes=staying, most_bytes=limits.max_state_bytes // 2)
         return self._move_of(turns, first=self.archived_count + 1) if turns else None
 
     def moved(self, move: ArchiveMove, *, now: datetime) -> None:

@@ -119,8 +119,8 @@ async def _archive(settings: Settings) -> Finding:
     try:
         async with Stores.of(settings) as stores:
             await stores.database.write(_write_and_take_back)
-    except ValueError as error:
-        told, _, mend = str(error).removesuffix(".").partition(": ")
+    except SettingsError as error:
+        told, _, mend = str(error).removeprefix("archive_url: ").removesuffix(".").partition(": ")
         return Finding("archive", "broken", told, mend)
     except StoreUnavailableError as error:
         mend = "bring the file in order" if file else "see that PostgreSQL runs and has this database and user"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Self
 
-from models.settings import Settings
+from models.settings import Settings, SettingsError
 from stores.archive import Archive
 from stores.blobs import Blobs
 from stores.database import Database
@@ -20,11 +20,15 @@ class Stores:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """Return the stores that the settings name; nothing is opened yet."""
-        if settings.archive_url:
-            database = Database(settings.archive_url)
-        else:
-            database = Database.of_file(settings.state_dir / "archive.db")
+        """Return the stores that the settings name; nothing is opened yet.
+
+        Raises:
+            SettingsError: What `archive_url` names needs a package that is not installed.
+        """
+        try:
+            database = _database(settings)
+        except ValueError as error:
+            raise SettingsError(f"archive_url: {error}") from error
         return cls(database, Archive(database), Blobs(database))
 
     async def delete(self, session_id: str) -> int:
@@ -40,3 +44,9 @@ class Stores:
     async def __aexit__(self, *_: object) -> None:
         """Close the database."""
         await self.database.close()
+
+
+def _database(settings: Settings) -> Database:
+    if settings.archive_url:
+        return Database(settings.archive_url)
+    return Database.of_file(settings.state_dir / "archive.db")

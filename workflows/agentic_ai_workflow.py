@@ -105,6 +105,7 @@ class AgenticAIWorkflow:
             if self._is_due_for_new_run():
                 workflow.continue_as_new(session.carry())
             if session.queue.waiting and session.is_full:
+                self._archiving.begin_if_due()
                 await self._archiving.make_room()
             session.reject_waiting_if_full(now=workflow.now())
             if session.queue.waiting:

@@ -267,3 +267,13 @@ def test_ses_12_whatever_a_query_shows_raises_the_revision() -> None:
     target.open_request()
     assert target.state() != before
     assert target.revision > before.revision
+
+
+def test_ses_15_a_full_session_moves_turns_however_little_they_take() -> None:
+    target = session(limits={"max_state_bytes": 32_000}, system_prompt="x" * 9_000)
+    while not target.is_full:
+        send(target, "x" * 500)
+        answer_turn(target)
+    assert target.transcript.carried_bytes < target.config.limits.archive_above_bytes
+    target.moved(target.next_move(), now=NOW)
+    assert not target.is_full
