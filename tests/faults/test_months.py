@@ -161,6 +161,8 @@ async def check_runs(session: DrivenSession) -> None:
 
 
 def bytes_of_a_turn(history: WorkflowHistory) -> float:
-    """Return the bytes of a run's events for each of its turns, which have two model calls each."""
+    """Return the bytes of a run for each of its turns, which have two model calls; without what is handed over."""
     scheduled = (event.activity_task_scheduled_event_attributes.activity_type.name for event in history.events)
-    return sum(event.ByteSize() for event in history.events[1:]) / (sum(name == "call_model" for name in scheduled) / 2)
+    return sum(event.ByteSize() for event in history.events[1:-1]) / (
+        sum(name == "call_model" for name in scheduled) / 2
+    )
