@@ -28,11 +28,13 @@ class ArchiveActivities:
 
         A second run writes the same under the same keys, to no effect: a turn is archived once (SES-15).
         """
-        move = MOVES.get(HandOverKey(_own_run(), order.move, order.digest)) or await self._ask_workflow(order)
+        key = HandOverKey(_own_run(), order.move, order.digest)
+        move = MOVES.get(key) or await self._ask_workflow(order)
         try:
             await self._store(activity.info().workflow_id or "", move)
         except StoreUnavailableError as error:
             raise ApplicationError(str(error), type=UNAVAILABLE) from error
+        MOVES.discard(key)
 
     async def _store(self, session_id: str, move: ArchiveMove) -> None:
         # The texts first: once the turns are gone, the model view refers to them.

@@ -24,7 +24,8 @@ from api.store_calls import ANSWERS_SECONDS, REQUEST_SECONDS, read_store, second
 from models.conversation import ConversationMessage, ConversationState, ConversationUpdate
 from models.session import StateRequest, UpdatesRequest
 from models.trajectory import ReasoningTrajectory
-from stores.archive import ArchivedTurn, shown_bytes
+from models.transcript import shown_size
+from stores.archive import ArchivedTurn
 from stores.database import StoreUnavailableError
 from stores.stores import Stores
 
@@ -82,7 +83,7 @@ class Transcripts:
         most = None if limit is None else limit - len(state.messages)
         if not 1 < first_held <= state.archived_count + 1 or most == 0:
             return []
-        room = PAGE_BYTES - sum(map(shown_bytes, state.messages))
+        room = PAGE_BYTES - sum(map(shown_size, state.messages))
         if room <= 0:
             return []
         page = self._archive.page(workflow_id(session_id), before=first_held, limit=most, max_bytes=room)

@@ -9,6 +9,7 @@ from hashlib import sha256
 from pydantic import field_serializer
 
 from models.conversation import ConversationMessage
+from models.limits import SMALL_TEXT_BYTES
 from models.trajectory import Step
 from models.wire import Compact, Frozen
 
@@ -25,6 +26,8 @@ class ArchiveMove(Compact):
     """The number of the turn that `steps` are of, from 1."""
     steps: list[Step] = []
     texts: list[str] = []
+    kept_bytes: int = SMALL_TEXT_BYTES
+    """Texts of the model view with more JSON bytes go by reference."""
 
     @field_serializer("turns")
     def _as_they_are_carried(self, turns: list[ConversationMessage]) -> list[dict[str, object]]:

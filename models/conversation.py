@@ -40,7 +40,7 @@ class ConversationMessage(Frozen):
 
     `steps_omitted` counts the earliest steps that `reasoning_trajectory` leaves out: of a long turn they are in the
     archive, and while a turn runs it is shown with its newest steps only (SES-15). With an `agent_message_blob`,
-    `agent_message` is an excerpt; the gateway shows the whole answer.
+    `agent_message` is an excerpt; the gateway puts the whole answer back, and leaves the reference away, if it can.
     """
 
     id: str

@@ -64,6 +64,16 @@ def cut_result(result: ToolResult, *, inline_bytes: int) -> ToolResult:
     return result.model_copy(update={"content": bound_json(result.content, inline_bytes, inline_bytes), "cut": True})
 
 
+def bound_result(result: ToolResult, *, most_bytes: int) -> ToolResult:
+    """Return the result, one that no tool gave, with at most `most_bytes` of JSON in its content and in its outcome."""
+    return result.model_copy(
+        update={
+            "outcome": bound_json(result.outcome, most_bytes, most_bytes),
+            "content": bound_json(result.content, most_bytes, most_bytes),
+        }
+    )
+
+
 def refer_response(response: ModelResponse, *, inline_bytes: int, texts: Texts) -> ModelResponse:
     """Return the response with every large text of it by reference: text, thinking, arguments, opaque state."""
     large = {
@@ -148,15 +158,18 @@ def resolve_args(args: dict[str, JsonValue] | str, ref: BlobRef | None, texts: M
 
 
 def resolve_answer(turn: ConversationMessage, texts: Mapping[str, str]) -> ConversationMessage:
-    """Return the turn with its whole answer, where `texts` has it: an answer is never shown in excerpts."""
+    """Return the turn with its whole answer, where `texts` has it; a turn that keeps its reference has an excerpt."""
     ref = turn.agent_message_blob
-    return turn.model_copy(update={"agent_message": texts[ref.hash]}) if ref and ref.hash in texts else turn
+    if ref is None or ref.hash not in texts:
+        return turn
+    return turn.model_copy(update={"agent_message": texts[ref.hash], "agent_message_blob": None})
 
 
 def _resolve_message(message: ModelMessage, texts: Mapping[str, str]) -> ModelMessage:
     update: dict[str, object] = {}
     if message.blob and message.blob.hash in texts:
-        update = {"content": message.content[: message.blob_start] + texts[message.blob.hash], "blob": None}
+        update = {"content": message.content[: message.blob_start] + texts[message.blob.hash]}
+        update |= {"blob": None, "blob_start": 0}
     if any(call.blob for call in message.tool_calls):
         update["tool_calls"] = [_resolve_call(call, texts) for call in message.tool_calls]
     if message.state and message.state.blob:
@@ -188,6 +201,8 @@ def _large_part(kind: str, text: str, inline_bytes: int, texts: Texts) -> Part:
 def _refer_call(call: CallPart, inline_bytes: int, texts: Texts) -> CallPart:
     if _fits(call.args, inline_bytes):
         return call
+    if isinstance(call.args, str):  # it was no JSON object: no tool is run with it
+        return call.model_copy(update={"args": excerpt(call.args, inline_bytes)})
     return call.model_copy(update={"args": {}, "blob": texts.add(to_json(call.args).decode())})
 
 

@@ -33,6 +33,9 @@ LARGE_RESULT_BYTES = 120_000
 TOOL_LIST_BYTES = 150_000
 """Most JSON bytes of a session's tools, which are carried from run to run."""
 
+LEAST_STATE_BYTES = 32_000
+"""With less, a session would be full before it has begun."""
+
 STEPS_SHOWN = 50
 """Of a running turn, queries show so many steps, the newest (SES-15)."""
 
@@ -50,7 +53,8 @@ class Limits(Strict):
     model_timeout: float = Field(600, ge=1, le=86_400)
     tool_timeout: float = Field(300, ge=1, le=86_400)
     max_tool_result_chars: int = Field(30_000, ge=200, le=100_000)
-    max_state_bytes: int = Field(1_000_000, ge=32_000, le=1_000_000)
+    max_state_bytes: int = Field(1_000_000, ge=4_096, le=1_000_000)
+    """At least `LEAST_STATE_BYTES` for a new session; earlier releases took less."""
     max_history_events: int = Field(2_000, ge=50, le=10_000)
     max_history_bytes: int = Field(4_000_000, ge=20_000, le=10_000_000)
 
@@ -67,7 +71,7 @@ class Limits(Strict):
     @property
     def queued_bytes(self) -> int:
         """Most JSON bytes of all texts that wait (SES-6)."""
-        return min(self.max_queued_bytes, self.max_state_bytes // 3)
+        return min(self.max_queued_bytes, self.max_state_bytes * 27 // 100)
 
     @property
     def answer_bytes(self) -> int:
@@ -92,7 +96,7 @@ class Limits(Strict):
     @property
     def view_bytes(self) -> int:
         """What the model view may take when it is carried; beyond it the oldest messages are evicted."""
-        return self.max_state_bytes // 5
+        return self.max_state_bytes * 15 // 100
 
     @property
     def small_text_bytes(self) -> int:
@@ -103,6 +107,16 @@ class Limits(Strict):
     def turn_inline_bytes(self) -> int:
         """Once the running turn holds so much, texts over `small_text_bytes` already go by reference (SES-15)."""
         return min(TURN_INLINE_BYTES, self.max_state_bytes // 3)
+
+    @property
+    def ids_bytes(self) -> int:
+        """Most JSON bytes of the ids a session remembers: by default 1,000 of the longest (SES-6)."""
+        return self.max_state_bytes * 14 // 100
+
+    @property
+    def fates_bytes(self) -> int:
+        """Most JSON bytes of the fates a session remembers (SES-6)."""
+        return self.max_state_bytes * 8 // 100
 
     def inline_bytes(self, held_bytes: int) -> int:
         """Most JSON bytes of a text that stays in a turn which holds `held_bytes`; a longer one goes by reference.

@@ -20,6 +20,7 @@ from typing import Literal
 from pydantic import Field, ValidationError
 from pydantic_core import to_json
 
+from models.context.bounds import bound_json
 from models.errors import RefusalReason, Refused
 from models.ids import ID_PATTERN
 from models.limits import Limits
@@ -32,6 +33,9 @@ FateName = Literal["started", "steered", "withdrawn", "discarded", "rejected"]
 
 REMEMBERED_IDS = 1_000
 REMEMBERED_FATES = 200
+
+REASON_BYTES = 500
+"""What is kept of a fate's reason, in JSON."""
 
 
 class PromptSignal(Strict):
@@ -172,12 +176,21 @@ class PromptQueue:
         steering: Iterable[Prompt] = (),
         taken_ids: Iterable[str] = (),
         fates: Iterable[Fate] = (),
+        limits: Limits | None = None,
     ) -> None:
-        """Continue from what another run carried over."""
+        """Continue from what another run carried over; `limits` bound what is remembered."""
+        limits = limits or Limits()
         self.waiting = list(waiting)
         self.steering = list(steering)
-        self.taken_ids = dict.fromkeys(taken_ids)
-        self.fates: deque[Fate] = deque(fates, maxlen=REMEMBERED_FATES)
+        self._most_ids_bytes, self._most_fates_bytes = limits.ids_bytes, limits.fates_bytes
+        self.ids_bytes = 0
+        self.fates_bytes = 0
+        self.taken_ids: dict[str, None] = {}
+        self.fates: deque[Fate] = deque()
+        for message_id in taken_ids:
+            self._take_id(message_id)
+        for fate in fates:
+            self._remember(fate)
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.steering)
@@ -274,7 +287,7 @@ class PromptQueue:
         """Give every waiting prompt the fate `rejected`: the session can take no more work (SES-15)."""
         for prompt in [*self.steering, *self.waiting]:
             self.reject(prompt.id, refusal, at=at)
-            self.taken_ids.pop(prompt.id, None)
+            self._forget_id(prompt.id)
         self.waiting, self.steering = [], []
 
     def fate_of(self, message_id: str) -> Fate | None:
@@ -305,8 +318,14 @@ class PromptQueue:
 
     def _take_id(self, message_id: str) -> None:
         self.taken_ids[message_id] = None
-        while len(self.taken_ids) > REMEMBERED_IDS:
-            del self.taken_ids[next(iter(self.taken_ids))]
+        self.ids_bytes += _id_bytes(message_id)
+        while len(self.taken_ids) > REMEMBERED_IDS or self.ids_bytes > self._most_ids_bytes:
+            self._forget_id(next(iter(self.taken_ids)))
+
+    def _forget_id(self, message_id: str) -> None:
+        if message_id in self.taken_ids:
+            del self.taken_ids[message_id]
+            self.ids_bytes -= _id_bytes(message_id)
 
     def _decide(
         self,
@@ -318,4 +337,19 @@ class PromptQueue:
         reason: str | None = None,
         refusal: RefusalReason | None = None,
     ) -> None:
-        self.fates.append(Fate(id=message_id, fate=fate, at=at, turn_id=turn_id, reason=reason, refusal=refusal))
+        told = reason and bound_json(reason, REASON_BYTES, REASON_BYTES)
+        self._remember(Fate(id=message_id, fate=fate, at=at, turn_id=turn_id, reason=told, refusal=refusal))
+
+    def _remember(self, fate: Fate) -> None:
+        self.fates.append(fate)
+        self.fates_bytes += _fate_bytes(fate)
+        while len(self.fates) > REMEMBERED_FATES or self.fates_bytes > self._most_fates_bytes:
+            self.fates_bytes -= _fate_bytes(self.fates.popleft())
+
+
+def _id_bytes(message_id: str) -> int:
+    return len(message_id) + 3  # its quotes, and a comma
+
+
+def _fate_bytes(fate: Fate) -> int:
+    return len(fate.model_dump_json()) + 1

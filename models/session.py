@@ -6,14 +6,15 @@ These models are public API of running sessions: new fields have defaults (SES-1
 import re
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError, field_serializer
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_serializer
+from pydantic_core import to_json
 
 from models.context.model_view import ViewRef
 from models.context.window import ConversationHistoryConfig
 from models.conversation import ArchiveReport, ConversationMessage
 from models.errors import Refused
 from models.ids import ID_PATTERN
-from models.limits import Limits
+from models.limits import LEAST_STATE_BYTES, Limits
 from models.model_call import ProviderState, ToolSpec
 from models.model_name import split_model
 from models.prompts import Fate, Prompt, PromptSignal, field_of, sentence_of
@@ -32,9 +33,20 @@ DEFAULT_SYSTEM_PROMPT = (
 USER_PATTERN = r"^[\w .@+~-]{1,64}$"
 """Users' names: letters of any script, digits, space and . _ @ + ~ -; nothing that could end a filter value."""
 
+SYSTEM_PROMPT_BYTES = 100_000
+"""Most JSON bytes of a system prompt, which is carried from run to run."""
+
+
+def _carriable(system_prompt: str) -> str:
+    # A lone surrogate can't be written as JSON at all; it is refused where the text is used.
+    if len(system_prompt) * 6 > SYSTEM_PROMPT_BYTES and len(to_json(system_prompt)) > SYSTEM_PROMPT_BYTES:
+        raise ValueError(f"may have {SYSTEM_PROMPT_BYTES:,} bytes as JSON")
+    return system_prompt
+
+
 Title = Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[^\x00-\x1f\x7f]+$")]
 UserName = Annotated[str, Field(pattern=USER_PATTERN)]
-SystemPrompt = Annotated[str, Field(max_length=50_000)]
+SystemPrompt = Annotated[str, Field(max_length=50_000), AfterValidator(_carriable)]
 Reason = Annotated[str, Field(max_length=500)]
 MessageId = Annotated[str, Field(pattern=ID_PATTERN)]
 
@@ -208,6 +220,7 @@ def configured(current: SessionInput, change: Configure) -> SessionInput:
         update["model"] = change.model
     if change.limits is not None:
         update["limits"] = _merged("limits", current.limits, change.limits)
+        check_limits(update["limits"])
     if change.history is not None:
         update["history"] = _merged("history", current.history, change.history)
         check_history(update["history"])
@@ -227,6 +240,7 @@ def read_start(raw: object, *, extra_arguments: int) -> SessionInput:
 def _check_start(start: SessionInput) -> None:
     split_model(start.model)
     check_history(start.history)
+    check_limits(start.limits)
     if start.user is not None and re.fullmatch(USER_PATTERN, start.user) is None:
         raise Refused("invalid", "user: letters, digits, space and . _ @ + ~ - are allowed, 64 at most.", field="user")
     if start.title is not None and not 1 <= len(start.title) <= 120:
@@ -237,6 +251,16 @@ def check_history(history: ConversationHistoryConfig) -> None:
     """Pass a window that this version can keep. Raises `Refused`: summaries (CTX-5) are not made yet."""
     if history.summarize_on_trim:
         raise Refused("invalid", "Summaries are not made by this version.", field="history.summarize_on_trim")
+
+
+def check_limits(limits: Limits) -> None:
+    """Pass limits that a session can live with. Raises `Refused`."""
+    if limits.max_state_bytes < LEAST_STATE_BYTES:
+        raise Refused(
+            "invalid",
+            f"limits.max_state_bytes: {LEAST_STATE_BYTES:,} to 1,000,000 are allowed.",
+            field="limits.max_state_bytes",
+        )
 
 
 def _merged(field: str, current: Model, change: dict[str, Any]) -> Model:

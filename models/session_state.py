@@ -22,6 +22,7 @@ from models.conversation import (
 )
 from models.errors import ErrorType, Refused
 from models.ids import is_id
+from models.limits import Limits
 from models.model_call import ModelResponse, ProviderState, RequestHead, ToolSpec
 from models.prompts import Prompt, PromptQueue, QueueView, read_prompt
 from models.session import CarriedState, CarriedTurn, Configure, SessionInput, UpdatesRequest, configured
@@ -33,7 +34,7 @@ TITLE_CHARS = 60
 ENVELOPE_BYTES = 2_048
 """What is carried beside all that is counted: numbers, times, names of fields."""
 
-QUEUED_PROMPT_BYTES = 200
+QUEUED_PROMPT_BYTES = 300
 """What a waiting prompt takes beside its text."""
 
 
@@ -53,7 +54,11 @@ class Session:
         self.tools: list[ToolSpec] | None = carried.tools
         self.transcript = Transcript(carried.turns, archived=carried.archived_count, page_bytes=start.limits.page_bytes)
         self.queue = PromptQueue(
-            waiting=carried.waiting, steering=carried.steering, taken_ids=carried.taken_ids, fates=carried.fates
+            waiting=carried.waiting,
+            steering=carried.steering,
+            taken_ids=carried.taken_ids,
+            fates=carried.fates,
+            limits=start.limits,
         )
         self.view = ModelView.restore(carried.view, self.transcript, segment=carried.segment)
         self.limit_warned = carried.limit_warned
@@ -61,6 +66,7 @@ class Session:
         self.closed: SessionStatus | None = None
         self.waiting_until: datetime | None = None
         self.archive = ArchiveHealth(carried.archive, carried.archive_again_at)
+        self._sizes: dict[str, tuple[object, int]] = {}
         self.turn_bytes = carried_size(self.running_turn) if self.running_turn else 0
         """JSON bytes of the running turn as it is carried; counted step by step."""
 
@@ -98,20 +104,27 @@ class Session:
         """JSON bytes there are for a turn, so that everything together can be carried (SES-15)."""
         return self.config.limits.max_state_bytes - self._fixed_bytes() - self.transcript.carried_bytes
 
-    @property
-    def turn_cap(self) -> int:
-        """Most JSON bytes the running turn may take: it leaves room for the next one, which it cannot make way for."""
-        limits = self.config.limits
+    def turn_cap(self, limits: Limits) -> int:
+        """Most JSON bytes the running turn may take: it leaves room for the next one, which it cannot make way for.
+
+        `limits` are the turn's own: a later configuration is for the next one (SES-8).
+        """
         beside = max(self.transcript.carried_bytes, limits.least_turn_bytes)
         return min(limits.turn_bytes, limits.max_state_bytes - self._fixed_bytes() - beside)
 
     def _fixed_bytes(self) -> int:
         """Count what is carried beside the turns; the queue counts as if it were full."""
-        limits = self.config.limits
-        ids, fates = len(to_json(list(self.queue.taken_ids))), len(to_json(list(self.queue.fates)))
-        queue = limits.queued_bytes + QUEUED_PROMPT_BYTES * len(self.queue)
-        fixed = ENVELOPE_BYTES + len(to_json(self.config)) + len(to_json(self.tools)) + self.view.carried_bytes
-        return fixed + ids + fates + queue
+        queue = self.config.limits.queued_bytes + QUEUED_PROMPT_BYTES * len(self.queue)
+        memory = self.queue.ids_bytes + self.queue.fates_bytes
+        return ENVELOPE_BYTES + self._sized("config") + self._sized("tools") + self.view.carried_bytes + memory + queue
+
+    def _sized(self, name: str) -> int:
+        """Return the JSON bytes of what seldom changes; measured when it has."""
+        value = getattr(self, name)
+        known = self._sizes.get(name)
+        if known is None or known[0] is not value:
+            known = self._sizes[name] = (value, len(to_json(value)))
+        return known[1]
 
     @property
     def head(self) -> RequestHead:
@@ -152,6 +165,9 @@ class Session:
     def reject_waiting_if_full(self, *, now: datetime) -> None:
         """Tell everyone who waits that no further turn can be held, rather than let them wait for ever (SES-15)."""
         if len(self.queue) and self.is_full:
+            # What the model remembers gives way before the session does.
+            self.view.make_carriable(self.config.limits.view_bytes // 4, running_turn="")
+        if len(self.queue) and self.is_full:
             self.queue.reject_all(self._full(), at=now)
             self._changed()
 
@@ -172,12 +188,12 @@ class Session:
         return None
 
     def _full(self) -> Refused:
-        why = self.archive.trouble or "it has taken none of them yet"
+        why = f", and the archive takes none of it ({self.archive.trouble})" if self.archive.trouble else ""
         return Refused(
             "state_full",
-            f"The session holds {self.transcript.carried_bytes:,} bytes of conversation that the archive could not "
-            f"take ({why}); limits.max_state_bytes allows {self.config.limits.max_state_bytes:,} in all. It goes on "
-            "when the archive works again, and stays readable.",
+            f"The session holds {self.transcript.carried_bytes:,} bytes of conversation{why}; "
+            f"limits.max_state_bytes allows {self.config.limits.max_state_bytes:,} in all. It stays readable"
+            + (", and goes on when the archive works again." if why else "."),
         )
 
     # ---- the running turn
@@ -200,15 +216,15 @@ class Session:
         self.view.append_request(turn)
         return turn
 
-    def steer_turn(self, *, now: datetime) -> None:
+    def steer_turn(self, limits: Limits, *, now: datetime) -> None:
         """Record what was steered into the running turn, before its next model call (SES-7).
 
-        What the turn has no room for any more goes on waiting, and becomes a turn of its own.
+        What the turn has no room for any more, by its own `limits`, goes on waiting, and becomes a turn of its own.
         """
         if not self.queue.steering:
             return
         # Half of what the turn may still take: an answer and its results must fit too.
-        room = (self.turn_cap - self.turn_bytes) // 2
+        room = (self.turn_cap(limits) - self.turn_bytes) // 2
         for prompt in self.queue.take_steering(self._running().id, at=now, room=room):
             self._add_step(UserStep(kind="user", message_id=prompt.id, content=prompt.text, timestamp=now))
             self.view.append_step(self._running())
@@ -338,20 +354,22 @@ class Session:
         else:
             return None
         turns = self.transcript.oldest(beyond_bytes=staying, most_bytes=limits.max_state_bytes // 2)
-        return self._move_of(turns, first=self.archived_count + 1) if turns else None
+        return self._detaching(turns, first=self.archived_count + 1, turns=turns) if turns else None
 
     def moved(self, move: ArchiveMove, *, now: datetime) -> None:
         """Hold no longer what the archive has taken."""
-        kept_bytes = self.config.limits.small_text_bytes
         if move.steps_of is not None:
             turn = self._running()
-            self.view.detach(turn, steps_before=turn.steps_omitted + len(move.steps), kept_bytes=kept_bytes)
+            self.view.detach(turn, steps_before=turn.steps_omitted + len(move.steps), kept_bytes=move.kept_bytes)
             self.transcript.replace_newest(turn.without_oldest_steps(len(move.steps)))
             self.turn_bytes = carried_size(self._running())
+            self._changed_turn()
         else:
             for turn in move.turns:
-                self.view.detach(turn, kept_bytes=kept_bytes)
+                self.view.detach(turn, kept_bytes=move.kept_bytes)
             self.transcript.drop_oldest(len(move.turns))
+        running = self.running_turn
+        self.view.make_carriable(self.config.limits.view_bytes, running_turn=running.id if running else "")
         self.archive_worked(now=now)
         self._changed()
 
@@ -378,8 +396,7 @@ class Session:
             excess -= len(step.model_dump_json(exclude_defaults=True))
         if not leaving:
             return None
-        texts = self.view.texts_of([turn], kept_bytes=self.config.limits.small_text_bytes)
-        return ArchiveMove(first=turn.steps_omitted, steps_of=self.turn_count, steps=leaving, texts=texts)
+        return self._detaching([turn], first=turn.steps_omitted, steps_of=self.turn_count, steps=leaving)
 
     def final_moves(self) -> Iterator[ArchiveMove]:
         """Yield copies of all turns held, for the archive to have the whole transcript of a session that ends."""
@@ -387,9 +404,11 @@ class Session:
         for start, stop in _slices([carried_size(turn) for turn in turns], self.config.limits.max_state_bytes // 2):
             yield ArchiveMove(first=first + start, turns=turns[start:stop])
 
-    def _move_of(self, turns: list[ConversationMessage], *, first: int) -> ArchiveMove:
-        texts = self.view.texts_of(turns, kept_bytes=self.config.limits.small_text_bytes)
-        return ArchiveMove(first=first, turns=turns, texts=texts)
+    def _detaching(self, gone: list[ConversationMessage], **what: object) -> ArchiveMove:
+        """Return the move of `what`, with the texts that the model view will refer to once the turns are `gone`."""
+        kept_bytes = self.config.limits.small_text_bytes
+        texts = self.view.texts_of(gone, kept_bytes=kept_bytes)
+        return ArchiveMove.model_validate({**what, "texts": texts, "kept_bytes": kept_bytes})
 
     # ---- configuration and end
 

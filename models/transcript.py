@@ -47,7 +47,7 @@ class _Held:
 
     def measure(self) -> None:
         if self.turn.is_complete:
-            self.shown_bytes, self.carried_bytes = _shown_size(self.turn), carried_size(self.turn)
+            self.shown_bytes, self.carried_bytes = shown_size(self.turn), carried_size(self.turn)
 
     @property
     def shown(self) -> ConversationMessage:
@@ -182,7 +182,7 @@ class Transcript:
 
     def _bytes_of(self, index: int) -> int:
         held = self._held[index]
-        return held.shown_bytes if held.turn.is_complete else _shown_size(held.shown)
+        return held.shown_bytes if held.turn.is_complete else shown_size(held.shown)
 
 
 def carried_size(turn: ConversationMessage) -> int:
@@ -190,6 +190,6 @@ def carried_size(turn: ConversationMessage) -> int:
     return len(to_json(turn.without_defaults()))
 
 
-def _shown_size(turn: ConversationMessage) -> int:
-    # An answer that is kept by reference is put back by the gateway: it counts as what it will be.
+def shown_size(turn: ConversationMessage) -> int:
+    """Count the JSON bytes of a turn as a client is shown it: an answer kept by reference is put back for it."""
     return len(turn.model_dump_json().encode()) + (turn.agent_message_blob.bytes if turn.agent_message_blob else 0)

@@ -16,6 +16,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Table, func, select
 
 from models.conversation import ConversationMessage
 from models.trajectory import Step
+from models.transcript import shown_size
 from models.wire import Frozen
 from stores.database import Database, StoreUnavailableError
 from stores.rows import delete_rows, insert_missing
@@ -97,6 +98,7 @@ class Archive:
 
         Raises:
             ArchiveGapError: The steps before them are not all here.
+            ArchiveConflictError: Another step is here in the place of one of them.
         """
         if steps:
             rows: list[dict[str, object]] = [
@@ -119,11 +121,6 @@ class Archive:
         return await delete_rows(self._database, TURNS, session_id)
 
 
-def shown_bytes(turn: ConversationMessage) -> int:
-    """Count the JSON bytes of a turn as a client is shown it: an answer kept by reference is put back for it."""
-    return len(turn.model_dump_json().encode()) + (turn.agent_message_blob.bytes if turn.agent_message_blob else 0)
-
-
 def _insert_turns(connection: Connection, *, session_id: str, turns: Sequence[ArchivedTurn]) -> None:
     first, last = turns[0].number, turns[-1].number
     mine = _is_of(TURNS, session_id)
@@ -143,6 +140,11 @@ def _insert_steps(
 ) -> None:
     _require_all_before(connection, STEPS, mine & (STEPS.c.position < first), expected=first)
     insert_missing(connection, STEPS, rows)
+    held = select(STEPS.c.step).where(mine, STEPS.c.position.between(first, first + len(rows) - 1))
+    if connection.scalars(held.order_by(STEPS.c.position)).all() != [row["step"] for row in rows]:
+        raise ArchiveConflictError(
+            "The archive holds other steps of this turn: it is not the one the session was moved to."
+        )
 
 
 def _require_all_before(connection: Connection, table: Table, before: ColumnElement[bool], *, expected: int) -> None:
@@ -200,7 +202,7 @@ def _row_of(session_id: str, archived: ArchivedTurn) -> dict[str, object]:
         "session_id": session_id,
         "number": archived.number,
         "turn_id": archived.turn.id,
-        "shown_bytes": shown_bytes(archived.turn),
+        "shown_bytes": shown_size(archived.turn),
         "turn": to_json(archived.turn.without_defaults()).decode(),
     }
 

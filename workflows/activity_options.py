@@ -28,6 +28,9 @@ ARCHIVE_PATIENCE = timedelta(seconds=25)
 ARCHIVE_RETRIES = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_attempts=2)
 """For a worker that died in the middle; an archive that is down is tried again later, by `workflows/archiving.py`."""
 
+LAST_COPY_PATIENCE = timedelta(minutes=10)
+"""How long a session that has ended tries to leave its transcript in the archive; one that is cancelled tries once."""
+
 TOOL_LIST_TIMEOUT = timedelta(seconds=30)
 TOOL_LIST_RETRIES = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=10))
 """Without end: a session can't go on before it knows its tools; `turn_timeout` bounds the wait."""

@@ -13,6 +13,7 @@ the workflow task for ever, if Temporal were to read it for us (SES-5).
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
@@ -42,7 +43,7 @@ with workflow.unsafe.imports_passed_through():
         read_start,
     )
     from models.session_state import Session
-    from workflows import search_attributes
+    from workflows import activity_options, search_attributes
     from workflows.archiving import Archiving
     from workflows.current_details import render_current_details
     from workflows.turn import Turn
@@ -80,9 +81,9 @@ class AgenticAIWorkflow:
         except asyncio.CancelledError:
             # Also raised when this worker only forgets the session; then there is no reason, and nothing to do.
             if workflow.cancellation_reason() is not None:
-                await self._close("cancelled", "The session was cancelled.")
+                await self._close("cancelled", "The session was cancelled.", copy_patience=timedelta())
             raise
-        return await self._close("ended", self._session.ending or "")
+        return await self._close("ended", self._session.ending or "", copy_patience=activity_options.LAST_COPY_PATIENCE)
 
     def _read_start(self, raw: Any, *, extra_arguments: int) -> SessionInput:
         """Read the input here: one that Temporal could not read for us would fail the workflow task for ever."""
@@ -98,6 +99,7 @@ class AgenticAIWorkflow:
     async def _process_prompts(self) -> None:
         session = self._session
         if self._turn:
+            self._archiving.begin_if_due()
             await self._lead(self._turn)
         while True:
             self._archiving.begin_if_due()
@@ -142,7 +144,7 @@ class AgenticAIWorkflow:
             workflow.continue_as_new(self._session.carry(turn.paused))
 
     def _is_due_for_new_run(self) -> bool:
-        """Tell whether to hand over now; a continue-as-new would cut off a move to the archive that is under way."""
+        """Tell whether to hand over now. Not while a move to the archive is under way: it would begin anew."""
         return self._has_grown() and not self._archiving.is_storing
 
     def _has_grown(self) -> bool:
@@ -156,11 +158,11 @@ class AgenticAIWorkflow:
         over_budget = events >= limits.max_history_events or size >= limits.max_history_bytes
         return over_budget or info.is_continue_as_new_suggested()
 
-    async def _close(self, status: Any, reason: str) -> SessionEnd:
+    async def _close(self, status: Any, reason: str, *, copy_patience: timedelta) -> SessionEnd:
         self._session.close(status, reason=reason, now=workflow.now())
         self._publish("ended")
         self._show()
-        await self._archiving.copy_all()
+        await self._archiving.copy_all(patience=copy_patience)
         return SessionEnd(status=status, turn_count=self._session.turn_count, reason=reason or None)
 
     # ---- messages in

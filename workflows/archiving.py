@@ -6,6 +6,8 @@ the move is tried again later, after longer and longer pauses; `Session.archive`
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
@@ -34,6 +36,12 @@ class Archiving:
         """A move is under way: not the moment for a new run."""
         return bool(self._open)
 
+    @property
+    def may_be_tried(self) -> bool:
+        """The archive has not failed so lately that it is to be left alone."""
+        again_at = self._session.archive.again_at
+        return again_at is None or again_at <= workflow.now()
+
     def open_move(self, number: int) -> ArchiveMove | None:
         """Return a move that is under way."""
         return self._open.get(number)
@@ -57,13 +65,19 @@ class Archiving:
             self._session.moved(move, now=workflow.now())
             self._on_change()
 
-    async def copy_all(self) -> None:
-        """Have the archive hold the whole transcript of a session that ends; it stays in the session too."""
+    async def copy_all(self, *, patience: timedelta) -> None:
+        """Have the archive hold the whole transcript of a session that ends; it stays in the session too.
+
+        While the archive is down it is tried again, for as long as `patience`.
+        """
         if self._session.transcript.turns and workflow.patched("archive"):
+            until = workflow.now() + patience
             await workflow.wait_condition(lambda: not self.is_storing)
             for move in self._session.final_moves():
-                if not await self._is_stored(move):
-                    return
+                while not await self._is_stored(move):
+                    if workflow.now() >= until:
+                        return
+                    await self._pause()
             self._session.archive_worked(now=workflow.now())
 
     def _is_at_rest(self) -> bool:
@@ -77,9 +91,15 @@ class Archiving:
                 self._on_change()
 
     async def _pause(self) -> None:
-        again_at = self._session.archive.again_at
-        if again_at and again_at > workflow.now():
-            await workflow.sleep(again_at - workflow.now(), summary="until the archive is tried again")
+        """Wait until the archive may be tried again, or has worked for somebody else."""
+        archive = self._session.archive
+        if archive.again_at and archive.again_at > workflow.now():
+            with suppress(TimeoutError):
+                await workflow.wait_condition(
+                    lambda: archive.again_at is None,
+                    timeout=archive.again_at - workflow.now(),
+                    timeout_summary="until the archive is tried again",
+                )
 
     async def _is_stored(self, move: ArchiveMove) -> bool:
         """Have the archive hold `move`; `False`, and noted, if it can't."""

@@ -52,7 +52,7 @@ def _status(session: Session) -> str:
         return f"{session.status} until {session.waiting_until:%Y-%m-%d %H:%M:%S} UTC"
     if session.ending is not None:
         return f"{session.status} ({_plain(session.ending)})"
-    if session.is_full:
+    if session.archive.is_failing and session.is_full:
         return f"{session.status}; full, takes no further prompts"
     return session.status
 
@@ -61,7 +61,10 @@ def _running(session: Session) -> list[str]:
     turn = session.running_turn
     if turn is None:
         return []
-    lines = ["", f"**Turn {session.turn_count}** · step {len(turn.steps) + 1}: {_plain(turn.user_message)}"]
+    lines = [
+        "",
+        f"**Turn {session.turn_count}** · step {turn.steps_omitted + len(turn.steps) + 1}: {_plain(turn.user_message)}",
+    ]
     for step in turn.steps[-1:]:
         if step.kind == "model":
             lines += [

@@ -143,7 +143,7 @@ class ModelCalls:
         limits, held = self._frame.limits, self._session.turn_bytes
         if held <= limits.least_turn_bytes // 2:
             return min(limits.answer_bytes, limits.least_turn_bytes)
-        return min(limits.answer_bytes, max(LEAST_ANSWER_BYTES, (self._session.turn_cap - held) // 2))
+        return min(limits.answer_bytes, max(LEAST_ANSWER_BYTES, (self._session.turn_cap(limits) - held) // 2))
 
     def _hand_over(self, opened: OpenRequest) -> None:
         # Written only, and not while replaying: nothing the workflow does may depend on this process (AGT-2).

@@ -9,6 +9,7 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from activities.tools import ToolActivities
+    from models.large_texts import bound_result
     from models.limits import LARGE_RESULT_BYTES
     from models.model_call import ToolInvocation, ToolSpec
     from models.tool_policy import decide
@@ -57,7 +58,7 @@ class ToolCalls:
             )
         a_result = frame.limits.small_text_bytes + RESULT_BYTES
         if self._session.turn_bytes + calls * a_result > frame.limits.least_turn_bytes:
-            most = (self._session.turn_cap - self._session.turn_bytes) // a_result
+            most = (self._session.turn_cap(frame.limits) - self._session.turn_bytes) // a_result
             if calls > most:
                 raise TurnFailed(
                     "budget", f"One step asked for {calls} tool calls; the turn has room for {max(0, most)} results."
@@ -95,8 +96,10 @@ class ToolCalls:
         return max(limits.small_text_bytes, min(limits.inline_bytes(held), share))
 
     async def _run_tool(self, call: ToolCall, gate: asyncio.Semaphore, inline_bytes: int) -> None:
-        result = self._refuse_call(call)
-        if result is None:
+        refused = self._refuse_call(call)
+        if refused:
+            result = bound_result(refused, most_bytes=self._frame.limits.small_text_bytes)
+        else:
             async with gate:
                 if self._frame.pauses():
                     return
@@ -112,7 +115,7 @@ class ToolCalls:
             return ToolResult(outcome=f"Unknown tool {call.name!r}", content=f"Tools: {names}", status="error")
         if isinstance(call.args, str):
             return ToolResult(
-                outcome=f"The arguments of {call.name} are no JSON object", content=call.args[:500], status="error"
+                outcome=f"The arguments of {call.name} are no JSON object", content=call.args, status="error"
             )
         if decide(self._frame.terms.tool_policy, tool) == "deny":
             return ToolResult(outcome=f"{call.name} is denied by this session's tool policy", status="denied")
@@ -121,6 +124,7 @@ class ToolCalls:
     async def _execute(self, call: ToolCall, inline_bytes: int) -> ToolResult:
         frame = self._frame
         frame.stop_if_told()
+        remaining = frame.remaining()
         self._started.add(call.id)
         repeatable = self._is_repeatable(call.name)
         try:
@@ -137,7 +141,7 @@ class ToolCalls:
                     inline_bytes=inline_bytes,
                 ),
                 start_to_close_timeout=timedelta(seconds=frame.limits.tool_timeout),
-                schedule_to_close_timeout=frame.remaining(),
+                schedule_to_close_timeout=remaining,
                 heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
                 retry_policy=(
                     activity_options.REPEATABLE_TOOL_RETRIES if repeatable else activity_options.AT_MOST_ONCE

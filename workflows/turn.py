@@ -107,7 +107,7 @@ class Turn:
                     return None
             frame.steps += 1
             frame.stop_if_told()
-            self._session.steer_turn(now=workflow.now())
+            self._session.steer_turn(frame.limits, now=workflow.now())
             response = await self._model_calls.ask()
             step = self._record(response)
             if not step.tool_calls:
@@ -151,8 +151,8 @@ class Turn:
         """Hand the turn's oldest steps to the archive before it can be carried no more (SES-15)."""
         if self._session.turn_bytes <= self._frame.limits.least_turn_bytes:
             return
-        cap = self._session.turn_cap
-        if self._session.turn_bytes * 8 > cap * 7:
+        cap = self._session.turn_cap(self._frame.limits)
+        if self._session.turn_bytes > cap or (self._session.turn_bytes * 8 > cap * 7 and self._archiving.may_be_tried):
             await self._archiving.spill(most_bytes=cap // 2)
         if self._session.turn_bytes > cap:
             trouble = self._session.archive.trouble

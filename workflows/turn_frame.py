@@ -101,8 +101,9 @@ class Frame:
     def pauses(self) -> bool:
         """Tell whether the turn is to go on in a new run, from a point where nothing is in flight (SES-14).
 
-        Runs from before this was possible hand over between turns only.
+        Runs from before this was possible hand over between turns only. A turn that was told to stop goes nowhere.
         """
+        self.stop_if_told()
         return self._is_due_for_new_run() and workflow.patched("continue-as-new-within-a-turn")
 
     # ---- the clock

@@ -103,8 +103,10 @@ async def get_conversation(
     etag = f'"{await sessions.first_run_id(session_id)}-{update.revision}"'
     if if_none_match and matches(etag, if_none_match):
         return Response(status_code=304, headers={"ETag": etag})
-    response.headers["ETag"] = etag
     whole = await transcripts.with_whole_answers(session_id, update)
+    if not any(turn.agent_message_blob for turn in [*whole.new_messages, *whole.updated_messages]):
+        # An answer that is only an excerpt, since the store is down, is not to be kept as the last word.
+        response.headers["ETag"] = etag
     return ConversationAnswer(workflow_id=session_id, conversation_update=whole)
 
 

@@ -181,11 +181,12 @@ class ModelView:
         )
 
     def _first_index(self, ref: ViewRef) -> int:
-        index = 0
-        for entry in self._entries:
+        # From the end: an id may have been used before, long ago.
+        index = self.message_count
+        for entry in reversed(self._entries):
+            index -= len(entry.messages)
             if (entry.ref.turn, entry.ref.step) == (ref.turn, ref.step):
                 return index
-            index += len(entry.messages)
         raise KeyError(ref.turn)
 
     def _entries_at(self, kept: frozenset[int]) -> list[ViewEntry]:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from models.errors import Refused
 from models.limits import Limits
 from models.prompts import REMEMBERED_IDS, PromptQueue, read_prompt
+from models.session import Configure, SessionInput, configured, read_start
 from models.session_state import title_of
 from tests.core.builders import NOW, answer_turn, send, session
 
@@ -129,7 +130,7 @@ def test_ses_7_an_interrupt_goes_before_the_queue_and_a_steer_joins_the_turn() -
     send(target, "steer", id="m3", mode="steer")
     send(target, "now", id="m4", mode="interrupt")
     assert [prompt.id for prompt in target.queue_view().waiting] == ["m3", "m4", "m2"]
-    target.steer_turn(now=NOW)
+    target.steer_turn(target.config.limits, now=NOW)
     assert [step.kind for step in target.transcript.get(turn.id).steps] == ["user"]
     assert target.queue_view("m3").fates[0].turn_id == "m1"
 
@@ -253,7 +254,7 @@ def test_ses_16_what_is_steered_into_a_turn_is_bounded_and_the_rest_waits() -> N
     target.begin_turn(now=NOW)
     for number in range(3):
         send(target, "x" * 87_000, id=f"s{number}", mode="steer")
-    target.steer_turn(now=NOW)
+    target.steer_turn(target.config.limits, now=NOW)
     assert fates(target)[1:] == [("s0", "steered"), ("s1", "steered")]
     target.complete_turn("done", now=NOW)
     assert [prompt.id for prompt in target.queue.waiting] == ["s2"]
@@ -277,3 +278,30 @@ def test_ses_15_a_full_session_moves_turns_however_little_they_take() -> None:
     assert target.transcript.carried_bytes < target.config.limits.archive_above_bytes
     target.moved(target.next_move(), now=NOW)
     assert not target.is_full
+
+
+def test_ses_15_a_small_session_with_a_healthy_archive_is_never_full_for_long() -> None:
+    target = session(limits={"max_state_bytes": 40_000})
+    for number in range(400):
+        send(target, "hi", id=f"{number:036}")
+        answer_turn(target)
+        while move := target.next_move():
+            target.moved(move, now=NOW)
+        assert not target.is_full
+
+
+def test_ses_15_what_the_model_remembers_gives_way_before_a_session_refuses_prompts() -> None:
+    target = session(limits={"max_state_bytes": 40_000}, history={"max_messages": 0})
+    for number in range(300):
+        send(target, "x" * 300, id=f"m{number}")
+        assert target.next_move() is None or target.moved(target.next_move(), now=NOW) is None
+        target.reject_waiting_if_full(now=NOW)
+        answer_turn(target)
+    assert fates(target)[-1] == ("m299", "started")
+
+
+def test_ses_4_a_state_too_small_to_live_in_is_refused_where_people_ask_for_it() -> None:
+    with pytest.raises(Refused, match=r"limits\.max_state_bytes: 32,000"):
+        read_start({"limits": {"max_state_bytes": 10_000}}, extra_arguments=0)
+    with pytest.raises(Refused, match=r"limits\.max_state_bytes: 32,000"):
+        configured(SessionInput(), Configure(limits={"max_state_bytes": 10_000}))

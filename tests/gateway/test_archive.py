@@ -34,6 +34,14 @@ async def chat(session: DrivenSession, numbers: range) -> None:
         await session.idle(turns=number)
 
 
+async def chat_over(http: AsyncClient, session: DrivenSession, numbers: range) -> None:
+    """Have turns through the gateway, which asks a workflow one thing at a time; two who ask it hold each other up."""
+    for number in numbers:
+        prompt = {"id": f"p{number}", "message": f"prompt {number} " + "x" * 1_000}
+        answer = await http.post(f"/workflow/{session.handle.id}/prompt?wait=20", json=prompt)
+        assert answer.json()["status"] == "completed"
+
+
 async def talked(on: Stage, turns: int = 30) -> DrivenSession:
     """Start a session that has moved the first of its `turns` to the archive."""
     session = await on.start(SMALL)
@@ -108,7 +116,7 @@ def heal(file: Path) -> None:
 async def test_ses_15_walking_back_gives_every_turn_once_while_turns_are_archived(http: AsyncClient, on: Stage) -> None:
     session = await talked(on)
     before = (await session.state()).archived_count
-    going_on = asyncio.create_task(chat(session, range(31, 71)))
+    going_on = asyncio.create_task(chat_over(http, session, range(31, 71)))
     walks = 0
     while not going_on.done() or not walks:
         for limit in ("?limit=1", "?limit=4", "?limit=17", ""):
@@ -267,8 +275,7 @@ async def test_ses_15_an_answer_is_shown_whole_wherever_a_client_sees_it(http: A
     shown = [finished, *update["new_messages"], *again["updated_messages"], *page["messages"]]
     assert len(shown) == 4
     for turn in shown:
-        assert turn["agent_message"] == LARGE
-        assert turn["agent_message_blob"]["chars"] == 20_000
+        assert (turn["agent_message"], turn["agent_message_blob"]) == (LARGE, None)
 
 
 async def test_ses_15_an_answer_that_can_not_be_read_stays_an_excerpt(
@@ -528,8 +535,7 @@ async def test_api_1_deletion_leaves_no_text_of_a_session_and_what_comes_after_i
     assert walked(await walk(http, full(kept))) == list(range(1, 7))
     await until_deletions_end(http)
     (turn,) = (await http.get(full(reused))).json()["messages"]
-    kept_text = await http.get(f"/workflow/{reused.handle.id}/blobs/{turn['agent_message_blob']['hash']}")
-    assert kept_text.text == turn["agent_message"] == LARGE
+    assert turn["agent_message"] == LARGE
 
 
 async def until_deletions_end(http: AsyncClient) -> None:

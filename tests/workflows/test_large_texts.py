@@ -3,7 +3,15 @@
 import pytest
 
 from models.conversation import ConversationMessage, ConversationState
-from models.model_call import CallPart, ModelResponse, ProviderState, RespondPart, ThinkPart, ToolInvocation
+from models.model_call import (
+    CallPart,
+    ModelResponse,
+    ProviderState,
+    RespondPart,
+    ThinkPart,
+    ToolInvocation,
+    ToolSpec,
+)
 from models.session import SessionInput
 from models.trajectory import ModelStep, ToolCall, ToolResult
 from tests.harness import DrivenSession, Stage, asks, says
@@ -128,3 +136,17 @@ async def test_ses_16_a_result_that_no_store_can_take_is_cut_to_8_kb_and_marked(
     assert turn.agent_message == "w" * 20_000
     state: ConversationState = await session.state()
     assert state.session.archive.results_cut == 1
+
+
+async def test_ses_16_calls_of_tools_that_are_not_there_take_little_room_however_many_tools_there_are(
+    on: Stage,
+) -> None:
+    on.tools.specs = [ToolSpec(name=f"tool_with_a_long_name_{number:03}", effect="read") for number in range(300)]
+    on.vendor.script = [asks(*[("nope" * 40, {})] * 200)]
+    session = await on.start()
+    await session.prompt("try them all")
+    (turn,) = await session.idle(turns=1)
+    assert {call.result.status for call in calls_of(turn)} == {"error"}
+    assert len(turn.model_dump_json()) < 400_000
+    await session.prompt("and now?")
+    assert (await session.idle(turns=2))[1].agent_message == "echo: and now?"
