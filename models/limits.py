@@ -12,7 +12,7 @@ from models.wire import Strict
 PROMPT_BYTES = 128 * 1024
 """Most bytes of one prompt's text as UTF-8 (SES-5)."""
 
-ANSWER_BYTES = 256 * 1024
+ANSWER_BYTES = 200_000
 """Most JSON bytes of one model response, once its large texts are kept by reference; a longer one ends the turn as
 `too_large` (SES-16)."""
 

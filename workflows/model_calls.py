@@ -141,8 +141,6 @@ class ModelCalls:
     def _most_bytes(self) -> int:
         """Leave as much of the turn's room for the results of the calls as for the answer that asks for them."""
         limits, held = self._frame.limits, self._session.turn_bytes
-        if held <= limits.least_turn_bytes // 2:
-            return min(limits.answer_bytes, limits.least_turn_bytes)
         return min(limits.answer_bytes, max(LEAST_ANSWER_BYTES, (self._session.turn_cap(limits) - held) // 2))
 
     def _hand_over(self, opened: OpenRequest) -> None:
