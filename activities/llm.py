@@ -14,6 +14,7 @@ from activities.heartbeat import heartbeating
 from activities.large_texts import LargeTexts
 from activities.providers.protocol import CallContext, Delta, ModelError, Provider
 from models.context.model_view import digest_of
+from models.large_texts import STATE_INLINE_BYTES
 from models.limits import LARGEST_ANSWER_BYTES, SMALL_TEXT_BYTES
 from models.model_call import (
     ModelCall,
@@ -93,12 +94,14 @@ class ModelActivities:
 
         Raises `ApplicationError` `too_large` if it is too large even so.
         """
-        size = len(response.model_dump_json().encode())
+        size = _json_size(response)
         if size > LARGEST_ANSWER_BYTES:
             raise _too_large(size, LARGEST_ANSWER_BYTES)
+        if size <= min(call.inline_bytes, STATE_INLINE_BYTES):
+            return response  # as nearly always: nothing in it can be large
         for inline_bytes in (call.inline_bytes, SMALL_TEXT_BYTES):
             kept = await self._texts.keep_response(session_id(), response, inline_bytes, max_bytes=call.max_bytes)
-            size = len(kept.model_dump_json().encode())
+            size = _json_size(kept)
             if size <= call.max_bytes:
                 return kept
         raise _too_large(size, call.max_bytes)
@@ -120,6 +123,10 @@ async def _whole_answer(stream: AsyncGenerator[Delta | ModelResponse, None]) -> 
             if isinstance(event, ModelResponse):
                 return event
     raise ModelError("connection", "the answer broke off before its end")
+
+
+def _json_size(response: ModelResponse) -> int:
+    return len(response.model_dump_json().encode())
 
 
 def _too_large(size: int, most: int) -> ApplicationError:

@@ -67,6 +67,7 @@ class Session:
         self.waiting_until: datetime | None = None
         self.archive = ArchiveHealth(carried.archive, carried.archive_again_at)
         self._sizes: dict[str, tuple[object, int]] = {}
+        self._head: RequestHead | None = None
         self.turn_bytes = carried_size(self.running_turn) if self.running_turn else 0
         """JSON bytes of the running turn as it is carried; counted step by step."""
 
@@ -128,8 +129,11 @@ class Session:
 
     @property
     def head(self) -> RequestHead:
-        """What is sent to the model before the messages; the same through a segment."""
-        return RequestHead(system=self.config.system_prompt, tools=self.tools or [])
+        """What is sent to the model before the messages; the same object until tools or system prompt change."""
+        known, tools = self._head, self.tools or []
+        if known is None or known.tools != tools or known.system != self.config.system_prompt:
+            known = self._head = RequestHead(system=self.config.system_prompt, tools=tools)
+        return known
 
     # ---- prompts
 

@@ -15,6 +15,7 @@ Every message is rendered, measured and hashed once, when it is appended; buildi
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 from models.context.tokens import count_chars
 from models.context.window import ConversationHistoryConfig, eviction_config, kept_indexes
@@ -24,6 +25,9 @@ from models.model_call import CallPart, ModelMessage, ModelRequest, ProviderStat
 from models.trajectory import ModelStep, Step, ToolCall, UserStep
 from models.transcript import Transcript
 from models.wire import Compact
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
 
 
 class ViewRef(Compact):
@@ -65,6 +69,7 @@ class ModelView:
         """Start from `entries`, in segment number `segment` (from 1)."""
         self._entries = list(entries)
         self.segment = segment
+        self._hashed_head: tuple[RequestHead, _Hash] | None = None
 
     @classmethod
     def restore(cls, refs: Iterable[ViewRef], transcript: Transcript, *, segment: int) -> "ModelView":
@@ -168,7 +173,9 @@ class ModelView:
 
     def digest(self, head: RequestHead) -> str:
         """Name the exact context of `request(head)`; equals `digest_of` over it."""
-        return _digest(head, (digest for entry in self._entries for digest in entry.digests))
+        if self._hashed_head is None or self._hashed_head[0] is not head:
+            self._hashed_head = (head, _head_hash(head))
+        return _digest(self._hashed_head[1].copy(), (digest for entry in self._entries for digest in entry.digests))
 
     def _keep(self, staying: list[ViewEntry]) -> Eviction:
         before = self.message_count
@@ -200,11 +207,14 @@ class ModelView:
 
 def digest_of(request: ModelRequest) -> str:
     """Name the exact context of a request, wherever it was put together (AGT-2)."""
-    return _digest(request.head, (_message_digest(message) for message in request.messages))
+    return _digest(_head_hash(request.head), (_message_digest(message) for message in request.messages))
 
 
-def _digest(head: RequestHead, message_digests: Iterable[bytes]) -> str:
-    total = sha256(head.model_dump_json().encode())
+def _head_hash(head: RequestHead) -> "_Hash":
+    return sha256(head.model_dump_json().encode())
+
+
+def _digest(total: "_Hash", message_digests: Iterable[bytes]) -> str:
     for digest in message_digests:
         total.update(digest)
     return total.hexdigest()[:16]
