@@ -262,8 +262,8 @@ class Outcome:
 
     @property
     def scheduled(self) -> list[str]:
-        """The activities, in the order they were asked for."""
-        return list(self._names.values())
+        """The activities of the turns, in the order they were asked for; the end's copy to the archive is none."""
+        return [name for name in self._names.values() if name != "move_to_archive"]
 
     @property
     def attempts(self) -> dict[str, int]:
