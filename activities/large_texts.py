@@ -5,7 +5,6 @@ excerpt that the session has. The log says so.
 """
 
 import logging
-from collections import OrderedDict
 from collections.abc import Iterable
 
 from models.large_texts import (
@@ -24,6 +23,7 @@ from models.trajectory import ToolResult
 from stores.blobs import Blobs
 from stores.database import StoreUnavailableError
 from stores.opaque import opaque_owner
+from stores.recent_texts import RecentTexts
 
 CACHED_CHARS = 16 * 1024 * 1024
 """Most characters of texts that a worker remembers: a text is read again with every step of its turn."""
@@ -37,9 +37,7 @@ class LargeTexts:
     def __init__(self, blobs: Blobs, *, cached_chars: int = CACHED_CHARS) -> None:
         """Keep them in `blobs`, and the latest `cached_chars` characters here too."""
         self._blobs = blobs
-        self._most_chars = cached_chars
-        self._cached: OrderedDict[tuple[str, str], str] = OrderedDict()
-        self._chars = 0
+        self._recent = RecentTexts(most_chars=cached_chars)
 
     async def keep_result(self, session_id: str, result: ToolResult, inline_bytes: int) -> ToolResult:
         """Return the result, its content by reference if it is over `inline_bytes`."""
@@ -76,8 +74,7 @@ class LargeTexts:
             for owner, by_hash in ((session_id, texts.by_hash), (opaque_owner(session_id), texts.opaque)):
                 if by_hash:
                     await self._blobs.put(owner, by_hash.values())
-                for name, text in by_hash.items():
-                    self._remember((owner, name), text)
+                self._recent.remember(owner, by_hash)
         except StoreUnavailableError as error:
             _log.warning("large texts are cut, since the store is down: %s", error)
             return False
@@ -85,20 +82,12 @@ class LargeTexts:
 
     async def _read(self, session_id: str, hashes: Iterable[str]) -> dict[str, str]:
         wanted = set(hashes)
-        found = {name: self._cached[session_id, name] for name in wanted if (session_id, name) in self._cached}
+        found = self._recent.find(session_id, wanted)
         missing = wanted - found.keys()
         if missing:
             try:
                 found |= await self._blobs.get(session_id, missing)
             except StoreUnavailableError as error:
                 _log.warning("large texts stay excerpts, since the store is down: %s", error)
-        for name, text in found.items():
-            self._remember((session_id, name), text)
+        self._recent.remember(session_id, found)
         return found
-
-    def _remember(self, key: tuple[str, str], text: str) -> None:
-        self._chars += len(text) - len(self._cached.pop(key, ""))
-        self._cached[key] = text
-        while self._chars > self._most_chars:
-            _, forgotten = self._cached.popitem(last=False)
-            self._chars -= len(forgotten)

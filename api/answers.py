@@ -6,7 +6,6 @@ the latest texts are remembered. Turns without references cost nothing: the stor
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Sequence
 
 from api.store_calls import read_store
@@ -14,6 +13,7 @@ from models.conversation import ConversationMessage
 from models.large_texts import resolve_answer
 from stores.blobs import Blobs
 from stores.database import StoreUnavailableError
+from stores.recent_texts import RecentTexts
 
 REMEMBERED_CHARS = 8 * 1024 * 1024
 
@@ -24,9 +24,7 @@ class Answers:
     def __init__(self, blobs: Blobs, *, remembered_chars: int = REMEMBERED_CHARS) -> None:
         """Read them from `blobs`; remember the latest `remembered_chars` characters."""
         self._blobs = blobs
-        self._most_chars = remembered_chars
-        self._texts: OrderedDict[tuple[str, str], str] = OrderedDict()
-        self._chars = 0
+        self._recent = RecentTexts(most_chars=remembered_chars)
         self._reads: dict[tuple[str, frozenset[str]], asyncio.Task[dict[str, str]]] = {}
 
     async def put_back(
@@ -36,7 +34,7 @@ class Answers:
         hashes = {turn.agent_message_blob.hash for turn in turns if turn.agent_message_blob}
         if not hashes:
             return list(turns)
-        texts = {name: self._texts[owner, name] for name in hashes if (owner, name) in self._texts}
+        texts = self._recent.find(owner, hashes)
         missing = frozenset(hashes - texts.keys())
         if missing:
             texts |= await self._read(owner, missing, until)
@@ -56,12 +54,4 @@ class Answers:
     def _finish(self, owner: str, hashes: frozenset[str], read: "asyncio.Task[dict[str, str]]") -> None:
         del self._reads[owner, hashes]
         if not read.cancelled() and read.exception() is None:
-            for name, text in read.result().items():
-                self._remember((owner, name), text)
-
-    def _remember(self, key: tuple[str, str], text: str) -> None:
-        self._chars += len(text) - len(self._texts.pop(key, ""))
-        self._texts[key] = text
-        while self._chars > self._most_chars:
-            _, forgotten = self._texts.popitem(last=False)
-            self._chars -= len(forgotten)
+            self._recent.remember(owner, read.result())

@@ -12,7 +12,7 @@ ERROR_CHARS = 300
 
 
 class ArchiveHealth:
-    """What is known of the archive. Both methods that note something return whether `report` is another now."""
+    """What is known of the archive."""
 
     def __init__(self, report: ArchiveReport, again_at: datetime | None) -> None:
         """Continue from what another run carried over."""
@@ -31,14 +31,14 @@ class ArchiveHealth:
         return self.report.last_error if self.is_failing else None
 
     def worked(self, *, now: datetime) -> bool:
-        """Note that the archive has taken something: an earlier trouble is over."""
+        """Note that the archive has taken something: an earlier trouble is over. Returns whether there was one."""
         self.again_at = None
         if not self.is_failing:
             return False
         self._note(failing_since=None, recovered_at=now)
         return True
 
-    def failed(self, error: str, *, now: datetime) -> bool:
+    def failed(self, error: str, *, now: datetime) -> None:
         """Note why the archive took nothing; it is to be tried again after a pause."""
         attempts = self.report.attempts_failed + 1 if self.is_failing else 1
         self._note(
@@ -48,7 +48,6 @@ class ArchiveHealth:
             last_failed_at=now,
         )
         self.again_at = now + min(FIRST_PAUSE * 2 ** min(attempts - 1, 10), LONGEST_PAUSE)
-        return True
 
     def count_cut_result(self) -> None:
         """Note that a tool's result was cut, since the store of large texts was down."""

@@ -384,8 +384,8 @@ class Session:
 
     def archive_failed(self, error: str, *, now: datetime) -> None:
         """Note that the archive has taken nothing, and why."""
-        if self.archive.failed(error, now=now):
-            self._changed()
+        self.archive.failed(error, now=now)
+        self._changed()
 
     def spill(self, *, most_bytes: int) -> ArchiveMove | None:
         """Return the running turn's oldest steps that are to go so that it takes at most `most_bytes`.

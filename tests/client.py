@@ -16,8 +16,6 @@ class Client:
         self.messages: list[ConversationMessage] = []
         self.last_seen: str | None = None
         self.revision: int | None = None
-        self.had_first_turns = False
-        """The first answer with turns in it since the last reset began with the session's first turn."""
 
     def cursor(self, limit: int | None = None) -> dict[str, Any]:
         """What it sends next time."""

@@ -238,6 +238,23 @@ class Stage:
         return start.model_copy(update={"limits": start.limits.model_copy(update=lower)})
 
 
+def broken(on: Stage) -> Path:
+    """Make the archive's file unusable: a folder in its place; the file itself waits beside it."""
+    file = on.settings.state_dir / "archive.db"
+    if file.exists():
+        file.rename(file.with_suffix(".away"))
+    file.mkdir()
+    return file
+
+
+def heal(file: Path) -> None:
+    """Put the archive's file back, if there was one."""
+    file.rmdir()
+    away = file.with_suffix(".away")
+    if away.exists():
+        away.rename(file)
+
+
 @asynccontextmanager
 async def stage(
     client: Client, *, task_queue: str | None = None, limits: dict[str, int] | None = None, **settings: Any

@@ -21,7 +21,7 @@ from stores.database import StoreUnavailableError
 from stores.opaque import opaque_owner
 from tests.gateway.conftest import gateway
 from tests.gateway.test_bad_input import problem_of
-from tests.harness import BOUND, DrivenSession, Stage, asks, says
+from tests.harness import BOUND, DrivenSession, Stage, asks, broken, heal, says
 
 LIMITS = {"max_state_bytes": 40_000, "max_queued_bytes": 4_000, "max_steps": 1_000}
 SMALL = SessionInput.model_validate({"limits": LIMITS})
@@ -93,21 +93,6 @@ def json_bytes(turn: dict[str, Any]) -> int:
 
 def file_of(on: Stage) -> Path:
     return on.settings.state_dir / "archive.db"
-
-
-def broken(on: Stage) -> Path:
-    """Put a folder in the place of the archive's file, which waits beside it."""
-    file = file_of(on)
-    if file.exists():
-        file.rename(file.with_suffix(".away"))
-    file.mkdir()
-    return file
-
-
-def heal(file: Path) -> None:
-    file.rmdir()
-    if file.with_suffix(".away").exists():
-        file.with_suffix(".away").rename(file)
 
 
 # ---- one transcript

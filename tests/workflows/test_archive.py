@@ -2,7 +2,6 @@
 
 import asyncio
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from temporalio.api.sdk.v1 import WorkflowMetadata
@@ -10,7 +9,7 @@ from temporalio.client import Client
 
 from models.conversation import ConversationMessage, ConversationState
 from models.session import SessionInput
-from tests.harness import BOUND, DrivenSession, Stage, asks, says, stage
+from tests.harness import BOUND, DrivenSession, Stage, asks, broken, heal, says, stage
 
 SMALL = SessionInput.model_validate({"limits": {"max_state_bytes": 60_000, "max_queued_bytes": 8_000}})
 LARGER = SessionInput.model_validate({"limits": {"max_state_bytes": 120_000, "max_queued_bytes": 8_000}})
@@ -91,22 +90,6 @@ async def test_ses_15_a_move_prepared_in_another_process_is_asked_of_the_workflo
     await chat(session, range(20))
     await session.until(lambda state: state.archived_count >= 10)
     assert [turn.id for turn in await transcript(on, session)] == [f"p{number}" for number in range(20)]
-
-
-def broken(on: Stage) -> Path:
-    """Make the archive's file unwritable: a folder in its place; the file itself waits beside it."""
-    file = on.settings.state_dir / "archive.db"
-    if file.exists():
-        file.rename(file.with_suffix(".away"))
-    file.mkdir()
-    return file
-
-
-def heal(file: Path) -> None:
-    file.rmdir()
-    away = file.with_suffix(".away")
-    if away.exists():
-        away.rename(file)
 
 
 async def test_ses_15_while_the_archive_is_down_the_session_works_on_and_says_so_until_it_is_healed(
