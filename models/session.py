@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_serializer
 from pydantic_core import to_json
 
+from models.context.model_context import CarriedContext
 from models.context.model_view import ViewRef
 from models.context.window import ConversationHistoryConfig
 from models.conversation import ArchiveReport, ConversationMessage
@@ -85,6 +86,7 @@ class CarriedState(Compact):
     fates: list[Fate] = []
     view: list[ViewRef] = []
     segment: int = 1
+    context: CarriedContext = CarriedContext()
     limit_warned: bool = False
     tools: list[ToolSpec] | None = None
     ending: str | None = None
@@ -165,6 +167,13 @@ class UpdatesRequest(Strict):
     limit: int | None = Field(None, ge=1, le=10_000)
 
 
+class ContextRequest(Strict):
+    """Argument of `get_context_view`: the newest `limit` turns, or those before turn number `before` (CTX-8)."""
+
+    before: int | None = Field(None, ge=1)
+    limit: int = Field(500, ge=1, le=2_000)
+
+
 class QueueRequest(Strict):
     """Argument of `get_queue`: one prompt only, where an id is given."""
 
@@ -223,7 +232,6 @@ def configured(current: SessionInput, change: Configure) -> SessionInput:
         check_limits(update["limits"])
     if change.history is not None:
         update["history"] = _merged("history", current.history, change.history)
-        check_history(update["history"])
     return current.model_copy(update=update)
 
 
@@ -239,18 +247,11 @@ def read_start(raw: object, *, extra_arguments: int) -> SessionInput:
 
 def _check_start(start: SessionInput) -> None:
     split_model(start.model)
-    check_history(start.history)
     check_limits(start.limits)
     if start.user is not None and re.fullmatch(USER_PATTERN, start.user) is None:
         raise Refused("invalid", "user: letters, digits, space and . _ @ + ~ - are allowed, 64 at most.", field="user")
     if start.title is not None and not 1 <= len(start.title) <= 120:
         raise Refused("invalid", "title: 1 to 120 characters are allowed.", field="title")
-
-
-def check_history(history: ConversationHistoryConfig) -> None:
-    """Pass a window that this version can keep. Raises `Refused`: summaries (CTX-5) are not made yet."""
-    if history.summarize_on_trim:
-        raise Refused("invalid", "Summaries are not made by this version.", field="history.summarize_on_trim")
 
 
 def check_limits(limits: Limits) -> None:

@@ -22,6 +22,7 @@ from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from models.archive import ArchiveMove, ArchiveMoveQuery
+    from models.context.account import ContextView
     from models.conversation import ConversationState, ConversationUpdate
     from models.errors import REFUSED, Refused
     from models.model_call import ModelRequestPage, ModelRequestQuery
@@ -31,6 +32,7 @@ with workflow.unsafe.imports_passed_through():
         CancelTurn,
         CarriedTurn,
         Configure,
+        ContextRequest,
         EndSession,
         QueueRequest,
         SessionEnd,
@@ -271,6 +273,13 @@ class AgenticAIWorkflow:
         with _refusals_told():
             given = parse(QueueRequest, request)
         return self._session.queue_view(given.message_id)
+
+    @workflow.query(description="What the model still sees, turn by turn: nothing, or {before?, limit?} turn numbers.")
+    def get_context_view(self, request: Any = None) -> ContextView:
+        """Return for each turn how the model sees it now, and what is sent with every request (CTX-8)."""
+        with _refusals_told():
+            given = parse(ContextRequest, request)
+        return self._session.context_view(given)
 
     @workflow.query(description="The open model request, a page at a time: {request, offset?}. For our own activities.")
     def get_model_request(self, request: Any = None) -> ModelRequestPage:
