@@ -11,7 +11,8 @@ from temporalio.client import Client
 from api import problems
 from api.deletion import Deletions
 from api.dependencies import refuse_unknown_parameters
-from api.routes import blobs, conversation, health, sessions
+from api.replay import Replays
+from api.routes import blobs, context, conversation, health, sessions
 from api.sessions import Sessions
 from api.transcript import Transcripts
 from models.settings import Settings
@@ -44,6 +45,7 @@ def create_app(settings: Settings, *, client: Client | None = None) -> FastAPI:
             app.state.settings, app.state.stores = settings, stores
             app.state.sessions = Sessions(client or await connect(settings, lazy=True), settings)
             app.state.transcripts = Transcripts(app.state.sessions, stores)
+            app.state.replays = Replays(app.state.sessions, stores)
             app.state.deletions = Deletions(app.state.sessions, stores)
             yield
             await app.state.deletions.close()
@@ -58,7 +60,7 @@ def create_app(settings: Settings, *, client: Client | None = None) -> FastAPI:
         responses=_ERRORS,
     )
     problems.install(app)
-    for routes in (sessions, conversation, blobs, health):
+    for routes in (sessions, conversation, context, blobs, health):
         app.include_router(routes.router)
     app.add_middleware(BoundedAndUnstored)
     return app

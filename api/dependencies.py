@@ -9,6 +9,7 @@ from fastapi.routing import APIRoute
 
 from api import problems
 from api.deletion import Deletions
+from api.replay import Replays
 from api.sessions import Sessions
 from api.transcript import Transcripts
 from models.ids import ID_PATTERN
@@ -26,6 +27,12 @@ def get_transcripts(request: Request) -> Transcripts:
     """Return the transcripts of sessions."""
     transcripts: Transcripts = request.app.state.transcripts
     return transcripts
+
+
+def get_replays(request: Request) -> Replays:
+    """Return the replay texts of sessions."""
+    replays: Replays = request.app.state.replays
+    return replays
 
 
 def get_stores(request: Request) -> Stores:
@@ -60,6 +67,7 @@ def refuse_unknown_parameters(request: Request) -> None:
 
 SessionsDep = Annotated[Sessions, Depends(get_sessions)]
 TranscriptsDep = Annotated[Transcripts, Depends(get_transcripts)]
+ReplaysDep = Annotated[Replays, Depends(get_replays)]
 StoresDep = Annotated[Stores, Depends(get_stores)]
 DeletionsDep = Annotated[Deletions, Depends(get_deletions)]
 SettingsDep = Annotated[Settings, Depends(get_settings)]

@@ -11,6 +11,7 @@ from pydantic_core import to_json
 
 from models.context.model_context import CarriedContext
 from models.context.model_view import ViewRef
+from models.context.replay_turns import MovedEvents
 from models.context.window import ConversationHistoryConfig
 from models.conversation import ArchiveReport, ConversationMessage
 from models.errors import Refused
@@ -94,6 +95,7 @@ class CarriedState(Compact):
     archive: ArchiveReport = ArchiveReport()
     archive_again_at: UtcDatetime | None = None
     """After a failure: not to be tried before."""
+    moved_events: MovedEvents = MovedEvents()
 
     @field_serializer("turns")
     def _without_defaults_either(self, turns: list[ConversationMessage]) -> list[dict[str, Any]]:
@@ -180,6 +182,12 @@ class QueueRequest(Strict):
     message_id: MessageId | None = None
 
 
+class ReplayRequest(Strict):
+    """Argument of `get_replay_context`: most events of HISTORY; 0 stands for all (CTX-12)."""
+
+    max_history: int = Field(20, ge=0, le=10_000)
+
+
 class CancelReceipt(Compact):
     """Answer of `cancel_turn`: whether there was something to cancel."""
 
@@ -219,6 +227,16 @@ def parse_cursor(raw: object) -> UpdatesRequest:
     """
     request = parse(UpdatesRequest, {"last_seen_message_id": raw} if isinstance(raw, str) else raw)
     return request if request.last_seen_message_id else request.model_copy(update={"last_seen_message_id": None})
+
+
+def parse_replay_request(raw: object) -> ReplayRequest:
+    """Read the argument of `get_replay_context`: nothing, a number, or an object (CTX-13).
+
+    >>> parse_replay_request(None).max_history, parse_replay_request(0).max_history
+    (20, 0)
+    """
+    is_number = isinstance(raw, int) and not isinstance(raw, bool)
+    return parse(ReplayRequest, {"max_history": raw} if is_number else raw)
 
 
 def configured(current: SessionInput, change: Configure) -> SessionInput:

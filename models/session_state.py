@@ -13,6 +13,7 @@ from models.archive_health import ArchiveHealth
 from models.context.account import ContextView, context_view
 from models.context.model_context import ModelContext
 from models.context.model_view import Eviction, ModelView, ViewEntry
+from models.context.replay_turns import ReplayTurns
 from models.context.window import ConversationHistoryConfig
 from models.conversation import (
     ConversationMessage,
@@ -76,6 +77,7 @@ class Session:
         self.closed: SessionStatus | None = None
         self.waiting_until: datetime | None = None
         self.archive = ArchiveHealth(carried.archive, carried.archive_again_at)
+        self.moved_events = carried.moved_events
         self._sizes: dict[str, tuple[object, int]] = {}
         self._head: RequestHead | None = None
         self.turn_bytes = carried_size(self.running_turn) if self.running_turn else 0
@@ -223,6 +225,7 @@ class Session:
         """Record the next prompt as a turn: its processing starts (SES-2)."""
         prompt = self.queue.start_next(at=now)
         self.turn_count += 1
+        self.moved_events = self.moved_events.at_new_turn()
         if self.config.title is None:
             self.config = self.config.model_copy(update={"title": title_of(prompt.text)})
         turn = ConversationMessage(
@@ -410,11 +413,13 @@ class Session:
             self.context.detach(turn, steps_before=turn.steps_omitted + len(move.steps), kept_bytes=move.kept_bytes)
             self.transcript.replace_newest(turn.without_oldest_steps(len(move.steps)))
             self.turn_bytes = carried_size(self._running())
+            self.moved_events = self.moved_events.with_steps(move.steps)
             self._changed_turn()
         else:
             for turn in move.turns:
                 self.context.detach(turn, kept_bytes=move.kept_bytes)
             self.transcript.drop_oldest(len(move.turns))
+            self.moved_events = self.moved_events.with_turns(move.turns)
         self._make_carriable(self.config.limits.view_bytes)
         self.archive_worked(now=now)
         self._changed()
@@ -525,6 +530,12 @@ class Session:
             queue_length=len(self.queue),
         )
 
+    def replay_turns(self, max_history: int) -> ReplayTurns:
+        """Return the turns held that a replay text with so many events of HISTORY is made of (CTX-12)."""
+        return ReplayTurns.of(
+            self.transcript.turns, archived=self.archived_count, moved=self.moved_events, max_history=max_history
+        )
+
     def queue_view(self, message_id: str | None = None) -> QueueView:
         """Return what waits and what became of the rest (SES-6)."""
         return self.queue.view(revision=self.revision, message_id=message_id, refusing=self._refusing())
@@ -572,6 +583,7 @@ class Session:
             running=running,
             archive=self.archive.report,
             archive_again_at=self.archive.again_at,
+            moved_events=self.moved_events,
         )
         return self.config.model_copy(update={"carried": carried})
 

@@ -3,6 +3,18 @@
 The transcript itself is never altered by any of it.
 """
 
+from models.context.replay import (
+    CallEvent,
+    MalformedReplay,
+    ReplayEvent,
+    RespondEvent,
+    ResultEvent,
+    ThinkEvent,
+    UserEvent,
+    parse_replay,
+    render_replay,
+    replay_events,
+)
 from models.context.tokens import count_chars, estimate_tokens
 from models.context.window import (
     ConversationHistoryConfig,
@@ -16,14 +28,24 @@ from models.context.window import (
 )
 
 __all__ = [
+    "CallEvent",
     "ConversationHistoryConfig",
     "ConversationMetrics",
     "ConversationWindow",
+    "MalformedReplay",
+    "ReplayEvent",
+    "RespondEvent",
+    "ResultEvent",
+    "ThinkEvent",
     "TrimResult",
+    "UserEvent",
     "count_chars",
     "estimate_tokens",
     "eviction_config",
     "history_config",
     "kept_indexes",
     "message_groups",
+    "parse_replay",
+    "render_replay",
+    "replay_events",
 ]
