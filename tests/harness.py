@@ -82,12 +82,13 @@ class Gate:
 class Vendor:
     """The outermost edge: a model that plays its script, then echoes. `requests` is everything it was asked.
 
-    Requests for summaries it answers by `summarise` once it has that; they are no part of the script then.
+    With `answer` it answers by that once the script is at its end; with `summarise`, requests for summaries by that.
     """
 
     script: list[ModelResponse | ModelError] = field(default_factory=list)
     requests: list[ModelRequest] = field(default_factory=list)
     gate: Gate = field(default_factory=lambda: Gate(is_open=True))
+    answer: Callable[[ModelRequest], ModelResponse] | None = None
     summarise: Callable[[ModelRequest], ModelResponse | ModelError] | None = None
 
     @property
@@ -111,7 +112,9 @@ class Vendor:
     def _answer(self, request: ModelRequest) -> ModelResponse | ModelError:
         if self.summarise and request.head.system == INSTRUCTION:
             return self.summarise(request)
-        return self.script.pop(0) if self.script else says(f"echo: {last_user_message(request)}")
+        if self.script:
+            return self.script.pop(0)
+        return self.answer(request) if self.answer else says(f"echo: {last_user_message(request)}")
 
     def resolve(self, model: str) -> tuple[Provider, str]:
         return self, model

@@ -50,7 +50,7 @@ async def test_ctx_5_a_summary_stands_between_the_head_and_what_is_kept(on: Stag
     assert asked.head.max_tokens == 1_024
     assert asked.head.tools == []
     assert "$user: question 2" in asked.messages[0].content
-    assert "question 1," not in asked.messages[0].content
+    assert "$user: question 1," not in asked.messages[0].content, "the head is not evicted"
     newest = on.vendor.turn_requests[-1]
     assert [message.content.split(",")[0] for message in newest.messages] == [
         "question 1",
