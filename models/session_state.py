@@ -326,6 +326,7 @@ class Session:
         )
         self._add_step(step)
         self.add_usage(response.usage)
+        self.context.note_usage(response.usage)
         if calls:
             self._update_turn(
                 tools_used=list(dict.fromkeys([*(turn.tools_used or []), *(call.name for call in calls)]))

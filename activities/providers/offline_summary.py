@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from activities.providers.offline_plans import facts_about
 from activities.providers.offline_text import short
-from models.context.replay import ReplayEvent, RespondEvent, ResultEvent, UserEvent, parse_replay
+from models.context.replay import HISTORY, ReplayEvent, RespondEvent, ResultEvent, UserEvent, parse_replay
 from models.context.summary import SUMMARY_MARK
 from models.model_call import ModelRequest
 
@@ -65,12 +65,18 @@ class _Notes:
 
 def summary_of(request: ModelRequest) -> str:
     """Return a summary of the conversation that `request` gives as replay text."""
-    _, _, record = request.messages[-1].content.rpartition("=== HISTORY ===\n")
-    past, _ = parse_replay(f"=== HISTORY ===\n{record}")
+    content = request.messages[-1].content
+    past, _ = parse_replay(content[_record_start(content) :])
     notes = _Notes()
     for event in past:
         notes.note(event)
     return notes.written()
+
+
+def _record_start(content: str) -> int:
+    """Find the replay text below what is said of it; nothing in it can look like its header."""
+    header = re.search(f"^{re.escape(HISTORY)}$", content, re.MULTILINE)
+    return header.start() if header else len(content)
 
 
 def _lines(text: str) -> list[str]:

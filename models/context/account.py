@@ -62,6 +62,8 @@ class ContextView(Frozen):
     """A vendor said that the context was too long; since then the window is smaller than configured (CTX-7)."""
     estimated_tokens: int
     """Everything together, the fixed part too."""
+    reported_tokens: int | None = None
+    """The same, as the vendor counted it at the last call of this segment, with an estimate of what came after."""
     fixed: FixedPart
     summary: SummaryInContext | None = None
     messages_awaiting_summary: int = 0
@@ -89,6 +91,7 @@ def context_view(
         max_messages=context.window(config).max_messages,
         window_halved=context.window(config) != config,
         estimated_tokens=fixed.estimated_tokens + view.estimated_tokens,
+        reported_tokens=context.reported_tokens,
         fixed=fixed,
         summary=_summary(context),
         messages_awaiting_summary=sum(len(entry.messages) for entry in context.waiting),

@@ -13,11 +13,21 @@ from collections.abc import Iterable, Sequence
 from models.context.bounds import bound_json
 from models.context.model_view import Eviction, ModelView, ViewEntry, ViewRef, detached, restored, texts_of
 from models.context.summary import EVICTED_A_SUMMARY, FILES_CHARS, SUMMARY_CHARS, carries_text, next_summary
+from models.context.tokens import CHARS_PER_TOKEN
 from models.context.window import ConversationHistoryConfig, halved_cap, halved_config
 from models.conversation import ConversationMessage
 from models.model_call import ModelMessage
+from models.trajectory import Usage
 from models.transcript import Transcript
 from models.wire import Compact
+
+
+class Reported(Compact):
+    """What a vendor counted of a request: `tokens`, head included, for a view of `chars` characters in `segment`."""
+
+    tokens: int
+    chars: int
+    segment: int
 
 
 class CarriedContext(Compact):
@@ -32,6 +42,7 @@ class CarriedContext(Compact):
     """Characters evicted of turns that the model still sees in part, by the turn's number."""
     cap: int | None = None
     """What an overflow has halved the window to."""
+    reported: Reported | None = None
 
 
 class ModelContext:
@@ -47,6 +58,7 @@ class ModelContext:
         self.summaries_failed = carried.summaries_failed
         self._waiting = [restored(ref, transcript) for ref in carried.waiting]
         self._evicted_since = carried.evicted_since
+        self._reported = carried.reported
 
     @property
     def carried(self) -> CarriedContext:
@@ -57,6 +69,7 @@ class ModelContext:
             summaries_failed=self.summaries_failed,
             cut=self.cut,
             cap=self.cap,
+            reported=self._reported,
         )
 
     @property
@@ -68,6 +81,24 @@ class ModelContext:
     def waiting(self) -> Sequence[ViewEntry]:
         """What was evicted and is to enter the next summary, oldest first."""
         return self._waiting
+
+    # ---- its size
+
+    def note_usage(self, usage: Usage | None) -> None:
+        """Take a vendor's word for how large the view was when it answered."""
+        if usage and usage.input_tokens:
+            self._reported = Reported(tokens=usage.input_tokens, chars=self.view.chars, segment=self.view.segment)
+
+    @property
+    def reported_tokens(self) -> int | None:
+        """Tokens as the vendor counted them, and what came after as an estimate; `None` if it has not in this segment.
+
+        Beyond the view it counts what is sent before it, too.
+        """
+        known = self._reported
+        if known is None or known.segment != self.view.segment:
+            return None
+        return known.tokens + -(-(self.view.chars - known.chars) // CHARS_PER_TOKEN)
 
     # ---- the window
 

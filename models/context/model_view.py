@@ -19,7 +19,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from models.context.summary import Summary, summary_message
-from models.context.tokens import count_chars
+from models.context.tokens import CHARS_PER_TOKEN, count_chars
 from models.context.window import ConversationHistoryConfig, eviction_config, kept_indexes
 from models.conversation import ConversationMessage
 from models.large_texts import Texts, refer_message
@@ -112,9 +112,14 @@ class ModelView:
         return sum(len(entry.messages) for entry in self._entries)
 
     @property
+    def chars(self) -> int:
+        """Characters of all messages, calls as JSON."""
+        return sum(entry.chars for entry in self._entries)
+
+    @property
     def estimated_tokens(self) -> int:
         """Characters / 4, rounded up over the sum (CTX-6)."""
-        return -(-sum(entry.chars for entry in self._entries) // 4)
+        return -(-self.chars // CHARS_PER_TOKEN)
 
     def append_request(self, turn: ConversationMessage, *, number: int) -> None:
         """Show the model the user message that opens `turn`, the session's turn `number`."""

@@ -36,6 +36,7 @@ LONGEST_TEXT = 4_000
 """Most characters of any one text in it; where there are many, each has less."""
 
 SHORTEST_TEXT = 200
+LONGEST_OUTCOME = 300
 
 FILES_CHARS = 4_000
 """Most characters of the names of files that a summary lists, the latest."""
@@ -148,7 +149,7 @@ def _events_of(message: ModelMessage) -> list[ReplayEvent]:
             return [UserEvent(content=message.content)]
         case "tool":
             outcome, _, content = message.content.partition("\n\n")
-            return [ResultEvent(outcome=" ".join(outcome.split()), content=content)]
+            return [ResultEvent(outcome=" ".join(outcome.split())[:LONGEST_OUTCOME], content=content)]
         case "assistant":
             said: list[ReplayEvent] = [RespondEvent(content=message.content)] if message.content.strip() else []
             return [*said, *(CallEvent(name=call.name, args=call.args) for call in message.tool_calls)]

@@ -12,6 +12,7 @@ from activities.providers.protocol import ModelError
 from models.context.summary import INSTRUCTION, SUMMARY_MARK
 from models.model_call import CallPart, ModelRequest, ModelResponse, ProviderState
 from models.session import SessionInput
+from models.trajectory import Usage
 from tests.core.test_model_view import orphans
 from tests.harness import DrivenSession, Stage, asks, last_user_message, says, stage
 
@@ -186,6 +187,17 @@ async def test_ctx_8_the_account_says_of_each_turn_what_the_model_sees(on: Stage
     assert view.summary is not None
     assert (view.summary.text, view.summary.turns) == ("They counted.", [(1, 6)])
     assert view.segment == 2
+
+
+async def test_ctx_6_where_the_vendor_reports_tokens_the_account_counts_on_from_there(on: Stage) -> None:
+    on.vendor.script = [says("12345678").model_copy(update={"usage": Usage(input_tokens=1_000)})]
+    session = await on.start()
+    await session.prompt("hello")
+    await session.idle(turns=1)
+    assert (await session.context()).reported_tokens == 1_000 + 2
+    await session.prompt("and on")
+    await session.idle(turns=2)
+    assert (await session.context()).reported_tokens == 1_000 + 2 + 5  # "and on" and "echo: and on"
 
 
 async def test_ctx_8_without_summaries_what_is_evicted_is_not_seen_at_all(on: Stage) -> None:
