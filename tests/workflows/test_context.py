@@ -15,6 +15,7 @@ from models.session import SessionInput
 from models.trajectory import Usage
 from tests.core.test_model_view import orphans
 from tests.harness import DrivenSession, Stage, asks, last_user_message, says, stage
+from tests.workflows.test_web_ui import details
 
 CALLS = "make sixty calls"
 FACT = "The launch code of the probe is 4711."
@@ -106,6 +107,7 @@ async def test_ctx_7_a_context_that_is_too_long_is_halved_and_the_call_repeated(
         assert request.messages[-1].content == "number 11"
     view = await session.context()
     assert (view.window_halved, view.max_messages) == (True, 4)
+    assert "window halved: the context was too long for the model" in await details(session)
 
 
 async def test_ctx_7_after_two_repetitions_the_turn_fails_and_the_session_goes_on(on: Stage) -> None:
@@ -187,6 +189,7 @@ async def test_ctx_8_the_account_says_of_each_turn_what_the_model_sees(on: Stage
     assert view.summary is not None
     assert (view.summary.text, view.summary.turns) == ("They counted.", [(1, 6)])
     assert view.segment == 2
+    assert "before the model; one a summary of turns 1 to 6" in await details(session)
 
 
 async def test_ctx_6_where_the_vendor_reports_tokens_the_account_counts_on_from_there(on: Stage) -> None:
