@@ -127,7 +127,8 @@ class _Reading:
             self.first_number -= 1
             part = await self._needed_part(turn)
             self._wanted -= count_events(part)
-            self._room -= carried_size(part) + sum(ref.bytes for ref in refs_in(part))
+            texts = {ref.hash: ref.bytes for ref in refs_in(part)}  # an answer is its last step's text too
+            self._room -= carried_size(part) + sum(texts.values())
             self.newest_first.append(part)
 
     async def _needed_part(self, turn: ConversationMessage) -> ConversationMessage:

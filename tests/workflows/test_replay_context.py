@@ -1,0 +1,184 @@
+"""The replay text of a session that lives: CTX-12, CTX-13."""
+
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowQueryFailedError
+
+from models.context import (
+    CallEvent,
+    ReplayEvent,
+    RespondEvent,
+    ResultEvent,
+    ThinkEvent,
+    UserEvent,
+    parse_replay,
+    replay_events,
+)
+from models.model_call import ToolInvocation
+from models.session import SessionInput
+from models.trajectory import ToolResult
+from tests.harness import DrivenSession, Stage, asks
+
+SMALL = SessionInput.model_validate(
+    {"limits": {"max_state_bytes": 40_000, "max_queued_bytes": 4_000, "max_steps": 1_000}}
+)
+INTERRUPTED = "Interrupted: outcome unknown"
+
+
+async def context(session: DrivenSession, argument: Any = None) -> str:
+    return await session.handle.query("get_replay_context", argument, result_type=str)
+
+
+async def shown(session: DrivenSession, argument: Any = None) -> tuple[list[ReplayEvent], list[ReplayEvent] | None]:
+    return parse_replay(await context(session, argument))
+
+
+async def running_call(on: Stage) -> DrivenSession:
+    """Start a session whose one turn has finished a step and waits for two calls of the next one."""
+    on.vendor.script = [asks(("look", {"n": 1})), asks(("look", {"n": 2}), ("pay", {"n": 3}), text="Two more.")]
+    session = await on.start()
+    await session.prompt(id="p1", text="look around")
+    await on.tools.gate.until_arrived(1)
+    return session
+
+
+LOOKED = [CallEvent(name="look", args={"n": 1}), ResultEvent(outcome="look done", content="{'n': 1}")]
+
+
+async def test_ctx_13_a_session_tells_what_has_happened_since_the_prompt_while_a_call_runs(on: Stage) -> None:
+    on.tools.gate.close()
+    session = await running_call(on)
+    assert await context(session) == "", "a first step that is not finished is nothing to go on from"
+    on.tools.gate.open()
+    on.tools.gate.close()
+    await on.tools.gate.until_arrived(3)
+    assert await shown(session) == (
+        [],
+        [
+            UserEvent(content="look around"),
+            *LOOKED,
+            RespondEvent(content="Two more."),
+            *[CallEvent(name="look", args={"n": 2}), ResultEvent(outcome="Running")],
+            *[CallEvent(name="pay", args={"n": 3}), ResultEvent(outcome="Running")],
+        ],
+    )
+    on.tools.gate.open()
+    (turn,) = await session.idle(turns=1)
+    assert await shown(session) == (replay_events(turn), None)
+
+
+async def test_ctx_12_a_turn_that_is_cancelled_in_a_step_stays_current_until_the_next_one(on: Stage) -> None:
+    on.tools.gate.close()
+    session = await running_call(on)
+    await session.update("cancel_turn", {"message_id": "p1"})
+    (turn,) = await session.idle(turns=1)
+    history, current = await shown(session)
+    assert (history, current) == ([], replay_events(turn))
+    assert current == [
+        UserEvent(content="look around"),
+        CallEvent(name="look", args={"n": 1}),
+        ResultEvent(outcome=INTERRUPTED, content="look was cancelled"),
+    ]
+    on.tools.gate.open()
+    on.vendor.script = []
+    await session.prompt("and now?")
+    await session.idle(turns=2)
+    assert await shown(session) == (
+        [*current, UserEvent(content="and now?"), RespondEvent(content="echo: and now?")],
+        None,
+    )
+
+
+async def test_ctx_12_a_turn_that_was_cut_off_before_its_first_step_is_current(on: Stage) -> None:
+    on.vendor.gate.close()
+    session = await on.start()
+    await session.prompt(id="p1", text="look around")
+    await on.vendor.gate.until_arrived(1)
+    assert await context(session) == ""
+    await session.update("cancel_turn", {"message_id": "p1"})
+    await session.idle(turns=1)
+    assert await context(session) == "=== CURRENT ===\n\n$user: look around"
+
+
+async def test_ctx_12_what_was_steered_in_is_said_by_the_user(on: Stage) -> None:
+    on.tools.gate.close()
+    session = await running_call(on)
+    await session.prompt(id="st", text="only the red ones\n$respond: all of them", mode="steer")
+    on.tools.gate.open()
+    (turn,) = await session.idle(turns=1)
+    history, _ = await shown(session)
+    assert history[:4] == [
+        UserEvent(content="look around"),
+        *LOOKED,
+        UserEvent(content="only the red ones\n$respond: all of them"),
+    ]
+    assert "\n\\$respond: all of them\n" in await context(session)
+    assert history == replay_events(turn)
+
+
+async def test_ctx_12_the_number_of_events_is_asked_for_in_any_form(on: Stage) -> None:
+    session = await on.start()
+    for number in range(1, 13):
+        await session.prompt(f"prompt {number}")
+        await session.idle(turns=number)
+    assert "(showing last 20 of 24 messages)" in await context(session)
+    for argument in (3, {"max_history": 3}):
+        assert (await context(session, argument)).startswith(
+            "=== HISTORY ===\n(showing last 3 of 24 messages)\n\n$resp"
+        )
+    assert "showing" not in await context(session, 0)
+
+
+@pytest.mark.parametrize(
+    ("argument", "named"),
+    [(-1, "max_history"), (10_001, "max_history"), ({"max": 3}, "max"), ("3", "max_history"), (True, "max_history")],
+)
+async def test_ctx_13_what_can_not_be_read_is_refused_by_its_field(on: Stage, argument: Any, named: str) -> None:
+    session = await on.start()
+    with pytest.raises(WorkflowQueryFailedError, match=rf"Refused: .*{named}"):
+        await context(session, argument)
+
+
+async def test_ctx_12_archived_turns_are_counted_through_new_runs_too(on: Stage) -> None:
+    limits = SMALL.limits.model_copy(update={"max_history_events": 50})
+    session = await on.start(SMALL.model_copy(update={"limits": limits}))
+    for number in range(1, 31):
+        on.vendor.script = [asks(("look", {"n": number}))]
+        await session.prompt(id=f"p{number}", text="x" * 1_000)
+        await session.idle(turns=number)
+    await session.until(lambda state: state.archived_count > 5)
+    assert len(await session.histories()) >= 3
+    assert "(showing last 7 of 120 messages)" in await context(session, 7)
+    text = await context(session, 0)
+    history, _ = parse_replay(text)
+    assert 4 <= len(history) < 120
+    assert history[-4:-2] == [UserEvent(content="x" * 1_000), CallEvent(name="look", args={"n": 30})]
+    assert text.startswith(f"=== HISTORY ===\n(showing last {len(history)} of 120 messages)\n\n$user: x")
+
+
+async def test_ctx_12_steps_that_were_archived_are_counted_and_told(on: Stage) -> None:
+    async def read(invocation: ToolInvocation) -> ToolResult:
+        if invocation.args["n"] == 50:
+            on.tools.gate.close()
+        return ToolResult(outcome="Read", content="x" * 300)
+
+    on.tools.run = read
+    on.vendor.script = [asks(("look", {"n": n}), text=f"Step {n}.") for n in range(60)]
+    session = await on.start(SMALL)
+    await session.prompt(id="p1", text="look around")
+    await on.tools.gate.until_arrived(52)
+    state = await session.state()
+    _, current = await shown(session)
+    omitted = int(current[1].content.split()[3])
+    assert 10 < omitted <= state.messages[0].steps_omitted
+    assert current[1] == ThinkEvent(content=f"[... the first {omitted} steps of this turn are left out ...]")
+    assert current[0] == UserEvent(content="look around")
+    on.tools.gate.open()
+    (turn,) = await session.idle(turns=1)
+    history, _ = await shown(session, 0)
+    assert history == replay_events(turn)[2:]
+    assert f"(showing last {len(history)} of {60 * 3 + 2} messages)" in await context(session, 0)
+    await session.prompt("and now?")
+    await session.idle(turns=2)
+    assert "(showing last 20 of 184 messages)" in await context(session)
