@@ -301,7 +301,8 @@ def _entry(ref: ViewRef, messages: tuple[ModelMessage, ...]) -> ViewEntry:
         messages=messages,
         digests=tuple(map(_message_digest, messages)),
         chars=sum(map(_chars, messages)),
-        carried_bytes=len(ref.model_dump_json()),
+        # Without the number: what runs from before it decided by their size must be decided the same again (SES-19).
+        carried_bytes=len(ref.model_dump_json(exclude={"number"})),
     )
 
 
