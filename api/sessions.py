@@ -30,6 +30,7 @@ from api.reads import SingleFlight
 from api.session_ids import workflow_id
 from api.temporal_calls import CALL_SECONDS, call_temporal, call_worker, repeated
 from api.watch import Watches
+from models.context.account import ContextView
 from models.context.replay_turns import ReplayTurns
 from models.conversation import ConversationState, ConversationUpdate, SessionStatus
 from models.prompts import Fate, PromptSignal, QueueView
@@ -37,6 +38,7 @@ from models.session import (
     CancelReceipt,
     CancelTurn,
     Configure,
+    ContextRequest,
     EndSession,
     QueueRequest,
     ReplayRequest,
@@ -239,6 +241,11 @@ class Sessions:
         turns = cast(ReplayTurns, told.result)
         return turns if told.closed is None else turns.cut_off("The session was closed.")
 
+    async def context_view(self, session_id: str, request: ContextRequest) -> ContextView:
+        """Return what the model sees of each turn (CTX-8)."""
+        told = await self._ask(session_id, "get_context_view", request)
+        return cast(ContextView, told.result)
+
     async def queue(self, session_id: str, message_id: str | None = None) -> QueueView:
         """Return what waits and what became of the rest (SES-6)."""
         told = await self._ask(session_id, "get_queue", QueueRequest(message_id=message_id))
@@ -335,6 +342,7 @@ class Sessions:
 _RESULTS: dict[str, type[BaseModel]] = {
     "get_conversation_state": ConversationState,
     "get_conversation_updates": ConversationUpdate,
+    "get_context_view": ContextView,
     "get_queue": QueueView,
     "get_replay_turns": ReplayTurns,
 }

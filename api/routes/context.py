@@ -1,25 +1,39 @@
-"""What the next model, or a person, is told of a conversation (CTX-12)."""
+"""What the model sees of a conversation, and what the next one is told of it (CTX-8, CTX-12)."""
 
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from fastapi.responses import PlainTextResponse
 
-from api.dependencies import ReplaysDep, SessionId
+from api import problems
+from api.dependencies import ReplaysDep, SessionId, SessionsDep
+from api.replay import Replays
 from api.routes.blobs import AS_TEXT_ONLY
+from models.context.account import ContextView
+from models.session import ContextRequest, ReplayRequest
 
 router = APIRouter(tags=["conversation"])
 
 INCOMPLETE = "Turnkeeper-Incomplete"
 
+Format = Annotated[
+    Literal["view", "replay"],
+    Query(alias="format", description="`view`: what the model sees of each turn. `replay`: the replay text."),
+]
+Before = Annotated[int | None, Query(ge=1, description="`view`: turns before this number, from 1.")]
+Limit = Annotated[int | None, Query(ge=1, le=2_000, description="`view`: most turns; 500 if it is left out.")]
+MaxHistory = Annotated[
+    int | None, Query(ge=0, le=10_000, description="`replay`: most events of HISTORY, 0 for all; 20 if it is left out.")
+]
+
 
 @router.get(
     "/workflow/{id}/context",
     operation_id="get_context",
-    response_class=PlainTextResponse,
+    response_model=ContextView,
     responses={
         200: {
-            "description": "The replay text.",
+            "description": "The account as JSON, or the replay text.",
             "content": {
                 "text/plain": {
                     "schema": {"type": "string"},
@@ -36,16 +50,37 @@ INCOMPLETE = "Turnkeeper-Incomplete"
     },
 )
 async def get_context(
+    sessions: SessionsDep,
     replays: ReplaysDep,
     session_id: SessionId,
-    context_format: Annotated[Literal["replay"], Query(alias="format", description="`replay`: the replay text.")],
-    max_history: Annotated[int, Query(ge=0, le=10_000, description="Most events of HISTORY; 0: all.")] = 20,
-) -> PlainTextResponse:
-    """Return the conversation as plain text: HISTORY, and CURRENT while a turn is unfinished or was cut off.
+    context_format: Format = "view",
+    before: Before = None,
+    limit: Limit = None,
+    max_history: MaxHistory = None,
+) -> ContextView | PlainTextResponse:
+    """Return what the model sees now, turn by turn; or the conversation as text, for the next model, or for a person.
 
-    Archived turns and large texts included; HISTORY has about 10 MB at most. While the archive can't be read, the text
-    has what the session holds.
+    The text has HISTORY, and CURRENT while a turn is unfinished or was cut off; archived turns and large texts are in
+    it, HISTORY with about 10 MB at most. While the archive can't be read, it has what the session holds.
     """
-    replay = await replays.text(session_id, max_history=max_history)
+    if context_format == "replay":
+        _refuse_foreign("view", before=before, limit=limit)
+        return await _replay_text(replays, session_id, ReplayRequest.model_validate(_given(max_history=max_history)))
+    _refuse_foreign("replay", max_history=max_history)
+    return await sessions.context_view(session_id, ContextRequest.model_validate(_given(before=before, limit=limit)))
+
+
+async def _replay_text(replays: Replays, session_id: str, request: ReplayRequest) -> PlainTextResponse:
+    replay = await replays.text(session_id, max_history=request.max_history)
     headers = AS_TEXT_ONLY if replay.is_whole else {**AS_TEXT_ONLY, INCOMPLETE: "true"}
     return PlainTextResponse(replay.text, headers=headers)
+
+
+def _given(**parameters: int | None) -> dict[str, int]:
+    return {name: value for name, value in parameters.items() if value is not None}
+
+
+def _refuse_foreign(other_format: str, **parameters: int | None) -> None:
+    """Refuse what only the other format takes: an option is never ignored (API-2)."""
+    for name in _given(**parameters):
+        raise problems.invalid(name, f"is for format={other_format} only")

@@ -1,4 +1,4 @@
-"""The worker dies while a summary is made (CTX-5, OPS-10): another one makes it, and nothing else is to be seen of it."""
+"""The worker dies while a summary is made (CTX-5, OPS-10): another one makes it, and nothing more is seen of it."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""The replay text over HTTP, from session and archive: CTX-12, CTX-13, API-2."""
+"""The account of the context, and the replay text from session and archive, over HTTP: CTX-8, CTX-12, CTX-13, API-2."""
 
 from typing import Any
 
@@ -182,7 +182,12 @@ async def test_ses_9_a_session_that_was_terminated_is_told_as_far_as_it_came(htt
 @pytest.mark.parametrize(
     ("query", "field"),
     [
-        ("", "format"),
+        ("?max_history=3", "max_history"),
+        ("?format=view&max_history=3", "max_history"),
+        ("?format=replay&before=3", "before"),
+        ("?format=replay&limit=3", "limit"),
+        ("?limit=0", "limit"),
+        ("?before=none", "before"),
         ("?format=xml", "format"),
         ("?format=replay&max_history=-1", "max_history"),
         ("?format=replay&max_history=10001", "max_history"),
@@ -216,3 +221,14 @@ async def test_ctx_12_history_has_about_as_many_bytes_as_it_may(
     assert 10_000 < len(answer.text) < 25_000
     assert answer.text.startswith("=== HISTORY ===\n(showing last ")
     assert is_incomplete(answer)
+
+
+async def test_ctx_8_the_account_says_what_the_model_sees_turn_by_turn(http: AsyncClient, on: Stage) -> None:
+    session = await talked(on, 30)
+    answer = await http.get(path(session))
+    assert answer.status_code == 200
+    assert answer.json() == (await session.context()).model_dump(mode="json")
+    assert [turn["number"] for turn in answer.json()["turns"]] == list(range(1, 31))
+    page = (await http.get(path(session), params={"format": "view", "before": 11, "limit": 3})).json()
+    assert [turn["number"] for turn in page["turns"]] == [8, 9, 10]
+    assert page["has_more"]
