@@ -3,6 +3,17 @@
 The transcript itself is never altered by any of it.
 """
 
+from models.context.enrichment import first_prompt, format_task_enrichment_prompt, history_that_fits
+from models.context.hand_off import (
+    ConversationHistory,
+    HandedOver,
+    HistoryMessage,
+    HistoryMetadata,
+    TaskValidationWarning,
+    validate_conversation_history,
+)
+from models.context.history_policy import KEEP_ASSISTANT, KEEP_USER, PRESETS, HistoryPolicy, TextLimit, history_policy
+from models.context.task_context import Priority, TaskContext
 from models.context.tokens import count_chars, estimate_tokens
 from models.context.window import (
     ConversationHistoryConfig,
@@ -14,16 +25,35 @@ from models.context.window import (
     kept_indexes,
     message_groups,
 )
+from models.errors import TaskValidationError
 
 __all__ = [
+    "KEEP_ASSISTANT",
+    "KEEP_USER",
+    "PRESETS",
+    "ConversationHistory",
     "ConversationHistoryConfig",
     "ConversationMetrics",
     "ConversationWindow",
+    "HandedOver",
+    "HistoryMessage",
+    "HistoryMetadata",
+    "HistoryPolicy",
+    "Priority",
+    "TaskContext",
+    "TaskValidationError",
+    "TaskValidationWarning",
+    "TextLimit",
     "TrimResult",
     "count_chars",
     "estimate_tokens",
     "eviction_config",
+    "first_prompt",
+    "format_task_enrichment_prompt",
     "history_config",
+    "history_policy",
+    "history_that_fits",
     "kept_indexes",
     "message_groups",
+    "validate_conversation_history",
 ]
