@@ -10,6 +10,7 @@ from fastapi.routing import APIRoute
 from api import problems
 from api.deletion import Deletions
 from api.sessions import Sessions
+from api.tasks import Tasks
 from api.transcript import Transcripts
 from models.ids import ID_PATTERN
 from models.settings import Settings
@@ -26,6 +27,12 @@ def get_transcripts(request: Request) -> Transcripts:
     """Return the transcripts of sessions."""
     transcripts: Transcripts = request.app.state.transcripts
     return transcripts
+
+
+def get_tasks(request: Request) -> Tasks:
+    """Return the verbs of tasks."""
+    tasks: Tasks = request.app.state.tasks
+    return tasks
 
 
 def get_stores(request: Request) -> Stores:
@@ -60,6 +67,7 @@ def refuse_unknown_parameters(request: Request) -> None:
 
 SessionsDep = Annotated[Sessions, Depends(get_sessions)]
 TranscriptsDep = Annotated[Transcripts, Depends(get_transcripts)]
+TasksDep = Annotated[Tasks, Depends(get_tasks)]
 StoresDep = Annotated[Stores, Depends(get_stores)]
 DeletionsDep = Annotated[Deletions, Depends(get_deletions)]
 SettingsDep = Annotated[Settings, Depends(get_settings)]
