@@ -15,6 +15,7 @@ from models.context.task_context import TaskContext
 from models.context.timestamps import clock_time
 from models.context.tokens import estimate_tokens
 from models.errors import TaskValidationError
+from models.limits import PROMPT_BYTES
 
 PROMPT_TOKENS = 20_000
 """The first prompt is estimated at fewer tokens than this (TSK-7)."""
@@ -85,7 +86,7 @@ def first_prompt(context: TaskContext) -> str:
 
 
 def history_that_fits(context: TaskContext) -> HandedOver:
-    """Return as much of the latest history as leaves the first prompt under 20,000 tokens (TSK-7).
+    """Return as much of the latest history as leaves the first prompt under 20,000 tokens (TSK-7) and 128 KiB (SES-5).
 
     Raises `TaskValidationError` naming the longest field where the prompt is too long without any.
     """
@@ -98,14 +99,16 @@ def history_that_fits(context: TaskContext) -> HandedOver:
         range(total + 1), True, lo=1, key=lambda count: _fits(context.with_history(history.without_oldest(count)))
     )
     message = (
-        f"{dropped} of {total} messages, the oldest, were dropped: "
-        f"with them the first prompt would not be under {PROMPT_TOKENS:,} tokens."
+        f"{dropped} of {total} messages, the oldest, were dropped: with them the first prompt "
+        f"would not be under {PROMPT_TOKENS:,} tokens and {PROMPT_BYTES:,} bytes."
     )
     return HandedOver(history.without_oldest(dropped), [history_warning("prompt_size", message)])
 
 
 def _fits(context: TaskContext) -> bool:
-    return estimate_tokens([{"content": first_prompt(context)}]) < PROMPT_TOKENS
+    """Tell whether the first prompt is under its tokens, and is a prompt that a session would take (SES-5)."""
+    prompt = first_prompt(context)
+    return estimate_tokens([{"content": prompt}]) < PROMPT_TOKENS and len(prompt.encode()) <= PROMPT_BYTES
 
 
 def _refuse_long_bare_prompt(context: TaskContext) -> None:

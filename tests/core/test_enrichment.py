@@ -21,7 +21,9 @@ from models.context import (
     validate_conversation_history,
 )
 from models.context.hand_off import OMITTED
+from models.limits import Limits
 from models.model_call import ModelMessage, ModelRequest, RequestHead
+from models.prompts import check_text
 from models.task import CreateTask, prepare_task
 
 NOW = "2025-10-29T13:30:00Z"
@@ -297,12 +299,13 @@ LONGEST = {"keep_user": ("user", 8_000), "keep_assistant": ("assistant", 16_384)
 
 @pytest.mark.parametrize("text", WORST)
 @pytest.mark.parametrize("preset", sorted(PRESETS))
-def test_tsk_7_an_enriched_prompt_is_under_twenty_thousand_tokens_whatever_is_given(preset, text):
+def test_tsk_7_an_enriched_prompt_is_a_prompt_of_under_twenty_thousand_tokens_whatever_is_given(preset, text):
     role, chars = LONGEST[preset]
     content = (text * chars)[: chars - 1] + "."
     frame = len(prepared(background_context="y").prompt) - 1
     task = prepared([says(role, content)] * 60, history_policy=preset, background_context="y" * (20_000 - frame))
     assert tokens(task.prompt) < 20_000
+    check_text(task.prompt, limits=Limits())
     assert task.report.kept == task.context.conversation_history.total_messages >= 1
 
 
