@@ -5,7 +5,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from models.context.hand_off import ConversationHistory, TaskValidationWarning
+from models.context.hand_off import TaskValidationWarning
+from models.context.stored_history import ConversationHistory
 from models.conversation import ArchiveReport, ConversationState, ConversationUpdate, SessionStatus
 from models.ids import ID_PATTERN
 from models.prompts import PromptMode

@@ -28,9 +28,9 @@ class Tasks:
             await self._sessions.describe(task.parent)
         return prepared
 
-    async def _newest_messages(self, session_id: str, *, most: int) -> list[object]:
+    async def _newest_messages(self, session_id: str, *, most: int) -> list[dict[str, str]]:
         """Return at least the `most` newest messages of a session, as far as there are so many, oldest first."""
-        messages, before = list[object](), None
+        messages, before = list[dict[str, str]](), None
         for _ in range(MOST_PAGES):
             page = await self._transcripts.page(session_id, before=before, limit=most)
             messages = [*spoken_messages(page.messages), *messages]

@@ -1,14 +1,15 @@
 """How a task is asked for, and what becomes of it before anything is started (TSK-1 to TSK-3)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from models.context.enrichment import BARE_PROMPT_CHARS, first_prompt, history_that_fits
-from models.context.hand_off import ConversationHistory, TaskValidationWarning, validate_conversation_history
+from models.context.hand_off import TaskValidationWarning, validate_conversation_history
 from models.context.history_policy import KEEP_USER, PolicyChoice
+from models.context.stored_history import ConversationHistory
 from models.context.task_context import Priority, TaskContext
 from models.context.tokens import estimate_tokens
 from models.errors import Refused, TaskValidationError, shown
@@ -132,10 +133,13 @@ class PreparedTask(Frozen):
     warnings: list[TaskValidationWarning]
 
 
-def prepare_task(task: CreateTask, *, now: datetime | str, inherited: list[object] | None = None) -> PreparedTask:
+def prepare_task(
+    task: CreateTask, *, now: datetime | str, inherited: Sequence[Mapping[str, str]] | None = None
+) -> PreparedTask:
     """Validate the history, cut it, and put the first prompt together; nothing is started.
 
-    `inherited` stands for `task.conversation_history`, and no text of it is too long to be cut (TSK-1).
+    `inherited` stands for `task.conversation_history`: of roles that the policy does not name it is left out, and no
+    text of it is too long to be cut (TSK-1).
     Raises `TaskValidationError`.
 
     >>> task = CreateTask(description="Say hello.", conversation_history=[{"role": "user", "content": "Greet me!"}])
@@ -145,7 +149,8 @@ def prepare_task(task: CreateTask, *, now: datetime | str, inherited: list[objec
     """
     given, policy = task.conversation_history, task.history_policy
     if inherited is not None:
-        given, policy = inherited, policy.without_hard_limits()
+        given = [message for message in inherited if message["role"] in policy.roles]
+        policy = policy.without_hard_limits()
     history, warnings = validate_conversation_history(given, policy, now)
     context = task.context(history)
     fitting, dropping = history_that_fits(context)

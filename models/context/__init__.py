@@ -5,14 +5,12 @@ The transcript itself is never altered by any of it.
 
 from models.context.enrichment import first_prompt, format_task_enrichment_prompt, history_that_fits
 from models.context.hand_off import (
-    ConversationHistory,
     HandedOver,
-    HistoryMessage,
-    HistoryMetadata,
     TaskValidationWarning,
     validate_conversation_history,
 )
 from models.context.history_policy import KEEP_ASSISTANT, KEEP_USER, PRESETS, HistoryPolicy, TextLimit, history_policy
+from models.context.stored_history import ConversationHistory, HistoryMessage, HistoryMetadata
 from models.context.task_context import Priority, TaskContext
 from models.context.tokens import count_chars, estimate_tokens
 from models.context.window import (

@@ -9,8 +9,9 @@ import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
-from models.context.hand_off import HISTORY, ConversationHistory, HandedOver, HistoryMessage, history_warning
+from models.context.hand_off import HISTORY, HandedOver, history_warning
 from models.context.history_policy import HistoryRole
+from models.context.stored_history import ConversationHistory, HistoryMessage
 from models.context.task_context import TaskContext
 from models.context.timestamps import clock_time
 from models.context.tokens import estimate_tokens

@@ -1,4 +1,4 @@
-"""A conversation handed to a task: checked, cut by a policy, and in the form it is stored in (CTX-9 to CTX-11).
+"""A conversation handed to a task: checked, mended, and cut by a policy (CTX-9, CTX-10).
 
 Theory of operation. Only the latest messages are looked at. Each is read by itself: it is refused, which ends it all;
 or skipped, since it says nothing; or kept, its text trimmed and cut. Of what is kept, the oldest are dropped until the
@@ -6,24 +6,19 @@ rest is small enough. Whatever was done to a message is told in a warning, under
 own list, which is itself never modified.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Literal, NamedTuple
 
 from models.context.bounds import encodable_text
 from models.context.history_policy import HistoryPolicy, HistoryRole, history_policy
+from models.context.stored_history import ConversationHistory, HistoryMessage
 from models.context.timestamps import is_timestamp, moment_of
 from models.errors import TaskErrorType, TaskValidationError, shown
 from models.wire import Frozen
 
 HISTORY = "conversation_history"
 """The parameter that all fields here are a part of."""
-
-OMITTED = "... (earlier messages omitted for brevity)\n\n"
-"""Begins the first message that is kept where older ones were dropped."""
-
-OVERHEAD_CHARS = 10
-"""What a message counts beyond its content, role and timestamp (seed 3)."""
 
 WarningCode = Literal[
     "too_many_messages",
@@ -46,64 +41,6 @@ class TaskValidationWarning(Frozen):
     message: str
     severity: Severity = "low"
     suggestion: str | None = None
-
-
-class HistoryMessage(Frozen):
-    """A message that is handed over. `original_length` counts the characters of its trimmed content before any cut."""
-
-    role: HistoryRole
-    content: str
-    timestamp: str
-    truncated: bool
-    original_length: int
-
-    @property
-    def size(self) -> int:
-        """What the message counts towards the total size, in characters."""
-        return len(self.content) + len(self.role) + len(self.timestamp) + OVERHEAD_CHARS
-
-
-class HistoryMetadata(Frozen):
-    """When the history was collected, and the timestamps, as given, that are oldest and newest by time."""
-
-    collection_time: str
-    oldest_message: str
-    newest_message: str
-
-
-class ConversationHistory(Frozen):
-    """A conversation as a task stores it, oldest message first; never empty (CTX-11)."""
-
-    messages: list[HistoryMessage]
-    total_messages: int
-    truncated_count: int
-    metadata: HistoryMetadata
-
-    @classmethod
-    def of(cls, messages: Sequence[HistoryMessage], *, collection_time: str) -> "ConversationHistory":
-        """Count and date `messages`, of which there is at least one."""
-        timestamps = [message.timestamp for message in messages]
-        return cls(
-            messages=list(messages),
-            total_messages=len(messages),
-            truncated_count=sum(message.truncated for message in messages),
-            metadata=HistoryMetadata(
-                collection_time=collection_time,
-                oldest_message=min(timestamps, key=moment_of),
-                newest_message=max(timestamps, key=moment_of),
-            ),
-        )
-
-    def without_oldest(self, count: int) -> "ConversationHistory | None":
-        """Return the history without its first `count` messages, which the next one's text tells; None if none is left.
-
-        `count` 0 changes nothing.
-        """
-        if not count or count >= len(self.messages):
-            return None if count else self
-        first, *rest = self.messages[count:]
-        told = first.model_copy(update={"content": OMITTED + first.content})
-        return ConversationHistory.of([told, *rest], collection_time=self.metadata.collection_time)
 
 
 class HandedOver(NamedTuple):
@@ -171,12 +108,16 @@ class _Reading:
         if not content:
             self._warn("empty_content", "content", "The message has no content and was skipped.")
             return None
-        text = encodable_text(self._cut(content, role))
+        limit = self._policy.text_limit(role)
+        text = encodable_text(limit.cut(content))
+        truncated = len(content) > limit.max_chars
+        if truncated:
+            self._warn_of_cut(len(content), len(text))
         return HistoryMessage(
             role=role,
             content=text,
             timestamp=self._timestamp(fields.get("timestamp")),
-            truncated=len(content) > self._policy.text_limit(role).max_chars,
+            truncated=truncated,
             original_length=len(content),
         )
 
@@ -208,17 +149,6 @@ class _Reading:
         if given:
             raise self._error(".attachments", "are not taken by this version", shown(given), "invalid_value")
 
-    def _cut(self, content: str, role: HistoryRole) -> str:
-        cut = self._policy.text_limit(role).cut(content)
-        if cut is not content:
-            self._warn(
-                "truncated",
-                "content",
-                f"The text was cut from {len(content):,} to {len(cut):,} characters, the mark included.",
-                "Say the essential in fewer words, or choose another history_policy.",
-            )
-        return cut
-
     def _timestamp(self, given: object) -> str:
         if given is None or given == "":
             self._warn("missing_timestamp", "timestamp", f"There was no timestamp; it was set to {self._now}.")
@@ -228,6 +158,10 @@ class _Reading:
             self._warn("invalid_timestamp", "timestamp", said, "Write it like 2025-10-29T13:30:00Z.")
             return self._now
         return given
+
+    def _warn_of_cut(self, before: int, after: int) -> None:
+        said = f"The text was cut from {before:,} to {after:,} characters, the mark included."
+        self._warn("truncated", "content", said, "Say the essential in fewer words, or choose another history_policy.")
 
     def _warn(self, code: WarningCode, part: str, message: str, suggestion: str | None = None) -> None:
         self.warnings.append(

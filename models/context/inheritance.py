@@ -8,7 +8,7 @@ from models.conversation import ConversationMessage
 from models.trajectory import UserStep
 
 
-def spoken_messages(turns: Iterable[ConversationMessage]) -> list[object]:
+def spoken_messages(turns: Iterable[ConversationMessage]) -> list[dict[str, str]]:
     """Return what was said in `turns`, oldest first: the user's words, also those steered in, and the agent's answers.
 
     What the agent thought and did on the way to an answer is not handed over.

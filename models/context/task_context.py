@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from models.context.hand_off import ConversationHistory
+from models.context.stored_history import ConversationHistory
 from models.wire import Compact
 
 Priority = Literal["P0", "P1", "P2", "P3", "P4"]

@@ -20,7 +20,7 @@ from models.context import (
     history_that_fits,
     validate_conversation_history,
 )
-from models.context.hand_off import OMITTED
+from models.context.stored_history import OMITTED
 from models.limits import Limits
 from models.model_call import ModelMessage, ModelRequest, RequestHead
 from models.prompts import check_text
@@ -380,6 +380,16 @@ def test_tsk_1_an_inherited_conversation_is_cut_and_never_too_long():
     inherited = [says("user", "x" * 1_000), says("assistant", "y" * 100_000)]
     report = prepare_task(task, now=NOW, inherited=inherited).report
     assert (report.kept, report.truncated) == (2, 2)
+
+
+def test_tsk_1_of_an_inherited_conversation_only_the_policys_roles_are_taken():
+    task = CreateTask(
+        description="Go.", conversation_history="inherit", parent="s1", history_policy={"roles": ["user"]}
+    )
+    history = prepare_task(
+        task, now=NOW, inherited=[says("user", "x"), says("assistant", "y")]
+    ).context.conversation_history
+    assert [message.content for message in history.messages] == ["x"]
 
 
 def test_tsk_1_inheriting_needs_a_parent():

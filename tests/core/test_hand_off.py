@@ -21,12 +21,13 @@ from models.context import (
     history_policy,
     validate_conversation_history,
 )
-from models.context.hand_off import OMITTED
+from models.context.stored_history import OMITTED
 from models.context.timestamps import is_timestamp, moment_of
 from models.errors import shown
 from tests.core import vector_cases
 
 NOW = "2025-10-29T13:30:00Z"
+RULE = "=" * 80
 AT = "2025-10-29T10:00:00Z"
 
 
@@ -73,16 +74,13 @@ def outcome(case):
 
 
 def agrees(case):
-    """Tell whether what is expected is what comes out: the section stands alone between the rules."""
+    """Tell whether what comes out is what is expected, the section alone between the rules."""
     found = outcome(case)
     if "error_field" in case or "error_field" in found:
         return found.get("error_field") == case.get("error_field")
-    section = found["prompt"].split("=" * 80)[2].strip("\n") if found["prompt"] else ""
-    return (found["history"], found["warnings"], section) == (
-        case["history"],
-        sorted(case["warnings"]),
-        case["section"],
-    )
+    section = case["section"]
+    prompt = f"{RULE}\n🎯 TASK CONTEXT (Provided by task creator)\n{RULE}\n\n{section}\n\n{RULE}" if section else ""
+    return found == {"history": case["history"], "warnings": sorted(case["warnings"]), "prompt": prompt}
 
 
 @pytest.mark.parametrize("case", CASES)
