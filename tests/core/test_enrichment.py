@@ -1,6 +1,7 @@
 """The first prompt of a task's agent (TSK-3), and how large it gets (TSK-7)."""
 
 import re
+from datetime import UTC, datetime
 from time import perf_counter
 
 import pytest
@@ -20,11 +21,14 @@ from models.context import (
     history_that_fits,
     validate_conversation_history,
 )
+from models.context.inheritance import spoken_messages
 from models.context.stored_history import OMITTED
+from models.conversation import ConversationMessage
 from models.limits import Limits
 from models.model_call import ModelMessage, ModelRequest, RequestHead
 from models.prompts import check_text
 from models.task import CreateTask, prepare_task
+from models.trajectory import ModelStep, ReasoningTrajectory, UserStep
 
 NOW = "2025-10-29T13:30:00Z"
 RULE = "=" * 80
@@ -398,3 +402,29 @@ def test_tsk_1_inheriting_needs_a_parent():
         _ = task.parent_to_inherit_from
     assert caught.value.field == "parent"
     assert CreateTask(description="Go.", parent="s1").parent_to_inherit_from is None
+
+
+def test_tsk_1_the_words_of_a_session_are_its_prompts_also_steered_ones_and_its_answers():
+    at = datetime(2025, 10, 29, 13, 20, 15, tzinfo=UTC)
+    steps = [
+        ModelStep(kind="model", number=1, text="Let me look.", thinking="Hm.", timestamp=at),
+        UserStep(kind="user", message_id="p2", content="Hurry.", timestamp=at),
+    ]
+    common = {"timestamp": at, "user_timestamp": at, "revision": 1}
+    turns = [
+        ConversationMessage(
+            id="p1",
+            user_message="Look!",
+            agent_message="Seen.",
+            reasoning_trajectory=ReasoningTrajectory(steps=steps),
+            **common,
+        ),
+        ConversationMessage(id="p3", user_message="Again!", error="It failed.", error_type="internal", **common),
+    ]
+    stamp = at.isoformat()
+    assert spoken_messages(turns) == [
+        says("user", "Look!", stamp),
+        says("user", "Hurry.", stamp),
+        says("assistant", "Seen.", stamp),
+        says("user", "Again!", stamp),
+    ]

@@ -9,7 +9,7 @@ from httpx import AsyncClient
 from models.context import validate_conversation_history
 from models.session import SessionInput
 from tests.gateway.test_bad_input import problem_of
-from tests.harness import DrivenSession, Stage
+from tests.harness import DrivenSession, Stage, says
 
 SAID = [
     {"role": "user", "content": "Call the colour teal.", "timestamp": "2025-10-29T13:20:15Z"},
@@ -135,6 +135,14 @@ async def test_tsk_1_what_the_parent_has_moved_to_the_archive_is_inherited_too(h
     assert kept[-1] == "echo: prompt 30"
     assert kept[0] == "prompt 6"
     assert shown["context"]["kept"] == 50
+
+
+async def test_tsk_1_a_conversation_longer_than_a_page_is_inherited_as_well(http: AsyncClient, on: Stage) -> None:
+    on.vendor.script = [says("y" * 150_000) for _ in range(10)]
+    session = await conversation(on, 10)
+    shown = await preview(http, conversation_history="inherit", parent=session.handle.id)
+    assert [kept["original_length"] for kept in shown["conversation_history"]["messages"]][:3] == [8, 150_000, 8]
+    assert shown["context"]["given"] == 20
 
 
 async def test_tsk_1_a_session_in_which_nothing_was_said_has_nothing_to_inherit(http: AsyncClient, on: Stage) -> None:
