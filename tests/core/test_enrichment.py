@@ -324,6 +324,15 @@ def test_tsk_7_the_oldest_history_goes_until_the_rendered_prompt_fits_and_the_ta
     assert "📊 History metadata: 5 messages\n" in task.prompt
 
 
+def test_tsk_7_at_twenty_thousand_tokens_one_message_goes_and_a_character_below_none():
+    said = [says("user", "a\n" * 3_400)] * 3
+    largest = 4 * 19_999
+    room = largest - len(prepared(said, background_context="y").prompt) + 1
+    exact = prepared(said, background_context="y" * room)
+    assert (len(exact.prompt), exact.report.kept) == (largest, 3)
+    assert prepared(said, background_context="y" * (room + 1)).report.kept == 2
+
+
 @given(st.lists(st.tuples(st.sampled_from(["a\n", "x", "b\r\n"]), st.integers(1, 4_000)), min_size=1, max_size=40))
 def test_tsk_7_no_message_is_dropped_that_would_have_fitted(sizes):
     history = handed_over([says("user", text * times + ".") for text, times in sizes])
