@@ -11,11 +11,13 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from activities.archive import ArchiveActivities
+from activities.asking import Asking, ProviderRegistry
 from activities.large_texts import LargeTexts
-from activities.llm import ModelActivities, ProviderRegistry
+from activities.llm import ModelActivities
 from activities.providers.offline import OfflineModel
 from activities.providers.offline_script import ScriptedModel
 from activities.providers.registry import OfflineProvider, Providers
+from activities.summarisation import SummaryActivities
 from activities.toolbox.built_in import built_in_server
 from activities.toolbox.toolbox import Toolbox, ToolServer
 from activities.tools import ToolActivities, ToolSource
@@ -34,13 +36,20 @@ def build_worker(
 ) -> Worker:
     """Return a worker for workflow and activities on one task queue, so that contexts are handed over in memory."""
     texts = LargeTexts(stores.blobs)
-    models, tooling = ModelActivities(providers, client, texts), ToolActivities(tools, texts)
+    asking = Asking(providers, client, texts)
+    models, summaries, tooling = ModelActivities(asking, texts), SummaryActivities(asking), ToolActivities(tools, texts)
     archiving = ArchiveActivities(stores, client)
     return Worker(
         client,
         task_queue=settings.task_queue,
         workflows=[AgenticAIWorkflow],
-        activities=[models.call_model, tooling.list_tools, tooling.call_tool, archiving.move_to_archive],
+        activities=[
+            models.call_model,
+            summaries.summarise,
+            tooling.list_tools,
+            tooling.call_tool,
+            archiving.move_to_archive,
+        ],
         max_cached_workflows=settings.max_cached_workflows,
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=settings.sticky_timeout),
         graceful_shutdown_timeout=timedelta(seconds=settings.shutdown_grace),

@@ -12,7 +12,8 @@ from api import problems
 from api.body_limits import most_body_bytes
 from api.deletion import Deletions
 from api.dependencies import refuse_unknown_parameters
-from api.routes import blobs, conversation, health, sessions, tasks
+from api.replay import Replays
+from api.routes import blobs, context, conversation, health, sessions, tasks
 from api.sessions import Sessions
 from api.tasks import Tasks
 from api.transcript import Transcripts
@@ -45,6 +46,7 @@ def create_app(settings: Settings, *, client: Client | None = None) -> FastAPI:
             app.state.sessions = Sessions(client or await connect(settings, lazy=True), settings)
             app.state.transcripts = Transcripts(app.state.sessions, stores)
             app.state.tasks = Tasks(app.state.sessions, app.state.transcripts)
+            app.state.replays = Replays(app.state.sessions, stores)
             app.state.deletions = Deletions(app.state.sessions, stores)
             yield
             await app.state.deletions.close()
@@ -59,7 +61,7 @@ def create_app(settings: Settings, *, client: Client | None = None) -> FastAPI:
         responses=_ERRORS,
     )
     problems.install(app)
-    for routes in (sessions, conversation, tasks, blobs, health):
+    for routes in (sessions, conversation, context, tasks, blobs, health):
         app.include_router(routes.router)
     app.add_middleware(BoundedAndUnstored)
     return app

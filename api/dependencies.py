@@ -9,6 +9,7 @@ from fastapi.routing import APIRoute
 
 from api import problems
 from api.deletion import Deletions
+from api.replay import Replays
 from api.sessions import Sessions
 from api.tasks import Tasks
 from api.transcript import Transcripts
@@ -33,6 +34,12 @@ def get_tasks(request: Request) -> Tasks:
     """Return the verbs of tasks."""
     tasks: Tasks = request.app.state.tasks
     return tasks
+
+
+def get_replays(request: Request) -> Replays:
+    """Return the replay texts of sessions."""
+    replays: Replays = request.app.state.replays
+    return replays
 
 
 def get_stores(request: Request) -> Stores:
@@ -68,6 +75,7 @@ def refuse_unknown_parameters(request: Request) -> None:
 SessionsDep = Annotated[Sessions, Depends(get_sessions)]
 TranscriptsDep = Annotated[Transcripts, Depends(get_transcripts)]
 TasksDep = Annotated[Tasks, Depends(get_tasks)]
+ReplaysDep = Annotated[Replays, Depends(get_replays)]
 StoresDep = Annotated[Stores, Depends(get_stores)]
 DeletionsDep = Annotated[Deletions, Depends(get_deletions)]
 SettingsDep = Annotated[Settings, Depends(get_settings)]

@@ -30,6 +30,7 @@ from api.reads import SingleFlight
 from api.session_ids import workflow_id
 from api.temporal_calls import CALL_SECONDS, call_temporal, call_worker, repeated
 from api.watch import Watches
+from models.context.replay_turns import ReplayTurns
 from models.conversation import ConversationState, ConversationUpdate, SessionStatus
 from models.prompts import Fate, PromptSignal, QueueView
 from models.session import (
@@ -38,6 +39,7 @@ from models.session import (
     Configure,
     EndSession,
     QueueRequest,
+    ReplayRequest,
     SessionInput,
     StateRequest,
     UpdatesRequest,
@@ -231,6 +233,12 @@ class Sessions:
                 if _is_news(update, request) or not await watch.beyond(changes, until=until):
                     return update
 
+    async def replay_turns(self, session_id: str, request: ReplayRequest) -> ReplayTurns:
+        """Return the turns held that the replay text is made of (CTX-13)."""
+        told = await self._ask(session_id, "get_replay_turns", request)
+        turns = cast(ReplayTurns, told.result)
+        return turns if told.closed is None else turns.cut_off("The session was closed.")
+
     async def queue(self, session_id: str, message_id: str | None = None) -> QueueView:
         """Return what waits and what became of the rest (SES-6)."""
         told = await self._ask(session_id, "get_queue", QueueRequest(message_id=message_id))
@@ -328,6 +336,7 @@ _RESULTS: dict[str, type[BaseModel]] = {
     "get_conversation_state": ConversationState,
     "get_conversation_updates": ConversationUpdate,
     "get_queue": QueueView,
+    "get_replay_turns": ReplayTurns,
 }
 
 

@@ -18,14 +18,13 @@ from itertools import count
 
 from api import problems
 from api.answers import Answers
+from api.archived import lost, turns_before, with_moved_steps
 from api.session_ids import workflow_id
 from api.sessions import Receipt, Sessions
 from api.store_calls import ANSWERS_SECONDS, REQUEST_SECONDS, read_store, seconds_from_now
 from models.conversation import ConversationMessage, ConversationState, ConversationUpdate
 from models.session import StateRequest, UpdatesRequest
-from models.trajectory import ReasoningTrajectory
 from models.transcript import shown_size
-from stores.archive import ArchivedTurn
 from stores.database import StoreUnavailableError
 from stores.stores import Stores
 
@@ -73,7 +72,7 @@ class Transcripts:
         if number is not None and number <= archived:
             return number
         if await read_store(self._archive.count(workflow_id(session_id)), until=until) < archived:
-            raise _lost()
+            raise lost()
         raise problems.unknown_turn(turn_id)
 
     async def _older(
@@ -86,9 +85,9 @@ class Transcripts:
         room = PAGE_BYTES - sum(map(shown_size, state.messages))
         if room <= 0:
             return []
-        page = self._archive.page(workflow_id(session_id), before=first_held, limit=most, max_bytes=room)
+        owner = workflow_id(session_id)
         try:
-            return _without_gap(await read_store(page, until=until), before=first_held)
+            return await turns_before(self._archive, owner, first_held, limit=most, max_bytes=room, until=until)
         except StoreUnavailableError:
             if not state.messages:
                 raise
@@ -103,28 +102,14 @@ class Transcripts:
         """
         shown, room = list[ConversationMessage](), PAGE_BYTES
         for number, turn in zip(count(after - 1, -1), reversed(turns), strict=False):
-            whole = await self._with_all_steps(session_id, number, turn, until)
+            whole = turn
+            if turn.is_complete:
+                whole = await with_moved_steps(self._archive, workflow_id(session_id), number, turn, until=until)
             room -= len(whole.model_dump_json().encode())
             if shown and room < 0:
                 break
             shown.append(whole)
         return shown[::-1]
-
-    async def _with_all_steps(
-        self, session_id: str, number: int, turn: ConversationMessage, until: float
-    ) -> ConversationMessage:
-        """Return an ended turn with the steps that were moved; if the archive can't be read, they stay omitted."""
-        if not turn.steps_omitted or not turn.is_complete:
-            return turn
-        reading = self._archive.steps(workflow_id(session_id), number, count=turn.steps_omitted)
-        try:
-            moved = await read_store(reading, until=until)
-        except StoreUnavailableError:
-            return turn
-        if len(moved) != turn.steps_omitted:
-            return turn
-        steps = ReasoningTrajectory(steps=[*moved, *turn.steps])
-        return turn.model_copy(update={"reasoning_trajectory": steps, "steps_omitted": 0})
 
     async def refuse_forgotten(self, session_id: str) -> None:
         """Pass an id that a session may be started with. Raises 409 where the archive has one that Temporal forgot.
@@ -184,14 +169,3 @@ class Transcripts:
         except StoreUnavailableError:
             return []
         return [found.turn] if found else []
-
-
-def _without_gap(found: Sequence[ArchivedTurn], *, before: int) -> list[ConversationMessage]:
-    """Return the turns, if they are the ones just before number `before`. Raises `StoreUnavailableError`."""
-    if not found or [archived.number for archived in found] != list(range(before - len(found), before)):
-        raise _lost()
-    return [archived.turn for archived in found]
-
-
-def _lost() -> StoreUnavailableError:
-    return StoreUnavailableError("The archive does not have the turns that the session has moved to it.")

@@ -18,7 +18,7 @@ from pydantic_core import from_json, to_json
 from models.context.bounds import bound_json
 from models.conversation import ConversationMessage
 from models.model_call import CallPart, ModelMessage, ModelRequest, ModelResponse, Part, RespondPart, ThinkPart
-from models.trajectory import BlobRef, ToolResult
+from models.trajectory import BlobRef, ReasoningTrajectory, Step, ToolCall, ToolResult, UserStep
 
 EXCERPT_BYTES = 500
 """Most JSON bytes that are kept of a large text beside its reference."""
@@ -163,6 +163,49 @@ def resolve_answer(turn: ConversationMessage, texts: Mapping[str, str]) -> Conve
     if ref is None or ref.hash not in texts:
         return turn
     return turn.model_copy(update={"agent_message": texts[ref.hash], "agent_message_blob": None})
+
+
+def refs_in(turn: ConversationMessage) -> Iterator[BlobRef]:
+    """Yield every reference of a turn: of its answer, and of its steps' texts, calls and results."""
+    refs = [turn.agent_message_blob, *(ref for step in turn.steps for ref in _refs_in_step(step))]
+    return (ref for ref in refs if ref)
+
+
+def resolve_turn(turn: ConversationMessage, texts: Mapping[str, str]) -> ConversationMessage:
+    """Return the turn with every text of `texts` back in its place; what keeps its reference is an excerpt."""
+    if not any(ref.hash in texts for ref in refs_in(turn)):
+        return turn
+    steps = ReasoningTrajectory(steps=[_resolve_step(step, texts) for step in turn.steps])
+    return resolve_answer(turn.model_copy(update={"reasoning_trajectory": steps}), texts)
+
+
+def _refs_in_step(step: Step) -> Iterator[BlobRef | None]:
+    if isinstance(step, UserStep):
+        return
+    yield from (step.thinking_blob, step.text_blob)
+    for call in step.tool_calls:
+        yield from (call.args_blob, call.result.blob if call.result else None)
+
+
+def _resolve_step(step: Step, texts: Mapping[str, str]) -> Step:
+    if isinstance(step, UserStep):
+        return step
+    update: dict[str, object] = {"tool_calls": [_resolve_tool_call(call, texts) for call in step.tool_calls]}
+    if step.thinking_blob and step.thinking_blob.hash in texts:
+        update |= {"thinking": texts[step.thinking_blob.hash], "thinking_blob": None}
+    if step.text_blob and step.text_blob.hash in texts:
+        update |= {"text": texts[step.text_blob.hash], "text_blob": None}
+    return step.model_copy(update=update)
+
+
+def _resolve_tool_call(call: ToolCall, texts: Mapping[str, str]) -> ToolCall:
+    update: dict[str, object] = {}
+    if call.args_blob and call.args_blob.hash in texts:
+        update = {"args": resolve_args(call.args, call.args_blob, texts), "args_blob": None}
+    if call.result and call.result.blob and call.result.blob.hash in texts:
+        whole = {"content": texts[call.result.blob.hash], "blob": None}
+        update["result"] = call.result.model_copy(update=whole)
+    return call.model_copy(update=update) if update else call
 
 
 def _resolve_message(message: ModelMessage, texts: Mapping[str, str]) -> ModelMessage:

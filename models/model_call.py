@@ -129,6 +129,8 @@ class RequestHead(Compact):
 
     system: str = ""
     tools: list[ToolSpec] = []
+    max_tokens: int | None = None
+    """Most tokens of the answer; `None`: as many as the provider allows."""
 
 
 class ModelRequest(Compact):
@@ -165,6 +167,24 @@ class ModelCallOutcome(Compact):
     """How long the vendor is not to be asked again; a length, since clocks of two processes differ."""
     repeat: Literal["context_too_long", "stale_reasoning", "digest_mismatch"] | None = None
     """The same request cannot succeed; a changed one may."""
+
+
+class SummaryCall(Compact):
+    """Input of `summarise`: coordinates of the messages, as in `ModelCall`; their tools come with them (CTX-5)."""
+
+    turn: int
+    request: int
+    model: str
+    digest: str
+
+
+class SummaryOutcome(Compact):
+    """Output of `summarise`: the text, or the `trouble` with it, and which files were written (CTX-5)."""
+
+    text: str = ""
+    files: list[str] = []
+    trouble: str | None = None
+    usage: Usage | None = None
 
 
 class ToolList(Compact):

@@ -9,7 +9,9 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_serializer
 from pydantic_core import to_json
 
+from models.context.model_context import CarriedContext
 from models.context.model_view import ViewRef
+from models.context.replay_turns import MovedEvents
 from models.context.window import ConversationHistoryConfig
 from models.conversation import ArchiveReport, ConversationMessage
 from models.errors import Refused
@@ -85,6 +87,7 @@ class CarriedState(Compact):
     fates: list[Fate] = []
     view: list[ViewRef] = []
     segment: int = 1
+    context: CarriedContext = CarriedContext()
     limit_warned: bool = False
     tools: list[ToolSpec] | None = None
     ending: str | None = None
@@ -92,6 +95,7 @@ class CarriedState(Compact):
     archive: ArchiveReport = ArchiveReport()
     archive_again_at: UtcDatetime | None = None
     """After a failure: not to be tried before."""
+    moved_events: MovedEvents = MovedEvents()
 
     @field_serializer("turns")
     def _without_defaults_either(self, turns: list[ConversationMessage]) -> list[dict[str, Any]]:
@@ -165,10 +169,23 @@ class UpdatesRequest(Strict):
     limit: int | None = Field(None, ge=1, le=10_000)
 
 
+class ContextRequest(Strict):
+    """Argument of `get_context_view`: the newest `limit` turns, or those before turn number `before` (CTX-8)."""
+
+    before: int | None = Field(None, ge=1)
+    limit: int = Field(500, ge=1, le=2_000)
+
+
 class QueueRequest(Strict):
     """Argument of `get_queue`: one prompt only, where an id is given."""
 
     message_id: MessageId | None = None
+
+
+class ReplayRequest(Strict):
+    """Argument of `get_replay_context`: most events of HISTORY; 0 stands for all (CTX-12)."""
+
+    max_history: int = Field(20, ge=0, le=10_000)
 
 
 class CancelReceipt(Compact):
@@ -212,6 +229,16 @@ def parse_cursor(raw: object) -> UpdatesRequest:
     return request if request.last_seen_message_id else request.model_copy(update={"last_seen_message_id": None})
 
 
+def parse_replay_request(raw: object) -> ReplayRequest:
+    """Read the argument of `get_replay_context`: nothing, a number, or an object (CTX-13).
+
+    >>> parse_replay_request(None).max_history, parse_replay_request(0).max_history
+    (20, 0)
+    """
+    is_number = isinstance(raw, int) and not isinstance(raw, bool)
+    return parse(ReplayRequest, {"max_history": raw} if is_number else raw)
+
+
 def configured(current: SessionInput, change: Configure) -> SessionInput:
     """Apply a change to a session's configuration. Raises `Refused` naming the field (SES-8)."""
     update: dict[str, Any] = change.model_dump(include={"title", "tool_policy"}, exclude_none=True)
@@ -223,7 +250,6 @@ def configured(current: SessionInput, change: Configure) -> SessionInput:
         check_limits(update["limits"])
     if change.history is not None:
         update["history"] = _merged("history", current.history, change.history)
-        check_history(update["history"])
     return current.model_copy(update=update)
 
 
@@ -239,18 +265,11 @@ def read_start(raw: object, *, extra_arguments: int) -> SessionInput:
 
 def _check_start(start: SessionInput) -> None:
     split_model(start.model)
-    check_history(start.history)
     check_limits(start.limits)
     if start.user is not None and re.fullmatch(USER_PATTERN, start.user) is None:
         raise Refused("invalid", "user: letters, digits, space and . _ @ + ~ - are allowed, 64 at most.", field="user")
     if start.title is not None and not 1 <= len(start.title) <= 120:
         raise Refused("invalid", "title: 1 to 120 characters are allowed.", field="title")
-
-
-def check_history(history: ConversationHistoryConfig) -> None:
-    """Pass a window that this version can keep. Raises `Refused`: summaries (CTX-5) are not made yet."""
-    if history.summarize_on_trim:
-        raise Refused("invalid", "Summaries are not made by this version.", field="history.summarize_on_trim")
 
 
 def check_limits(limits: Limits) -> None:

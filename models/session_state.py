@@ -3,14 +3,17 @@
 Every method that changes what a query shows raises the revision (SES-12). Ids and times are arguments.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from pydantic_core import to_json
 
 from models.archive import ArchiveMove
 from models.archive_health import ArchiveHealth
-from models.context.model_view import Eviction, ModelView
+from models.context.account import ContextView, context_view
+from models.context.model_context import ModelContext
+from models.context.model_view import Eviction, ModelView, ViewEntry
+from models.context.replay_turns import ReplayTurns
 from models.context.window import ConversationHistoryConfig
 from models.conversation import (
     ConversationMessage,
@@ -23,9 +26,17 @@ from models.conversation import (
 from models.errors import ErrorType, Refused
 from models.ids import is_id
 from models.limits import Limits
-from models.model_call import ModelResponse, ProviderState, RequestHead, ToolSpec
+from models.model_call import ModelResponse, ProviderState, RequestHead, SummaryOutcome, ToolSpec
 from models.prompts import Prompt, PromptQueue, QueueView, read_prompt
-from models.session import CarriedState, CarriedTurn, Configure, SessionInput, UpdatesRequest, configured
+from models.session import (
+    CarriedState,
+    CarriedTurn,
+    Configure,
+    ContextRequest,
+    SessionInput,
+    UpdatesRequest,
+    configured,
+)
 from models.trajectory import BlobRef, ModelStep, ReasoningTrajectory, Step, ToolCall, ToolResult, Usage, UserStep
 from models.transcript import Transcript, carried_size
 
@@ -60,18 +71,24 @@ class Session:
             fates=carried.fates,
             limits=start.limits,
         )
-        self.view = ModelView.restore(carried.view, self.transcript, segment=carried.segment)
+        self.context = ModelContext(carried.view, carried.context, self.transcript, segment=carried.segment)
         self.limit_warned = carried.limit_warned
         self.ending: str | None = carried.ending
         self.closed: SessionStatus | None = None
         self.waiting_until: datetime | None = None
         self.archive = ArchiveHealth(carried.archive, carried.archive_again_at)
+        self.moved_events = carried.moved_events
         self._sizes: dict[str, tuple[object, int]] = {}
         self._head: RequestHead | None = None
         self.turn_bytes = carried_size(self.running_turn) if self.running_turn else 0
         """JSON bytes of the running turn as it is carried; counted step by step."""
 
     # ---- what it is
+
+    @property
+    def view(self) -> ModelView:
+        """What the model sees."""
+        return self.context.view
 
     @property
     def running_turn(self) -> ConversationMessage | None:
@@ -117,7 +134,9 @@ class Session:
         """Count what is carried beside the turns; the queue counts as if it were full."""
         queue = self.config.limits.queued_bytes + QUEUED_PROMPT_BYTES * len(self.queue)
         memory = self.queue.ids_bytes + self.queue.fates_bytes
-        return ENVELOPE_BYTES + self._sized("config") + self._sized("tools") + self.view.carried_bytes + memory + queue
+        return (
+            ENVELOPE_BYTES + self._sized("config") + self._sized("tools") + self.context.carried_bytes + memory + queue
+        )
 
     def _sized(self, name: str) -> int:
         """Return the JSON bytes of what seldom changes; measured when it has."""
@@ -170,7 +189,7 @@ class Session:
         """Tell everyone who waits that no further turn can be held, rather than let them wait for ever (SES-15)."""
         if len(self.queue) and self.is_full:
             # What the model remembers gives way before the session does.
-            self.view.make_carriable(self.config.limits.view_bytes // 4, running_turn="")
+            self._make_carriable(self.config.limits.view_bytes // 4)
         if len(self.queue) and self.is_full:
             self.queue.reject_all(self._full(), at=now)
             self._changed()
@@ -206,6 +225,7 @@ class Session:
         """Record the next prompt as a turn: its processing starts (SES-2)."""
         prompt = self.queue.start_next(at=now)
         self.turn_count += 1
+        self.moved_events = self.moved_events.at_new_turn()
         if self.config.title is None:
             self.config = self.config.model_copy(update={"title": title_of(prompt.text)})
         turn = ConversationMessage(
@@ -217,7 +237,7 @@ class Session:
         )
         self.transcript.record(turn)
         self.turn_bytes = carried_size(turn)
-        self.view.append_request(turn)
+        self.view.append_request(turn, number=self.turn_count)
         return turn
 
     def steer_turn(self, limits: Limits, *, now: datetime) -> None:
@@ -231,33 +251,61 @@ class Session:
         room = (self.turn_cap(limits) - self.turn_bytes) // 2
         for prompt in self.queue.take_steering(self._running().id, at=now, room=room):
             self._add_step(UserStep(kind="user", message_id=prompt.id, content=prompt.text, timestamp=now))
-            self.view.append_step(self._running())
+            self.view.append_step(self._running(), number=self.turn_count)
+
+    def count_request(self) -> int:
+        """Return the number of a new request to the model (AGT-2)."""
+        self.request_count += 1
+        return self.request_count
 
     def open_request(self) -> int:
-        """Count a new model request and note what the model is about to see; returns its number (AGT-2)."""
-        self.request_count += 1
+        """Count a new model request and note what the model is about to see; returns its number."""
+        self.count_request()
         metrics = TurnMetrics(message_count=self.view.message_count, estimated_tokens=self.view.estimated_tokens)
         self._update_turn(conversation_metrics=metrics)
         self._changed_turn()
         return self.request_count
 
-    def make_room(self, window: ConversationHistoryConfig) -> Eviction | None:
-        """Evict a block of the model view if it is over the cap of `window`, or too large to be carried (CTX-4)."""
-        running = self._running().id
-        eviction = self.view.make_room(window, running_turn=running) or self.view.make_carriable(
-            self.config.limits.view_bytes, running_turn=running
+    def make_room(self, history: ConversationHistoryConfig) -> Eviction | None:
+        """Evict a block of the model view if it is over its cap, or too large to be carried (CTX-4)."""
+        eviction = self.context.make_room(
+            history, running_turn=self._running().id, most_bytes=self.config.limits.view_bytes
         )
         if eviction:
             self.limit_warned = False
         return eviction
 
-    def approaches_limit(self, window: ConversationHistoryConfig) -> bool:
-        """Tell once a segment that the view has passed 80 % of the cap of `window` (CTX-6)."""
-        cap = window.max_messages
+    def _make_carriable(self, most_bytes: int) -> None:
+        running = self.running_turn
+        self.context.make_carriable(
+            self.config.history, running_turn=running.id if running else "", most_bytes=most_bytes
+        )
+
+    def halve_window(self, history: ConversationHistoryConfig) -> None:
+        """Show the model half of what it sees now, from now on (CTX-7)."""
+        self.context.halve(history)
+        self.limit_warned = False
+
+    def approaches_limit(self, history: ConversationHistoryConfig) -> bool:
+        """Tell once a segment that the view has passed 80 % of its cap (CTX-6)."""
+        cap = self.context.window(history).max_messages
         if self.limit_warned or not cap or self.view.message_count * 5 <= cap * 4:
             return False
         self.limit_warned = True
         return True
+
+    def add_summary(self, outcome: SummaryOutcome, *, of: Sequence[ViewEntry], head: int) -> None:
+        """Let a summary stand for the evicted entries `of` (CTX-5)."""
+        self.context.put_summary(
+            outcome.text, outcome.files, of=of, head=head, most_bytes=self.config.limits.view_bytes // 6
+        )
+        self._changed_turn()
+
+    def add_usage(self, usage: Usage | None) -> None:
+        """Count what the vendor reported for the running turn."""
+        if usage:
+            self.usage += usage
+            self._update_turn(usage=(self._running().usage or Usage()) + usage)
 
     def add_response(self, response: ModelResponse, calls: list[ToolCall], *, now: datetime) -> ModelStep:
         """Record a model response as the running turn's next step; its calls have no results yet."""
@@ -277,9 +325,8 @@ class Session:
             timestamp=now,
         )
         self._add_step(step)
-        if response.usage:
-            self.usage += response.usage
-            self._update_turn(usage=(turn.usage or Usage()) + response.usage)
+        self.add_usage(response.usage)
+        self.context.note_usage(response.usage)
         if calls:
             self._update_turn(
                 tools_used=list(dict.fromkeys([*(turn.tools_used or []), *(call.name for call in calls)]))
@@ -299,7 +346,7 @@ class Session:
 
     def show_step(self, *, state: ProviderState | None) -> None:
         """Let the model see the newest step from now on; every call of it has a result."""
-        self.view.append_step(self._running(), state=state)
+        self.view.append_step(self._running(), number=self.turn_count, state=state)
 
     def complete_turn(self, answer: str, *, blob: BlobRef | None = None, now: datetime) -> None:
         """End the running turn with its answer, or with an excerpt of the answer that is kept in `blob`."""
@@ -364,16 +411,17 @@ class Session:
         """Hold no longer what the archive has taken."""
         if move.steps_of is not None:
             turn = self._running()
-            self.view.detach(turn, steps_before=turn.steps_omitted + len(move.steps), kept_bytes=move.kept_bytes)
+            self.context.detach(turn, steps_before=turn.steps_omitted + len(move.steps), kept_bytes=move.kept_bytes)
             self.transcript.replace_newest(turn.without_oldest_steps(len(move.steps)))
             self.turn_bytes = carried_size(self._running())
+            self.moved_events = self.moved_events.with_steps(move.steps)
             self._changed_turn()
         else:
             for turn in move.turns:
-                self.view.detach(turn, kept_bytes=move.kept_bytes)
+                self.context.detach(turn, kept_bytes=move.kept_bytes)
             self.transcript.drop_oldest(len(move.turns))
-        running = self.running_turn
-        self.view.make_carriable(self.config.limits.view_bytes, running_turn=running.id if running else "")
+            self.moved_events = self.moved_events.with_turns(move.turns)
+        self._make_carriable(self.config.limits.view_bytes)
         self.archive_worked(now=now)
         self._changed()
 
@@ -411,14 +459,19 @@ class Session:
     def _detaching(self, gone: list[ConversationMessage], **what: object) -> ArchiveMove:
         """Return the move of `what`, with the texts that the model view will refer to once the turns are `gone`."""
         kept_bytes = self.config.limits.small_text_bytes
-        texts = self.view.texts_of(gone, kept_bytes=kept_bytes)
+        texts = self.context.texts_of(gone, kept_bytes=kept_bytes)
         return ArchiveMove.model_validate({**what, "texts": texts, "kept_bytes": kept_bytes})
 
     # ---- configuration and end
 
     def configure(self, change: Configure) -> None:
-        """Change the configuration from the next turn on (SES-8). Raises `Refused`."""
+        """Change the configuration from the next turn on (SES-8). Raises `Refused`.
+
+        Another model, or another window, forgets what an overflow has halved the window to (CTX-7).
+        """
         self.config = configured(self.config, change)
+        if change.model is not None or change.history is not None:
+            self.context.cap = None
         self._changed()
 
     def end(self, reason: str, *, discard_queue: bool, now: datetime) -> None:
@@ -478,9 +531,21 @@ class Session:
             queue_length=len(self.queue),
         )
 
+    def replay_turns(self, max_history: int) -> ReplayTurns:
+        """Return the turns held that a replay text with so many events of HISTORY is made of (CTX-12)."""
+        return ReplayTurns.of(
+            self.transcript.turns, archived=self.archived_count, moved=self.moved_events, max_history=max_history
+        )
+
     def queue_view(self, message_id: str | None = None) -> QueueView:
         """Return what waits and what became of the rest (SES-6)."""
         return self.queue.view(revision=self.revision, message_id=message_id, refusing=self._refusing())
+
+    def context_view(self, request: ContextRequest) -> ContextView:
+        """Return what the model sees of each turn (CTX-8)."""
+        return context_view(
+            self.context, self.transcript, self.head, self.config.history, before=request.before, limit=request.limit
+        )
 
     @property
     def summary(self) -> SessionSummary:
@@ -512,12 +577,14 @@ class Session:
             fates=list(self.queue.fates),
             view=self.view.refs,
             segment=self.view.segment,
+            context=self.context.carried,
             limit_warned=self.limit_warned,
             tools=self.tools,
             ending=self.ending,
             running=running,
             archive=self.archive.report,
             archive_again_at=self.archive.again_at,
+            moved_events=self.moved_events,
         )
         return self.config.model_copy(update={"carried": carried})
 

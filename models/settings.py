@@ -24,7 +24,7 @@ from models.context.window import ConversationHistoryConfig
 from models.errors import Refused
 from models.limits import Limits
 from models.model_name import split_model
-from models.session import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT, SystemPrompt, check_history
+from models.session import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT, SystemPrompt
 
 ENV_PREFIX = "TURNKEEPER_"
 CONFIG_VARIABLE = "TURNKEEPER_CONFIG"
@@ -163,15 +163,6 @@ class Settings(BaseSettings):
         if self.max_conversation_messages is not None and "conversation" in self.model_fields_set:
             raise ValueError("max_conversation_messages is short for conversation.max_messages: give only one of them")
         return self
-
-    @field_validator("conversation")
-    @classmethod
-    def _a_window_we_can_keep(cls, conversation: ConversationHistoryConfig) -> ConversationHistoryConfig:
-        try:
-            check_history(conversation)
-        except Refused as refusal:
-            raise ValueError(refusal.message.removesuffix(".")) from refusal
-        return conversation
 
     @field_validator("api_host")
     @classmethod

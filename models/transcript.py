@@ -88,6 +88,20 @@ class Transcript:
         """Return the turn. Raises `KeyError` where it is not held."""
         return self._held[self._position[message_id] - self.archived].turn
 
+    @property
+    def count(self) -> int:
+        """How many turns there are, those in the archive too."""
+        return self.archived + len(self._held)
+
+    def id_of(self, number: int) -> str | None:
+        """Return the id of the turn at a place, from 1; `None` where it is not held."""
+        held = number - self.archived - 1
+        return self._held[held].turn.id if 0 <= held < len(self._held) else None
+
+    def number_of(self, message_id: str) -> int:
+        """Return the place of a turn in the whole transcript, from 1. Raises `KeyError` where it is not held."""
+        return self._position[message_id] + 1
+
     def record(self, turn: ConversationMessage) -> None:
         """Append a turn whose processing starts now (SES-2)."""
         self._position[turn.id] = self.archived + len(self._held)

@@ -17,6 +17,8 @@ from temporalio.worker import Worker
 from activities.providers.protocol import CallContext, Delta, ModelError, Provider
 from api.temporal_calls import repeated
 from api.watch import Watches
+from models.context.account import ContextView
+from models.context.summary import INSTRUCTION
 from models.conversation import ConversationMessage, ConversationState, ConversationUpdate
 from models.model_call import (
     CallPart,
@@ -78,21 +80,41 @@ class Gate:
 
 @dataclass
 class Vendor:
-    """The outermost edge: a model that plays its script, then echoes. `requests` is everything it was asked."""
+    """The outermost edge: a model that plays its script, then echoes. `requests` is everything it was asked.
+
+    With `answer` it answers by that once the script is at its end; with `summarise`, requests for summaries by that.
+    """
 
     script: list[ModelResponse | ModelError] = field(default_factory=list)
     requests: list[ModelRequest] = field(default_factory=list)
     gate: Gate = field(default_factory=lambda: Gate(is_open=True))
+    answer: Callable[[ModelRequest], ModelResponse] | None = None
+    summarise: Callable[[ModelRequest], ModelResponse | ModelError] | None = None
+
+    @property
+    def summary_requests(self) -> list[ModelRequest]:
+        return [request for request in self.requests if request.head.system == INSTRUCTION]
+
+    @property
+    def turn_requests(self) -> list[ModelRequest]:
+        return [request for request in self.requests if request.head.system != INSTRUCTION]
 
     async def stream(
         self, name: str, request: ModelRequest, context: CallContext
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
         self.requests.append(request)
         await self.gate.pass_through()
-        answer = self.script.pop(0) if self.script else says(f"echo: {last_user_message(request)}")
+        answer = self._answer(request)
         if isinstance(answer, ModelError):
             raise answer
         yield answer
+
+    def _answer(self, request: ModelRequest) -> ModelResponse | ModelError:
+        if self.summarise and request.head.system == INSTRUCTION:
+            return self.summarise(request)
+        if self.script:
+            return self.script.pop(0)
+        return self.answer(request) if self.answer else says(f"echo: {last_user_message(request)}")
 
     def resolve(self, model: str) -> tuple[Provider, str]:
         return self, model
@@ -148,6 +170,9 @@ class DrivenSession:
 
     async def updates(self, argument: Any = None) -> ConversationUpdate:
         return await self._ask("get_conversation_updates", argument, ConversationUpdate)
+
+    async def context(self, argument: Any = None) -> ContextView:
+        return await self._ask("get_context_view", argument, ContextView)
 
     async def queue(self, argument: Any = None) -> QueueView:
         return await self._ask("get_queue", argument, QueueView)

@@ -15,6 +15,11 @@ MODEL_RETRIES = RetryPolicy(
     maximum_attempts=8,
 )
 
+SUMMARY_TIMEOUT = timedelta(seconds=60)
+SUMMARY_PATIENCE = timedelta(seconds=120)
+SUMMARY_RETRIES = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_attempts=3)
+"""A turn waits for it, and can do without (CTX-5)."""
+
 REPEATABLE_TOOL_RETRIES = RetryPolicy(
     initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=5), maximum_attempts=3
 )

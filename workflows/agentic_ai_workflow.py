@@ -22,6 +22,8 @@ from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from models.archive import ArchiveMove, ArchiveMoveQuery
+    from models.context.account import ContextView
+    from models.context.replay_turns import ReplayTurns
     from models.conversation import ConversationState, ConversationUpdate
     from models.errors import REFUSED, Refused
     from models.model_call import ModelRequestPage, ModelRequestQuery
@@ -31,6 +33,7 @@ with workflow.unsafe.imports_passed_through():
         CancelTurn,
         CarriedTurn,
         Configure,
+        ContextRequest,
         EndSession,
         QueueRequest,
         SessionEnd,
@@ -40,6 +43,7 @@ with workflow.unsafe.imports_passed_through():
         configured,
         parse,
         parse_cursor,
+        parse_replay_request,
         read_start,
     )
     from models.session_state import Session
@@ -271,6 +275,29 @@ class AgenticAIWorkflow:
         with _refusals_told():
             given = parse(QueueRequest, request)
         return self._session.queue_view(given.message_id)
+
+    @workflow.query(description="What the model still sees, turn by turn: nothing, or {before?, limit?} turn numbers.")
+    def get_context_view(self, request: Any = None) -> ContextView:
+        """Return for each turn how the model sees it now, and what is sent with every request (CTX-8)."""
+        with _refusals_told():
+            given = parse(ContextRequest, request)
+        return self._session.context_view(given)
+
+    @workflow.query(
+        description="The conversation as replay text, about 1 MB at most: nothing, max_history, or {max_history?}."
+    )
+    def get_replay_context(self, request: Any = None) -> str:
+        """Return HISTORY and CURRENT as far as the session itself holds them (CTX-12, SES-11)."""
+        with _refusals_told():
+            wanted = parse_replay_request(request).max_history
+        return self._session.replay_turns(wanted).text(wanted, most_bytes=self._session.config.limits.page_bytes)
+
+    @workflow.query(description="The turns that the replay text is made of: {max_history?}. For our own gateway.")
+    def get_replay_turns(self, request: Any = None) -> ReplayTurns:
+        """Return what the gateway completes from the archive; no more than is carried to the next run (CTX-13)."""
+        with _refusals_told():
+            wanted = parse_replay_request(request).max_history
+        return self._session.replay_turns(wanted)
 
     @workflow.query(description="The open model request, a page at a time: {request, offset?}. For our own activities.")
     def get_model_request(self, request: Any = None) -> ModelRequestPage:

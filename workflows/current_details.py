@@ -21,11 +21,25 @@ def _facts(session: Session) -> list[str]:
         f"- **Model:** `{config.model}`",
         f"- **Turns:** {session.turn_count} ({len(session.transcript)} here, {session.archived_count} archived)",
         f"- **Usage:** {usage.input_tokens:,} tokens in, {usage.output_tokens:,} out",
-        f"- **Model sees:** {session.view.message_count} messages, ~{session.view.estimated_tokens:,} tokens",
+        f"- **Conversation:** {_seen(session)}",
         f"- **Tools:** {tools}",
     ]
     facts += _archive(session)
     return [*facts, f"- [Open the conversation]({config.chat_url})"] if config.chat_url else facts
+
+
+def _seen(session: Session) -> str:
+    """Say what the model sees: how much, what of it is a summary, and what went wrong with that."""
+    context = session.context
+    parts = [f"{context.view.message_count} messages (~{context.view.estimated_tokens} tokens) before the model"]
+    if context.view.summary:
+        turns = ", ".join(f"{first} to {last}" for first, last in context.view.summary.turns)
+        parts.append(f"one a summary of turns {turns}".removesuffix(" of turns "))
+    if context.summaries_failed:
+        parts.append(f"{context.summaries_failed} summaries came to nothing")
+    if context.cap is not None:
+        parts.append("window halved: the context was too long for the model")
+    return "; ".join(parts)
 
 
 def _archive(session: Session) -> list[str]:

@@ -1,24 +1,25 @@
 """Asking the model within a turn: the request, its repetitions, and the waiting in between (AGT-2, AGT-9)."""
 
-from dataclasses import dataclass
+from collections import Counter
 from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
-    from activities.hand_over import REQUESTS, HandOverKey
     from activities.llm import ModelActivities
     from models.errors import ErrorType
-    from models.model_call import ModelCall, ModelCallOutcome, ModelRequest, ModelRequestPage, ModelResponse
+    from models.model_call import ModelCall, ModelCallOutcome, ModelResponse
     from workflows import activity_options
+    from workflows.open_request import OpenRequest, RequestSlot
+    from workflows.summaries import Summaries
     from workflows.turn_frame import Frame, TurnFailed
 
 LEAST_ANSWER_BYTES = 2_000
 """What an answer may have however full the turn is."""
 
-_REPEATED_ONCE = {"stale_reasoning", "digest_mismatch"}
-"""What a changed request is tried against, once for each model call (AGT-9)."""
+_MOST_REPEATS = {"context_too_long": 2, "stale_reasoning": 1, "digest_mismatch": 1}
+"""How often a changed request is tried against what, for each model call (AGT-9, CTX-7)."""
 
 _NOT_REPEATED: dict[str, tuple[ErrorType, str]] = {
     "context_too_long": ("context_too_long", "The conversation is too long for the model."),
@@ -27,104 +28,89 @@ _NOT_REPEATED: dict[str, tuple[ErrorType, str]] = {
 }
 
 
-@dataclass(frozen=True)
-class OpenRequest:
-    """A model request that is not answered yet: kept unchanged, whatever happens to the view meanwhile (AGT-2)."""
-
-    number: int
-    request: ModelRequest
-    digest: str
-    message_count: int
-    estimated_tokens: int
-
-    def page(self, offset: int, *, page_bytes: int) -> ModelRequestPage:
-        """Return the messages from `offset` on that fit in a page."""
-        end, room = offset, page_bytes
-        while end < len(self.request.messages):
-            room -= len(self.request.messages[end].model_dump_json().encode())
-            if room < 0 and end > offset:
-                break
-            end += 1
-        return ModelRequestPage(
-            head=self.request.head if offset == 0 else None,
-            messages=self.request.messages[offset:end],
-            next_offset=end if end < len(self.request.messages) else None,
-            digest=self.digest,
-        )
-
-
 class ModelCalls:
     """The model calls of a turn."""
 
-    def __init__(self, frame: Frame) -> None:
-        """Ask for the turn of `frame`."""
+    def __init__(self, frame: Frame, slot: RequestSlot) -> None:
+        """Ask for the turn of `frame`, through its `slot` of the open request."""
         self._frame = frame
         self._session = frame.session
-        self.open_request: OpenRequest | None = None
+        self._slot = slot
+        self._summaries = Summaries(frame, slot)
 
     async def ask(self) -> ModelResponse:
         """Return the model's answer, waiting and repeating as `activities/failures.py` says (AGT-9)."""
-        rounds, repeated = 0, set[str]()
-        self._open_new_request()
+        repeats = Counter[str]()
         while True:
-            outcome = await self._call_model(rounds)
-            while outcome.wait_seconds is not None:
-                await self._wait(outcome.wait_seconds)
-                rounds += 1
-                outcome = await self._call_model(rounds)
+            outcome = await self._outcome(await self._open_new_request())
             if outcome.response is not None:
-                self.close_request()
+                self._slot.close()
                 return outcome.response
-            if outcome.repeat in repeated or outcome.repeat not in _REPEATED_ONCE:
-                raise TurnFailed(*_NOT_REPEATED[outcome.repeat or "digest_mismatch"])
-            repeated.add(outcome.repeat)
-            if outcome.repeat == "stale_reasoning":
+            cause = outcome.repeat or "digest_mismatch"
+            repeats[cause] += 1
+            if repeats[cause] > _MOST_REPEATS[cause] or not self._may_repeat(cause):
+                raise TurnFailed(*_NOT_REPEATED[cause])
+            if cause == "stale_reasoning":
                 self._session.view.open_segment()
-            self._open_new_request()
+            elif cause == "context_too_long":
+                self._session.halve_window(self._frame.terms.history)
 
-    def close_request(self) -> None:
-        """Keep the request no longer."""
-        if self.open_request and not workflow.unsafe.is_replaying():
-            REQUESTS.discard(_key(self.open_request))
-        self.open_request = None
+    def _may_repeat(self, cause: str) -> bool:
+        # Runs from before windows were halved end the turn at once.
+        return cause != "context_too_long" or workflow.patched("halve-the-window")
 
-    def _open_new_request(self) -> None:
+    async def _outcome(self, request: OpenRequest) -> ModelCallOutcome:
+        """Return the first outcome of `request` that is no waiting."""
+        rounds = 0
+        outcome = await self._call_model(request, rounds)
+        while outcome.wait_seconds is not None:
+            await self._wait(outcome.wait_seconds)
+            rounds += 1
+            outcome = await self._call_model(request, rounds)
+        return outcome
+
+    async def _open_new_request(self) -> OpenRequest:
         session, history = self._session, self._frame.terms.history
-        self.close_request()
-        eviction = session.make_room(history)
+        self._slot.close()
+        await self._make_room()
+        if session.approaches_limit(history):
+            cap = session.context.window(history).max_messages
+            workflow.logger.warning("Conversation approaching limit (%d/%d messages)", session.view.message_count, cap)
+        return self._slot.open(
+            OpenRequest(
+                number=session.open_request(),
+                request=session.view.request(session.head),
+                digest=session.view.digest(session.head),
+                estimated_tokens=session.view.estimated_tokens,
+            )
+        )
+
+    async def _make_room(self) -> None:
+        """Keep the model's context within its window: evict, and have what was evicted summarised (CTX-4, CTX-5)."""
+        session = self._session
+        eviction = session.make_room(self._frame.terms.history)
+        await self._summaries.make_if_due()
         if eviction:
             workflow.logger.info(
                 "Trimmed conversation: %d messages removed, %d kept (~%d tokens)",
                 eviction.evicted,
                 eviction.preserved,
-                eviction.estimated_tokens,
+                session.view.estimated_tokens,
             )
-        if session.approaches_limit(history):
-            workflow.logger.warning(
-                "Conversation approaching limit (%d/%d messages)", session.view.message_count, history.max_messages
-            )
-        self.open_request = OpenRequest(
-            number=session.open_request(),
-            request=session.view.request(session.head),
-            digest=session.view.digest(session.head),
-            message_count=session.view.message_count,
-            estimated_tokens=session.view.estimated_tokens,
-        )
 
-    async def _call_model(self, rounds: int) -> ModelCallOutcome:
+    async def _call_model(self, request: OpenRequest, rounds: int) -> ModelCallOutcome:
         frame, session = self._frame, self._session
         frame.stop_if_told()
-        opened = self._opened()
-        self._hand_over(opened)
+        self._slot.hand_over()
         try:
             return await workflow.execute_activity_method(
                 ModelActivities.call_model,
                 ModelCall(
                     turn=session.turn_count,
                     step=frame.steps,
-                    request=opened.number,
+                    request=request.number,
                     model=frame.model,
-                    digest=opened.digest,
+                    digest=request.digest,
                     round=rounds,
                     inline_bytes=frame.limits.inline_bytes(session.turn_bytes),
                     max_bytes=self._most_bytes(),
@@ -133,7 +119,7 @@ class ModelCalls:
                 schedule_to_close_timeout=frame.remaining(),
                 heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
                 retry_policy=activity_options.MODEL_RETRIES,
-                summary=self._summary(opened),
+                summary=self._summary(request),
             )
         except ActivityError as error:
             raise frame.failure(error) from error
@@ -143,21 +129,11 @@ class ModelCalls:
         limits, held = self._frame.limits, self._session.turn_bytes
         return min(limits.answer_bytes, max(LEAST_ANSWER_BYTES, (self._session.turn_cap(limits) - held) // 2))
 
-    def _hand_over(self, opened: OpenRequest) -> None:
-        # Written only, and not while replaying: nothing the workflow does may depend on this process (AGT-2).
-        if not workflow.unsafe.is_replaying():
-            REQUESTS.put(_key(opened), opened.request, size=4 * opened.estimated_tokens)
-
-    def _opened(self) -> OpenRequest:
-        if self.open_request is None:
-            raise RuntimeError("no model request is open")
-        return self.open_request
-
-    def _summary(self, opened: OpenRequest) -> str:
+    def _summary(self, request: OpenRequest) -> str:
         model = self._frame.model
         return (
             f"{model.partition(':')[2] or model} · turn {self._session.turn_count} · step {self._frame.steps} · "
-            f"{opened.message_count} messages, ~{_short(opened.estimated_tokens)} tokens"
+            f"{request.message_count} messages, ~{_short(request.estimated_tokens)} tokens"
         )
 
     async def _wait(self, seconds: float) -> None:
@@ -174,10 +150,6 @@ class ModelCalls:
             # Also run when this worker forgets the session: nothing of Temporal may be used here.
             self._session.wait_until(None)
         self._frame.on_change()
-
-
-def _key(opened: OpenRequest) -> HandOverKey:
-    return HandOverKey(workflow.info().run_id, opened.number, opened.digest)
 
 
 def _short(tokens: int) -> str:

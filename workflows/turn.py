@@ -18,7 +18,8 @@ with workflow.unsafe.imports_passed_through():
     from models.session_state import Session
     from models.trajectory import ModelStep, ToolCall
     from workflows.archiving import Archiving
-    from workflows.model_calls import ModelCalls, OpenRequest
+    from workflows.model_calls import ModelCalls
+    from workflows.open_request import OpenRequest, RequestSlot
     from workflows.tool_calls import ToolCalls
     from workflows.turn_frame import Frame, TurnFailed
 
@@ -39,7 +40,8 @@ class Turn:
         self._session = session
         self._archiving = archiving
         self._frame = Frame(session, terms, on_change=on_change, is_due_for_new_run=is_due_for_new_run)
-        self._model_calls = ModelCalls(self._frame)
+        self._slot = RequestSlot()
+        self._model_calls = ModelCalls(self._frame, self._slot)
         self._tool_calls = ToolCalls(self._frame)
         self._task: asyncio.Task[None] | None = None
         self._has_begun = False
@@ -49,7 +51,7 @@ class Turn:
     @property
     def open_request(self) -> OpenRequest | None:
         """The model request that is not answered yet."""
-        return self._model_calls.open_request
+        return self._slot.request
 
     # ---- from outside
 
@@ -168,7 +170,7 @@ class Turn:
         if self._frame.is_unsettled:
             self._tool_calls.answer_unanswered()
             self._frame.settle()
-        self._model_calls.close_request()
+        self._slot.close()
         told = f"Cancelled: {sentence}" if error_type == "cancelled" else sentence
         self._session.fail_turn(error_type, told, now=workflow.now())
 

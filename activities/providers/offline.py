@@ -20,6 +20,7 @@ The chapters, each of which only knows those above it:
     offline_wishes     what a user can want
     offline_phrases    how wishes are found in a text
     offline_plans      how wishes are fulfilled
+    offline_summary    what is worth remembering of a conversation
     offline            (this file) the model: one call, its response, and how that is streamed
 """
 
@@ -31,8 +32,10 @@ from activities.providers.offline_answers import tell_abilities, tell_closing_th
 from activities.providers.offline_phrases import wishes_in
 from activities.providers.offline_plans import play
 from activities.providers.offline_scene import Scene
+from activities.providers.offline_summary import summary_of
 from activities.providers.offline_text import short
 from activities.providers.protocol import CallContext, Delta
+from models.context.summary import INSTRUCTION
 from models.context.tokens import CHARS_PER_TOKEN, estimate_tokens
 from models.model_call import (
     CallPart,
@@ -72,6 +75,8 @@ def answer(request: ModelRequest, *, number: int = 1) -> ModelResponse:
     >>> answer(ModelRequest(head=RequestHead(), messages=messages)).text
     'You told me: the code is 4711.'
     """
+    if request.head.system == INSTRUCTION:
+        return respond(request, [RespondPart(kind="respond", text=summary_of(request))], number=number)
     scene = Scene(request)
     wishes = wishes_in(scene.asked)
     said, needed = play(wishes, scene)
@@ -104,14 +109,29 @@ def respond(
     Input tokens are estimated from the characters of the system prompt and of the messages' text alone: tools and calls
     would have to be written as JSON, which for a long context at every call costs more than all else here.
     """
-    response = ModelResponse(parts=list(parts), model=model, request_id=f"offline_{number}", state=state)
+    parts, is_cut = _within(parts, request.head.max_tokens)
+    response = ModelResponse(parts=parts, model=model, request_id=f"offline_{number}", state=state)
     reasoning = estimate_tokens([{"content": response.thinking}])
     spoken = estimate_tokens([{"content": response.text, "tool_calls": response.calls}])
     usage = Usage(
         input_tokens=_estimate_input_tokens(request), output_tokens=reasoning + spoken, reasoning_tokens=reasoning
     )
-    stop = stop or ("tool_calls" if response.calls else "end_turn")
+    stop = "max_tokens" if is_cut else stop or ("tool_calls" if response.calls else "end_turn")
     return response.model_copy(update={"usage": usage, "stop": stop})
+
+
+def _within(parts: Sequence[Part], max_tokens: int | None) -> tuple[list[Part], bool]:
+    """Cut the texts for the user to `max_tokens`, as a vendor does; say whether anything was cut."""
+    if max_tokens is None:
+        return list(parts), False
+    room, kept, is_cut = max_tokens * CHARS_PER_TOKEN, list[Part](), False
+    for part in parts:
+        if isinstance(part, RespondPart):
+            is_cut |= len(part.text) > room
+            part = part.model_copy(update={"text": part.text[:room]})
+            room -= len(part.text)
+        kept.append(part)
+    return kept, is_cut
 
 
 def _estimate_input_tokens(request: ModelRequest) -> int:

@@ -160,7 +160,7 @@ def _plan_to_recall(topic: str, scene: Scene) -> Plan:
 def _told_about(topic: str, scene: Scene) -> str | None:
     """Quote the newest statement about `topic` of the first source that has one."""
     sources = [
-        ("You told me", [fact for text in [*scene.requests, scene.asked] for fact in _facts_about(topic, text)]),
+        ("You told me", [fact for text in [*scene.requests, scene.asked] for fact in facts_about(topic, text)]),
         ("The context I was given says", lines_about(topic, sentences(*scene.contexts))),
         ("The summary of our conversation says", lines_about(topic, sentences(*scene.summaries))),
         *((f"{path} says", lines_about(topic, outcome.lines)) for path, outcome in scene.files_read[::-1]),
@@ -173,8 +173,8 @@ def _told_to_remember(scene: Scene) -> str | None:
     return f"You told me to remember:\n\n{quoted(facts, most=LISTED_LINES)}" if facts else None
 
 
-def _facts_about(topic: str, request: str) -> list[str]:
-    """Return what `request` states about `topic`: in passing, and in what it wants remembered."""
+def facts_about(topic: str, request: str) -> list[str]:
+    """Return what `request` states about `topic`: in passing, and in what it wants remembered; without a topic, all."""
     passing = [line for line in lines_about(topic, sentences(request)) if line[-1] != "?" and not wishes_in(line)]
     return [*passing, *lines_about(topic, _noted(request))]
 

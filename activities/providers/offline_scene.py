@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from activities.providers.offline_text import ended, short
+from models.context.summary import SUMMARY_MARK
 from models.model_call import CallPart, ModelMessage, ModelRequest
 from models.trajectory import ToolStatus
 
@@ -86,9 +87,6 @@ class Outcome:
 _CONTEXT_RULE = re.compile(r"^={80}$", re.MULTILINE)
 """Opens the context that a task is given below its description (TSK-3): facts to look up, no orders to follow."""
 
-_SUMMARY_MARK = "[Conversation Summary]"
-"""Opens the assistant message that stands for what was evicted (CTX-5)."""
-
 
 class Scene:
     """The conversation as the model reads it: the newest request, what came before it, and this turn's results."""
@@ -125,7 +123,7 @@ class Scene:
     @property
     def answers(self) -> list[str]:
         """What the model said before, oldest first."""
-        return [message.content for message in self.earlier if message.role == "assistant" and message.content]
+        return [text for text in self._said if not text.startswith(SUMMARY_MARK)]
 
     @property
     def contexts(self) -> list[str]:
@@ -136,7 +134,11 @@ class Scene:
     @property
     def summaries(self) -> list[str]:
         """What stands for the evicted part of the conversation."""
-        return [text.removeprefix(_SUMMARY_MARK) for text in self.answers if text.startswith(_SUMMARY_MARK)]
+        return [text.removeprefix(SUMMARY_MARK) for text in self._said if text.startswith(SUMMARY_MARK)]
+
+    @property
+    def _said(self) -> list[str]:
+        return [message.content for message in self.earlier if message.role == "assistant" and message.content]
 
 
 def _parted(message: str) -> tuple[str, str]:

@@ -1,9 +1,9 @@
 """The scripted model: plays back a list of responses, delays and faults, for tests and demos (AGT-4).
 
 A script is a JSON file in the worker's script folder. The session's first model request gets its first response, the
-second its second, and so on: which one is played follows from the request's number alone, so a retry after a crash,
-also by another worker, plays the same response again. Whether its fault still strikes follows from how often the
-request was tried and waited out, which the context says; so nothing is counted here.
+second its second, and so on, requests for summaries too: which one is played follows from the request's number alone,
+so a retry after a crash, also by another worker, plays the same response again. Whether its fault still strikes follows
+from how often the request was tried and waited out, which the context says; so nothing is counted here.
 """
 
 import asyncio

@@ -9,7 +9,19 @@ from models.context.hand_off import (
     TaskValidationWarning,
     validate_conversation_history,
 )
-from models.context.history_policy import KEEP_ASSISTANT, KEEP_USER, PRESETS, HistoryPolicy, TextLimit, history_policy
+from models.context.history_policy import KEEP_ASSISTANT, KEEP_USER, PRESETS, HistoryPolicy, TextLimit, resolve_policy
+from models.context.replay import (
+    CallEvent,
+    MalformedReplay,
+    ReplayEvent,
+    RespondEvent,
+    ResultEvent,
+    ThinkEvent,
+    UserEvent,
+    parse_replay,
+    render_replay,
+    replay_events,
+)
 from models.context.stored_history import ConversationHistory, HistoryMessage, HistoryMetadata
 from models.context.task_context import Priority, TaskContext
 from models.context.tokens import count_chars, estimate_tokens
@@ -29,6 +41,7 @@ __all__ = [
     "KEEP_ASSISTANT",
     "KEEP_USER",
     "PRESETS",
+    "CallEvent",
     "ConversationHistory",
     "ConversationHistoryConfig",
     "ConversationMetrics",
@@ -37,21 +50,30 @@ __all__ = [
     "HistoryMessage",
     "HistoryMetadata",
     "HistoryPolicy",
+    "MalformedReplay",
     "Priority",
+    "ReplayEvent",
+    "RespondEvent",
+    "ResultEvent",
     "TaskContext",
     "TaskValidationError",
     "TaskValidationWarning",
     "TextLimit",
+    "ThinkEvent",
     "TrimResult",
+    "UserEvent",
     "count_chars",
     "estimate_tokens",
     "eviction_config",
     "first_prompt",
     "format_task_enrichment_prompt",
     "history_config",
-    "history_policy",
     "history_that_fits",
     "kept_indexes",
     "message_groups",
+    "parse_replay",
+    "render_replay",
+    "replay_events",
+    "resolve_policy",
     "validate_conversation_history",
 ]

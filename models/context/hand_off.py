@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Literal, NamedTuple
 
 from models.context.bounds import encodable_text
-from models.context.history_policy import HistoryPolicy, HistoryRole, history_policy
+from models.context.history_policy import HistoryPolicy, HistoryRole, resolve_policy
 from models.context.stored_history import ConversationHistory, HistoryMessage
 from models.context.timestamps import is_timestamp, moment_of
 from models.errors import TaskErrorType, TaskValidationError, shown
@@ -65,7 +65,7 @@ def validate_conversation_history(history: object, policy: HistoryPolicy | str, 
     >>> [(warning.code, warning.field) for warning in warnings]
     [('truncated', 'conversation_history[0].content')]
     """
-    chosen, collection_time = history_policy(policy), now if isinstance(now, str) else now.isoformat()
+    chosen, collection_time = resolve_policy(policy), now if isinstance(now, str) else now.isoformat()
     moment_of(collection_time)  # every missing timestamp becomes this one
     if history is None:
         return HandedOver(None, [])

@@ -108,14 +108,14 @@ PolicyChoice = Annotated[HistoryPolicy, BeforeValidator(_preset, json_schema_inp
 _CHOICE = TypeAdapter[HistoryPolicy](PolicyChoice)
 
 
-def history_policy(given: object) -> HistoryPolicy:
+def resolve_policy(given: object) -> HistoryPolicy:
     """Return the policy that `given` names or is: a preset's name, a `HistoryPolicy`, or the fields of one.
 
     Raises `TaskValidationError` naming the first field that is wrong.
 
-    >>> history_policy("keep_assistant").max_total_chars, history_policy({"max_messages": 10}).max_messages
+    >>> resolve_policy("keep_assistant").max_total_chars, resolve_policy({"max_messages": 10}).max_messages
     (15360, 10)
-    >>> history_policy({"user_text": {"max_chars": 0}})
+    >>> resolve_policy({"user_text": {"max_chars": 0}})
     Traceback (most recent call last):
     models.errors.TaskValidationError: history_policy.user_text.max_chars: Input should be greater than or equal to 1
     """

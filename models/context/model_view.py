@@ -7,17 +7,19 @@ prefix a vendor sees stays byte for byte the same. An eviction drops a block of 
 *segment*: opaque provider state of earlier steps, which is bound to the old prefix, is no longer sent.
 
 When a turn or a step leaves the session for the archive, its entries are *detached*: they carry their messages
-themselves from then on, large texts by reference.
+themselves from then on, large texts by reference. A summary of what was evicted is an entry too, and never evicted: the
+next summary takes its place (CTX-5).
 
 Every message is rendered, measured and hashed once, when it is appended; building a request hashes only the hashes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from models.context.tokens import count_chars
+from models.context.summary import Summary, summary_message
+from models.context.tokens import CHARS_PER_TOKEN, count_chars
 from models.context.window import ConversationHistoryConfig, eviction_config, kept_indexes
 from models.conversation import ConversationMessage
 from models.large_texts import Texts, refer_message
@@ -33,13 +35,16 @@ if TYPE_CHECKING:
 class ViewRef(Compact):
     """Where an entry comes from: a turn's user message, or its step number `step` (index from 0, omitted ones too).
 
-    `messages` are the entry's own, once it is detached; else they are rendered from the turn.
+    `messages` are the entry's own, once it is detached; else they are rendered from the turn. `number` is the turn's
+    in the session, from 1; 0 where an earlier release did not note it. A `summary` is no turn's.
     """
 
     turn: str
     step: int | None = None
     state: ProviderState | None = None
     messages: tuple[ModelMessage, ...] = ()
+    number: int = 0
+    summary: Summary | None = None
 
 
 @dataclass(frozen=True)
@@ -55,11 +60,11 @@ class ViewEntry:
 
 @dataclass(frozen=True)
 class Eviction:
-    """What an eviction did: messages removed, messages kept, tokens estimated of what is kept (CTX-6)."""
+    """What an eviction did: the entries removed, oldest first, and how many messages were in them and were kept."""
 
+    entries: list[ViewEntry]
     evicted: int
     preserved: int
-    estimated_tokens: int
 
 
 class ModelView:
@@ -74,10 +79,17 @@ class ModelView:
     @classmethod
     def restore(cls, refs: Iterable[ViewRef], transcript: Transcript, *, segment: int) -> "ModelView":
         """Render carried references again; every turn they name is held, or they are detached (SES-14)."""
-        entries = (
-            _entry(ref, ref.messages) if ref.messages else _entry_of(ref, transcript.get(ref.turn)) for ref in refs
-        )
-        return cls(entries, segment=segment)
+        return cls((restored(ref, transcript) for ref in refs), segment=segment)
+
+    @property
+    def entries(self) -> Sequence[ViewEntry]:
+        """The groups of messages in the order the model sees them."""
+        return self._entries
+
+    @property
+    def summary(self) -> Summary | None:
+        """What stands for evicted messages."""
+        return next((entry.ref.summary for entry in self._entries if entry.ref.summary), None)
 
     @property
     def refs(self) -> list[ViewRef]:
@@ -100,67 +112,70 @@ class ModelView:
         return sum(len(entry.messages) for entry in self._entries)
 
     @property
+    def chars(self) -> int:
+        """Characters of all messages, calls as JSON."""
+        return sum(entry.chars for entry in self._entries)
+
+    @property
     def estimated_tokens(self) -> int:
         """Characters / 4, rounded up over the sum (CTX-6)."""
-        return -(-sum(entry.chars for entry in self._entries) // 4)
+        return -(-self.chars // CHARS_PER_TOKEN)
 
-    def append_request(self, turn: ConversationMessage) -> None:
-        """Show the model the user message that opens `turn`."""
-        self._entries.append(_entry_of(ViewRef(turn=turn.id), turn))
+    def append_request(self, turn: ConversationMessage, *, number: int) -> None:
+        """Show the model the user message that opens `turn`, the session's turn `number`."""
+        self._entries.append(_entry_of(ViewRef(turn=turn.id, number=number), turn))
 
-    def append_step(self, turn: ConversationMessage, *, state: ProviderState | None = None) -> None:
+    def append_step(self, turn: ConversationMessage, *, number: int, state: ProviderState | None = None) -> None:
         """Show the model the newest step of `turn`; a step that says nothing is left out."""
         step = turn.steps_omitted + len(turn.steps) - 1
-        entry = _entry_of(ViewRef(turn=turn.id, step=step, state=state), turn)
+        entry = _entry_of(ViewRef(turn=turn.id, number=number, step=step, state=state), turn)
         if entry.messages:
             self._entries.append(entry)
 
-    def make_room(self, config: ConversationHistoryConfig, *, running_turn: str) -> Eviction | None:
-        """Evict a block if the view is over its cap; the running turn's user message always stays (CTX-4)."""
+    def make_room(self, config: ConversationHistoryConfig, *, running_turn: str, reserve: int = 0) -> Eviction | None:
+        """Evict a block, and `reserve` messages more, if the view is over its cap (CTX-4).
+
+        The running turn's user message, what came last, and the summary always stay.
+        """
         if config.max_messages == 0 or self.message_count <= config.max_messages:
             return None
-        kept, _ = kept_indexes(
-            self.messages, eviction_config(config), pinned=frozenset({self._first_index(ViewRef(turn=running_turn))})
-        )
+        lowered = eviction_config(config)
+        lowered = lowered.model_copy(update={"max_messages": max(1, lowered.max_messages - reserve)})
+        kept, _ = kept_indexes(self.messages, lowered, pinned=self._pinned(running_turn))
         staying = self._entries_at(frozenset(kept))
-        if len(staying) == len(self._entries):
-            return None
-        return self._keep(staying)
+        return self._keep(staying) if len(staying) < len(self._entries) else None
 
     def make_carriable(self, most_bytes: int, *, running_turn: str) -> Eviction | None:
         """Evict the oldest entries, down to half, if what is carried takes more than `most_bytes` (SES-15).
 
-        The first entry and the running turn's user message stay.
+        The first entry, the summary and the running turn's user message stay.
         """
         excess = self.carried_bytes - most_bytes // 2
         if self.carried_bytes <= most_bytes:
             return None
         staying = self._entries[:1]
         for entry in self._entries[1:]:
-            if excess <= 0 or (entry.ref.turn, entry.ref.step) == (running_turn, None):
+            if excess <= 0 or entry.ref.summary or (entry.ref.turn, entry.ref.step) == (running_turn, None):
                 staying.append(entry)
             else:
                 excess -= entry.carried_bytes
-        return self._keep(staying)
+        return self._keep(staying) if len(staying) < len(self._entries) else None
 
-    def texts_of(self, turns: Iterable[ConversationMessage], *, kept_bytes: int) -> list[str]:
-        """Return the texts that detaching everything of `turns` will refer to."""
-        texts = Texts()
-        by_id = {turn.id: turn for turn in turns}
-        for entry in self._entries:
-            if entry.ref.turn in by_id and not entry.ref.messages:
-                _detached(entry, by_id[entry.ref.turn], kept_bytes, texts)
-        return list(texts.by_hash.values())
+    def put_summary(self, summary: Summary, *, head: int) -> None:
+        """Let `summary` stand for what was evicted: where the one before it stood, or after the first `head` messages.
+
+        Only between an eviction and the next request: it changes the prefix of the segment that has just begun.
+        """
+        entry = _entry_of_summary(ViewRef(turn="", summary=summary))
+        for index, earlier in enumerate(self._entries):
+            if earlier.ref.summary:
+                self._entries[index] = entry
+                return
+        self._entries.insert(self._entries_within(head), entry)
 
     def detach(self, turn: ConversationMessage, *, steps_before: int | None = None, kept_bytes: int) -> None:
-        """Let the entries of `turn` carry their messages themselves, texts over `kept_bytes` by reference.
-
-        With `steps_before`, only those of its steps before that one. The store has the texts already.
-        """
-        self._entries = [
-            _detached(entry, turn, kept_bytes, Texts()) if _is_leaving(entry.ref, turn.id, steps_before) else entry
-            for entry in self._entries
-        ]
+        """Let the entries of `turn` carry their messages themselves, as `detached` says."""
+        self._entries = detached(self._entries, turn, steps_before=steps_before, kept_bytes=kept_bytes)
 
     def open_segment(self) -> None:
         """Send no opaque provider state of earlier steps from here on (CTX-4, AGT-9)."""
@@ -178,23 +193,31 @@ class ModelView:
         return _digest(self._hashed_head[1].copy(), (digest for entry in self._entries for digest in entry.digests))
 
     def _keep(self, staying: list[ViewEntry]) -> Eviction:
-        before = self.message_count
+        before, kept = self.message_count, set(map(id, staying))
+        leaving = [entry for entry in self._entries if id(entry) not in kept]
         self._entries = staying
         self.open_segment()
-        return Eviction(
-            evicted=before - self.message_count,
-            preserved=self.message_count,
-            estimated_tokens=self.estimated_tokens,
-        )
+        return Eviction(entries=leaving, evicted=before - self.message_count, preserved=self.message_count)
 
-    def _first_index(self, ref: ViewRef) -> int:
-        # From the end: an id may have been used before, long ago.
-        index = self.message_count
-        for entry in reversed(self._entries):
-            index -= len(entry.messages)
-            if (entry.ref.turn, entry.ref.step) == (ref.turn, ref.step):
-                return index
-        raise KeyError(ref.turn)
+    def _pinned(self, running_turn: str) -> frozenset[int]:
+        """Return the index of a message of each entry that always stays."""
+        pinned, index, opening = {self.message_count - 1}, 0, -1
+        for entry in self._entries:
+            if entry.ref.summary:
+                pinned.add(index)
+            elif (entry.ref.turn, entry.ref.step) == (running_turn, None):
+                opening = index  # the last one counts: an id may have been used before, long ago
+            index += len(entry.messages)
+        return frozenset(pinned | {opening})
+
+    def _entries_within(self, messages: int) -> int:
+        """Count the entries that begin within the first `messages` messages."""
+        count, index = 0, 0
+        for entry in self._entries:
+            if index >= messages:
+                break
+            count, index = count + 1, index + len(entry.messages)
+        return count
 
     def _entries_at(self, kept: frozenset[int]) -> list[ViewEntry]:
         staying, index = [], 0
@@ -203,6 +226,38 @@ class ModelView:
                 staying.append(entry)
             index += len(entry.messages)
         return staying
+
+
+def restored(ref: ViewRef, transcript: Transcript) -> ViewEntry:
+    """Render a carried reference again (SES-14)."""
+    if ref.summary:
+        return _entry_of_summary(ref)
+    if not ref.number and ref.turn in transcript:
+        ref = ref.model_copy(update={"number": transcript.number_of(ref.turn)})
+    return _entry(ref, ref.messages) if ref.messages else _entry_of(ref, transcript.get(ref.turn))
+
+
+def detached(
+    entries: Iterable[ViewEntry], turn: ConversationMessage, *, steps_before: int | None = None, kept_bytes: int
+) -> list[ViewEntry]:
+    """Return `entries`, those of `turn` with their messages in themselves, texts over `kept_bytes` by reference.
+
+    With `steps_before`, only those of its steps before that one. The store has the texts already.
+    """
+    return [
+        _detached(entry, turn, kept_bytes, Texts()) if _is_leaving(entry.ref, turn.id, steps_before) else entry
+        for entry in entries
+    ]
+
+
+def texts_of(entries: Iterable[ViewEntry], turns: Iterable[ConversationMessage], *, kept_bytes: int) -> list[str]:
+    """Return the texts that detaching everything of `turns` will refer to."""
+    texts = Texts()
+    by_id = {turn.id: turn for turn in turns}
+    for entry in entries:
+        if entry.ref.turn in by_id and not entry.ref.messages:
+            _detached(entry, by_id[entry.ref.turn], kept_bytes, texts)
+    return list(texts.by_hash.values())
 
 
 def digest_of(request: ModelRequest) -> str:
@@ -230,6 +285,10 @@ def _entry_of(ref: ViewRef, turn: ConversationMessage) -> ViewEntry:
     else:
         messages = _messages_of(_step(turn, ref.step), state=ref.state)
     return _entry(ref, messages)
+
+
+def _entry_of_summary(ref: ViewRef) -> ViewEntry:
+    return _entry(ref, (summary_message(ref.summary),) if ref.summary else ())
 
 
 def _step(turn: ConversationMessage, index: int) -> Step:

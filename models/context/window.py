@@ -28,6 +28,9 @@ from models.wire import Frozen, Strict
 MessageT = TypeVar("MessageT")
 """Anything with a `role` and a `content`, as fields or as keys."""
 
+LEAST_HALVED = 4
+"""A window is halved no further: below, a session would remember nothing for one message that was too long."""
+
 
 class ConversationHistoryConfig(Strict):
     """How much of a conversation the model sees (CTX-1). All numbers count messages."""
@@ -138,6 +141,38 @@ def eviction_config(config: ConversationHistoryConfig) -> ConversationHistoryCon
     preserved = config.preserve_first_n + config.preserve_last_n
     lowered = max(config.max_messages - config.evict_block, preserved, 1)
     return config.model_copy(update={"max_messages": lowered})
+
+
+def halved_config(config: ConversationHistoryConfig, cap: int) -> ConversationHistoryConfig:
+    """Shrink a window to `cap` messages, tail and block in proportion; a smaller one stays as it is (CTX-7).
+
+    >>> halved = halved_config(ConversationHistoryConfig(), 50)
+    >>> halved.max_messages, halved.preserve_last_n, halved.evict_block
+    (50, 12, 10)
+    >>> halved_config(ConversationHistoryConfig(max_messages=30), 50).max_messages
+    30
+    """
+    if 0 < config.max_messages <= cap:
+        return config
+    share = max(1, cap // 4)
+    return config.model_copy(
+        update={
+            "max_messages": cap,
+            "preserve_last_n": min(config.preserve_last_n, share),
+            "evict_block": min(config.evict_block, share),
+        }
+    )
+
+
+def halved_cap(config: ConversationHistoryConfig, message_count: int) -> int:
+    """Halve what the model sees now, `message_count` messages; down to `LEAST_HALVED`, or the window's own cap (CTX-7).
+
+    >>> halved_cap(ConversationHistoryConfig(max_messages=0), 80), halved_cap(ConversationHistoryConfig(), 6)
+    (40, 4)
+    """
+    seen = min(config.max_messages or message_count, message_count)
+    half = max(LEAST_HALVED, seen // 2)
+    return min(config.max_messages or half, half)
 
 
 def message_groups(messages: Sequence[object]) -> list[range]:

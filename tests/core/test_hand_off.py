@@ -18,7 +18,7 @@ from models.context import (
     TaskValidationError,
     TextLimit,
     format_task_enrichment_prompt,
-    history_policy,
+    resolve_policy,
     validate_conversation_history,
 )
 from models.context.stored_history import OMITTED
@@ -242,10 +242,10 @@ def test_ctx_9_a_policy_that_makes_no_sense_is_an_error_that_names_its_field(pol
 
 
 def test_ctx_9_a_policy_is_given_by_its_presets_name_as_a_policy_or_by_its_fields():
-    assert history_policy("keep_user") is KEEP_USER
-    assert history_policy(KEEP_ASSISTANT) is KEEP_ASSISTANT
-    assert history_policy({"max_messages": 7}) == HistoryPolicy(max_messages=7)
-    assert history_policy({}) == KEEP_USER
+    assert resolve_policy("keep_user") is KEEP_USER
+    assert resolve_policy(KEEP_ASSISTANT) is KEEP_ASSISTANT
+    assert resolve_policy({"max_messages": 7}) == HistoryPolicy(max_messages=7)
+    assert resolve_policy({}) == KEEP_USER
 
 
 # ── CTX-10: what is refused, and what is mended ──────────────────────────────────────────────────────────────────────

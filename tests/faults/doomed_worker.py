@@ -33,7 +33,7 @@ from temporalio import worker as sdk
 from temporalio.contrib.pydantic import pydantic_data_converter
 
 import worker
-from activities.llm import ProviderRegistry
+from activities.asking import ProviderRegistry
 from activities.providers.protocol import CallContext, Delta, Provider
 from activities.toolbox.toolbox import IDEMPOTENCY_KEY, Toolbox, ToolServer
 from models.model_call import ModelRequest, ModelResponse

@@ -31,7 +31,7 @@ from temporalio.client import Client, WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
-from activities.llm import ProviderRegistry
+from activities.asking import ProviderRegistry
 from activities.providers.protocol import CallContext, Delta, Provider
 from models.conversation import ConversationMessage
 from models.model_call import ModelRequest, ModelResponse

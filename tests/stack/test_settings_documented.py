@@ -2,13 +2,16 @@
 
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from pydantic import BaseModel
 
-from models.settings import Settings, setting_names
+from models.context import ConversationHistoryConfig, history_config
+from models.settings import Settings, load_settings, setting_names
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 ROW = re.compile(r"^\| `(?P<name>[\w.]+)` \| `(?P<default>.*?)` \| (?P<unit>.+?) \| (?P<meaning>.+) \|$", re.MULTILINE)
@@ -36,3 +39,18 @@ def test_ops_4_every_setting_is_documented_with_its_default(name, default):
 
 def test_ops_4_nothing_is_documented_that_is_no_setting():
     assert set(documented()) == set(setting_names())
+
+
+EXAMPLE = re.compile(r"^ *```toml\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("text", [example["text"] for example in EXAMPLE.finditer(PAGE.read_text())])
+def test_ops_4_every_example_is_read_as_it_stands(text, folder):
+    (folder / "turnkeeper.toml").write_text(dedent(text))
+    assert load_settings()
+
+
+def test_ctx_1_the_window_is_documented_in_full_and_in_short():
+    full, short = (example["text"] for example in EXAMPLE.finditer(PAGE.read_text()) if "messages" in example["text"])
+    assert set(tomllib.loads(full)["conversation"]) == set(ConversationHistoryConfig.model_fields)
+    assert history_config(tomllib.loads(short)).max_messages == 100

@@ -215,14 +215,6 @@ async def test_agt_9_stale_reasoning_is_repeated_once_without_state_under_a_new_
     assert len(on.vendor.requests) == 4
 
 
-async def test_agt_9_context_too_long_ends_the_turn_with_its_name(on: Stage) -> None:
-    on.vendor.script = [ModelError("context_too_long", "200001 tokens")]
-    session = await on.start()
-    await session.prompt("hello")
-    (turn,) = await session.idle(turns=1)
-    assert turn.error_type == "context_too_long"
-
-
 async def test_agt_3_a_cut_or_empty_answer_is_never_taken_for_an_answer(on: Stage) -> None:
     cut = ModelResponse(parts=[RespondPart(kind="respond", text="half an ans")], stop="max_tokens", model="m")
     on.vendor.script = [cut, ModelResponse(parts=[], model="m")]
@@ -247,7 +239,7 @@ async def test_ses_16_an_answer_too_large_to_keep_ends_the_turn_not_the_session(
 async def test_agt_2_the_context_is_asked_of_the_workflow_where_it_was_not_handed_over(
     on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("activities.llm.REQUESTS.get", lambda key: None)
+    monkeypatch.setattr("activities.asking.REQUESTS.get", lambda key: None)
     monkeypatch.setattr("models.limits.Limits.page_bytes", 300)
     on.vendor.script = [asks(("look", {"n": number})) for number in range(4)]
     session = await on.start()

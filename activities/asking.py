@@ -1,0 +1,88 @@
+"""Asking a model: from the coordinates of a request to its context, and on to the provider's whole answer (AGT-2).
+
+What `call_model` and `summarise` share.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Protocol
+
+from temporalio import activity
+from temporalio.client import Client
+
+from activities.hand_over import REQUESTS, HandOverKey
+from activities.large_texts import LargeTexts
+from activities.providers.protocol import CallContext, Delta, ModelError, Provider
+from models.context.model_view import digest_of
+from models.model_call import ModelRequest, ModelRequestPage, ModelRequestQuery, ModelResponse, RequestHead
+
+
+class ProviderRegistry(Protocol):
+    """Finds the provider of a model; the worker's composition root injects one."""
+
+    def resolve(self, model: str) -> tuple[Provider, str]:
+        """Return the provider of `provider:name` and the name. Raises `ModelError`."""
+        ...
+
+
+class Asking:
+    """The way from an activity to a model."""
+
+    def __init__(self, providers: ProviderRegistry, client: Client, texts: LargeTexts) -> None:
+        """Ask `providers`; read contexts that were prepared in another process through `client`."""
+        self._providers = providers
+        self._client = client
+        self._texts = texts
+
+    async def context_of(self, number: int, *, digest: str) -> ModelRequest | None:
+        """Return the session's request `number` with its large texts in their places.
+
+        `None` where the workflow no longer has exactly the one that `digest` names.
+        """
+        handed_over = REQUESTS.get(HandOverKey(own_run(), number, digest))
+        request = handed_over or await self._ask_workflow(number, digest)
+        return request and await self._texts.resolve(own_session(), request)
+
+    async def answer(self, model: str, request: ModelRequest, *, number: int, rounds: int = 0) -> ModelResponse:
+        """Return the model's whole answer. Raises `ModelError`."""
+        provider, name = self._providers.resolve(model)
+        attempt = activity.info().attempt
+        context = CallContext(session_id=own_session(), request=number, attempt=attempt, round=rounds)
+        return await _whole_answer(provider.stream(name, request, context))
+
+    async def _ask_workflow(self, number: int, digest: str) -> ModelRequest | None:
+        # Pinned to the run: the session may have continued as new since. Errors of the query are worth a retry.
+        session = self._client.get_workflow_handle(own_session(), run_id=own_run())
+        head, messages, offset = RequestHead(), [], 0
+        while True:
+            page = await session.query(
+                "get_model_request",
+                ModelRequestQuery(request=number, offset=offset),
+                result_type=ModelRequestPage,
+            )
+            head = page.head or head
+            messages.extend(page.messages)
+            if page.next_offset is None:
+                break
+            offset = page.next_offset
+        request = ModelRequest(head=head, messages=messages)
+        return request if digest_of(request) == digest else None
+
+
+def own_session() -> str:
+    """Return the id of the session that this activity runs for."""
+    return activity.info().workflow_id or ""
+
+
+def own_run() -> str:
+    """Return the id of the run that this activity runs for."""
+    return activity.info().workflow_run_id or ""
+
+
+async def _whole_answer(stream: AsyncGenerator[Delta | ModelResponse, None]) -> ModelResponse:
+    """Return the response that ends the stream; one that ends without was cut off (AGT-3). Raises `ModelError`."""
+    async with aclosing(stream) as events:
+        async for event in events:
+            if isinstance(event, ModelResponse):
+                return event
+    raise ModelError("connection", "the answer broke off before its end")

@@ -1,0 +1,46 @@
+"""Summaries of what the model no longer sees: the activity `summarise` (CTX-5)."""
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.asking import Asking
+from activities.failures import judge
+from activities.heartbeat import heartbeating
+from activities.providers.protocol import ModelError
+from models.context.summary import files_written, summary_request, summary_trouble
+from models.model_call import ModelRequest, ModelResponse, SummaryCall, SummaryOutcome
+
+
+class SummaryActivities:
+    """Activities that ask a model what is worth remembering."""
+
+    def __init__(self, asking: Asking) -> None:
+        """Ask models by way of `asking`."""
+        self._asking = asking
+
+    @activity.defn
+    async def summarise(self, call: SummaryCall) -> SummaryOutcome:
+        """Return a summary of exactly the messages that `call.digest` names, or say why there is none that is any good.
+
+        A second run sees the same messages and asks the model again: it may be billed twice, it is recorded once.
+        """
+        async with heartbeating():
+            evicted = await self._asking.context_of(call.request, digest=call.digest)
+            if evicted is None:
+                return SummaryOutcome(trouble="its messages could not be handed over unchanged")
+            response = await self._asked(call, evicted)
+        return _outcome_of(response, evicted)
+
+    async def _asked(self, call: SummaryCall, evicted: ModelRequest) -> ModelResponse:
+        try:
+            return await self._asking.answer(call.model, summary_request(evicted.messages), number=call.request)
+        except ModelError as error:
+            judge(error, attempt=activity.info().attempt, rounds=0)
+            # Worth a long wait, or another request, in the turn's own calls; a summary is worth neither.
+            raise ApplicationError(error.message, type=error.error_type, non_retryable=True) from error
+
+
+def _outcome_of(response: ModelResponse, evicted: ModelRequest) -> SummaryOutcome:
+    text, files = response.text.strip(), files_written(evicted.messages, evicted.head.tools)
+    trouble = summary_trouble(text, files, evicted.messages)
+    return SummaryOutcome(text="" if trouble else text, files=files, trouble=trouble, usage=response.usage)

@@ -1,0 +1,203 @@
+"""What the model has before it in a session, and what became of the rest (CTX-4, CTX-5, CTX-7).
+
+    in the window        the model view: verbatim
+    evicted              waits here for the next summary if summaries are wanted; else the model has forgotten it
+    summarised           one message in the view stands for it
+
+A message goes that way in this direction only. The window itself is the configured one, or what is left of it once a
+vendor said that the context is too long. None of this touches the transcript.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from models.context.bounds import bound_json
+from models.context.model_view import Eviction, ModelView, ViewEntry, ViewRef, detached, restored, texts_of
+from models.context.summary import EVICTED_A_SUMMARY, FILES_CHARS, SUMMARY_CHARS, carries_text, next_summary
+from models.context.tokens import CHARS_PER_TOKEN
+from models.context.window import ConversationHistoryConfig, halved_cap, halved_config
+from models.conversation import ConversationMessage
+from models.model_call import ModelMessage
+from models.trajectory import Usage
+from models.transcript import Transcript
+from models.wire import Compact
+
+
+class Reported(Compact):
+    """What a vendor counted of a request: `tokens`, head included, for a view of `chars` characters in `segment`."""
+
+    tokens: int
+    chars: int
+    segment: int
+
+
+class CarriedContext(Compact):
+    """What is carried of a context beside its view (SES-14)."""
+
+    waiting: list[ViewRef] = []
+    """Evicted, and in no summary yet; oldest first."""
+    evicted_since: int = 0
+    """Messages evicted since a summary was last tried."""
+    summaries_failed: int = 0
+    cut: dict[int, int] = {}
+    """Characters evicted of turns that the model still sees in part, by the turn's number."""
+    cap: int | None = None
+    """What an overflow has halved the window to."""
+    reported: Reported | None = None
+
+
+class ModelContext:
+    """The model view of one session, and what has left it."""
+
+    def __init__(
+        self, refs: Iterable[ViewRef], carried: CarriedContext, transcript: Transcript, *, segment: int
+    ) -> None:
+        """Begin, or go on with what was carried from another run."""
+        self.view = ModelView.restore(refs, transcript, segment=segment)
+        self.cap = carried.cap
+        self.cut = dict(carried.cut)
+        self.summaries_failed = carried.summaries_failed
+        self._waiting = [restored(ref, transcript) for ref in carried.waiting]
+        self._evicted_since = carried.evicted_since
+        self._reported = carried.reported
+
+    @property
+    def carried(self) -> CarriedContext:
+        """What is carried to the next run, beside the view."""
+        return CarriedContext(
+            waiting=[entry.ref for entry in self._waiting],
+            evicted_since=self._evicted_since,
+            summaries_failed=self.summaries_failed,
+            cut=self.cut,
+            cap=self.cap,
+            reported=self._reported,
+        )
+
+    @property
+    def carried_bytes(self) -> int:
+        """JSON bytes of what is carried to the next run, with the view."""
+        return self.view.carried_bytes + _bytes_of(self._waiting)
+
+    @property
+    def waiting(self) -> Sequence[ViewEntry]:
+        """What was evicted and is to enter the next summary, oldest first."""
+        return self._waiting
+
+    # ---- its size
+
+    def note_usage(self, usage: Usage | None) -> None:
+        """Take a vendor's word for how large the view was when it answered."""
+        if usage and usage.input_tokens:
+            self._reported = Reported(tokens=usage.input_tokens, chars=self.view.chars, segment=self.view.segment)
+
+    @property
+    def reported_tokens(self) -> int | None:
+        """Tokens as the vendor counted them, and what came after as an estimate; `None` if it has not in this segment.
+
+        Beyond the view it counts what is sent before it, too.
+        """
+        known = self._reported
+        if known is None or known.segment != self.view.segment:
+            return None
+        return known.tokens + -(-(self.view.chars - known.chars) // CHARS_PER_TOKEN)
+
+    # ---- the window
+
+    def window(self, config: ConversationHistoryConfig) -> ConversationHistoryConfig:
+        """Return the window that is kept now: the configured one, unless an overflow has halved it (CTX-7)."""
+        return config if self.cap is None else halved_config(config, self.cap)
+
+    def halve(self, config: ConversationHistoryConfig) -> None:
+        """Show the model half of what it sees now, from now on, in a new segment (CTX-7)."""
+        self.cap = halved_cap(self.window(config), self.view.message_count)
+        self.view.open_segment()
+
+    def make_room(self, config: ConversationHistoryConfig, *, running_turn: str, most_bytes: int) -> Eviction | None:
+        """Evict a block if the view is over the window's cap (CTX-4), or takes more than `most_bytes` (SES-15)."""
+        window = self.window(config)
+        reserve = 1 if window.summarize_on_trim and self.view.summary is None else 0
+        eviction = self.view.make_room(window, running_turn=running_turn, reserve=reserve)
+        eviction = eviction or self.view.make_carriable(most_bytes, running_turn=running_turn)
+        self._note(eviction, config, most_bytes)
+        return eviction
+
+    def make_carriable(
+        self, config: ConversationHistoryConfig, *, running_turn: str, most_bytes: int
+    ) -> Eviction | None:
+        """Evict the oldest, but for head and summary, if the view takes more than `most_bytes` (SES-15)."""
+        eviction = self.view.make_carriable(most_bytes, running_turn=running_turn)
+        self._note(eviction, config, most_bytes)
+        return eviction
+
+    def _note(self, eviction: Eviction | None, config: ConversationHistoryConfig, most_bytes: int) -> None:
+        """Keep what was evicted for a summary, if summaries are wanted, and count what a turn has lost."""
+        if eviction is None:
+            return
+        self._count_cut(eviction.entries)
+        if config.summarize_on_trim:
+            self._evicted_since += eviction.evicted
+            self._waiting += eviction.entries
+        else:
+            self._evicted_since, self._waiting = 0, []
+        while _bytes_of(self._waiting) > most_bytes // 4:
+            del self._waiting[0]  # where summaries fail for long, no more of it can be carried
+
+    def _count_cut(self, evicted: Iterable[ViewEntry]) -> None:
+        for number, chars in ((entry.ref.number, entry.chars) for entry in evicted):
+            self.cut[number] = self.cut.get(number, 0) + chars
+        seen = {entry.ref.number for entry in self.view.entries}
+        self.cut = {number: chars for number, chars in self.cut.items() if number in seen}
+
+    # ---- summaries
+
+    def is_summary_due(self, config: ConversationHistoryConfig) -> bool:
+        """Tell whether what waits is worth a summary: enough of it since the last one, and with words in it (CTX-5)."""
+        enough = config.summarize_on_trim and self._evicted_since >= EVICTED_A_SUMMARY
+        return enough and carries_text(message for entry in self._waiting for message in entry.messages)
+
+    def messages_to_summarise(self) -> list[ModelMessage]:
+        """Return what the next summary is to say: the earlier summary, if there is one, and what was evicted since."""
+        earlier = [entry for entry in self.view.entries if entry.ref.summary]
+        return [message for entry in [*earlier, *self._waiting] for message in entry.messages]
+
+    def begin_summary(self) -> list[ViewEntry]:
+        """Note that a summary of what waits now is tried, and return that: a new one is due after as many evictions."""
+        self._evicted_since = 0
+        return list(self._waiting)
+
+    def put_summary(
+        self, text: str, files: Sequence[str], *, of: Sequence[ViewEntry], head: int, most_bytes: int
+    ) -> None:
+        """Let a summary stand for the entries `of`, and for what the earlier one stood for (CTX-5).
+
+        It stands after the first `head` messages, and takes about `most_bytes` of JSON. The files are added to those
+        that the earlier one lists.
+        """
+        summary = next_summary(
+            self.view.summary,
+            bound_json(text, SUMMARY_CHARS, most_bytes * 2 // 3),
+            files,
+            (entry.ref.number for entry in of if entry.ref.number),
+            files_chars=min(FILES_CHARS, most_bytes // 3),
+        )
+        said = set(map(_place_of, of))
+        self._waiting = [entry for entry in self._waiting if _place_of(entry) not in said]
+        self.view.put_summary(summary, head=head)
+
+    # ---- when turns leave the session
+
+    def texts_of(self, turns: Iterable[ConversationMessage], *, kept_bytes: int) -> list[str]:
+        """Return the texts that detaching everything of `turns` will refer to."""
+        return texts_of([*self.view.entries, *self._waiting], turns, kept_bytes=kept_bytes)
+
+    def detach(self, turn: ConversationMessage, *, steps_before: int | None = None, kept_bytes: int) -> None:
+        """Let what is held of `turn` carry its messages itself, as `model_view.detached` says."""
+        self.view.detach(turn, steps_before=steps_before, kept_bytes=kept_bytes)
+        self._waiting = detached(self._waiting, turn, steps_before=steps_before, kept_bytes=kept_bytes)
+
+
+def _place_of(entry: ViewEntry) -> tuple[int, str, int | None]:
+    return entry.ref.number, entry.ref.turn, entry.ref.step
+
+
+def _bytes_of(entries: Iterable[ViewEntry]) -> int:
+    return sum(entry.carried_bytes for entry in entries)

@@ -1,0 +1,185 @@
+"""Summaries: what a model is asked, what is taken of its answer, and what waits for the next one (CTX-5)."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.context.replay import CallEvent, ResultEvent, UserEvent, parse_replay
+from models.context.summary import (
+    INSTRUCTION,
+    PROMPT_CHARS,
+    SUMMARY_CHARS,
+    SUMMARY_MARK,
+    SUMMARY_TOKENS,
+    Summary,
+    files_written,
+    next_summary,
+    summary_message,
+    summary_request,
+    summary_trouble,
+)
+from models.model_call import CallPart, ModelMessage, SummaryOutcome, ToolSpec
+from models.session import ContextRequest
+from models.session_state import Session
+from models.trajectory import ToolCall, ToolResult
+from tests.core.builders import NOW, answer_turn, asks, send, session
+
+HOSTILE = st.text(st.sampled_from("$usercalt:{}=HISTORY \\\n\r\u2028é"), max_size=60)
+
+
+def user(text: str) -> ModelMessage:
+    return ModelMessage(role="user", content=text)
+
+
+def step(name: str, args: dict[str, str], outcome: str = "done", status: str = "ok") -> list[ModelMessage]:
+    call = CallPart(kind="call", id="c1", name=name, args=dict(args))
+    result = ModelMessage.model_validate({"role": "tool", "content": outcome, "call_id": "c1", "status": status})
+    return [ModelMessage(role="assistant", tool_calls=[call]), result]
+
+
+def test_ctx_5_the_model_is_asked_with_the_prompt_the_conversation_and_1024_tokens() -> None:
+    request = summary_request([user("read a.txt"), *step("file_read", {"path": "a.txt"}, "Read a.txt\n\none\ntwo")])
+    assert request.head.system == INSTRUCTION
+    for asked in ("read and written", "decisions", "problems", "state of the task", "factual and brief"):
+        assert asked in request.head.system
+    assert (request.head.max_tokens, SUMMARY_TOKENS, request.head.tools) == (1_024, 1_024, [])
+    past, current = parse_replay(request.messages[0].content)
+    assert current is None
+    assert past == [
+        UserEvent(content="read a.txt"),
+        CallEvent(name="file_read", args={"path": "a.txt"}),
+        ResultEvent(outcome="Read a.txt", content="one\ntwo"),
+    ]
+
+
+@given(st.lists(HOSTILE, min_size=1, max_size=8))
+def test_ctx_5_no_text_of_the_conversation_can_forge_another_message_in_the_request(texts: list[str]) -> None:
+    content = summary_request([user(text) for text in texts]).messages[0].content
+    past, _ = parse_replay(content)
+    assert past == [UserEvent(content=text) for text in texts]
+
+
+def test_ctx_5_what_goes_into_a_request_is_bounded_whatever_was_evicted() -> None:
+    huge = [user("u" * 500_000), *step("file_write", {"path": "a", "content": "c" * 500_000}, "r\n\n" + "r" * 500_000)]
+    many = [user(f"message {number} " + "x" * 300) for number in range(2_000)]
+    for messages in (huge, many, huge * 100):
+        content = summary_request(messages).messages[0].content
+        assert len(content) < 1.2 * PROMPT_CHARS
+    content = summary_request([summary_message(Summary(text="s" * SUMMARY_CHARS)), *many]).messages[0].content
+    assert "s" * SUMMARY_CHARS in content, "the earlier summary is given whole"
+    assert content.startswith("(1,760 earlier events are left out: there are too many.)")
+    assert "message 1999 " in content
+
+
+def test_ctx_5_a_summary_must_say_something_and_be_shorter_than_what_it_replaces() -> None:
+    replaced = [user("x" * 100)]
+    assert summary_trouble("short", [], replaced) is None
+    assert summary_trouble("", [], replaced) == "it is empty"
+    assert summary_trouble("y" * 90, [], replaced) == "it has 113 characters, what it would replace 100"
+    assert summary_trouble("short", ["a/very/long/path/" * 5], replaced) is not None
+
+
+def test_ctx_5_written_files_are_read_off_the_calls_that_did_not_fail() -> None:
+    tools = [ToolSpec(name="file_read", effect="read"), ToolSpec(name="rewrite_report", effect="read")]
+    messages = [
+        *step("file_write", {"path": "a.txt"}),
+        *step("file_read", {"path": "read.txt"}),
+        *step("rewrite_report", {"path": "only-read.txt"}),
+        *step("fs__edit_file", {"file_path": "b.txt"}),
+        *step("file_write", {"path": "failed.txt"}, "disk full", "error"),
+        *step("file_write", {"path": "denied.txt"}, "no", "denied"),
+        *step("file_write", {"path": "perhaps.txt"}, "?", "outcome_unknown"),
+        *step("file_write", {"path": "a.txt"}),
+        *step("file_write", {"path": "in\nlines.txt"}),
+        *step("send_mail", {"path": "mail.txt"}),
+    ]
+    assert files_written(messages, tools) == ["a.txt", "b.txt", "perhaps.txt", "in lines.txt"]
+
+
+def test_ctx_5_the_list_of_files_keeps_the_latest_and_counts_the_others() -> None:
+    summary = next_summary(None, "Much was written.", [f"file-{number:04}.txt" for number in range(1_000)], [1])
+    assert summary.files[-1] == "file-0999.txt"
+    assert len(summary.files) + summary.files_omitted == 1_000
+    assert f"Files written: {summary.files_omitted} earlier ones, file-" in summary_message(summary).content
+    again = next_summary(summary, "And more.", ["file-1000.txt"], [2])
+    assert len(again.files) + again.files_omitted == 1_001
+
+
+# ---- in a session
+
+
+def evict_and_summarise(target: Session, text: str = "Summary.") -> list[ModelMessage]:
+    """Do what a turn does before it asks the model; return what a summary was asked of, if one was."""
+    config = target.config.history
+    target.make_room(config)
+    if not target.context.is_summary_due(config):
+        return []
+    asked = target.context.messages_to_summarise()
+    entries = target.context.begin_summary()
+    target.add_summary(SummaryOutcome(text=text), of=entries, head=config.preserve_first_n)
+    return asked
+
+
+@given(st.lists(st.integers(0, 3), min_size=5, max_size=60), st.integers(6, 20), st.integers(0, 12), st.integers(0, 2))
+def test_ctx_5_nothing_evicted_is_lost_and_between_evictions_the_view_only_grows(
+    turns: list[int], cap: int, block: int, first: int
+) -> None:
+    window = {"max_messages": cap, "preserve_first_n": first, "preserve_last_n": 2, "evict_block": block}
+    target = session(history={**window, "summarize_on_trim": True})
+    summarised: list[str] = []
+    before: list[ModelMessage] = []
+    for number, calls in enumerate(turns):
+        send(target, f"turn {number}", id=f"m{number}")
+        target.begin_turn(now=NOW)
+        segment = target.view.segment
+        asked = evict_and_summarise(target, f"Until {number}.")
+        summarised += [message.content for message in asked if not message.content.startswith(SUMMARY_MARK)]
+        assert [m.content for m in asked if m.content.startswith(SUMMARY_MARK)] == [
+            m.content for m in before if asked and m.content.startswith(SUMMARY_MARK)
+        ], "a later summary is told the earlier one"
+        sent = target.view.messages
+        if target.view.segment == segment:
+            assert sent[: len(before)] == before
+        assert sum(message.content.startswith(SUMMARY_MARK) for message in sent) <= 1
+        if calls:
+            made = [ToolCall(id=f"{number}.1.{index}", name="look", args={}) for index in range(calls)]
+            target.add_response(asks(*["look"] * calls), made, now=NOW)
+            for call in made:
+                target.add_result(call.id, ToolResult(outcome=f"saw {call.id}"))
+            target.show_step(state=None)
+        target.complete_turn("ok", now=NOW)
+        before = target.view.messages
+    waiting = [message.content for entry in target.context.waiting for message in entry.messages]
+    seen = [message.content for message in before if not message.content.startswith(SUMMARY_MARK)]
+    expected = [f"turn {number}" for number in range(len(turns))]
+    told = [text for text in [*seen, *summarised, *waiting] if text.startswith("turn ")]
+    assert sorted(told) == sorted(expected), "each request is seen, summarised once, or waits for the next summary"
+
+
+def test_ctx_5_where_summaries_fail_for_long_what_waits_stays_carriable() -> None:
+    target = session(history={"max_messages": 10, "preserve_last_n": 2, "summarize_on_trim": True})
+    for number in range(2_000):
+        send(target, f"turn {number}", id=f"m{number}")
+        target.begin_turn(now=NOW)
+        target.make_room(target.config.history)
+        target.context.begin_summary()
+        target.complete_turn("ok", now=NOW)
+    assert target.context.carried_bytes <= 1.3 * target.config.limits.view_bytes
+
+
+def test_ctx_5_what_waits_for_a_summary_survives_a_new_run() -> None:
+    target = session(history={"max_messages": 12, "preserve_last_n": 2, "evict_block": 6, "summarize_on_trim": True})
+    for number in range(8):
+        send(target, f"turn {number}", id=f"m{number}")
+        answer_turn(target)
+        if number == 6:
+            send(target, "trim", id="trim")
+            target.begin_turn(now=NOW)
+            evict_and_summarise(target)
+            target.complete_turn("ok", now=NOW)
+    target.context.halve(target.config.history)
+    carried = target.carry()
+    again = Session("s1", type(carried).model_validate_json(carried.model_dump_json()), now=NOW)
+    assert again.context.carried == target.context.carried
+    assert again.view.messages == target.view.messages
+    assert again.context.messages_to_summarise() == target.context.messages_to_summarise()
+    assert again.context_view(ContextRequest()) == target.context_view(ContextRequest())

@@ -1,0 +1,237 @@
+"""What the model sees of a long conversation, on the real server: CTX-3, CTX-4, CTX-6 to CTX-8."""
+
+import logging
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from temporalio.client import Client, WorkflowQueryFailedError
+
+from activities.providers.offline import answer
+from activities.providers.protocol import ModelError
+from models.context.summary import INSTRUCTION, SUMMARY_MARK
+from models.model_call import CallPart, ModelRequest, ModelResponse, ProviderState
+from models.session import SessionInput
+from models.trajectory import Usage
+from tests.core.test_model_view import orphans
+from tests.harness import DrivenSession, Stage, asks, last_user_message, says, stage
+from tests.workflows.test_web_ui import details
+
+CALLS = "make sixty calls"
+FACT = "The launch code of the probe is 4711."
+QUESTION = "What is the launch code of the probe?"
+
+
+class LongConversation:
+    """The offline model behind the vendor's edge; asked for it, it makes sixty calls before it answers."""
+
+    def __init__(self) -> None:
+        self.calls_left = 60
+
+    def __call__(self, request: ModelRequest) -> ModelResponse:
+        if request.head.system != INSTRUCTION and last_user_message(request) == CALLS and self.calls_left:
+            self.calls_left -= 1
+            call = CallPart(kind="call", id=f"c{self.calls_left}", name="look", args={"at": self.calls_left})
+            return ModelResponse(parts=[call], stop="tool_calls", model="test")
+        return answer(request)
+
+
+@pytest.mark.parametrize("summaries", [False, True], ids=["without summaries", "with summaries"])
+async def test_ctx_4_a_turn_of_sixty_calls_and_fifty_turns_after_it_in_thirty_messages(
+    on: Stage, *, summaries: bool
+) -> None:
+    on.vendor.answer = LongConversation()
+    history = {"max_messages": 30, "preserve_first_n": 0, "summarize_on_trim": summaries}
+    session = await on.start(SessionInput.model_validate({"history": history, "limits": {"max_steps": 100}}))
+    said = [FACT, CALLS, *(f"Write line {number}, please." for number in range(50)), QUESTION]
+    for number, text in enumerate(said, start=1):
+        await session.prompt(id=f"p{number}", text=text)
+        await session.until(lambda s, number=number: s.session.turn_count >= number and s.status == "idle", turns=1)
+    state = await session.state()
+
+    assert [turn.user_message for turn in state.messages] == said
+    assert all(turn.status == "completed" for turn in state.messages)
+    assert len([step for step in state.messages[1].steps if step.kind == "model" and step.tool_calls]) == 60
+    for request in on.vendor.turn_requests:
+        assert len(request.messages) <= 30 + 2
+        assert not orphans(request.messages)
+        assert last_user_message(request) in said
+        assert sum(message.content.startswith(SUMMARY_MARK) for message in request.messages) <= 1
+    is_new_segment = [
+        after.messages[: len(before.messages)] != before.messages for before, after in pairwise(on.vendor.turn_requests)
+    ]
+    assert 5 < sum(is_new_segment) < len(is_new_segment) / 4, "between two evictions a request only grows at its end"
+
+    if summaries:
+        assert state.messages[-1].agent_message == f"The summary of our conversation says: {FACT}"
+        assert sum(is_new_segment) / 2 <= len(on.vendor.summary_requests) <= sum(is_new_segment)
+    else:
+        assert "I find nothing about" in (state.messages[-1].agent_message or "")
+        assert on.vendor.summary_requests == []
+
+
+async def test_ctx_6_the_log_tells_how_much_the_model_sees_and_what_was_removed(
+    on: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "temporalio.workflow")
+    session = await on.start(SessionInput.model_validate({"history": {"max_messages": 10, "preserve_last_n": 2}}))
+    for number in range(1, 8):
+        await session.prompt(f"number {number}")
+        await session.idle(turns=number)
+    said = [record.message.partition(" ({")[0] for record in caplog.records if record.name == "temporalio.workflow"]
+    assert "Conversation: 2 messages (~6 tokens)" in said
+    assert "Trimmed conversation: 8 messages removed, 3 kept (~8 tokens)" in said
+    assert "Conversation approaching limit (9/10 messages)" in said
+
+
+# ---- the vendor's own limit
+
+
+def too_long() -> ModelError:
+    return ModelError("context_too_long", "200001 tokens")
+
+
+async def test_ctx_7_a_context_that_is_too_long_is_halved_and_the_call_repeated(on: Stage) -> None:
+    session = await on.start()
+    for number in range(1, 11):
+        await session.prompt(f"number {number}")
+        await session.idle(turns=number)
+    on.vendor.script = [too_long(), too_long(), says("now it fits")]
+    await session.prompt("number 11")
+    turn = (await session.idle(turns=11))[-1]
+    assert (turn.agent_message, turn.error) == ("now it fits", None)
+    first, second, third = on.vendor.requests[-3:]
+    assert [len(request.messages) for request in (first, second, third)] == [21, 8, 3]
+    for request in (second, third):
+        assert request.messages[0].content == "number 1"
+        assert request.messages[-1].content == "number 11"
+    view = await session.context()
+    assert (view.window_halved, view.max_messages) == (True, 4)
+    assert "window halved: the context was too long for the model" in await details(session)
+
+
+async def test_ctx_7_after_two_repetitions_the_turn_fails_and_the_session_goes_on(on: Stage) -> None:
+    on.vendor.script = [too_long()] * 3
+    session = await on.start()
+    await session.prompt("hello")
+    (turn,) = await session.idle(turns=1)
+    assert (turn.status, turn.error_type) == ("failed", "context_too_long")
+    assert len(on.vendor.requests) == 3
+    await session.prompt("hello again")
+    assert (await session.idle(turns=2))[-1].agent_message == "echo: hello again"
+
+
+async def test_ctx_7_a_halved_window_opens_a_segment_and_stays_until_it_is_configured_anew(on: Stage) -> None:
+    thinking = asks(("look", {})).model_copy(update={"state": ProviderState(api="test", model="m", items=["signed"])})
+    on.vendor.script = [thinking, too_long()]
+    session = await on.start()
+    await session.prompt("look")
+    await session.idle(turns=1)
+    assert [any(message.state for message in request.messages) for request in on.vendor.requests] == [
+        False,
+        True,
+        False,
+    ]
+    for number in range(2, 8):
+        await session.prompt(f"number {number}")
+        await session.idle(turns=number)
+    assert all(len(request.messages) <= 4 for request in on.vendor.requests[3:])
+    await session.update("configure", {"history": {"max_messages": 50}})
+    for number in range(8, 12):
+        await session.prompt(f"number {number}")
+        await session.idle(turns=number)
+    assert len(on.vendor.requests[-1].messages) > 8
+
+
+async def test_ctx_7_one_step_of_huge_results_does_not_wedge_the_session(on: Stage) -> None:
+    on.vendor.script = [asks(*[("look", {})] * 8), *[too_long()] * 3]
+    session = await on.start()
+    await session.prompt("look at everything")
+    (turn,) = await session.idle(turns=1)
+    assert turn.error_type == "context_too_long"
+    await session.prompt("never mind")
+    assert (await session.idle(turns=2))[-1].agent_message == "echo: never mind"
+    assert [message.role for message in on.vendor.requests[-1].messages] == ["user", "user"]
+
+
+# ---- the account
+
+
+async def seen(session: DrivenSession) -> list[str]:
+    return [turn.seen for turn in (await session.context()).turns]
+
+
+async def test_ctx_8_the_account_says_of_each_turn_what_the_model_sees(on: Stage) -> None:
+    on.vendor.summarise = lambda request: says("They counted.")
+    window = {"max_messages": 12, "preserve_last_n": 2, "evict_block": 9, "summarize_on_trim": True}
+    session = await on.start(SessionInput.model_validate({"history": window, "system_prompt": "Be kind."}))
+    await session.prompt(id="p1", text="number 1")
+    await session.idle(turns=1)
+    view = await session.context()
+    assert (view.segment, view.message_count, view.max_messages, view.window_halved) == (1, 2, 12, False)
+    assert view.fixed.system_prompt_tokens == 2
+    assert view.fixed.tools == ["look", "pay"]
+    assert view.estimated_tokens == view.fixed.estimated_tokens + view.turns[0].estimated_tokens
+    assert view.turns[0].model_dump() == {
+        "number": 1,
+        "message_id": "p1",
+        "seen": "verbatim",
+        "estimated_tokens": 6,
+        "characters_cut": 0,
+    }
+    for number in range(2, 9):
+        await session.prompt(f"number {number}")
+        await session.idle(turns=number)
+    view = await session.context()
+    assert [turn.seen for turn in view.turns] == ["truncated", *["summarised"] * 4, "truncated", "verbatim", "verbatim"]
+    assert view.turns[0].characters_cut == len("echo: number 1")
+    assert view.turns[1].estimated_tokens == 0
+    assert view.summary is not None
+    assert (view.summary.text, view.summary.turns) == ("They counted.", [(1, 6)])
+    assert view.segment == 2
+    assert "before the model; one a summary of turns 1 to 6" in await details(session)
+
+
+async def test_ctx_6_where_the_vendor_reports_tokens_the_account_counts_on_from_there(on: Stage) -> None:
+    on.vendor.script = [says("12345678").model_copy(update={"usage": Usage(input_tokens=1_000)})]
+    session = await on.start()
+    await session.prompt("hello")
+    await session.idle(turns=1)
+    assert (await session.context()).reported_tokens == 1_000 + 2
+    await session.prompt("and on")
+    await session.idle(turns=2)
+    assert (await session.context()).reported_tokens == 1_000 + 2 + 5  # "and on" and "echo: and on"
+
+
+async def test_ctx_8_without_summaries_what_is_evicted_is_not_seen_at_all(on: Stage) -> None:
+    session = await on.start(SessionInput.model_validate({"history": {"max_messages": 6, "preserve_last_n": 2}}))
+    for number in range(1, 5):
+        await session.prompt(f"number {number}")
+        await session.idle(turns=number)
+    assert await seen(session) == ["truncated", "not_at_all", "truncated", "verbatim"]
+
+
+async def test_ctx_8_the_account_reaches_back_to_turns_in_the_archive_a_page_at_a_time(temporal: Client) -> None:
+    async with stage(temporal, limits={"max_history_events": 60, "max_state_bytes": 40_000}) as on:
+        session = await on.start(SessionInput.model_validate({"history": {"max_messages": 8, "preserve_last_n": 2}}))
+        for number in range(1, 41):
+            await session.prompt(f"number {number}, {'and more ' * 30}")
+            await session.idle(turns=number)
+        assert (await session.state()).archived_count > 5
+        view = await session.context({"limit": 15})
+        assert [turn.number for turn in view.turns] == list(range(26, 41))
+        assert view.has_more
+        view = await session.context({"limit": 30, "before": 26})
+        assert [turn.number for turn in view.turns] == list(range(1, 26))
+        assert not view.has_more
+        assert (view.turns[0].seen, view.turns[1].seen) == ("truncated", "not_at_all")
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"), [({"before": 0}, "before"), ({"limit": 0}, "limit"), ({"of": 3}, "of"), (7, "JSON object")]
+)
+async def test_ctx_8_a_bad_request_for_the_account_names_the_field(on: Stage, request_: Any, field: str) -> None:
+    session = await on.start()
+    with pytest.raises(WorkflowQueryFailedError) as refused:
+        await session.handle.query("get_context_view", request_)
+    assert field in str(refused.value)
