@@ -9,24 +9,24 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from temporalio.client import Client
 
 from api import problems
+from api.body_limits import most_body_bytes
 from api.deletion import Deletions
 from api.dependencies import refuse_unknown_parameters
 from api.replay import Replays
-from api.routes import blobs, context, conversation, health, sessions
+from api.routes import blobs, context, conversation, health, sessions, tasks
 from api.sessions import Sessions
+from api.tasks import Tasks
 from api.transcript import Transcripts
 from models.settings import Settings
 from stores.stores import Stores
 from workflows.connection import connect
-
-MOST_BODY_BYTES = 1024 * 1024
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": problems.Problem, "description": description}
     for status, description in {
         404: "There is no such session, prompt, turn or text.",
         409: "The session has ended, or is not in a state for this.",
-        413: "The body is over 1 MiB.",
+        413: "The body is over 1 MiB, or over 10 MiB where a history is taken.",
         422: "Something is invalid; every field is named.",
         429: "The queue is full, or requests are limited; see `Retry-After`.",
         503: "Temporal can't be reached, or the archive where only it has the answer; see `type`.",
@@ -45,6 +45,7 @@ def create_app(settings: Settings, *, client: Client | None = None) -> FastAPI:
             app.state.settings, app.state.stores = settings, stores
             app.state.sessions = Sessions(client or await connect(settings, lazy=True), settings)
             app.state.transcripts = Transcripts(app.state.sessions, stores)
+            app.state.tasks = Tasks(app.state.sessions, app.state.transcripts)
             app.state.replays = Replays(app.state.sessions, stores)
             app.state.deletions = Deletions(app.state.sessions, stores)
             yield
@@ -60,7 +61,7 @@ def create_app(settings: Settings, *, client: Client | None = None) -> FastAPI:
         responses=_ERRORS,
     )
     problems.install(app)
-    for routes in (sessions, conversation, context, blobs, health):
+    for routes in (sessions, conversation, context, tasks, blobs, health):
         app.include_router(routes.router)
     app.add_middleware(BoundedAndUnstored)
     return app
@@ -82,10 +83,12 @@ class BoundedAndUnstored:
         """Pass the request on, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
-        elif _announced_bytes(scope) > MOST_BODY_BYTES:
-            await problems.answer(problems.too_large().problem)(scope, receive, send)
+            return
+        most = most_body_bytes(scope["path"])
+        if _announced_bytes(scope) > most:
+            await problems.answer(problems.too_large(most).problem)(scope, receive, send)
         else:
-            await self._app(scope, _counting(receive), _without_storing(send))
+            await self._app(scope, _counting(receive, most), _without_storing(send))
 
 
 def _announced_bytes(scope: Scope) -> int:
@@ -93,15 +96,15 @@ def _announced_bytes(scope: Scope) -> int:
     return int(length) if length.isdigit() else 0
 
 
-def _counting(receive: Receive) -> Receive:
+def _counting(receive: Receive, most: int) -> Receive:
     received = 0
 
     async def receive_counted() -> Message:
         nonlocal received
         message = await receive()
         received += len(message.get("body", b""))
-        if received > MOST_BODY_BYTES:
-            raise HTTPException(413)
+        if received > most:
+            raise HTTPException(413, problems.too_large(most).problem.detail)
         return message
 
     return receive_counted

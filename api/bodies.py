@@ -5,10 +5,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 
+from models.context.hand_off import TaskValidationWarning
+from models.context.stored_history import ConversationHistory
 from models.conversation import ArchiveReport, ConversationState, ConversationUpdate, SessionStatus
 from models.ids import ID_PATTERN
 from models.prompts import PromptMode
 from models.session import Reason, SystemPrompt, Title, UserName
+from models.task import HandOffReport
 from models.tool_policy import ToolPolicy
 from models.trajectory import Usage
 from models.wire import Strict
@@ -177,6 +180,15 @@ class DeletionReceipt(BaseModel):
     runs: int
     remaining: int
     archived_turns: int
+
+
+class TaskPreview(BaseModel):
+    """A task as it would be started: the messages of its history and what became of them, and its first `prompt`."""
+
+    context: HandOffReport
+    warnings: list[TaskValidationWarning]
+    conversation_history: ConversationHistory | None
+    prompt: str
 
 
 class Health(BaseModel):

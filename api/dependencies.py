@@ -11,6 +11,7 @@ from api import problems
 from api.deletion import Deletions
 from api.replay import Replays
 from api.sessions import Sessions
+from api.tasks import Tasks
 from api.transcript import Transcripts
 from models.ids import ID_PATTERN
 from models.settings import Settings
@@ -27,6 +28,12 @@ def get_transcripts(request: Request) -> Transcripts:
     """Return the transcripts of sessions."""
     transcripts: Transcripts = request.app.state.transcripts
     return transcripts
+
+
+def get_tasks(request: Request) -> Tasks:
+    """Return the verbs of tasks."""
+    tasks: Tasks = request.app.state.tasks
+    return tasks
 
 
 def get_replays(request: Request) -> Replays:
@@ -67,6 +74,7 @@ def refuse_unknown_parameters(request: Request) -> None:
 
 SessionsDep = Annotated[Sessions, Depends(get_sessions)]
 TranscriptsDep = Annotated[Transcripts, Depends(get_transcripts)]
+TasksDep = Annotated[Tasks, Depends(get_tasks)]
 ReplaysDep = Annotated[Replays, Depends(get_replays)]
 StoresDep = Annotated[Stores, Depends(get_stores)]
 DeletionsDep = Annotated[Deletions, Depends(get_deletions)]

@@ -6,7 +6,8 @@
     500 internal                503 temporal-unreachable, archive-unavailable, and at /readyz no-worker
     504 no-worker, session-stuck
 
-Nothing internal and nothing a caller sent is repeated in them, but for ids, paths and field names.
+Nothing internal and nothing a caller sent is repeated in them, but for ids, paths, field names, and in short what a
+parameter of a task was given (TSK-1).
 """
 
 from http import HTTPStatus
@@ -18,7 +19,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from models.errors import RefusalReason, Refused
+from api.body_limits import MOST_BODY_BYTES
+from models.errors import RefusalReason, Refused, TaskValidationError, shown
 from stores.database import StoreUnavailableError
 
 ProblemName = Literal[
@@ -45,10 +47,11 @@ ProblemName = Literal[
 
 
 class FieldError(BaseModel):
-    """A field that is wrong, by its path, and what is allowed."""
+    """A field that is wrong, by its path, and what is allowed; of a task also what was given, in short."""
 
     field: str
     reason: str
+    value: str | None = None
 
 
 class Problem(BaseModel):
@@ -186,6 +189,7 @@ def install(app: FastAPI) -> None:
     """Let every error of `app` be answered as a problem."""
     app.add_exception_handler(ProblemError, _on_problem)
     app.add_exception_handler(Refused, _on_refused)
+    app.add_exception_handler(TaskValidationError, _on_invalid_task)
     app.add_exception_handler(StoreUnavailableError, _on_unavailable_store)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -212,6 +216,12 @@ async def _on_refused(request: Request, error: Exception) -> JSONResponse:
     return await _on_problem(request, refused(error.reason, error.message, field=error.field))
 
 
+async def _on_invalid_task(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, TaskValidationError)  # noqa: S101  # as above
+    found = FieldError(field=error.field, reason=error.reason, value=error.value)
+    return await _on_problem(request, ProblemError(422, "invalid", str(error), errors=[found]))
+
+
 async def _on_unavailable_store(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, StoreUnavailableError)  # noqa: S101  # as above
     return await _on_problem(request, archive_unavailable(f"{error} Nothing is lost; the session itself goes on."))
@@ -219,7 +229,11 @@ async def _on_unavailable_store(request: Request, error: Exception) -> JSONRespo
 
 async def _on_invalid_request(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)  # noqa: S101  # as above
-    errors = [FieldError(field=_field(found), reason=str(found["msg"])) for found in error.errors()[:20]]
+    is_of_task = request.url.path.startswith("/tasks")
+    errors = [
+        FieldError(field=_field(found), reason=str(found["msg"]), value=shown(found["input"]) if is_of_task else None)
+        for found in error.errors()[:20]
+    ]
     detail = "; ".join(f"{found.field}: {found.reason}" for found in errors)
     return await _on_problem(request, ProblemError(422, "invalid", detail, errors=errors))
 
@@ -235,16 +249,16 @@ async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
     if status == 400:  # FastAPI's answer to a body it can't parse at all
         return await _on_problem(request, invalid("body", "is not valid JSON"))
     if status == 413:
-        return answer(too_large().problem)
+        return answer(ProblemError(413, "too-large", str(getattr(error, "detail", ""))).problem)
     name: ProblemName = "not-found" if status in (404, 405) else "invalid"
     detail = f"{request.method} {request.url.path}: {HTTPStatus(status).phrase.lower()}."
     headers = getattr(error, "headers", None) or {}
     return answer(ProblemError(status, name, detail).problem, dict(headers))
 
 
-def too_large() -> ProblemError:
+def too_large(most_bytes: int = MOST_BODY_BYTES) -> ProblemError:
     """413: the body is over the route's limit; it was not read to its end."""
-    return ProblemError(413, "too-large", "The request's body is over 1 MiB.")
+    return ProblemError(413, "too-large", f"The request's body is over {most_bytes // 1024**2} MiB.")
 
 
 async def _on_bug(request: Request, error: Exception) -> JSONResponse:

@@ -8,6 +8,7 @@ import platform
 from datetime import UTC, datetime
 from pathlib import Path
 
+from benchmarks.hand_off import hand_off
 from benchmarks.measurements import Row, months, throughput, turns
 from benchmarks.stage import bench_stage
 
@@ -18,14 +19,19 @@ MARKS = {True: "yes", False: "**no**", None: ""}
 
 async def measure() -> list[Row]:
     """Run the measurements one after the other, each on a stage of its own."""
-    rows: list[Row] = []
+    rows = hand_off()
+    _print(rows)
     for measurement in (turns, months, throughput):
         async with bench_stage() as stage:
             measured = await measurement(stage)
-        for line in measured:
-            print(f"{line.what}: {line.measured} / {line.floor} = {line.ratio} ({line.to_reach})", flush=True)
+        _print(measured)
         rows += measured
     return rows
+
+
+def _print(rows: list[Row]) -> None:
+    for line in rows:
+        print(f"{line.what}: {line.measured} / {line.floor} = {line.ratio} ({line.to_reach})", flush=True)
 
 
 def render(rows: list[Row]) -> str:

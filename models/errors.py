@@ -2,12 +2,14 @@
 
 the caller    Refused                 nothing enters the session; the gateway answers 4xx (`models/prompts.py`,
                                       validators of updates)
+              TaskValidationError     no task is created; the gateway answers 422 (TSK-1)
 the world     ErrorType               judged once, in `activities/failures.py`; a turn ends with it, the session
                                       goes on (AGT-9)
 a tool        ToolResult.status       a result the model sees, never a failed turn (AGT-7)
 us            any other exception     the workflow task fails, stays visible, and resumes after the fix (SES-10)
 """
 
+import json
 from typing import Literal
 
 ErrorType = Literal[
@@ -52,3 +54,41 @@ class Refused(Exception):
         self.reason = reason
         self.message = message
         self.field = field
+
+
+TaskErrorType = Literal["type_error", "missing_field", "invalid_value", "too_long"]
+
+
+class TaskValidationError(Exception):
+    """A parameter of a task is wrong, which the caller can mend: no task is created (CTX-10, TSK-1)."""
+
+    def __init__(self, field: str, reason: str, value: str, error_type: TaskErrorType) -> None:
+        """Keep the `field` as a path, the `reason` as what is wrong and allowed, and the `value` as `shown`."""
+        super().__init__(f"{field}: {reason}")
+        self.field = field
+        self.reason = reason
+        self.value = value
+        self.error_type = error_type
+
+
+def shown(value: object) -> str:
+    """Return what an error repeats of a caller's value: one short line of ASCII, whatever it is.
+
+    >>> shown("system"), shown(None), shown([1, 2]), shown("x" * 5_000)[-24:]
+    ("'system'", 'null', 'an array of 2', "xx' ... 5,000 characters")
+    >>> shown(True), shown(17), shown(10**5_000)
+    ('true', '17', 'a huge number')
+    """
+    if isinstance(value, str):
+        return ascii(value) if len(value) <= 60 else f"{value[:60]!a} ... {len(value):,} characters"
+    if isinstance(value, list | tuple):
+        return f"an array of {len(value)}"
+    if isinstance(value, dict):
+        return f"an object of {len(value)} keys"
+    if isinstance(value, int) and abs(value) >= _HUGE:
+        return "a huge number"
+    return json.dumps(value) if isinstance(value, int | float | None) else "no JSON value"
+
+
+_HUGE = 2**63
+"""Python itself refuses to write numbers of some thousand digits."""

@@ -3,6 +3,13 @@
 The transcript itself is never altered by any of it.
 """
 
+from models.context.enrichment import first_prompt, format_task_enrichment_prompt, history_that_fits
+from models.context.hand_off import (
+    HandedOver,
+    TaskValidationWarning,
+    validate_conversation_history,
+)
+from models.context.history_policy import KEEP_ASSISTANT, KEEP_USER, PRESETS, HistoryPolicy, TextLimit, resolve_policy
 from models.context.replay import (
     CallEvent,
     MalformedReplay,
@@ -15,6 +22,8 @@ from models.context.replay import (
     render_replay,
     replay_events,
 )
+from models.context.stored_history import ConversationHistory, HistoryMessage, HistoryMetadata
+from models.context.task_context import Priority, TaskContext
 from models.context.tokens import count_chars, estimate_tokens
 from models.context.window import (
     ConversationHistoryConfig,
@@ -26,26 +35,45 @@ from models.context.window import (
     kept_indexes,
     message_groups,
 )
+from models.errors import TaskValidationError
 
 __all__ = [
+    "KEEP_ASSISTANT",
+    "KEEP_USER",
+    "PRESETS",
     "CallEvent",
+    "ConversationHistory",
     "ConversationHistoryConfig",
     "ConversationMetrics",
     "ConversationWindow",
+    "HandedOver",
+    "HistoryMessage",
+    "HistoryMetadata",
+    "HistoryPolicy",
     "MalformedReplay",
+    "Priority",
     "ReplayEvent",
     "RespondEvent",
     "ResultEvent",
+    "TaskContext",
+    "TaskValidationError",
+    "TaskValidationWarning",
+    "TextLimit",
     "ThinkEvent",
     "TrimResult",
     "UserEvent",
     "count_chars",
     "estimate_tokens",
     "eviction_config",
+    "first_prompt",
+    "format_task_enrichment_prompt",
     "history_config",
+    "history_that_fits",
     "kept_indexes",
     "message_groups",
     "parse_replay",
     "render_replay",
     "replay_events",
+    "resolve_policy",
+    "validate_conversation_history",
 ]

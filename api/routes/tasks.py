@@ -1,0 +1,22 @@
+"""Tasks: agents that are deployed with what led to them."""
+
+from fastapi import APIRouter
+
+from api.bodies import TaskPreview
+from api.body_limits import MOST_HISTORY_BYTES
+from api.dependencies import TasksDep
+from models.task import CreateTask
+
+router = APIRouter(tags=["tasks"], max_body_size=MOST_HISTORY_BYTES)
+
+
+@router.post("/tasks/preview", operation_id="preview_task")
+async def preview_task(tasks: TasksDep, body: CreateTask) -> TaskPreview:
+    """Say what a task's agent would be told, and what would be mended or left out; nothing is started."""
+    prepared = await tasks.prepare(body)
+    return TaskPreview(
+        context=prepared.report,
+        warnings=prepared.warnings,
+        conversation_history=prepared.context.conversation_history,
+        prompt=prepared.prompt,
+    )

@@ -1,0 +1,71 @@
+"""What handing a conversation to a task costs (TSK-7): its time and its tokens, at their worst."""
+
+from collections.abc import Iterator
+from statistics import median
+from time import perf_counter
+
+from benchmarks.measurements import Row
+from models.context import PRESETS, estimate_tokens, validate_conversation_history
+from models.context.enrichment import BARE_PROMPT_CHARS, PROMPT_TOKENS, RULE
+from models.task import CreateTask, prepare_task
+
+MESSAGES = 50
+MOST_MS = 10
+RUNS = 100
+NOW = "2025-10-29T13:20:15.123456+02:00"
+
+LONGEST = {"keep_user": ("user", 200_000), "keep_assistant": ("assistant", 16_384)}
+"""Whose messages a preset keeps, and how long each may be; `keep_user` takes them as long as a request may be."""
+
+TEXTS = {"words": "word ", "lines": "a\n", "rules": f"{RULE}\n", "emoji": "\N{PARTY POPPER}"}
+
+
+def hand_off() -> list[Row]:
+    """Time the validation of 50 long messages, and measure the largest prompts that can be made of them."""
+    return [row for preset in PRESETS for row in (_time(preset), _tokens(preset))]
+
+
+def _time(preset: str) -> Row:
+    slowest = max(_milliseconds(preset, _history(preset, text)) for text in TEXTS.values())
+    return _row(
+        f"{MESSAGES} messages validated and truncated, {preset}",
+        f"{slowest:.1f} ms",
+        f"≤ {MOST_MS} ms",
+        slowest <= MOST_MS,
+    )
+
+
+def _milliseconds(preset: str, history: list[dict[str, str]]) -> float:
+    def once() -> float:
+        began = perf_counter()
+        validate_conversation_history(history, preset, NOW)
+        return perf_counter() - began
+
+    return median(once() for _ in range(RUNS)) * 1_000
+
+
+def _tokens(preset: str) -> Row:
+    most = max(_prompt_tokens(preset))
+    return _row(f"tokens of an enriched prompt, {preset}", f"{most:,}", f"< {PROMPT_TOKENS:,}", most < PROMPT_TOKENS)
+
+
+def _row(what: str, measured: str, to_reach: str, reached: bool) -> Row:
+    return Row(what, measured, floor="", ratio="", to_reach=to_reach, reached=reached)
+
+
+def _prompt_tokens(preset: str) -> Iterator[int]:
+    for text in TEXTS.values():
+        task = CreateTask.model_validate(
+            {
+                "description": "x" * BARE_PROMPT_CHARS,
+                "conversation_history": _history(preset, text),
+                "history_policy": preset,
+            }
+        )
+        yield estimate_tokens([{"content": prepare_task(task, now=NOW).prompt}])
+
+
+def _history(preset: str, text: str) -> list[dict[str, str]]:
+    role, chars = LONGEST[preset]
+    content = (text * (chars // len(text) + 1))[: chars - 1] + "."
+    return [{"role": role, "content": content, "timestamp": NOW}] * MESSAGES

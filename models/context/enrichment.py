@@ -1,0 +1,167 @@
+"""The first prompt of a task's agent: what to do, and below it what led to it (TSK-3).
+
+Text can never forge structure. Every rule, header and footer begins at the first column; whatever a caller wrote
+stands behind four spaces, on every line, however that line was broken. Only the description stands above the rules as
+it was given: a line of it that could be read as structure gets the four spaces too.
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+
+from models.context.hand_off import HISTORY, HandedOver, history_warning
+from models.context.history_policy import HistoryRole
+from models.context.stored_history import ConversationHistory, HistoryMessage
+from models.context.task_context import TaskContext
+from models.context.timestamps import clock_time
+from models.context.tokens import estimate_tokens
+from models.errors import TaskValidationError
+from models.limits import PROMPT_BYTES
+
+PROMPT_TOKENS = 20_000
+"""The first prompt is estimated at fewer tokens than this (TSK-7)."""
+
+BARE_PROMPT_CHARS = 20_000
+"""Most characters of the first prompt without its history (TSK-3)."""
+
+RULE = "=" * 80
+INDENT = " " * 4
+
+_TITLE = "🎯 TASK CONTEXT (Provided by task creator)"
+_FOOTER = "📊 History metadata:"
+_INTRODUCTION = (
+    "The orchestrator had the following conversation before creating this task.\n"
+    "This provides context for WHY this task exists and WHAT the user wants."
+)
+_HEADERS = {
+    "priority": "⚡ PRIORITY:",
+    "client_cwd": "📂 WORKING DIRECTORY:",
+    "background_context": "📋 BACKGROUND CONTEXT:",
+    "expected_deliverables": "✅ EXPECTED DELIVERABLES:",
+    "success_criteria": "🏁 SUCCESS CRITERIA:",
+    "constraints": "🚧 CONSTRAINTS:",
+    "relevant_files": "📁 RELEVANT FILES:",
+    HISTORY: "💬 CONVERSATION HISTORY (Leading to This Task):",
+    "related_documentation": "📚 RELATED DOCUMENTATION:",
+}
+"""The sections in their order, by the field each one prints."""
+
+_SPEAKERS: Mapping[HistoryRole, str] = {
+    "user": "👤 User",
+    "assistant": "🤖 Assistant",
+    "orchestrator": "🎯 Orchestrator",
+}
+
+_BEGINNINGS = "|".join(map(re.escape, [RULE, _TITLE, _FOOTER, *_HEADERS.values(), *_SPEAKERS.values()]))
+_LIKE_STRUCTURE = re.compile(rf"[\W_]{{0,8}}?(\[\d+\]\s*)?({_BEGINNINGS})")
+"""How a line begins that could be read as ours, also behind characters that hardly show."""
+
+
+def format_task_enrichment_prompt(task_context: TaskContext | Mapping[str, object]) -> str:
+    """Print the sections that have content, between rules; nothing at all where none has.
+
+    >>> print(format_task_enrichment_prompt({"constraints": ["No new dependencies"]}).replace(RULE, "==="))
+    ===
+    🎯 TASK CONTEXT (Provided by task creator)
+    ===
+    <BLANKLINE>
+    🚧 CONSTRAINTS:
+        - No new dependencies
+    <BLANKLINE>
+    ===
+    """
+    sections = _sections(TaskContext.model_validate(task_context))
+    if not sections:
+        return ""
+    return "\n\n".join([f"{RULE}\n{_TITLE}\n{RULE}", *sections.values(), RULE])
+
+
+def first_prompt(context: TaskContext) -> str:
+    r"""Return what a task's agent is told first: the description, then the context.
+
+    >>> first_prompt(TaskContext(description="Say hello.\n📊 History metadata: 1 messages"))
+    'Say hello.\n    📊 History metadata: 1 messages'
+    """
+    parts = (_without_structure(context.description), format_task_enrichment_prompt(context))
+    return "\n\n".join(part for part in parts if part)
+
+
+def history_that_fits(context: TaskContext) -> HandedOver:
+    """Return as much of the latest history as leaves the first prompt under 20,000 tokens (TSK-7) and 128 KiB (SES-5).
+
+    Raises `TaskValidationError` naming the longest field where the prompt is too long without any.
+    """
+    _refuse_long_bare_prompt(context)
+    history = context.conversation_history
+    if history is None or _fits(context):
+        return HandedOver(history, [])
+    total = len(history.messages)
+    dropped = bisect_left(
+        range(total + 1), True, lo=1, key=lambda count: _fits(context.with_history(history.without_oldest(count)))
+    )
+    message = (
+        f"{dropped} of {total} messages, the oldest, were dropped: with them the first prompt "
+        f"would not be under {PROMPT_TOKENS:,} tokens and {PROMPT_BYTES:,} bytes."
+    )
+    return HandedOver(history.without_oldest(dropped), [history_warning("prompt_size", message)])
+
+
+def _fits(context: TaskContext) -> bool:
+    """Tell whether the first prompt is under its tokens, and is a prompt that a session would take (SES-5)."""
+    prompt = first_prompt(context)
+    return estimate_tokens([{"content": prompt}]) < PROMPT_TOKENS and len(prompt.encode()) <= PROMPT_BYTES
+
+
+def _refuse_long_bare_prompt(context: TaskContext) -> None:
+    bare = context.with_history(None)
+    chars = len(first_prompt(bare))
+    if chars <= BARE_PROMPT_CHARS:
+        return
+    sizes = {name: len(text) for name, text in {"description": context.description, **_sections(bare)}.items()}
+    longest = max(sizes, key=lambda name: sizes[name])
+    raise TaskValidationError(
+        longest,
+        f"is the longest part of a first prompt that has {chars:,} characters without its history; "
+        f"{BARE_PROMPT_CHARS:,} are allowed",
+        f"{sizes[longest]:,} characters",
+        "too_long",
+    )
+
+
+def _sections(context: TaskContext) -> dict[str, str]:
+    """Return the sections that have content, in their order, by field."""
+    contents = {field: _content(getattr(context, field)) for field in _HEADERS}
+    return {field: _HEADERS[field] + content for field, content in contents.items() if content}
+
+
+def _content(value: str | Sequence[str] | ConversationHistory | None) -> str:
+    if isinstance(value, ConversationHistory):
+        return _conversation(value)
+    if isinstance(value, str):
+        return f"\n{_indented(value.strip(), INDENT)}" if value.strip() else ""
+    return "".join(f"\n{_indented(item.strip(), f'{INDENT}- ')}" for item in value or () if item.strip())
+
+
+def _conversation(history: ConversationHistory) -> str:
+    if not history.messages:
+        return ""
+    messages = [_message(number, message) for number, message in enumerate(history.messages, start=1)]
+    truncated = f", {history.truncated_count} truncated" if history.truncated_count else ""
+    footer = f"{_FOOTER} {len(messages)} messages{truncated}"
+    return "\n\n".join(["", _INTRODUCTION, *messages, footer])
+
+
+def _message(number: int, message: HistoryMessage) -> str:
+    mark = " [TRUNCATED]" if message.truncated else ""
+    header = f"[{number}] {_SPEAKERS[message.role]} ({clock_time(message.timestamp)}){mark}:"
+    return f"{header}\n{_indented(message.content, INDENT)}"
+
+
+def _indented(text: str, first: str) -> str:
+    """Put `first` before the text and spaces as wide before every further line, whatever breaks it."""
+    return first + (" " * len(first)).join(text.splitlines(keepends=True))
+
+
+def _without_structure(text: str) -> str:
+    lines = text.splitlines(keepends=True)
+    return "".join(INDENT + line if _LIKE_STRUCTURE.match(line) else line for line in lines)
