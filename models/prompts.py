@@ -22,7 +22,7 @@ from pydantic_core import to_json
 
 from models.context.bounds import bound_json
 from models.errors import RefusalReason, Refused
-from models.ids import ID_PATTERN
+from models.ids import ID_PATTERN, is_id
 from models.limits import Limits
 from models.wire import Compact, Frozen, Strict, UtcDatetime
 
@@ -114,6 +114,12 @@ def read_prompt(raw: object, *, extra_arguments: int, new_id: str, now: UtcDatet
         raise Refused("invalid", sentence_of(error), field=field_of(error)) from error
     check_text(given.text, limits=limits)
     return Prompt(id=given.id or new_id, text=given.text, received_at=now, sent_at=given.sent_at, mode=given.mode)
+
+
+def id_in(raw: object) -> str | None:
+    """Return the id that a prompt was sent with, whatever else is wrong with it; `None` where there is no valid one."""
+    given = raw.get("id") if isinstance(raw, dict) else None
+    return given if isinstance(given, str) and is_id(given) else None
 
 
 def check_text(text: str, *, limits: Limits, field: str = "text") -> None:

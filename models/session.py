@@ -24,6 +24,9 @@ from models.tool_policy import ToolPolicy
 from models.trajectory import Usage
 from models.wire import Compact, Frozen, Strict, UtcDatetime
 
+TITLE_CHARS = 60
+"""Most characters of a title that is made of a prompt."""
+
 DEFAULT_MODEL = "offline:"
 
 DEFAULT_SYSTEM_PROMPT = (
@@ -280,6 +283,18 @@ def check_limits(limits: Limits) -> None:
             f"limits.max_state_bytes: {LEAST_STATE_BYTES:,} to 1,000,000 are allowed.",
             field="limits.max_state_bytes",
         )
+
+
+def title_of(text: str) -> str:
+    r"""Make a title of a prompt's first words, at most 60 characters.
+
+    >>> title_of("  read README.md\nand tell me its first heading ")
+    'read README.md and tell me its first heading'
+    """
+    words = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    if len(words) <= TITLE_CHARS:
+        return words or "Untitled"
+    return words[: TITLE_CHARS - 1].rsplit(" ", 1)[0] + "…"
 
 
 def _merged(field: str, current: Model, change: dict[str, Any]) -> Model:

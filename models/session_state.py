@@ -10,37 +10,28 @@ from pydantic_core import to_json
 
 from models.archive import ArchiveMove
 from models.archive_health import ArchiveHealth
-from models.context.account import ContextView, context_view
 from models.context.model_context import ModelContext
 from models.context.model_view import Eviction, ModelView, ViewEntry
-from models.context.replay_turns import ReplayTurns
 from models.context.window import ConversationHistoryConfig
 from models.conversation import (
     ConversationMessage,
-    ConversationState,
-    ConversationUpdate,
     SessionStatus,
-    SessionSummary,
     TurnMetrics,
 )
 from models.errors import ErrorType, Refused
-from models.ids import is_id
 from models.limits import Limits
 from models.model_call import ModelResponse, ProviderState, RequestHead, SummaryOutcome, ToolSpec
-from models.prompts import Prompt, PromptQueue, QueueView, read_prompt
+from models.prompts import Prompt, PromptQueue, id_in, read_prompt
 from models.session import (
     CarriedState,
     CarriedTurn,
     Configure,
-    ContextRequest,
     SessionInput,
-    UpdatesRequest,
     configured,
+    title_of,
 )
 from models.trajectory import BlobRef, ModelStep, ReasoningTrajectory, Step, ToolCall, ToolResult, Usage, UserStep
 from models.transcript import Transcript, carried_size
-
-TITLE_CHARS = 60
 
 ENVELOPE_BYTES = 2_048
 """What is carried beside all that is counted: numbers, times, names of fields."""
@@ -170,7 +161,7 @@ class Session:
             self._check_open()
             self.queue.check_room(prompt, self.config.limits)
         except Refused as refusal:
-            sent_id = _id_in(raw)
+            sent_id = id_in(raw)
             # An id that was accepted before has its one fate, or waits for it; this is another prompt, and no prompt.
             is_taken = sent_id is None or self.queue.is_duplicate(sent_id) or sent_id in self.transcript
             self.queue.reject(new_id if is_taken else sent_id or new_id, refusal, at=now)
@@ -201,8 +192,9 @@ class Session:
         if self.archive.is_failing and self.running_turn is None and self.is_full:
             raise self._full()
 
-    def _refusing(self) -> Refused | None:
-        """Return what any new prompt would be refused with now."""
+    @property
+    def refusal_now(self) -> Refused | None:
+        """What any new prompt would be refused with now."""
         try:
             self._check_open()
             self.queue.check_count(self.config.limits)
@@ -488,78 +480,7 @@ class Session:
         self.closed = status
         self._changed()
 
-    # ---- what others see
-
-    def state(self, *, before: str | None = None, limit: int | None = None) -> ConversationState:
-        """Return the newest complete picture, bounded (SES-11). Raises `KeyError` where `before` is not held."""
-        page = self.transcript.page(before=before, limit=limit)
-        turn = self.running_turn
-        return ConversationState(
-            messages=page.turns,
-            first_number=page.first + 1 if page.turns else None,
-            is_processing=turn is not None,
-            current_message_id=turn.id if turn else None,
-            revision=self.revision,
-            status=self.status,
-            waiting_until=self.waiting_until,
-            queue_length=len(self.queue),
-            archived_count=self.archived_count,
-            has_more=page.older or self.archived_count > 0,
-            session=self.summary,
-        )
-
-    def updates(self, request: UpdatesRequest) -> ConversationUpdate:
-        """Return what is new for a client (SES-12)."""
-        found = self.transcript.updates(
-            revision=self.revision,
-            last_seen=request.last_seen_message_id,
-            since=request.since_revision,
-            limit=request.limit,
-        )
-        turn = self.running_turn
-        return ConversationUpdate(
-            new_messages=found.new,
-            updated_messages=found.updated,
-            is_processing=turn is not None,
-            current_message_id=turn.id if turn else None,
-            last_seen_message_id=found.last_seen,
-            revision=self.revision,
-            reset=found.reset,
-            has_more=found.has_more,
-            status=self.status,
-            waiting_until=self.waiting_until,
-            queue_length=len(self.queue),
-        )
-
-    def replay_turns(self, max_history: int) -> ReplayTurns:
-        """Return the turns held that a replay text with so many events of HISTORY is made of (CTX-12)."""
-        return ReplayTurns.of(
-            self.transcript.turns, archived=self.archived_count, moved=self.moved_events, max_history=max_history
-        )
-
-    def queue_view(self, message_id: str | None = None) -> QueueView:
-        """Return what waits and what became of the rest (SES-6)."""
-        return self.queue.view(revision=self.revision, message_id=message_id, refusing=self._refusing())
-
-    def context_view(self, request: ContextRequest) -> ContextView:
-        """Return what the model sees of each turn (CTX-8)."""
-        return context_view(
-            self.context, self.transcript, self.head, self.config.history, before=request.before, limit=request.limit
-        )
-
-    @property
-    def summary(self) -> SessionSummary:
-        """What the session is, in a few lines."""
-        return SessionSummary(
-            id=self.id,
-            title=self.config.title,
-            user=self.config.user,
-            model=self.config.model,
-            created_at=self.created_at,
-            turn_count=self.turn_count,
-            usage=self.usage,
-            archive=self.archive.report,
-        )
+    # ---- the next run
 
     def carry(self, running: CarriedTurn | None = None) -> SessionInput:
         """Return the input of the next run: everything this one knows, with the turn that is `running` (SES-14)."""
@@ -593,18 +514,6 @@ class Session:
         return self.revision
 
 
-def title_of(text: str) -> str:
-    r"""Make a title of a prompt's first words, at most 60 characters.
-
-    >>> title_of("  read README.md\nand tell me its first heading ")
-    'read README.md and tell me its first heading'
-    """
-    words = " ".join("".join(char if char.isprintable() else " " for char in text).split())
-    if len(words) <= TITLE_CHARS:
-        return words or "Untitled"
-    return words[: TITLE_CHARS - 1].rsplit(" ", 1)[0] + "…"
-
-
 def _slices(sizes: list[int], most: int) -> Iterator[tuple[int, int]]:
     """Cut a row of things into slices of at most `most` together, each of one thing at least.
 
@@ -619,8 +528,3 @@ def _slices(sizes: list[int], most: int) -> Iterator[tuple[int, int]]:
         total += size
     if sizes:
         yield start, len(sizes)
-
-
-def _id_in(raw: object) -> str | None:
-    given = raw.get("id") if isinstance(raw, dict) else None
-    return given if isinstance(given, str) and is_id(given) else None

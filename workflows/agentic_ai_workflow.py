@@ -27,6 +27,7 @@ with workflow.unsafe.imports_passed_through():
     from models.conversation import ConversationState, ConversationUpdate
     from models.errors import REFUSED, Refused
     from models.model_call import ModelRequestPage, ModelRequestQuery
+    from models.pictures import context_of, queue_of, replay_turns_of, state_of, updates_of
     from models.prompts import Prompt, QueueView
     from models.session import (
         CancelReceipt,
@@ -258,7 +259,7 @@ class AgenticAIWorkflow:
             given = parse(StateRequest, request)
             if given.before is not None and given.before not in self._session.transcript:
                 raise Refused("invalid", f"before: no turn {given.before!r} is held.", field="before")
-        return self._session.state(before=given.before, limit=given.limit)
+        return state_of(self._session, given)
 
     @workflow.query(
         description="What is new: nothing, a message id, or {last_seen_message_id?, since_revision?, limit?}."
@@ -267,21 +268,21 @@ class AgenticAIWorkflow:
         """Return what changed since a client's cursor (SES-12)."""
         with _refusals_told():
             cursor = parse_cursor(request)
-        return self._session.updates(cursor)
+        return updates_of(self._session, cursor)
 
     @workflow.query(description="The waiting prompts and the last 200 fates: nothing, or {message_id} for one of them.")
     def get_queue(self, request: Any = None) -> QueueView:
         """Return what waits and what became of the rest (SES-6)."""
         with _refusals_told():
             given = parse(QueueRequest, request)
-        return self._session.queue_view(given.message_id)
+        return queue_of(self._session, given.message_id)
 
     @workflow.query(description="What the model still sees, turn by turn: nothing, or {before?, limit?} turn numbers.")
     def get_context_view(self, request: Any = None) -> ContextView:
         """Return for each turn how the model sees it now, and what is sent with every request (CTX-8)."""
         with _refusals_told():
             given = parse(ContextRequest, request)
-        return self._session.context_view(given)
+        return context_of(self._session, given)
 
     @workflow.query(
         description="The conversation as replay text, about 1 MB at most: nothing, max_history, or {max_history?}."
@@ -290,14 +291,14 @@ class AgenticAIWorkflow:
         """Return HISTORY and CURRENT as far as the session itself holds them (CTX-12, SES-11)."""
         with _refusals_told():
             wanted = parse_replay_request(request).max_history
-        return self._session.replay_turns(wanted).text(wanted, most_bytes=self._session.config.limits.page_bytes)
+        return replay_turns_of(self._session, wanted).text(wanted, most_bytes=self._session.config.limits.page_bytes)
 
     @workflow.query(description="The turns that the replay text is made of: {max_history?}. For our own gateway.")
     def get_replay_turns(self, request: Any = None) -> ReplayTurns:
         """Return what the gateway completes from the archive; no more than is carried to the next run (CTX-13)."""
         with _refusals_told():
             wanted = parse_replay_request(request).max_history
-        return self._session.replay_turns(wanted)
+        return replay_turns_of(self._session, wanted)
 
     @workflow.query(description="The open model request, a page at a time: {request, offset?}. For our own activities.")
     def get_model_request(self, request: Any = None) -> ModelRequestPage:

@@ -1,5 +1,6 @@
 """What a session says of itself in the Temporal Web UI (SES-17): Markdown, made with every change, never stored."""
 
+from models.pictures import queue_of
 from models.session_state import Session
 
 
@@ -88,7 +89,7 @@ def _running(session: Session) -> list[str]:
 
 
 def _queue(session: Session) -> list[str]:
-    waiting = session.queue_view().waiting
+    waiting = queue_of(session).waiting
     if not waiting:
         return []
     shown = [f"{prompt.position}. {_plain(prompt.text)}" for prompt in waiting[:10]]

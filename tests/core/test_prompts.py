@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from models.errors import Refused
 from models.limits import Limits
+from models.pictures import queue_of, state_of
 from models.prompts import REMEMBERED_IDS, PromptQueue, read_prompt
-from models.session import Configure, SessionInput, configured, read_start
-from models.session_state import title_of
+from models.session import Configure, SessionInput, configured, read_start, title_of
 from tests.core.builders import NOW, answer_turn, send, session
 
 JSON = st.recursive(
@@ -28,7 +28,7 @@ def fates(target) -> list[tuple[str, str]]:
 def test_ses_5_whatever_a_signal_carries_has_a_fate_that_can_be_stored(raw: object, extra: int) -> None:
     target = session()
     accepted = target.receive(raw, extra_arguments=extra, new_id="new", now=NOW)
-    view = target.queue_view()
+    view = queue_of(target)
     assert len(view.waiting) + len(view.fates) == 1
     assert (accepted is not None) == (len(view.waiting) == 1)
     view.model_dump_json().encode()
@@ -103,7 +103,7 @@ def test_ses_6_a_rejected_id_may_be_sent_again() -> None:
     send(target, " ", id="m1")
     send(target, "hi", id="m1")
     assert fates(target) == [("m1", "rejected")]
-    assert [prompt.id for prompt in target.queue_view().waiting] == ["m1"]
+    assert [prompt.id for prompt in queue_of(target).waiting] == ["m1"]
 
 
 def test_ses_6_a_full_queue_rejects_naming_the_limit() -> None:
@@ -129,10 +129,10 @@ def test_ses_7_an_interrupt_goes_before_the_queue_and_a_steer_joins_the_turn() -
     send(target, "queued", id="m2")
     send(target, "steer", id="m3", mode="steer")
     send(target, "now", id="m4", mode="interrupt")
-    assert [prompt.id for prompt in target.queue_view().waiting] == ["m3", "m4", "m2"]
+    assert [prompt.id for prompt in queue_of(target).waiting] == ["m3", "m4", "m2"]
     target.steer_turn(target.config.limits, now=NOW)
     assert [step.kind for step in target.transcript.get(turn.id).steps] == ["user"]
-    assert target.queue_view("m3").fates[0].turn_id == "m1"
+    assert queue_of(target, "m3").fates[0].turn_id == "m1"
 
 
 def test_ses_7_a_steer_that_no_model_call_took_up_goes_to_the_head_behind_an_interrupt() -> None:
@@ -180,12 +180,12 @@ def test_ses_6_every_accepted_prompt_has_at_most_one_fate_and_waits_until_it_has
         elif action == "end turn" and target.running_turn:
             target.fail_turn("timeout", "late", now=NOW)
         elif action == "withdraw" and len(target.queue):
-            target.withdraw(target.queue_view().waiting[0].id, now=NOW)
+            target.withdraw(queue_of(target).waiting[0].id, now=NOW)
         elif action == "discard":
             target.queue.discard_all("ended", at=NOW)
     accepted = set(target.queue.taken_ids)
     decided = [fate.id for fate in target.queue.fates if fate.fate != "rejected"]
-    waiting = [prompt.id for prompt in target.queue_view().waiting]
+    waiting = [prompt.id for prompt in queue_of(target).waiting]
     assert len(decided) == len(set(decided))
     assert set(decided) | set(waiting) == accepted
     assert not set(decided) & set(waiting)
@@ -215,7 +215,11 @@ def test_ses_15_a_session_that_is_full_goes_on_once_the_archive_has_taken_turns(
     move = target.next_move()
     assert [turn.id for turn in move.turns] == ["m0", "m1", "m2", "m3"]
     target.moved(move, now=NOW)
-    assert (target.is_full, target.archived_count, [turn.id for turn in target.state().messages]) == (False, 4, ["m4"])
+    assert (target.is_full, target.archived_count, [turn.id for turn in state_of(target).messages]) == (
+        False,
+        4,
+        ["m4"],
+    )
 
 
 def test_ses_4_the_title_is_the_first_words_unless_one_is_given() -> None:
@@ -264,9 +268,9 @@ def test_ses_12_whatever_a_query_shows_raises_the_revision() -> None:
     target = session()
     send(target, "one", id="m1")
     target.begin_turn(now=NOW)
-    before = target.state()
+    before = state_of(target)
     target.open_request()
-    assert target.state() != before
+    assert state_of(target) != before
     assert target.revision > before.revision
 
 

@@ -18,7 +18,7 @@ from models.context.summary import (
     summary_trouble,
 )
 from models.model_call import CallPart, ModelMessage, SummaryOutcome, ToolSpec
-from models.session import ContextRequest
+from models.pictures import context_of
 from models.session_state import Session
 from models.trajectory import ToolCall, ToolResult
 from tests.core.builders import NOW, answer_turn, asks, send, session
@@ -182,4 +182,4 @@ def test_ctx_5_what_waits_for_a_summary_survives_a_new_run() -> None:
     assert again.context.carried == target.context.carried
     assert again.view.messages == target.view.messages
     assert again.context.messages_to_summarise() == target.context.messages_to_summarise()
-    assert again.context_view(ContextRequest()) == target.context_view(ContextRequest())
+    assert context_of(again) == context_of(target)

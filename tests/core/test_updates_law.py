@@ -4,7 +4,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from models.conversation import ConversationMessage, ConversationUpdate
-from models.session import CarriedState, SessionInput, UpdatesRequest
+from models.pictures import queue_of, state_of, updates_of
+from models.session import CarriedState, SessionInput, StateRequest, UpdatesRequest
 from models.session_state import Session
 from models.trajectory import ToolCall, ToolResult
 from tests.core.builders import NOW, answer_turn, asks, at, roomy, says, send, session
@@ -23,8 +24,8 @@ class Client:
 
     def poll(self, target: Session, *, limit: int | None = None) -> ConversationUpdate:
         revision = self.revision if self.sends_revision else None
-        update = target.updates(
-            UpdatesRequest(last_seen_message_id=self.last_seen, since_revision=revision, limit=limit)
+        update = updates_of(
+            target, UpdatesRequest(last_seen_message_id=self.last_seen, since_revision=revision, limit=limit)
         )
         if update.reset:
             self.messages, self.archived_before = [], None
@@ -155,7 +156,7 @@ def test_ses_12_an_answer_costs_what_it_contains_not_what_is_held() -> None:
         answer_turn(target)
     looked_at = []
     target.transcript._held = _Counting(target.transcript._held, looked_at)
-    update = target.updates(UpdatesRequest(last_seen_message_id="m298", since_revision=target.revision - 1))
+    update = updates_of(target, UpdatesRequest(last_seen_message_id="m298", since_revision=target.revision - 1))
     assert [turn.id for turn in update.new_messages] == ["m299"]
     assert len(looked_at) <= 10
 
@@ -187,9 +188,9 @@ def test_ses_12_without_a_revision_the_last_seen_turn_is_repeated_once_it_has_ch
     target = session()
     send(target, "hi", id="m1")
     target.begin_turn(now=NOW)
-    assert target.updates(UpdatesRequest(last_seen_message_id="m1")).updated_messages == []
+    assert updates_of(target, UpdatesRequest(last_seen_message_id="m1")).updated_messages == []
     target.complete_turn("hello", now=NOW)
-    updated = target.updates(UpdatesRequest(last_seen_message_id="m1")).updated_messages
+    updated = updates_of(target, UpdatesRequest(last_seen_message_id="m1")).updated_messages
     assert [turn.agent_message for turn in updated] == ["hello"]
 
 
@@ -201,7 +202,7 @@ def test_ses_11_the_state_shows_the_newest_turns_and_pages_back_to_the_oldest() 
     seen: list[str] = []
     before = None
     while True:
-        state = target.state(before=before)
+        state = state_of(target, StateRequest(before=before))
         assert len(state.model_dump_json()) < 1_100_000
         seen = [turn.id for turn in state.messages] + seen
         if not state.has_more:
@@ -219,7 +220,7 @@ def test_ses_14_what_is_carried_is_exactly_what_was_known() -> None:
     carried = target.carry()
     again = Session("s1", SessionInput.model_validate_json(carried.model_dump_json()), now=at(99))
     assert again.carry() == carried
-    assert again.state() == target.state()
-    assert again.queue_view() == target.queue_view()
+    assert state_of(again) == state_of(target)
+    assert queue_of(again) == queue_of(target)
     assert again.view.digest(again.head) == target.view.digest(target.head)
     assert isinstance(carried.carried, CarriedState)

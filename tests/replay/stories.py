@@ -193,6 +193,33 @@ async def archive_down(on: Stage) -> DrivenSession:
     return session
 
 
+async def summarised(on: Stage) -> DrivenSession:
+    outcomes = [says("They counted."), says(""), ModelError("auth", "no"), says("They counted on.")]
+    on.vendor.summarise = lambda request: outcomes.pop(0) if outcomes else says("They are still counting.")
+    window = {"max_messages": 12, "preserve_last_n": 2, "evict_block": 9, "summarize_on_trim": True}
+    limits = {"max_history_events": 50}
+    session = await on.start(SessionInput.model_validate({"history": window, "limits": limits}))
+    for number in range(30):
+        await session.prompt(f"turn {number}, with some more words")
+        await session.idle(turns=number + 1)
+    view = await session.context()
+    assert view.summary is not None
+    assert view.summaries_failed == 2
+    return session
+
+
+async def context_too_long(on: Stage) -> DrivenSession:
+    session = await on.start()
+    for number in range(6):
+        await session.prompt(f"turn {number}")
+        await session.idle(turns=number + 1)
+    on.vendor.script = [ModelError("context_too_long", "no room")] * 4
+    await session.prompt("this does not fit")
+    await session.prompt("this fits at the second try")
+    await session.idle(turns=8)
+    return session
+
+
 STORIES: dict[str, Story] = {
     story.__name__: story
     for story in (
@@ -212,5 +239,7 @@ STORIES: dict[str, Story] = {
         steps_archived,
         large_texts,
         archive_down,
+        summarised,
+        context_too_long,
     )
 }
