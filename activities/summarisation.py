@@ -7,7 +7,7 @@ from activities.asking import Asking
 from activities.failures import judge
 from activities.heartbeat import heartbeating
 from activities.providers.protocol import ModelError
-from models.context.summary import files_written, summary_request, summary_trouble
+from models.context.summary import PROMPT_CHARS, files_written, summary_request, summary_trouble
 from models.model_call import ModelRequest, ModelResponse, SummaryCall, SummaryOutcome
 
 
@@ -32,12 +32,18 @@ class SummaryActivities:
         return _outcome_of(response, evicted)
 
     async def _asked(self, call: SummaryCall, evicted: ModelRequest) -> ModelResponse:
-        try:
-            return await self._asking.answer(call.model, summary_request(evicted.messages), number=call.request)
-        except ModelError as error:
-            judge(error, attempt=activity.info().attempt, rounds=0)
-            # Worth a long wait, or another request, in the turn's own calls; a summary is worth neither.
-            raise ApplicationError(error.message, type=error.error_type, non_retryable=True) from error
+        """Return the model's answer, to a shorter request where the first is too long for it."""
+        for most_chars in (PROMPT_CHARS, PROMPT_CHARS // 2, PROMPT_CHARS // 4):
+            request = summary_request(evicted.messages, most_chars=most_chars)
+            try:
+                return await self._asking.answer(call.model, request, number=call.request)
+            except ModelError as error:
+                failure = error
+                if error.error_type != "context_too_long":
+                    break
+        judge(failure, attempt=activity.info().attempt, rounds=0)  # raises what is worth another attempt, soon
+        # What the turn's own calls would wait out for long, a summary is not worth.
+        raise ApplicationError(failure.message, type=failure.error_type, non_retryable=True) from failure
 
 
 def _outcome_of(response: ModelResponse, evicted: ModelRequest) -> SummaryOutcome:

@@ -253,6 +253,7 @@ class Session:
     def open_request(self) -> int:
         """Count a new model request and note what the model is about to see; returns its number."""
         self.count_request()
+        self.context.note_request()
         metrics = TurnMetrics(message_count=self.view.message_count, estimated_tokens=self.view.estimated_tokens)
         self._update_turn(conversation_metrics=metrics)
         self._changed_turn()

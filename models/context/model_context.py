@@ -8,6 +8,7 @@ A message goes that way in this direction only. The window itself is the configu
 vendor said that the context is too long. None of this touches the transcript.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from models.context.bounds import bound_json
@@ -59,6 +60,7 @@ class ModelContext:
         self._waiting = [restored(ref, transcript) for ref in carried.waiting]
         self._evicted_since = carried.evicted_since
         self._reported = carried.reported
+        self._asked: Reported | None = None
 
     @property
     def carried(self) -> CarriedContext:
@@ -84,10 +86,14 @@ class ModelContext:
 
     # ---- its size
 
+    def note_request(self) -> None:
+        """Note how large the view is that the model is asked with."""
+        self._asked = Reported(tokens=0, chars=self.view.chars, segment=self.view.segment)
+
     def note_usage(self, usage: Usage | None) -> None:
-        """Take a vendor's word for how large the view was when it answered."""
-        if usage and usage.input_tokens:
-            self._reported = Reported(tokens=usage.input_tokens, chars=self.view.chars, segment=self.view.segment)
+        """Take a vendor's word for how large the view was that it was asked with."""
+        if self._asked and usage and usage.input_tokens:
+            self._reported = self._asked.model_copy(update={"tokens": usage.input_tokens})
 
     @property
     def reported_tokens(self) -> int | None:
@@ -142,10 +148,10 @@ class ModelContext:
             del self._waiting[0]  # where summaries fail for long, no more of it can be carried
 
     def _count_cut(self, evicted: Iterable[ViewEntry]) -> None:
-        for number, chars in ((entry.ref.number, entry.chars) for entry in evicted):
-            self.cut[number] = self.cut.get(number, 0) + chars
-        seen = {entry.ref.number for entry in self.view.entries}
-        self.cut = {number: chars for number, chars in self.cut.items() if number in seen}
+        cut, seen = Counter(self.cut), {entry.ref.number for entry in self.view.entries if entry.ref.number}
+        for entry in evicted:
+            cut[entry.ref.number] += entry.chars
+        self.cut = {number: chars for number, chars in cut.items() if number in seen}
 
     # ---- summaries
 

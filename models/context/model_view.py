@@ -194,7 +194,7 @@ class ModelView:
 
     def _keep(self, staying: list[ViewEntry]) -> Eviction:
         before, kept = self.message_count, set(map(id, staying))
-        leaving = [entry for entry in self._entries if id(entry) not in kept]
+        leaving = [_without_state(entry) for entry in self._entries if id(entry) not in kept]
         self._entries = staying
         self.open_segment()
         return Eviction(entries=leaving, evicted=before - self.message_count, preserved=self.message_count)

@@ -121,22 +121,22 @@ def carries_text(messages: Iterable[ModelMessage]) -> bool:
 # ---- what the model is asked
 
 
-def summary_request(messages: Sequence[ModelMessage]) -> ModelRequest:
-    """Ask for a summary of `messages`, the first of which may be the summary so far, within bounds.
+def summary_request(messages: Sequence[ModelMessage], *, most_chars: int = PROMPT_CHARS) -> ModelRequest:
+    """Ask for a summary of `messages`, the first of which may be the summary so far, in about `most_chars` characters.
 
     The conversation is given as replay text (CTX-12), so that nothing in it can be taken for anything else. Of what is
     too much, each text gives up its middle; where that is not enough, the oldest events are left out, and said to be.
     """
     head = RequestHead(system=INSTRUCTION, max_tokens=SUMMARY_TOKENS)
-    return ModelRequest(head=head, messages=[ModelMessage(role="user", content=_record(messages))])
+    return ModelRequest(head=head, messages=[ModelMessage(role="user", content=_record(messages, most_chars))])
 
 
-def _record(messages: Sequence[ModelMessage]) -> str:
+def _record(messages: Sequence[ModelMessage], most_chars: int) -> str:
     rolling = bool(messages) and messages[0].content.startswith(SUMMARY_MARK)
     earlier, evicted = (messages[:1], messages[1:]) if rolling else ([], messages)
     events = [event for message in evicted for event in _events_of(message)]
-    longest = min(LONGEST_TEXT, max(SHORTEST_TEXT, PROMPT_CHARS // max(1, len(events))))
-    shown = [_bounded(event, longest) for event in events[-(PROMPT_CHARS // longest) :]]
+    longest = min(LONGEST_TEXT, max(SHORTEST_TEXT, most_chars // max(1, len(events))))
+    shown = [_bounded(event, longest) for event in events[-(most_chars // longest) :]]
     omitted = len(events) - len(shown)
     note = f"({omitted:,} earlier events are left out: there are too many.)\n\n" if omitted else ""
     so_far = [RespondEvent(content=message.content) for message in earlier]

@@ -191,11 +191,11 @@ def message_groups(messages: Sequence[object]) -> list[range]:
     [range(0, 1), range(1, 4), range(4, 5)]
     """
     starts: list[int] = []
-    asked_at: dict[object, int] = {}
+    asked_at: dict[str | int | None, int] = {}
     being_answered: int | None = None
     for index, message in enumerate(messages):
         asked, answered = _asked_ids(message), _answered_ids(message)
-        origins = (asked_at.get(call_id, being_answered) for call_id in answered)
+        origins = (asked_at.get(call_id, being_answered) if call_id else being_answered for call_id in answered)
         start = min((origin for origin in origins if origin is not None), default=index)
         while starts and starts[-1] > start:
             starts.pop()
@@ -266,17 +266,22 @@ def _warning(config: ConversationHistoryConfig, total: int, *, head_meets_tail: 
     return None
 
 
-def _asked_ids(message: object) -> list[object]:
+def _asked_ids(message: object) -> list[str | int | None]:
     """List the ids of the tool calls `message` makes, in any form; None stands for a call without one."""
     uses = _blocks(message, "tool_use")
-    return [field_of(call, "id") for call in (*_items(field_of(message, "tool_calls")), *uses)]
+    return [_id_in(call, "id") for call in (*_items(field_of(message, "tool_calls")), *uses)]
 
 
-def _answered_ids(message: object) -> list[object]:
+def _answered_ids(message: object) -> list[str | int | None]:
     """List the ids of the calls `message` brings results of, in any form; None stands for a result without one."""
     if field_of(message, "role") == "tool":
-        return [field_of(message, "call_id") or field_of(message, "tool_call_id")]
-    return [field_of(block, "tool_use_id") for block in _blocks(message, "tool_result")]
+        return [_id_in(message, "call_id") or _id_in(message, "tool_call_id")]
+    return [_id_in(block, "tool_use_id") for block in _blocks(message, "tool_result")]
+
+
+def _id_in(holder: object, name: str) -> str | int | None:
+    found = field_of(holder, name)
+    return found if isinstance(found, str | int) and found else None
 
 
 def _blocks(message: object, kind: str) -> list[object]:

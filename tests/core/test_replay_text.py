@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -70,9 +71,11 @@ def test_ctx_12_the_vectors_are_written_as_given_and_read_back(case):
     text = render_replay(case["past"], case["current"], case["max_history"])
     assert text == case["text"]
     past, current = parse_replay(text)
-    shown = without_thinking(EVENTS.validate_python(case["past"]))
-    assert past == shown[len(shown) - len(past) :]
-    assert current == (None if case["current"] is None else EVENTS.validate_python(case["current"]))
+    given = without_thinking(EVENTS.validate_python(case["past"]))
+    showing = re.match(r"=== HISTORY ===\n\(showing last (\d+) of", text)
+    shown = int(showing[1]) if showing else len(given) if text.startswith("=== HISTORY ===") else 0
+    assert past == given[len(given) - shown :]
+    assert current == (EVENTS.validate_python(case["current"]) if case["current"] else None)
 
 
 # ── The form ─────────────────────────────────────────────────────────────────────────────────────────────────────────

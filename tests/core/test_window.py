@@ -126,9 +126,25 @@ def contents(messages):
 def test_ctx_2_and_ctx_3_the_vectors_are_trimmed_as_given(case):
     messages = case["messages"]
     result = ConversationWindow(ConversationHistoryConfig(**case["config"])).trim(messages)
-    assert result.trimmed == [messages[index] for index in case["kept"]]
-    assert result.evicted == [messages[index] for index in case["evicted"]]
-    assert (result.warned, result.metrics.model_dump()) == (case["warned"], case["metrics"])
+    place = {id(message): index for index, message in enumerate(messages)}  # equal messages are not the same
+    assert [place[id(message)] for message in result.trimmed] == case["kept"]
+    assert [place[id(message)] for message in result.evicted] == case["evicted"]
+    assert result.warned is case["warned"]
+    assert result.metrics.model_dump() == case["metrics"]
+
+
+def test_ctx_3_results_without_an_id_belong_to_the_calls_right_before_them_and_to_no_earlier_ones():
+    asks = {"role": "assistant", "content": None, "tool_calls": [{"type": "function"}]}
+    told = {"role": "tool", "content": "found"}
+    messages = [says("user"), asks, told, says("user"), told, says("assistant")]
+    assert message_groups(messages) == [range(1), range(1, 3), range(3, 4), range(4, 5), range(5, 6)]
+
+
+@pytest.mark.parametrize("id", [{"a": 1}, ["c1"], 1.5, True, ""])
+def test_ctx_3_a_call_id_that_is_none_is_taken_for_no_id(id):
+    asks = {"role": "assistant", "content": None, "tool_calls": [{"id": id}]}
+    told = {"role": "tool", "content": "found", "tool_call_id": id}
+    assert message_groups([says("user"), asks, told, says("user")]) == [range(1), range(1, 3), range(3, 4)]
 
 
 # ── CTX-1: settings ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from httpx import AsyncClient
 
+from activities.providers.offline import answer
 from models.context import validate_conversation_history
 from models.session import SessionInput
 from tests.gateway.test_bad_input import problem_of
@@ -304,3 +305,19 @@ async def test_api_2_the_description_of_the_route_says_what_a_history_and_a_poli
     assert described["paths"]["/tasks/preview"]["post"]["operationId"] == "preview_task"
     assert "HistoryPolicy" in str(fields["history_policy"])
     assert "keep_assistant" in str(fields["history_policy"])
+
+
+async def test_tsk_7_an_agent_answers_a_question_whose_answer_stands_only_in_the_handed_over_history(
+    http: AsyncClient, on: Stage
+) -> None:
+    on.vendor.answer = answer
+    asked = {"description": "What is the launch code?"}
+    history = [message("The launch code is 4711."), message("Noted.", "assistant")]
+    for told, expected in (
+        ({}, "I find nothing about"),
+        ({"conversation_history": history}, "The launch code is 4711."),
+    ):
+        session = await on.start()
+        await session.prompt((await preview(http, **asked, **told))["prompt"])
+        (turn,) = await session.idle(turns=1)
+        assert expected in (turn.agent_message or "")

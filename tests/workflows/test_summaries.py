@@ -106,6 +106,20 @@ async def test_ctx_5_a_passing_failure_is_tried_again(on: Stage) -> None:
     assert summaries_in(on.vendor.turn_requests[-1])
 
 
+async def test_ctx_5_a_request_for_a_summary_that_is_too_long_for_the_model_is_shortened(on: Stage) -> None:
+    def short_of_memory(request: ModelRequest) -> ModelResponse | ModelError:
+        too_long = len(request.messages[0].content) > 15_000
+        return ModelError("context_too_long", "no room") if too_long else says("They counted.")
+
+    on.vendor.summarise = short_of_memory
+    session = await on.start(started())
+    for number in range(1, 8):
+        await session.prompt(id=f"p{number}", text=f"question {number} {'x' * 6_000}")
+        await session.idle(turns=number)
+    assert len(on.vendor.summary_requests) == 3
+    assert await failures(session) == 0
+
+
 async def test_ctx_5_a_summary_that_would_have_to_wait_for_long_is_done_without(on: Stage) -> None:
     on.vendor.summarise = lambda request: ModelError("rate_limited", "later", retry_after=300)
     session = await on.start(started())
