@@ -231,11 +231,15 @@ async def _on_invalid_request(request: Request, error: Exception) -> JSONRespons
     assert isinstance(error, RequestValidationError)  # noqa: S101  # as above
     is_of_task = request.url.path.startswith("/tasks")
     errors = [
-        FieldError(field=_field(found), reason=str(found["msg"]), value=shown(found["input"]) if is_of_task else None)
+        FieldError(field=_field(found), reason=_reason(found), value=shown(found["input"]) if is_of_task else None)
         for found in error.errors()[:20]
     ]
     detail = "; ".join(f"{found.field}: {found.reason}" for found in errors)
     return await _on_problem(request, ProblemError(422, "invalid", detail, errors=errors))
+
+
+def _reason(found: dict[str, Any]) -> str:
+    return str(found["msg"]).removeprefix("Value error, ")
 
 
 def _field(found: dict[str, Any]) -> str:

@@ -162,6 +162,7 @@ def _told_about(topic: str, scene: Scene) -> str | None:
     sources = [
         ("You told me", [fact for text in [*scene.requests, scene.asked] for fact in facts_about(topic, text)]),
         ("The context I was given says", lines_about(topic, sentences(*scene.contexts))),
+        ("The summary of our conversation says", lines_about(topic, sentences(*map(_stated, scene.summaries)))),
         ("The summary of our conversation says", lines_about(topic, sentences(*scene.summaries))),
         *((f"{path} says", lines_about(topic, outcome.lines)) for path, outcome in scene.files_read[::-1]),
     ]
@@ -171,6 +172,11 @@ def _told_about(topic: str, scene: Scene) -> str | None:
 def _told_to_remember(scene: Scene) -> str | None:
     facts = [fact for request in scene.requests for fact in _noted(request)]
     return f"You told me to remember:\n\n{quoted(facts, most=LISTED_LINES)}" if facts else None
+
+
+def _stated(summary: str) -> str:
+    """Leave out of a summary what was only asked and answered: a fact is better told in the user's own words."""
+    return "\n".join(line for line in summary.split("\n") if not line.startswith(("- asked:", "- answered:")))
 
 
 def facts_about(topic: str, request: str) -> list[str]:

@@ -124,4 +124,6 @@ def resolve_policy(given: object) -> HistoryPolicy:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(["history_policy", *(ascii(part).strip("'")[:60] for part in first["loc"])])
-        raise TaskValidationError(field, first["msg"], shown(first["input"]), "invalid_value") from error
+        raise TaskValidationError(
+            field, first["msg"].removeprefix("Value error, "), shown(first["input"]), "invalid_value"
+        ) from error

@@ -51,3 +51,13 @@ def test_agt_4_the_offline_model_writes_no_more_than_it_is_allowed_to() -> None:
     request = ModelRequest(head=RequestHead(max_tokens=5), messages=[said("user", "what can you do?")])
     response = answer(request)
     assert (len(response.text), response.stop) == (20, "max_tokens")
+
+
+def test_ctx_5_a_fact_is_told_from_the_summary_in_the_users_own_words() -> None:
+    told = summarised(
+        said("user", "The launch code is 4711."),
+        said("assistant", "You wrote: “The launch code is 4711.”. That I do not understand."),
+    )
+    asked = [summary_message(Summary(text=told)), said("user", "What is the launch code?")]
+    answered = answer(ModelRequest(head=RequestHead(), messages=asked)).text
+    assert answered == "The summary of our conversation says: The launch code is 4711."
