@@ -7,7 +7,16 @@ from activities.asking import Asking
 from activities.failures import judge
 from activities.heartbeat import heartbeating
 from activities.providers.protocol import ModelError
-from models.context.summary import PROMPT_CHARS, files_written, summary_request, summary_trouble
+from models.context.bounds import bound_json
+from models.context.summary import (
+    PROMPT_CHARS,
+    SUMMARY_BYTES,
+    SUMMARY_CHARS,
+    files_written,
+    listed_files,
+    summary_request,
+    summary_trouble,
+)
 from models.model_call import ModelRequest, ModelResponse, SummaryCall, SummaryOutcome
 
 
@@ -34,7 +43,7 @@ class SummaryActivities:
     async def _asked(self, call: SummaryCall, evicted: ModelRequest) -> ModelResponse:
         """Return the model's answer, to a shorter request where the first is too long for it."""
         for most_chars in (PROMPT_CHARS, PROMPT_CHARS // 2, PROMPT_CHARS // 4):
-            request = summary_request(evicted.messages, most_chars=most_chars)
+            request = summary_request(evicted.messages, has_earlier=call.has_earlier, most_chars=most_chars)
             try:
                 return await self._asking.answer(call.model, request, number=call.request)
             except ModelError as error:
@@ -47,6 +56,11 @@ class SummaryActivities:
 
 
 def _outcome_of(response: ModelResponse, evicted: ModelRequest) -> SummaryOutcome:
+    """Return what the session can keep of the answer, or why that is nothing."""
     text, files = response.text.strip(), files_written(evicted.messages, evicted.head.tools)
     trouble = summary_trouble(text, files, evicted.messages)
-    return SummaryOutcome(text="" if trouble else text, files=files, trouble=trouble, usage=response.usage)
+    if trouble:
+        return SummaryOutcome(trouble=trouble, usage=response.usage)
+    listed, omitted = listed_files(files)
+    bounded = bound_json(text, SUMMARY_CHARS, SUMMARY_BYTES)
+    return SummaryOutcome(text=bounded, files=listed, files_omitted=omitted, usage=response.usage)

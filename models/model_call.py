@@ -170,19 +170,27 @@ class ModelCallOutcome(Compact):
 
 
 class SummaryCall(Compact):
-    """Input of `summarise`: coordinates of the messages, as in `ModelCall`; their tools come with them (CTX-5)."""
+    """Input of `summarise`: coordinates of the messages, as in `ModelCall`; their tools come with them (CTX-5).
+
+    `has_earlier`: the first message is the summary so far.
+    """
 
     turn: int
     request: int
     model: str
     digest: str
+    has_earlier: bool = False
 
 
 class SummaryOutcome(Compact):
-    """Output of `summarise`: the text, or the `trouble` with it, and which files were written (CTX-5)."""
+    """Output of `summarise`: the text and which files were written, or the `trouble` with it (CTX-5).
+
+    `files_omitted` counts those that were written before the ones of `files`, which are too many to be named.
+    """
 
     text: str = ""
     files: list[str] = []
+    files_omitted: int = 0
     trouble: str | None = None
     usage: Usage | None = None
 

@@ -82,6 +82,7 @@ def context_of(session: Session, request: ContextRequest | None = None) -> Conte
         session.transcript,
         session.head,
         session.config.history,
+        model=session.config.model,
         before=wanted.before,
         limit=wanted.limit,
     )

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_serializer
 from pydantic_core import to_json
 
+from models.context.account import TURNS_A_PAGE
 from models.context.model_context import CarriedContext
 from models.context.model_view import ViewRef
 from models.context.replay_turns import MovedEvents
@@ -60,7 +61,7 @@ class CarriedTurn(Compact):
     """A running turn at a hand-over: what it began with, which later configuration does not change, and how far it is.
 
     `steps` and `calls` count towards its limits. `unsettled`: the newest step has calls without results, or the model
-    has not been shown them; `state` is that step's (SES-14).
+    has not been shown them; `state` is that step's, of segment number `segment` (SES-14).
     """
 
     deadline: UtcDatetime
@@ -72,6 +73,7 @@ class CarriedTurn(Compact):
     calls: int = 0
     unsettled: bool = False
     state: ProviderState | None = None
+    segment: int | None = None
 
 
 class CarriedState(Compact):
@@ -176,7 +178,7 @@ class ContextRequest(Strict):
     """Argument of `get_context_view`: the newest `limit` turns, or those before turn number `before` (CTX-8)."""
 
     before: int | None = Field(None, ge=1)
-    limit: int = Field(500, ge=1, le=2_000)
+    limit: int = Field(TURNS_A_PAGE, ge=1, le=2_000)
 
 
 class QueueRequest(Strict):

@@ -11,7 +11,7 @@ from pydantic_core import to_json
 from models.archive import ArchiveMove
 from models.archive_health import ArchiveHealth
 from models.context.model_context import ModelContext
-from models.context.model_view import Eviction, ModelView, ViewEntry
+from models.context.model_view import ModelView, ViewEntry
 from models.context.window import ConversationHistoryConfig
 from models.conversation import (
     ConversationMessage,
@@ -62,8 +62,13 @@ class Session:
             fates=carried.fates,
             limits=start.limits,
         )
-        self.context = ModelContext(carried.view, carried.context, self.transcript, segment=carried.segment)
-        self.limit_warned = carried.limit_warned
+        self.context = ModelContext(
+            carried.view,
+            carried.context,
+            self.transcript,
+            segment=carried.segment,
+            limit_warned=carried.limit_warned,
+        )
         self.ending: str | None = carried.ending
         self.closed: SessionStatus | None = None
         self.waiting_until: datetime | None = None
@@ -259,14 +264,9 @@ class Session:
         self._changed_turn()
         return self.request_count
 
-    def make_room(self, history: ConversationHistoryConfig) -> Eviction | None:
-        """Evict a block of the model view if it is over its cap, or too large to be carried (CTX-4)."""
-        eviction = self.context.make_room(
-            history, running_turn=self._running().id, most_bytes=self.config.limits.view_bytes
-        )
-        if eviction:
-            self.limit_warned = False
-        return eviction
+    def make_room(self, window: ConversationHistoryConfig) -> None:
+        """Evict a block of the model view if it is over the cap of `window`, or too large to be carried (CTX-4)."""
+        self.context.make_room(window, running_turn=self._running().id, most_bytes=self.config.limits.view_bytes)
 
     def _make_carriable(self, most_bytes: int) -> None:
         running = self.running_turn
@@ -274,24 +274,9 @@ class Session:
             self.config.history, running_turn=running.id if running else "", most_bytes=most_bytes
         )
 
-    def halve_window(self, history: ConversationHistoryConfig) -> None:
-        """Show the model half of what it sees now, from now on (CTX-7)."""
-        self.context.halve(history)
-        self.limit_warned = False
-
-    def approaches_limit(self, history: ConversationHistoryConfig) -> bool:
-        """Tell once a segment that the view has passed 80 % of its cap (CTX-6)."""
-        cap = self.context.window(history).max_messages
-        if self.limit_warned or not cap or self.view.message_count * 5 <= cap * 4:
-            return False
-        self.limit_warned = True
-        return True
-
     def add_summary(self, outcome: SummaryOutcome, *, of: Sequence[ViewEntry], head: int) -> None:
         """Let a summary stand for the evicted entries `of` (CTX-5)."""
-        self.context.put_summary(
-            outcome.text, outcome.files, of=of, head=head, most_bytes=self.config.limits.view_bytes // 6
-        )
+        self.context.put_summary(outcome, of=of, head=head, most_bytes=self.config.limits.view_bytes // 6)
         self._changed_turn()
 
     def add_usage(self, usage: Usage | None) -> None:
@@ -337,8 +322,13 @@ class Session:
             self.archive.count_cut_result()
         self._changed_turn()
 
-    def show_step(self, *, state: ProviderState | None) -> None:
-        """Let the model see the newest step from now on; every call of it has a result."""
+    def show_step(self, *, state: ProviderState | None, segment: int | None = None) -> None:
+        """Let the model see the newest step from now on; every call of it has a result.
+
+        Its `state` belongs to the segment it was asked for in: in a later one it is no longer sent (CTX-4).
+        """
+        if segment not in (None, self.view.segment):
+            state = None
         self.view.append_step(self._running(), number=self.turn_count, state=state)
 
     def complete_turn(self, answer: str, *, blob: BlobRef | None = None, now: datetime) -> None:
@@ -458,13 +448,8 @@ class Session:
     # ---- configuration and end
 
     def configure(self, change: Configure) -> None:
-        """Change the configuration from the next turn on (SES-8). Raises `Refused`.
-
-        Another model, or another window, forgets what an overflow has halved the window to (CTX-7).
-        """
+        """Change the configuration from the next turn on (SES-8). Raises `Refused`."""
         self.config = configured(self.config, change)
-        if change.model is not None or change.history is not None:
-            self.context.cap = None
         self._changed()
 
     def end(self, reason: str, *, discard_queue: bool, now: datetime) -> None:
@@ -500,7 +485,7 @@ class Session:
             view=self.view.refs,
             segment=self.view.segment,
             context=self.context.carried,
-            limit_warned=self.limit_warned,
+            limit_warned=self.context.limit_warned,
             tools=self.tools,
             ending=self.ending,
             running=running,

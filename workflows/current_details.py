@@ -38,7 +38,7 @@ def _seen(session: Session) -> str:
         parts.append(f"one a summary of turns {turns}".removesuffix(" of turns "))
     if context.summaries_failed:
         parts.append(f"{context.summaries_failed} summaries came to nothing")
-    if context.cap is not None:
+    if context.window(session.config.history, model=session.config.model) != session.config.history:
         parts.append("window halved: the context was too long for the model")
     return "; ".join(parts)
 

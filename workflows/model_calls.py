@@ -8,6 +8,7 @@ from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
     from activities.llm import ModelActivities
+    from models.context.window import ConversationHistoryConfig
     from models.errors import ErrorType
     from models.model_call import ModelCall, ModelCallOutcome, ModelResponse
     from workflows import activity_options
@@ -37,6 +38,8 @@ class ModelCalls:
         self._session = frame.session
         self._slot = slot
         self._summaries = Summaries(frame, slot)
+        self.segment = 0
+        """The segment of the latest request."""
 
     async def ask(self) -> ModelResponse:
         """Return the model's answer, waiting and repeating as `activities/failures.py` says (AGT-9)."""
@@ -53,7 +56,7 @@ class ModelCalls:
             if cause == "stale_reasoning":
                 self._session.view.open_segment()
             elif cause == "context_too_long":
-                self._session.halve_window(self._frame.terms.history)
+                self._session.context.halve(self._frame.terms.history, model=self._frame.model)
 
     def _may_repeat(self, cause: str) -> bool:
         # Runs from before windows were halved end the turn at once.
@@ -70,12 +73,10 @@ class ModelCalls:
         return outcome
 
     async def _open_new_request(self) -> OpenRequest:
-        session, history = self._session, self._frame.terms.history
+        session, frame = self._session, self._frame
         self._slot.close()
-        await self._make_room()
-        if session.approaches_limit(history):
-            cap = session.context.window(history).max_messages
-            workflow.logger.warning("Conversation approaching limit (%d/%d messages)", session.view.message_count, cap)
+        await self._make_room(session.context.window(frame.terms.history, model=frame.model))
+        self.segment = session.view.segment
         return self._slot.open(
             OpenRequest(
                 number=session.open_request(),
@@ -85,18 +86,20 @@ class ModelCalls:
             )
         )
 
-    async def _make_room(self) -> None:
+    async def _make_room(self, window: ConversationHistoryConfig) -> None:
         """Keep the model's context within its window: evict, and have what was evicted summarised (CTX-4, CTX-5)."""
-        session = self._session
-        eviction = session.make_room(self._frame.terms.history)
+        self._session.make_room(window)
         await self._summaries.make_if_due()
-        if eviction:
-            workflow.logger.info(
-                "Trimmed conversation: %d messages removed, %d kept (~%d tokens)",
-                eviction.evicted,
-                eviction.preserved,
-                session.view.estimated_tokens,
-            )
+        context, log = self._session.context, workflow.logger
+        kept, tokens, news = context.view.message_count, context.view.estimated_tokens, context.take_news()
+        if news.evicted:
+            log.info("Trimmed conversation: %d messages removed, %d kept (~%d tokens)", news.evicted, kept, tokens)
+            if warning := context.take_room_warning(window):
+                log.warning("Conversation window: %s", warning)
+        if news.given_up:
+            log.warning("%d evicted messages will be in no summary: no more can be carried", news.given_up)
+        if context.take_limit_warning(window):
+            log.warning("Conversation approaching limit (%d/%d messages)", kept, window.max_messages)
 
     async def _call_model(self, request: OpenRequest, rounds: int) -> ModelCallOutcome:
         frame, session = self._frame, self._session

@@ -67,6 +67,7 @@ class Summaries:
                     request=request.number,
                     model=frame.model,
                     digest=request.digest,
+                    has_earlier=session.view.summary is not None,
                 ),
                 start_to_close_timeout=activity_options.SUMMARY_TIMEOUT,
                 schedule_to_close_timeout=min(frame.remaining(), activity_options.SUMMARY_PATIENCE),

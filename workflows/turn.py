@@ -131,7 +131,7 @@ class Turn:
     def _record(self, response: ModelResponse) -> ModelStep:
         calls = [] if response.stop == "max_tokens" else self._numbered(response.calls)
         step = self._session.add_response(response, calls, now=workflow.now())
-        self._frame.unsettle(response.state)
+        self._frame.unsettle(response.state, segment=self._model_calls.segment)
         if not calls:
             self._frame.settle()
         self._frame.on_change()

@@ -62,6 +62,7 @@ class Frame:
         self._is_due_for_new_run = is_due_for_new_run
         self._is_unsettled = terms.unsettled
         self._state = terms.state
+        self._segment = terms.segment
 
     def carried(self) -> CarriedTurn:
         """Return what the next run goes on with (SES-14)."""
@@ -71,6 +72,7 @@ class Frame:
                 "calls": self.calls,
                 "unsettled": self._is_unsettled,
                 "state": self._state,
+                "segment": self._segment,
             }
         )
 
@@ -81,15 +83,15 @@ class Frame:
         """The newest step is not shown to the model yet: calls of it may have no result."""
         return self._is_unsettled
 
-    def unsettle(self, state: ProviderState | None) -> None:
-        """Keep a new step from the model until every call of it has a result."""
-        self._is_unsettled, self._state = True, state
+    def unsettle(self, state: ProviderState | None, *, segment: int) -> None:
+        """Keep a new step, the answer to a request of `segment`, from the model until every call of it has a result."""
+        self._is_unsettled, self._state, self._segment = True, state, segment
 
     def settle(self) -> None:
         """Let the model see the newest step: from here every call of it has a result."""
         if self._is_unsettled:
-            self.session.show_step(state=self._state)
-            self._is_unsettled, self._state = False, None
+            self.session.show_step(state=self._state, segment=self._segment)
+            self._is_unsettled, self._state, self._segment = False, None, None
 
     # ---- stopping and pausing
 

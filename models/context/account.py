@@ -68,6 +68,8 @@ class ContextView(Frozen):
     summary: SummaryInContext | None = None
     messages_awaiting_summary: int = 0
     summaries_failed: int = 0
+    messages_given_up: int = 0
+    """Evicted, and in no summary: so many waited for one that no more could be carried."""
     turns: list[TurnInContext]
     has_more: bool
 
@@ -78,24 +80,26 @@ def context_view(
     head: RequestHead,
     config: ConversationHistoryConfig,
     *,
+    model: str,
     before: int | None = None,
     limit: int = TURNS_A_PAGE,
 ) -> ContextView:
     """Tell what the model sees of the newest `limit` turns, or of those before turn number `before`."""
     end = min(transcript.count, transcript.count if before is None else before - 1)
     first = max(1, end - limit + 1)
-    fixed, view = _fixed_part(head), context.view
+    fixed, view, window = _fixed_part(head), context.view, context.window(config, model=model)
     return ContextView(
         segment=view.segment,
         message_count=view.message_count,
-        max_messages=context.window(config).max_messages,
-        window_halved=context.window(config) != config,
+        max_messages=window.max_messages,
+        window_halved=window != config,
         estimated_tokens=fixed.estimated_tokens + view.estimated_tokens,
         reported_tokens=context.reported_tokens,
         fixed=fixed,
         summary=_summary(context),
         messages_awaiting_summary=sum(len(entry.messages) for entry in context.waiting),
         summaries_failed=context.summaries_failed,
+        messages_given_up=context.given_up,
         turns=_turns(context, transcript, range(first, end + 1)),
         has_more=first > 1,
     )

@@ -10,14 +10,15 @@ vendor said that the context is too long. None of this touches the transcript.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from models.context.bounds import bound_json
 from models.context.model_view import Eviction, ModelView, ViewEntry, ViewRef, detached, restored, texts_of
 from models.context.summary import EVICTED_A_SUMMARY, FILES_CHARS, SUMMARY_CHARS, carries_text, next_summary
 from models.context.tokens import CHARS_PER_TOKEN
-from models.context.window import ConversationHistoryConfig, halved_cap, halved_config
+from models.context.window import ConversationHistoryConfig, halved_cap, halved_config, no_room_warning
 from models.conversation import ConversationMessage
-from models.model_call import ModelMessage
+from models.model_call import ModelMessage, SummaryOutcome
 from models.trajectory import Usage
 from models.transcript import Transcript
 from models.wire import Compact
@@ -31,6 +32,14 @@ class Reported(Compact):
     segment: int
 
 
+class Halved(Compact):
+    """What an overflow has halved a window to: `cap` messages, for this model and this configuration (CTX-7)."""
+
+    cap: int
+    model: str
+    config: ConversationHistoryConfig
+
+
 class CarriedContext(Compact):
     """What is carried of a context beside its view (SES-14)."""
 
@@ -39,28 +48,47 @@ class CarriedContext(Compact):
     evicted_since: int = 0
     """Messages evicted since a summary was last tried."""
     summaries_failed: int = 0
+    given_up: int = 0
+    """Messages that waited for a summary until no more could be carried."""
     cut: dict[int, int] = {}
     """Characters evicted of turns that the model still sees in part, by the turn's number."""
-    cap: int | None = None
-    """What an overflow has halved the window to."""
+    halved: Halved | None = None
     reported: Reported | None = None
+
+
+@dataclass(frozen=True)
+class EvictionNews:
+    """What has gone since it was last asked for: messages evicted, and messages that will be in no summary."""
+
+    evicted: int
+    given_up: int
 
 
 class ModelContext:
     """The model view of one session, and what has left it."""
 
     def __init__(
-        self, refs: Iterable[ViewRef], carried: CarriedContext, transcript: Transcript, *, segment: int
+        self,
+        refs: Iterable[ViewRef],
+        carried: CarriedContext,
+        transcript: Transcript,
+        *,
+        segment: int,
+        limit_warned: bool,
     ) -> None:
         """Begin, or go on with what was carried from another run."""
         self.view = ModelView.restore(refs, transcript, segment=segment)
-        self.cap = carried.cap
         self.cut = dict(carried.cut)
         self.summaries_failed = carried.summaries_failed
+        self.given_up = carried.given_up
+        self._halved = carried.halved
         self._waiting = [restored(ref, transcript) for ref in carried.waiting]
         self._evicted_since = carried.evicted_since
         self._reported = carried.reported
         self._asked: Reported | None = None
+        self._warned_segment = segment if limit_warned else 0
+        self._untold = EvictionNews(0, 0)
+        self._room_warned: ConversationHistoryConfig | None = None
 
     @property
     def carried(self) -> CarriedContext:
@@ -69,8 +97,9 @@ class ModelContext:
             waiting=[entry.ref for entry in self._waiting],
             evicted_since=self._evicted_since,
             summaries_failed=self.summaries_failed,
+            given_up=self.given_up,
             cut=self.cut,
-            cap=self.cap,
+            halved=self._halved,
             reported=self._reported,
         )
 
@@ -108,44 +137,79 @@ class ModelContext:
 
     # ---- the window
 
-    def window(self, config: ConversationHistoryConfig) -> ConversationHistoryConfig:
-        """Return the window that is kept now: the configured one, unless an overflow has halved it (CTX-7)."""
-        return config if self.cap is None else halved_config(config, self.cap)
+    def window(self, config: ConversationHistoryConfig, *, model: str) -> ConversationHistoryConfig:
+        """Return the window that is kept: the configured one, unless an overflow of just that has halved it (CTX-7)."""
+        halved = self._halved
+        if halved is None or (halved.model, halved.config) != (model, config):
+            return config
+        return halved_config(config, halved.cap)
 
-    def halve(self, config: ConversationHistoryConfig) -> None:
+    def halve(self, config: ConversationHistoryConfig, *, model: str) -> None:
         """Show the model half of what it sees now, from now on, in a new segment (CTX-7)."""
-        self.cap = halved_cap(self.window(config), self.view.message_count)
+        cap = halved_cap(self.window(config, model=model), self.view.message_count)
+        self._halved = Halved(cap=cap, model=model, config=config)
         self.view.open_segment()
 
-    def make_room(self, config: ConversationHistoryConfig, *, running_turn: str, most_bytes: int) -> Eviction | None:
-        """Evict a block if the view is over the window's cap (CTX-4), or takes more than `most_bytes` (SES-15)."""
-        window = self.window(config)
+    def make_room(self, window: ConversationHistoryConfig, *, running_turn: str, most_bytes: int) -> None:
+        """Evict a block if the view is over the cap of `window` (CTX-4), or takes more than `most_bytes` (SES-15)."""
         reserve = 1 if window.summarize_on_trim and self.view.summary is None else 0
         eviction = self.view.make_room(window, running_turn=running_turn, reserve=reserve)
-        eviction = eviction or self.view.make_carriable(most_bytes, running_turn=running_turn)
-        self._note(eviction, config, most_bytes)
-        return eviction
+        if eviction:
+            self._note(eviction, window)
+        self.make_carriable(window, running_turn=running_turn, most_bytes=most_bytes)
 
-    def make_carriable(
-        self, config: ConversationHistoryConfig, *, running_turn: str, most_bytes: int
-    ) -> Eviction | None:
-        """Evict the oldest, but for head and summary, if the view takes more than `most_bytes` (SES-15)."""
-        eviction = self.view.make_carriable(most_bytes, running_turn=running_turn)
-        self._note(eviction, config, most_bytes)
-        return eviction
+    def make_carriable(self, window: ConversationHistoryConfig, *, running_turn: str, most_bytes: int) -> None:
+        """Evict the oldest, but for head and summary, if the view takes more than `most_bytes` (SES-15).
 
-    def _note(self, eviction: Eviction | None, config: ConversationHistoryConfig, most_bytes: int) -> None:
-        """Keep what was evicted for a summary, if summaries are wanted, and count what a turn has lost."""
-        if eviction is None:
-            return
+        What waits for a summary has what room the view leaves, a quarter at least; more can't be carried.
+        """
+        eviction = self.view.make_carriable(most_bytes, running_turn=running_turn, head=window.preserve_first_n)
+        if eviction:
+            self._note(eviction, window)
+        self._bound_waiting(max(most_bytes // 4, most_bytes - self.view.carried_bytes))
+
+    def take_news(self) -> EvictionNews:
+        """Tell what has gone since this was last asked."""
+        news, self._untold = self._untold, EvictionNews(0, 0)
+        return news
+
+    def take_limit_warning(self, window: ConversationHistoryConfig) -> bool:
+        """Tell once a segment that the view has passed 80 % of the cap of `window` (CTX-6)."""
+        cap, segment = window.max_messages, self.view.segment
+        if not cap or self.limit_warned or self.view.message_count * 5 <= cap * 4:
+            return False
+        self._warned_segment = segment
+        return True
+
+    @property
+    def limit_warned(self) -> bool:
+        """It was told in this segment that the view approaches its cap."""
+        return self._warned_segment == self.view.segment
+
+    def take_room_warning(self, window: ConversationHistoryConfig) -> str | None:
+        """Say once of a window that its settings leave no room; it then moves with every message (CTX-2)."""
+        if window == self._room_warned:
+            return None
+        self._room_warned = window
+        return no_room_warning(window)
+
+    def _note(self, eviction: Eviction, window: ConversationHistoryConfig) -> None:
+        """Keep what was evicted for a summary, if summaries are wanted, and count what turns have lost."""
         self._count_cut(eviction.entries)
-        if config.summarize_on_trim:
+        self._untold = replace(self._untold, evicted=self._untold.evicted + eviction.evicted)
+        if window.summarize_on_trim:
             self._evicted_since += eviction.evicted
             self._waiting += eviction.entries
         else:
             self._evicted_since, self._waiting = 0, []
-        while _bytes_of(self._waiting) > most_bytes // 4:
-            del self._waiting[0]  # where summaries fail for long, no more of it can be carried
+
+    def _bound_waiting(self, most_bytes: int) -> None:
+        held = _bytes_of(self._waiting)
+        while held > most_bytes:
+            oldest = self._waiting.pop(0)
+            held -= oldest.carried_bytes
+            self.given_up += len(oldest.messages)
+            self._untold = replace(self._untold, given_up=self._untold.given_up + len(oldest.messages))
 
     def _count_cut(self, evicted: Iterable[ViewEntry]) -> None:
         cut, seen = Counter(self.cut), {entry.ref.number for entry in self.view.entries if entry.ref.number}
@@ -170,19 +234,15 @@ class ModelContext:
         self._evicted_since = 0
         return list(self._waiting)
 
-    def put_summary(
-        self, text: str, files: Sequence[str], *, of: Sequence[ViewEntry], head: int, most_bytes: int
-    ) -> None:
+    def put_summary(self, made: SummaryOutcome, *, of: Sequence[ViewEntry], head: int, most_bytes: int) -> None:
         """Let a summary stand for the entries `of`, and for what the earlier one stood for (CTX-5).
 
-        It stands after the first `head` messages, and takes about `most_bytes` of JSON. The files are added to those
-        that the earlier one lists.
+        It stands after the first `head` messages, and takes about `most_bytes` of JSON.
         """
         summary = next_summary(
             self.view.summary,
-            bound_json(text, SUMMARY_CHARS, most_bytes * 2 // 3),
-            files,
-            (entry.ref.number for entry in of if entry.ref.number),
+            made.model_copy(update={"text": bound_json(made.text, SUMMARY_CHARS, most_bytes * 2 // 3)}),
+            turns=(entry.ref.number for entry in of if entry.ref.number),
             files_chars=min(FILES_CHARS, most_bytes // 3),
         )
         said = set(map(_place_of, of))

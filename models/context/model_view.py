@@ -16,6 +16,7 @@ Every message is rendered, measured and hashed once, when it is appended; buildi
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from models.context.summary import Summary, summary_message
@@ -60,11 +61,10 @@ class ViewEntry:
 
 @dataclass(frozen=True)
 class Eviction:
-    """What an eviction did: the entries removed, oldest first, and how many messages were in them and were kept."""
+    """What an eviction removed: the entries, oldest first, and how many messages were in them."""
 
     entries: list[ViewEntry]
     evicted: int
-    preserved: int
 
 
 class ModelView:
@@ -145,16 +145,17 @@ class ModelView:
         staying = self._entries_at(frozenset(kept))
         return self._keep(staying) if len(staying) < len(self._entries) else None
 
-    def make_carriable(self, most_bytes: int, *, running_turn: str) -> Eviction | None:
+    def make_carriable(self, most_bytes: int, *, running_turn: str, head: int) -> Eviction | None:
         """Evict the oldest entries, down to half, if what is carried takes more than `most_bytes` (SES-15).
 
-        The first entry, the summary and the running turn's user message stay.
+        The first `head` messages stay while they take no more than a quarter, the summary and the running turn's user
+        message in any case.
         """
         excess = self.carried_bytes - most_bytes // 2
         if self.carried_bytes <= most_bytes:
             return None
-        staying = self._entries[:1]
-        for entry in self._entries[1:]:
+        staying = self._head(head, most_bytes // 4)
+        for entry in self._entries[len(staying) :]:
             if excess <= 0 or entry.ref.summary or (entry.ref.turn, entry.ref.step) == (running_turn, None):
                 staying.append(entry)
             else:
@@ -197,7 +198,7 @@ class ModelView:
         leaving = [_without_state(entry) for entry in self._entries if id(entry) not in kept]
         self._entries = staying
         self.open_segment()
-        return Eviction(entries=leaving, evicted=before - self.message_count, preserved=self.message_count)
+        return Eviction(entries=leaving, evicted=before - self.message_count)
 
     def _pinned(self, running_turn: str) -> frozenset[int]:
         """Return the index of a message of each entry that always stays."""
@@ -209,6 +210,11 @@ class ModelView:
                 opening = index  # the last one counts: an id may have been used before, long ago
             index += len(entry.messages)
         return frozenset(pinned | {opening})
+
+    def _head(self, messages: int, most_bytes: int) -> list[ViewEntry]:
+        head = self._entries[: self._entries_within(messages)]
+        sizes = accumulate(entry.carried_bytes for entry in head)
+        return head[: max(sum(size <= most_bytes for size in sizes), min(1, messages))]
 
     def _entries_within(self, messages: int) -> int:
         """Count the entries that begin within the first `messages` messages."""

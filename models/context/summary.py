@@ -6,15 +6,17 @@ back stands in the model view as one message of the assistant's, and enters the 
 """
 
 import re
-from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, dropwhile
 
+from pydantic import JsonValue
 from pydantic_core import to_json
 
 from models.context.bounds import bound_text
 from models.context.replay import CallEvent, ReplayEvent, RespondEvent, ResultEvent, UserEvent, render_replay
 from models.context.tokens import count_chars
-from models.model_call import CallPart, ModelMessage, ModelRequest, RequestHead, ToolSpec
+from models.model_call import CallPart, ModelMessage, ModelRequest, RequestHead, SummaryOutcome, ToolSpec
 from models.wire import Compact
 
 SUMMARY_MARK = "[Conversation Summary]"
@@ -25,6 +27,9 @@ SUMMARY_TOKENS = 1_024
 
 SUMMARY_CHARS = 8_000
 """Most characters that are kept of one, whatever the model was told."""
+
+SUMMARY_BYTES = 24_000
+"""Most JSON bytes that are kept of one."""
 
 EVICTED_A_SUMMARY = 10
 """At most one summary is made for every so many messages evicted."""
@@ -37,6 +42,7 @@ LONGEST_TEXT = 4_000
 
 SHORTEST_TEXT = 200
 LONGEST_OUTCOME = 300
+LONGEST_NAME = 200
 
 FILES_CHARS = 4_000
 """Most characters of the names of files that a summary lists, the latest."""
@@ -62,25 +68,37 @@ class Summary(Compact):
 
 
 def next_summary(
-    earlier: Summary | None, text: str, files: Sequence[str], turns: Iterable[int], *, files_chars: int = FILES_CHARS
+    earlier: Summary | None, made: SummaryOutcome, *, turns: Iterable[int], files_chars: int = FILES_CHARS
 ) -> Summary:
-    """Return the summary that takes the place of the `earlier` one, which `text` already speaks of.
+    """Return the summary that takes the place of the `earlier` one, which the text that was made already speaks of.
 
     Files are listed by their names, of at most `files_chars` characters together.
 
-    >>> next_summary(Summary(text="A.", files=["a"], turns=[(1, 2)]), "A, then B.", ["b", "a"], [3])
+    >>> made = SummaryOutcome(text="A, then B.", files=["b", "a"])
+    >>> next_summary(Summary(text="A.", files=["a"], turns=[(1, 2)]), made, turns=[3])
     Summary(text='A, then B.', files=['b', 'a'], files_omitted=0, turns=[(1, 3)])
     """
     earlier = earlier or Summary(text="")
-    written = [*(file for file in earlier.files if file not in files), *files]
-    sizes = accumulate(len(file) for file in reversed(written))
-    listed = sum(size <= files_chars for size in sizes)
+    files, omitted = listed_files(
+        [*(file for file in earlier.files if file not in made.files), *made.files], most_chars=files_chars
+    )
     return Summary(
-        text=text,
-        files=written[len(written) - listed :],
-        files_omitted=earlier.files_omitted + len(written) - listed,
+        text=made.text,
+        files=files,
+        files_omitted=earlier.files_omitted + made.files_omitted + omitted,
         turns=_joined(earlier.turns, turns),
     )
+
+
+def listed_files(files: Sequence[str], *, most_chars: int = FILES_CHARS) -> tuple[list[str], int]:
+    """Return the latest of `files` whose names have `most_chars` characters together, and how many more there are.
+
+    >>> listed_files(["a.py", "b.py", "c.py"], most_chars=9)
+    (['b.py', 'c.py'], 1)
+    """
+    sizes = accumulate(len(file) for file in reversed(files))
+    omitted = len(files) - sum(size <= most_chars for size in sizes)
+    return list(files[omitted:]), omitted
 
 
 def _joined(ranges: Iterable[tuple[int, int]], numbers: Iterable[int]) -> list[tuple[int, int]]:
@@ -121,38 +139,60 @@ def carries_text(messages: Iterable[ModelMessage]) -> bool:
 # ---- what the model is asked
 
 
-def summary_request(messages: Sequence[ModelMessage], *, most_chars: int = PROMPT_CHARS) -> ModelRequest:
+def summary_request(
+    messages: Sequence[ModelMessage], *, has_earlier: bool = False, most_chars: int = PROMPT_CHARS
+) -> ModelRequest:
     """Ask for a summary of `messages`, the first of which may be the summary so far, in about `most_chars` characters.
 
     The conversation is given as replay text (CTX-12), so that nothing in it can be taken for anything else. Of what is
     too much, each text gives up its middle; where that is not enough, the oldest events are left out, and said to be.
     """
     head = RequestHead(system=INSTRUCTION, max_tokens=SUMMARY_TOKENS)
-    return ModelRequest(head=head, messages=[ModelMessage(role="user", content=_record(messages, most_chars))])
+    earlier, evicted = (messages[:1], messages[1:]) if has_earlier else ([], messages)
+    record = _record([RespondEvent(content=message.content) for message in earlier], evicted, most_chars)
+    return ModelRequest(head=head, messages=[ModelMessage(role="user", content=record)])
 
 
-def _record(messages: Sequence[ModelMessage], most_chars: int) -> str:
-    rolling = bool(messages) and messages[0].content.startswith(SUMMARY_MARK)
-    earlier, evicted = (messages[:1], messages[1:]) if rolling else ([], messages)
-    events = [event for message in evicted for event in _events_of(message)]
+def _record(so_far: Sequence[ReplayEvent], evicted: Sequence[ModelMessage], most_chars: int) -> str:
+    events = [event for step in _steps_of(evicted) for event in _events_of(step)]
     longest = min(LONGEST_TEXT, max(SHORTEST_TEXT, most_chars // max(1, len(events))))
-    shown = [_bounded(event, longest) for event in events[-(most_chars // longest) :]]
+    latest = dropwhile(lambda event: isinstance(event, ResultEvent), events[-(most_chars // longest) :])
+    shown = [_bounded(event, longest) for event in latest]
     omitted = len(events) - len(shown)
     note = f"({omitted:,} earlier events are left out: there are too many.)\n\n" if omitted else ""
-    so_far = [RespondEvent(content=message.content) for message in earlier]
     return note + render_replay([*so_far, *shown], [], max_history=0)
 
 
-def _events_of(message: ModelMessage) -> list[ReplayEvent]:
-    match message.role:
-        case "user":
-            return [UserEvent(content=message.content)]
-        case "tool":
-            outcome, _, content = message.content.partition("\n\n")
-            return [ResultEvent(outcome=" ".join(outcome.split())[:LONGEST_OUTCOME], content=content)]
-        case "assistant":
-            said: list[ReplayEvent] = [RespondEvent(content=message.content)] if message.content.strip() else []
-            return [*said, *(CallEvent(name=call.name, args=call.args) for call in message.tool_calls)]
+@dataclass(frozen=True)
+class _Step:
+    """A message, and the calls it makes with their results."""
+
+    message: ModelMessage
+    exchanges: list[tuple[CallPart, ModelMessage]]
+
+
+def _steps_of(messages: Iterable[ModelMessage]) -> Iterator[_Step]:
+    """Put calls and results together by their order: a vendor's call id can mean several calls (SES-6)."""
+    coming = iter(messages)
+    for message in coming:
+        yield _Step(message, list(zip(message.tool_calls, coming, strict=False)))
+
+
+def _events_of(step: _Step) -> Iterator[ReplayEvent]:
+    said = step.message
+    if said.role == "user":
+        yield UserEvent(content=said.content)
+    elif said.role == "assistant" and said.content.strip():
+        yield RespondEvent(content=_unmarked(said.content))
+    for call, result in step.exchanges:
+        yield CallEvent(name=call.name[:LONGEST_NAME], args=call.args)
+        outcome, _, content = result.content.partition("\n\n")
+        yield ResultEvent(outcome=" ".join(outcome.split())[:LONGEST_OUTCOME], content=content)
+
+
+def _unmarked(text: str) -> str:
+    """Return a text that can't be taken for the summary so far."""
+    return f"\\{text}" if text.lstrip("\\").startswith(SUMMARY_MARK) else text
 
 
 def _bounded(event: ReplayEvent, most: int) -> ReplayEvent:
@@ -173,6 +213,8 @@ def summary_trouble(text: str, files: Sequence[str], replaced: Sequence[ModelMes
     """
     if not text.strip():
         return "it is empty"
+    if any(call.blob and _WRITES.search(call.name) for message in replaced for call in message.tool_calls):
+        return "which files were written can't be read now"
     written = len(summary_message(Summary(text=text, files=list(files))).content)
     room = sum(map(count_chars, replaced))
     if written >= room:
@@ -187,23 +229,29 @@ def files_written(messages: Iterable[ModelMessage], tools: Iterable[ToolSpec]) -
     """
     reading = {tool.name for tool in tools if tool.effect == "read"}
     written: dict[str, None] = {}
-    calls: dict[str | None, CallPart] = {}
-    for message in messages:
-        if message.role == "assistant":
-            calls = {call.id: call for call in message.tool_calls}
-        call = calls.get(message.call_id) if message.role == "tool" else None
-        if call and message.status in _DONE and call.name not in reading and _WRITES.search(call.name):
-            written.update(dict.fromkeys(_paths_in(call)))
+    for step in _steps_of(messages):
+        for call, result in step.exchanges:
+            if result.status in _DONE and call.name not in reading and _WRITES.search(call.name):
+                written.update(dict.fromkeys(_paths_in(call.args)))
     return list(written)
 
 
 _DONE = ("ok", "outcome_unknown")
-_WRITES = re.compile(r"write|edit|create|save|append|patch|replace|update|insert", re.IGNORECASE)
-_PATHS = ("path", "file_path", "filepath", "filename", "file", "file_name", "target_file")
-_LONGEST_NAME = 200
+_WRITES = re.compile(r"write|edit|create|save|append|patch|replace|update|insert|move|rename|copy|diff", re.IGNORECASE)
+_PATH = re.compile(r"(?:\w+_)?(?:path|file)(?:_?name)?s?|(?:file_?)names?|destination|target", re.IGNORECASE)
+"""How an argument is called that names a file: `path`, `file_path`, `filename`, `paths`, `destination`, ..."""
+
+_LOOKS = frozenset({"view", "read", "list", "show", "get"})
+"""Commands of tools that do several things, by which nothing is written."""
 
 
-def _paths_in(call: CallPart) -> list[str]:
-    args = call.args if isinstance(call.args, dict) else {}
-    named = (args.get(key) for key in _PATHS)
-    return [" ".join(path.split())[:_LONGEST_NAME] for path in named if isinstance(path, str) and path.strip()]
+def _paths_in(args: JsonValue, *, under: str = "", depth: int = 3) -> Iterator[str]:
+    """Yield the names of files in a call's arguments, also in lists and objects in them."""
+    if isinstance(args, dict) and args.get("command") not in _LOOKS and depth:
+        for key, value in args.items():
+            yield from _paths_in(value, under=key, depth=depth - 1)
+    elif isinstance(args, list) and depth:
+        for item in args:
+            yield from _paths_in(item, under=under, depth=depth - 1)
+    elif isinstance(args, str) and _PATH.fullmatch(under) and args.strip():
+        yield " ".join(args.split())[:LONGEST_NAME]

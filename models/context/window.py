@@ -175,6 +175,17 @@ def halved_cap(config: ConversationHistoryConfig, message_count: int) -> int:
     return min(config.max_messages or half, half)
 
 
+def no_room_warning(config: ConversationHistoryConfig) -> str | None:
+    """Say that head and tail leave nothing to choose from; `None` if they do not (CTX-2).
+
+    >>> no_room_warning(ConversationHistoryConfig(max_messages=10))
+    'preserve_first_n=1 and preserve_last_n=20 leave no room within max_messages=10: only these are kept'
+    """
+    if not 0 < config.max_messages <= config.preserve_first_n + config.preserve_last_n:
+        return None
+    return f"{_preserved(config)} leave no room within max_messages={config.max_messages}: only these are kept"
+
+
 def message_groups(messages: Sequence[object]) -> list[range]:
     """Cut `messages` into the groups that stay or go as one: calls with their results, all else alone (CTX-3).
 
@@ -258,12 +269,13 @@ def _beyond(room: int, groups: Sequence[range]) -> Sequence[range]:
 
 
 def _warning(config: ConversationHistoryConfig, total: int, *, head_meets_tail: bool) -> str | None:
-    preserved = f"preserve_first_n={config.preserve_first_n} and preserve_last_n={config.preserve_last_n}"
     if head_meets_tail:
-        return f"{preserved} keep all {total} messages, over max_messages={config.max_messages}"
-    if config.preserve_first_n + config.preserve_last_n >= config.max_messages:
-        return f"{preserved} leave no room within max_messages={config.max_messages}: only these are kept"
-    return None
+        return f"{_preserved(config)} keep all {total} messages, over max_messages={config.max_messages}"
+    return no_room_warning(config)
+
+
+def _preserved(config: ConversationHistoryConfig) -> str:
+    return f"preserve_first_n={config.preserve_first_n} and preserve_last_n={config.preserve_last_n}"
 
 
 def _asked_ids(message: object) -> list[str | int | None]:

@@ -2,22 +2,23 @@
 
 from activities.providers.offline import answer
 from models.context.summary import Summary, summary_message, summary_request
-from models.model_call import ModelMessage, ModelRequest, RequestHead
+from models.model_call import CallPart, ModelMessage, ModelRequest, RequestHead
 
 
 def said(role: str, text: str) -> ModelMessage:
     return ModelMessage.model_validate({"role": role, "content": text})
 
 
-def summarised(*messages: ModelMessage) -> str:
-    return answer(summary_request(messages)).text
+def summarised(*messages: ModelMessage, has_earlier: bool = False) -> str:
+    return answer(summary_request(messages, has_earlier=has_earlier)).text
 
 
 def test_ctx_5_facts_questions_answers_and_problems_are_kept_apart() -> None:
     text = summarised(
         said("user", "The launch code is 4711. Remember that tea is at five."),
         said("assistant", "I will remember: tea is at five."),
-        said("tool", "file_read failed: no such file"),
+        ModelMessage(role="assistant", tool_calls=[CallPart(kind="call", id="c1", name="file_read")]),
+        ModelMessage(role="tool", content="file_read failed: no such file", call_id="c1", status="error"),
         said("user", "What is the launch code?"),
     )
     assert text.splitlines() == [
@@ -36,7 +37,8 @@ def test_ctx_5_a_fact_is_kept_through_fifty_summaries() -> None:
     text = summarised(said("user", "The launch code is 4711."))
     for number in range(50):
         earlier = summary_message(Summary(text=text, files=["a.txt"]))
-        text = summarised(earlier, said("user", f"Write line {number}?"), said("assistant", f"Line {number}. " * 20))
+        evicted = said("user", f"Write line {number}?"), said("assistant", f"Line {number}. " * 20)
+        text = summarised(earlier, *evicted, has_earlier=True)
         assert len(text) < 4_096
     assert "- The launch code is 4711." in text
     assert "a.txt" not in text, "the list of files is not the model's to keep"

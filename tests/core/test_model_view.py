@@ -95,7 +95,8 @@ def test_ctx_4_max_messages_zero_never_evicts() -> None:
         answer_turn(target)
     send(target, "last", id="last")
     target.begin_turn(now=NOW)
-    assert target.make_room(target.config.history) is None
+    target.make_room(target.config.history)
+    assert target.context.take_news().evicted == 0
     assert target.view.message_count == 301
 
 
@@ -106,7 +107,7 @@ def test_ctx_6_a_warning_comes_once_a_segment_above_eighty_percent() -> None:
         send(target, "hi", id=f"m{number}")
         target.begin_turn(now=NOW)
         target.make_room(target.config.history)
-        warned.append((target.view.message_count, target.approaches_limit(target.config.history)))
+        warned.append((target.view.message_count, target.context.take_limit_warning(target.config.history)))
         target.add_response(says("ok"), [], now=NOW)
         target.show_step(state=None)
         target.complete_turn("ok", now=NOW)
