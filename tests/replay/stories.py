@@ -208,7 +208,21 @@ async def summarised(on: Stage) -> DrivenSession:
     return session
 
 
-async def context_too_long(on: Stage) -> DrivenSession:
+async def overflowed(on: Stage) -> DrivenSession:
+    """Recorded before windows were halved: the turn failed at once."""
+    session = await on.start()
+    for number in range(3):
+        await session.prompt(f"turn {number}")
+        await session.idle(turns=number + 1)
+    on.vendor.script = [ModelError("context_too_long", "no room")]
+    await session.prompt("this does not fit")
+    await session.idle(turns=4)
+    await session.prompt("this fits")
+    await session.idle(turns=5)
+    return session
+
+
+async def halved_window(on: Stage) -> DrivenSession:
     session = await on.start()
     for number in range(6):
         await session.prompt(f"turn {number}")
@@ -240,6 +254,7 @@ STORIES: dict[str, Story] = {
         large_texts,
         archive_down,
         summarised,
-        context_too_long,
+        overflowed,
+        halved_window,
     )
 }
