@@ -1,5 +1,6 @@
 """The next step of a turn: the activity `call_model`."""
 
+from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
@@ -8,9 +9,10 @@ from activities.failures import judge
 from activities.heartbeat import heartbeating
 from activities.large_texts import LargeTexts
 from activities.providers.protocol import ModelError
+from models.context.bounds import is_nested_over
 from models.large_texts import STATE_INLINE_BYTES
-from models.limits import LARGEST_ANSWER_BYTES, SMALL_TEXT_BYTES
-from models.model_call import ModelCall, ModelCallOutcome, ModelResponse
+from models.limits import LARGEST_ANSWER_BYTES, MOST_LEVELS, SMALL_TEXT_BYTES
+from models.model_call import CallPart, ModelCall, ModelCallOutcome, ModelResponse
 
 
 class ModelActivities:
@@ -35,7 +37,7 @@ class ModelActivities:
                 response = await self._asking.answer(call.model, request, number=call.request, rounds=call.round)
             except ModelError as error:
                 return judge(error, attempt=activity.info().attempt, rounds=call.round)
-            return ModelCallOutcome(response=await self._storable(response, call))
+            return ModelCallOutcome(response=await self._storable(_with_readable_args(response), call))
 
     async def _storable(self, response: ModelResponse, call: ModelCall) -> ModelResponse:
         """Return the response as the session can hold it: large texts by reference (SES-15, SES-16).
@@ -53,6 +55,17 @@ class ModelActivities:
             if size <= call.max_bytes:
                 return kept
         raise _too_large(size, call.max_bytes)
+
+
+def _with_readable_args(response: ModelResponse) -> ModelResponse:
+    """Take arguments that are nested too deeply to be read back for text: no tool is run with them."""
+    parts = [
+        part.model_copy(update={"args": to_json(part.args).decode()})
+        if isinstance(part, CallPart) and is_nested_over(part.args, MOST_LEVELS)
+        else part
+        for part in response.parts
+    ]
+    return response.model_copy(update={"parts": parts})
 
 
 def _json_size(response: ModelResponse) -> int:

@@ -7,7 +7,8 @@ from temporalio import activity
 
 from activities.heartbeat import heartbeating
 from activities.large_texts import LargeTexts
-from models.limits import TOOL_LIST_BYTES
+from models.context.bounds import is_nested_over
+from models.limits import MOST_LEVELS, TOOL_LIST_BYTES
 from models.model_call import ToolInvocation, ToolList, ToolSpec
 from models.trajectory import ToolResult
 
@@ -63,6 +64,9 @@ def _carriable(tools: list[ToolSpec]) -> list[ToolSpec]:
     """Return as many tools, in their order, as a session can carry from run to run (SES-16)."""
     room, kept = TOOL_LIST_BYTES, list[ToolSpec]()
     for tool in tools:
+        if is_nested_over(tool.input_schema, MOST_LEVELS):
+            _log.warning("the tool %s is left out: its schema is nested over %d levels", tool.name, MOST_LEVELS)
+            continue
         room -= len(tool.model_dump_json().encode())
         if room < 0:
             _log.warning(

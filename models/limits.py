@@ -36,6 +36,10 @@ TOOL_LIST_BYTES = 150_000
 LEAST_STATE_BYTES = 32_000
 """With less, a session would be full before it has begun."""
 
+MOST_LEVELS = 100
+"""Most levels of lists and objects in a call's arguments and in a tool's schema: JSON readers give up at about 200, and
+what a session carries nests them some ten levels deeper."""
+
 STEPS_SHOWN = 50
 """Of a running turn, queries show so many steps, the newest (SES-15)."""
 

@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError, Validati
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from models.context.window import ConversationHistoryConfig
+from models.context.window import BOTH_FORMS, ConversationHistoryConfig, history_config
 from models.errors import Refused
 from models.limits import Limits
 from models.model_name import split_model
@@ -135,9 +135,9 @@ class Settings(BaseSettings):
     @property
     def history(self) -> ConversationHistoryConfig:
         """What `conversation` or its shorthand come to."""
-        if self.max_conversation_messages is None:
-            return self.conversation
-        return ConversationHistoryConfig(max_messages=self.max_conversation_messages)
+        return history_config(
+            self.model_dump(include={"max_conversation_messages", "conversation"} & self.model_fields_set)
+        )
 
     @field_validator("archive_url")
     @classmethod
@@ -161,7 +161,7 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _one_form_of_the_window(self) -> Self:
         if self.max_conversation_messages is not None and "conversation" in self.model_fields_set:
-            raise ValueError("max_conversation_messages is short for conversation.max_messages: give only one of them")
+            raise ValueError(BOTH_FORMS)
         return self
 
     @field_validator("api_host")

@@ -4,6 +4,7 @@ Tools cut their own output where it means something; what is here is the last gu
 """
 
 import re
+from collections.abc import Iterable
 
 from pydantic import JsonValue
 from pydantic_core import to_json
@@ -34,6 +35,24 @@ def encodable(value: JsonValue) -> JsonValue:
     if isinstance(value, dict):
         return {encodable_text(key): encodable(item) for key, item in value.items()}
     return value
+
+
+def is_nested_over(value: JsonValue, levels: int) -> bool:
+    """Tell whether lists and objects are nested in `value` over so many levels.
+
+    >>> is_nested_over({"a": [1]}, 2), is_nested_over({"a": [[1]]}, 2)
+    (False, True)
+    """
+    holders = _holders([value])
+    for _ in range(levels):
+        holders = [
+            inner for outer in holders for inner in _holders(outer.values() if isinstance(outer, dict) else outer)
+        ]
+    return bool(holders)
+
+
+def _holders(values: Iterable[JsonValue]) -> list[dict[str, JsonValue] | list[JsonValue]]:
+    return [value for value in values if isinstance(value, dict | list)]
 
 
 def head_within(text: str, max_bytes: int) -> str:

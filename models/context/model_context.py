@@ -161,12 +161,12 @@ class ModelContext:
     def make_carriable(self, window: ConversationHistoryConfig, *, running_turn: str, most_bytes: int) -> None:
         """Evict the oldest, but for head and summary, if the view takes more than `most_bytes` (SES-15).
 
-        What waits for a summary has what room the view leaves, a quarter at least; more can't be carried.
+        What waits for a summary has what room the view leaves, and a quarter more; beyond that it can't be carried.
         """
         eviction = self.view.make_carriable(most_bytes, running_turn=running_turn, head=window.preserve_first_n)
         if eviction:
             self._note(eviction, window)
-        self._bound_waiting(max(most_bytes // 4, most_bytes - self.view.carried_bytes))
+        self._bound_waiting(most_bytes * 5 // 4 - self.view.carried_bytes)
 
     def take_news(self) -> EvictionNews:
         """Tell what has gone since this was last asked."""

@@ -28,6 +28,8 @@ from models.wire import Frozen, Strict
 MessageT = TypeVar("MessageT")
 """Anything with a `role` and a `content`, as fields or as keys."""
 
+BOTH_FORMS = "max_conversation_messages is short for conversation.max_messages: give only one of them"
+
 LEAST_HALVED = 4
 """A window is halved no further: below, a session would remember nothing for one message that was too long."""
 
@@ -244,7 +246,7 @@ class _EitherForm(Frozen):
     @model_validator(mode="after")
     def _not_both(self) -> Self:
         if self.max_conversation_messages is not None and self.conversation is not None:
-            raise ValueError("max_conversation_messages is short for conversation.max_messages: give only one of them")
+            raise ValueError(BOTH_FORMS)
         return self
 
     @property

@@ -88,6 +88,34 @@ def test_ctx_4_an_eviction_drops_the_opaque_state_of_earlier_steps() -> None:
     assert target.view.messages[-2].state == state
 
 
+def test_ctx_4_the_state_of_a_step_is_not_shown_in_a_later_segment_than_it_was_asked_for_in() -> None:
+    target = session()
+    send(target, "go", id="m1")
+    target.begin_turn(now=NOW)
+    target.add_response(says("thinking"), [], now=NOW)
+    asked_in = target.view.segment
+    target.view.open_segment()  # as an eviction does that is due to the archive, while tools run
+    target.show_step(state=ProviderState(api="test", model="m", items=["signed"]), segment=asked_in)
+    assert target.view.messages[-1].content == "thinking"
+    assert not any(message.state for message in target.view.messages)
+
+
+def test_ses_15_to_be_carriable_a_view_gives_up_anything_but_its_head_the_summary_and_the_running_prompt() -> None:
+    for first in (0, 1, 3):
+        target = session(history={"max_messages": 0, "preserve_first_n": first})
+        for number in range(100):
+            send(target, f"turn {number}", id=f"m{number}")
+            answer_turn(target)
+        send(target, "now", id="now")
+        target.begin_turn(now=NOW)
+        target.view.make_carriable(2_000, running_turn="now", head=first)
+        kept = [message.content for message in target.view.messages]
+        assert kept[:first] == ["turn 0", "ok", "turn 1"][:first]
+        assert "turn 10" not in kept
+        assert kept[-1] == "now"
+        assert target.view.carried_bytes <= 1_100
+
+
 def test_ctx_4_max_messages_zero_never_evicts() -> None:
     target = session(history={"max_messages": 0})
     for number in range(150):

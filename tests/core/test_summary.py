@@ -247,7 +247,7 @@ def test_ctx_5_what_is_evicted_to_be_carriable_waits_too() -> None:
         number += 1
     assert evicted > 500
     assert sum(len(entry.messages) for entry in target.context.waiting) == evicted
-    assert target.context.carried_bytes <= target.config.limits.view_bytes
+    assert target.context.carried_bytes <= 1.25 * target.config.limits.view_bytes
 
 
 def test_ctx_5_what_waits_for_a_summary_survives_a_new_run() -> None:

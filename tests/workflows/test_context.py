@@ -84,6 +84,18 @@ async def test_ctx_6_the_log_tells_how_much_the_model_sees_and_what_was_removed(
     assert "Conversation approaching limit (9/10 messages)" in said
 
 
+async def test_ctx_2_settings_that_leave_no_room_are_warned_of_once(
+    on: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = await on.start(SessionInput.model_validate({"history": {"max_messages": 3, "preserve_last_n": 4}}))
+    for number in range(1, 8):
+        await session.prompt(f"number {number}")
+        await session.idle(turns=number)
+    warned = [record.message for record in caplog.records if "Conversation window" in record.message]
+    assert len(warned) == 1
+    assert "preserve_first_n=1 and preserve_last_n=4 leave no room within max_messages=3" in warned[0]
+
+
 # ---- the vendor's own limit
 
 

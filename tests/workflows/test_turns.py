@@ -1,6 +1,7 @@
 """A prompt's whole life on the real server: SES-1, SES-2, SES-6, SES-10, AGT-1, AGT-2, AGT-7, AGT-8, AGT-9."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from temporalio.client import Client
@@ -152,6 +153,27 @@ async def test_agt_7_a_call_that_cannot_run_is_a_result_the_model_sees(
     assert (result.status, result.outcome) == (status, said)
     assert on.vendor.requests[-1].messages[-1].content.startswith(said)
     assert on.tools.calls == []
+
+
+async def test_agt_7_arguments_and_schemas_nested_too_deeply_to_be_carried_are_not_taken_up(on: Stage) -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(190):
+        deep = {"in": deep}
+    on.tools.specs = [*on.tools.specs, ToolSpec(name="abyss", effect="read", built_in=True, input_schema=deep)]
+    on.vendor.script = [asks(("look", deep)), says("too deep")]
+    session = await on.start(SessionInput.model_validate({"limits": {"max_history_events": 50}}))
+    await session.prompt("look deep")
+    (turn,) = await session.idle(turns=1)
+    assert turn.agent_message == "too deep"
+    assert isinstance(turn.steps[0], ModelStep)
+    result = turn.steps[0].tool_calls[0].result
+    assert result is not None
+    assert (result.status, result.outcome) == ("error", "The arguments of look are no JSON object")
+    assert [tool.name for tool in on.vendor.requests[0].head.tools] == ["look", "pay"]
+    for number in range(2, 12):
+        await session.prompt("and on")
+        await session.idle(turns=number)
+    assert len(await session.histories()) > 1
 
 
 async def test_agt_8_a_tool_of_unknown_effect_is_denied_unless_the_policy_allows_it(on: Stage) -> None:
