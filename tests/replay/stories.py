@@ -210,27 +210,23 @@ async def summarised(on: Stage) -> DrivenSession:
 
 async def overflowed(on: Stage) -> DrivenSession:
     """Recorded before windows were halved: the turn failed at once."""
-    session = await on.start()
-    for number in range(3):
-        await session.prompt(f"turn {number}")
-        await session.idle(turns=number + 1)
-    on.vendor.script = [ModelError("context_too_long", "no room")]
-    await session.prompt("this does not fit")
-    await session.idle(turns=4)
-    await session.prompt("this fits")
-    await session.idle(turns=5)
-    return session
+    return await _overflowing(on, turns=3, errors=1)
 
 
 async def halved_window(on: Stage) -> DrivenSession:
+    return await _overflowing(on, turns=6, errors=4)
+
+
+async def _overflowing(on: Stage, *, turns: int, errors: int) -> DrivenSession:
     session = await on.start()
-    for number in range(6):
+    for number in range(turns):
         await session.prompt(f"turn {number}")
         await session.idle(turns=number + 1)
-    on.vendor.script = [ModelError("context_too_long", "no room")] * 4
+    on.vendor.script = [ModelError("context_too_long", "no room")] * errors
     await session.prompt("this does not fit")
-    await session.prompt("this fits at the second try")
-    await session.idle(turns=8)
+    await session.idle(turns=turns + 1)
+    await session.prompt("this fits")
+    await session.idle(turns=turns + 2)
     return session
 
 
