@@ -43,8 +43,8 @@ def _known_model(model: str) -> str:
     return model
 
 
-Text = Annotated[str, Field(max_length=BARE_PROMPT_CHARS), AfterValidator(_storable)]
-Texts = Annotated[list[Text], Field(max_length=MOST_ITEMS)]
+GivenText = Annotated[str, Field(max_length=BARE_PROMPT_CHARS), AfterValidator(_storable)]
+GivenTexts = Annotated[list[GivenText], Field(max_length=MOST_ITEMS)]
 
 Id = Annotated[str, Field(pattern=ID_PATTERN)]
 
@@ -77,15 +77,15 @@ GivenHistory = Annotated[
 class CreateTask(Strict):
     """What a task is created with; only the description is needed. `timeout` is in seconds."""
 
-    description: Annotated[Text, AfterValidator(_not_blank)]
+    description: Annotated[GivenText, AfterValidator(_not_blank)]
     priority: Priority = "P2"
-    client_cwd: Text | None = None
-    background_context: Text | None = None
-    expected_deliverables: Texts | None = None
-    success_criteria: Texts | None = None
-    constraints: Texts | None = None
-    relevant_files: Texts | None = None
-    related_documentation: Texts | None = None
+    client_cwd: GivenText | None = None
+    background_context: GivenText | None = None
+    expected_deliverables: GivenTexts | None = None
+    success_criteria: GivenTexts | None = None
+    constraints: GivenTexts | None = None
+    relevant_files: GivenTexts | None = None
+    related_documentation: GivenTexts | None = None
     conversation_history: GivenHistory = None
     """What led to the task; `inherit`: the conversation of the session `parent`."""
     history_policy: PolicyChoice = KEEP_USER

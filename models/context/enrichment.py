@@ -9,7 +9,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
-from models.context.hand_off import HISTORY, HandedOver, history_warning
+from models.context.hand_off import HISTORY_FIELD, HandedOver, history_warning
 from models.context.history_policy import HistoryRole
 from models.context.stored_history import ConversationHistory, HistoryMessage
 from models.context.task_context import TaskContext
@@ -41,7 +41,7 @@ _HEADERS = {
     "success_criteria": "🏁 SUCCESS CRITERIA:",
     "constraints": "🚧 CONSTRAINTS:",
     "relevant_files": "📁 RELEVANT FILES:",
-    HISTORY: "💬 CONVERSATION HISTORY (Leading to This Task):",
+    HISTORY_FIELD: "💬 CONVERSATION HISTORY (Leading to This Task):",
     "related_documentation": "📚 RELATED DOCUMENTATION:",
 }
 """The sections in their order, by the field each one prints."""

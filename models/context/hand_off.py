@@ -15,9 +15,10 @@ from models.context.history_policy import HistoryPolicy, HistoryRole, resolve_po
 from models.context.stored_history import ConversationHistory, HistoryMessage
 from models.context.timestamps import is_timestamp, moment_of
 from models.errors import TaskErrorType, TaskValidationError, shown
+from models.field_paths import field_path
 from models.wire import Frozen
 
-HISTORY = "conversation_history"
+HISTORY_FIELD = "conversation_history"
 """The parameter that all fields here are a part of."""
 
 WarningCode = Literal[
@@ -70,7 +71,7 @@ def validate_conversation_history(history: object, policy: HistoryPolicy | str, 
     if history is None:
         return HandedOver(None, [])
     if not isinstance(history, list):
-        raise TaskValidationError(HISTORY, "must be a list of messages", shown(history), "type_error")
+        raise TaskValidationError(HISTORY_FIELD, "must be a list of messages", shown(history), "type_error")
     messages, warnings = _read_latest(history, chosen, collection_time)
     if not messages:
         return HandedOver(None, [*warnings, *_all_filtered(history)])
@@ -85,7 +86,7 @@ def _read_latest(
     skipped = max(0, len(history) - policy.max_messages)
     messages, warnings = list[HistoryMessage](), _too_many(len(history), policy) if skipped else []
     for index, given in enumerate(history[skipped:], start=skipped):
-        reading = _Reading(f"{HISTORY}[{index}]", policy, now)
+        reading = _Reading(field_path([HISTORY_FIELD, index]), policy, now)
         message = reading.read(given)
         messages += [message] if message else []
         warnings += reading.warnings
@@ -194,7 +195,9 @@ def history_warning(
     code: WarningCode, message: str, *, severity: Severity = "medium", suggestion: str | None = None
 ) -> TaskValidationWarning:
     """Return a warning about the history as a whole."""
-    return TaskValidationWarning(code=code, field=HISTORY, message=message, severity=severity, suggestion=suggestion)
+    return TaskValidationWarning(
+        code=code, field=HISTORY_FIELD, message=message, severity=severity, suggestion=suggestion
+    )
 
 
 def _too_many(given: int, policy: HistoryPolicy) -> list[TaskValidationWarning]:

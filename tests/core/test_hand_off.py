@@ -226,11 +226,13 @@ def test_ctx_9_every_number_of_a_policy_can_be_another():
         ({"min_messages": -1}, "history_policy.min_messages"),
         ({"max_total_chars": 1e309}, "history_policy.max_total_chars"),
         ({"roles": []}, "history_policy.roles"),
-        ({"roles": ["system"]}, "history_policy.roles.0"),
+        ({"roles": ["system"]}, "history_policy.roles[0]"),
         ({"user_text": {}}, "history_policy.user_text.max_chars"),
         ({"user_text": {"max_chars": 5, "kept_chars": 6}}, "history_policy.user_text"),
         ({"user_text": {"max_chars": 5, "marker": "x" * 201}}, "history_policy.user_text.marker"),
         ({"other_text": {"max_chars": 5, "hard_limit": 0}}, "history_policy.other_text.hard_limit"),
+        ({"other_text": {"max_chars": 5, "hard_limit": 4}}, "history_policy.other_text"),
+        ({"x" * 5_000: 5}, "history_policy." + "x" * 60),
     ],
     ids=shown,
 )
@@ -239,6 +241,18 @@ def test_ctx_9_a_policy_that_makes_no_sense_is_an_error_that_names_its_field(pol
     assert (error.field, error.error_type) == (field, "invalid_value")
     assert error.reason
     assert error.value
+
+
+@pytest.mark.parametrize(
+    ("numbers", "named"),
+    [
+        ({"max_chars": 5, "hard_limit": 4}, "hard_limit=4 is under max_chars=5"),
+        ({"max_chars": 5, "kept_chars": 6}, "kept_chars=6 is over max_chars=5"),
+    ],
+)
+def test_ctx_9_numbers_of_a_policy_that_contradict_each_other_are_named(numbers, named):
+    assert named in refused([says()], {"user_text": numbers}).reason
+    TextLimit(max_chars=5, hard_limit=5)
 
 
 def test_ctx_9_a_policy_is_given_by_its_presets_name_as_a_policy_or_by_its_fields():

@@ -186,7 +186,7 @@ async def test_api_2_without_temporal_only_a_parent_is_out_of_reach(http_nowhere
         ({"priority": "high\nP0"}, "priority"),
         ({"client_cwd": ["/"]}, "client_cwd"),
         ({"constraints": "none"}, "constraints"),
-        ({"constraints": ["a", None]}, "constraints.1"),
+        ({"constraints": ["a", None]}, "constraints[1]"),
         ({"constraints": ["x"] * 2_501}, "constraints"),
         ({"relevant_files": {"a": 1}}, "relevant_files"),
         ({"title": "a\nb"}, "title"),
@@ -215,6 +215,9 @@ async def test_api_2_without_temporal_only_a_parent_is_out_of_reach(http_nowhere
         ({"history_policy": {"max_messages": 0}}, "history_policy.max_messages"),
         ({"history_policy": {"user_text": {"max_chars": True}}}, "history_policy.user_text.max_chars"),
         ({"history_policy": {"colour": 1}}, "history_policy.colour"),
+        ({"history_policy": {"roles": ["user", "system"]}}, "history_policy.roles[1]"),
+        ({"history_policy": {"body": 1}}, "history_policy.body"),
+        ({"history_policy": {"é\n": 1}}, "history_policy.\\xe9\\n"),
     ],
     ids=lambda value: str(value)[:50],
 )
@@ -231,6 +234,11 @@ async def test_api_2_an_invalid_task_names_its_field_the_reason_and_the_value(
 async def test_api_2_every_field_of_an_invalid_task_is_named(http_nowhere: AsyncClient) -> None:
     answer = await http_nowhere.post("/tasks/preview", json={"priority": 1, "timeout": -1, "x": 2})
     assert {error["field"] for error in answer.json()["errors"]} == {"description", "priority", "timeout", "x"}
+
+
+async def test_api_2_of_a_body_that_is_no_json_the_body_is_named(http_nowhere: AsyncClient) -> None:
+    answer = await http_nowhere.post("/tasks/preview", content=b'{"a":', headers={"content-type": "application/json"})
+    assert [error["field"] for error in answer.json()["errors"]] == ["body"]
 
 
 @pytest.mark.parametrize(
