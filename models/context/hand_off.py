@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Literal, NamedTuple
 
-from models.context.bounds import encodable_text
+from models.context.bounds import count_unencodable, encodable_text
 from models.context.history_policy import HistoryPolicy, HistoryRole, resolve_policy
 from models.context.stored_history import ConversationHistory, HistoryMessage
 from models.context.timestamps import is_timestamp, moment_of
@@ -27,6 +27,7 @@ WarningCode = Literal[
     "invalid_timestamp",
     "empty_content",
     "truncated",
+    "replaced_characters",
     "total_size",
     "all_filtered",
     "prompt_size",
@@ -110,10 +111,11 @@ class _Reading:
             self._warn("empty_content", "content", "The message has no content and was skipped.")
             return None
         limit = self._policy.text_limit(role)
-        text = encodable_text(limit.cut(content))
+        text = limit.cut(content)
         truncated = len(content) > limit.max_chars
         if truncated:
             self._warn_of_cut(len(content), len(text))
+        text = self._encodable(text)
         return HistoryMessage(
             role=role,
             content=text,
@@ -149,6 +151,15 @@ class _Reading:
     def _refuse_attachments(self, given: object) -> None:
         if given:
             raise self._error(".attachments", "are not taken by this version", shown(given), "invalid_value")
+
+    def _encodable(self, text: str) -> str:
+        count = count_unencodable(text)
+        if not count:
+            return text
+        characters = "1 character was" if count == 1 else f"{count:,} characters were"
+        said = f"{characters} replaced by U+FFFD: NUL and lone surrogates can't be stored."
+        self._warn("replaced_characters", "content", said, "Send text that is valid Unicode, without NUL.")
+        return encodable_text(text)
 
     def _timestamp(self, given: object) -> str:
         if given is None or given == "":

@@ -273,7 +273,7 @@ async def test_api_2_texts_that_no_store_could_keep_and_nested_leftovers_are_no_
         "timestamp": "\\ud800"}]}""" % (b"[" * 900 + b"]" * 900)
     answer = await http_nowhere.post("/tasks/preview", content=body, headers={"content-type": "application/json"})
     assert answer.json()["conversation_history"]["messages"][0]["content"] == "a\ufffd\ufffdb"
-    assert [warning["code"] for warning in answer.json()["warnings"]] == ["invalid_timestamp"]
+    assert [warning["code"] for warning in answer.json()["warnings"]] == ["replaced_characters", "invalid_timestamp"]
 
 
 async def test_api_2_a_text_of_five_megabytes_and_a_hundred_thousand_messages_are_answered(
