@@ -56,7 +56,7 @@ class HistoryPolicy(Strict):
     """What of a conversation a task is given; without arguments, the preset `keep_user`."""
 
     roles: tuple[HistoryRole, ...] = Field(("user", "assistant", "orchestrator"), min_length=1, max_length=3)
-    """Who may speak; any other role is an error."""
+    """Who may speak; any other role is an error, but is left out of an inherited conversation."""
     max_messages: Count = 50
     """Only the latest so many messages are looked at."""
     user_text: TextLimit = TextLimit(max_chars=8_000, kept_chars=7_900, marker=" ... (truncated, original: {n} chars)")

@@ -21,7 +21,7 @@ from models.context import (
     history_that_fits,
     validate_conversation_history,
 )
-from models.context.inheritance import spoken_messages
+from models.context.inheritance import Inheritance, spoken_messages
 from models.context.stored_history import OMITTED
 from models.conversation import ConversationMessage
 from models.limits import Limits
@@ -100,6 +100,28 @@ def handed_over(messages, policy="keep_user"):
 
 def prepared(messages=None, **fields):
     return prepare_task(CreateTask(**{"description": "Go.", "conversation_history": messages, **fields}), now=NOW)
+
+
+AT = datetime(2025, 10, 29, 13, 20, 15, tzinfo=UTC)
+
+
+def turn(asked, answered, *, steers=False):
+    steered = [UserStep(kind="user", message_id="p2", content="Hurry.", timestamp=AT)] if steers else []
+    return ConversationMessage(
+        id="p1",
+        timestamp=AT,
+        user_timestamp=AT,
+        revision=1,
+        user_message=asked,
+        agent_message=answered,
+        reasoning_trajectory=ReasoningTrajectory(steps=steered),
+    )
+
+
+def inheriting(turns, policy):
+    task = CreateTask(description="Go.", conversation_history="inherit", parent="s1", history_policy=policy)
+    inherited = Inheritance(task.history_policy).with_older(turns, has_older=False)
+    return prepare_task(task, now=NOW, inherited=inherited)
 
 
 def tokens(prompt):
@@ -495,19 +517,83 @@ def test_tsk_2_whatever_stands_beyond_the_latest_messages_is_only_counted():
 
 def test_tsk_1_an_inherited_conversation_is_cut_and_never_too_long():
     task = CreateTask(description="Go.", conversation_history="inherit", parent="s1", history_policy="keep_assistant")
-    inherited = [says("user", "x" * 1_000), says("assistant", "y" * 100_000)]
+    inherited = Inheritance(task.history_policy).with_older([turn("x" * 1_000, "y" * 100_000)], has_older=False)
     report = prepare_task(task, now=NOW, inherited=inherited).report
     assert (report.kept, report.truncated) == (2, 2)
 
 
-def test_tsk_1_of_an_inherited_conversation_only_the_policys_roles_are_taken():
-    task = CreateTask(
-        description="Go.", conversation_history="inherit", parent="s1", history_policy={"roles": ["user"]}
-    )
-    history = prepare_task(
-        task, now=NOW, inherited=[says("user", "x"), says("assistant", "y")]
-    ).context.conversation_history
-    assert [message.content for message in history.messages] == ["x"]
+@pytest.mark.parametrize(
+    ("policy", "turns", "taken", "warned"),
+    [
+        ({}, 25, 50, None),
+        ({}, 26, 50, "the latest 50 messages of user, assistant were taken"),
+        ({}, 500, 50, "the latest 50 messages of user, assistant were taken"),
+        ({"max_messages": 3}, 9, 3, "the latest 3 messages of user, assistant were taken"),
+        ({"roles": ["user"]}, 2, 2, "the latest 2 messages of user were taken"),
+        ({"roles": ["assistant", "orchestrator"]}, 60, 50, "the latest 50 messages of assistant were taken"),
+    ],
+    ids=str,
+)
+def test_tsk_1_the_latest_messages_of_the_policys_roles_are_inherited_and_a_warning_tells_of_the_others(
+    policy, turns, taken, warned
+):
+    task = inheriting([turn(f"ask {number}", f"answer {number}") for number in range(turns)], policy)
+    history = task.context.conversation_history.messages
+    roles = policy.get("roles", ["user", "assistant"])
+    spoken = [
+        f"{word} {number}"
+        for number in range(turns)
+        for role, word in (("user", "ask"), ("assistant", "answer"))
+        if role in roles
+    ]
+    assert [message.content for message in history] == spoken[-taken:]
+    assert (task.report.given, task.report.kept, task.report.dropped) == (taken, taken, 0)
+    told = [(warning.code, warning.field, warning.message) for warning in task.warnings]
+    expected = ("too_many_messages", "conversation_history", f"Of the parent's conversation {warned}.")
+    assert told == ([expected] if warned else [])
+
+
+def test_tsk_1_where_none_of_the_policys_roles_has_spoken_two_warnings_say_that_nothing_is_left():
+    task = inheriting([turn("x", "y")] * 3, {"roles": ["orchestrator"]})
+    assert (task.prompt, task.report.given) == ("Go.", 0)
+    assert [(warning.code, warning.message) for warning in task.warnings] == [
+        ("too_many_messages", "Of the parent's conversation no messages of orchestrator were taken."),
+        ("all_filtered", "No message is left: the task is given no history."),
+    ]
+    assert inheriting([], {"roles": ["orchestrator"]}).warnings == []
+
+
+def test_tsk_1_earlier_turns_that_were_not_read_were_left_out_too():
+    policy = HistoryPolicy(roles=("assistant",))
+    part = Inheritance(policy).with_older([turn("x", "y")], has_older=True)
+    assert [part.has_left_out, part.is_enough] == [True, False]
+    (warning,) = part.warnings
+    assert "the latest 1 messages of assistant" in warning.message
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=12),
+    st.integers(1, 8),
+    st.sampled_from([("user",), ("assistant",), ("user", "assistant"), ("orchestrator",)]),
+    st.integers(1, 5),
+)
+def test_tsk_1_what_is_inherited_does_not_depend_on_how_it_is_read(said, most, roles, page):
+    turns = [
+        turn(f"ask {n}", f"answer {n}" if answers else None, steers=steers) for n, (answers, steers) in enumerate(said)
+    ]
+    policy = HistoryPolicy(roles=roles, max_messages=most)
+    at_once, in_pages = Inheritance(policy).with_older(turns, has_older=False), Inheritance(policy)
+    for end in range(len(turns), 0, -page):
+        begin = max(0, end - page)
+        in_pages = in_pages.with_older(turns[begin:end], has_older=begin > 0)
+        if in_pages.is_enough:
+            break
+    assert list(in_pages.messages) == list(at_once.messages)
+    assert in_pages.has_left_out == at_once.has_left_out
+    assert in_pages.warnings == at_once.warnings
+    of_roles = [message for message in spoken_messages(turns) if message["role"] in roles]
+    assert list(at_once.messages) == of_roles[-most:]
+    assert at_once.has_left_out == (len(at_once.messages) < len(spoken_messages(turns)))
 
 
 def test_tsk_1_inheriting_needs_a_parent():

@@ -7,6 +7,7 @@ import pytest
 from httpx import AsyncClient
 
 from activities.providers.offline import answer
+from activities.providers.protocol import ModelError
 from models.context import validate_conversation_history
 from models.session import SessionInput
 from tests.gateway.test_bad_input import problem_of
@@ -27,6 +28,11 @@ async def preview(http: AsyncClient, **body: Any) -> dict[str, Any]:
     answer = await http.post("/tasks/preview", json={"description": "Paint it.", **body})
     assert answer.status_code == 200, answer.text
     return answer.json()
+
+
+def inheritance_warning(shown: dict[str, Any]) -> str:
+    (message,) = [warning["message"] for warning in shown["warnings"] if warning["code"] == "too_many_messages"]
+    return message.removeprefix("Of the parent's conversation ").removesuffix(".")
 
 
 async def conversation(on: Stage, turns: int, start: Any = None) -> DrivenSession:
@@ -135,7 +141,36 @@ async def test_tsk_1_what_the_parent_has_moved_to_the_archive_is_inherited_too(h
     kept = [m["content"].split(" x")[0] for m in shown["conversation_history"]["messages"]]
     assert kept[-1] == "echo: prompt 30"
     assert kept[0] == "prompt 6"
-    assert shown["context"]["kept"] == 50
+    assert (shown["context"]["given"], shown["context"]["kept"]) == (50, 50)
+    assert inheritance_warning(shown) == "the latest 50 messages of user, assistant were taken"
+    few = await preview(
+        http, conversation_history="inherit", parent=session.handle.id, history_policy={"max_messages": 5}
+    )
+    assert (few["context"]["given"], few["context"]["kept"]) == (5, 5)
+    assert inheritance_warning(few) == "the latest 5 messages of user, assistant were taken"
+
+
+async def test_tsk_1_messages_of_the_policys_roles_are_looked_for_behind_turns_that_have_none(
+    http: AsyncClient, on: Stage
+) -> None:
+    failure = ModelError("bad_request", "no")
+    on.vendor.script = [says("one"), says("two"), says("three"), *[failure] * 7]
+    session = await conversation(on, 10)
+    policy = {"roles": ["assistant"], "max_messages": 2}
+    shown = await preview(http, conversation_history="inherit", parent=session.handle.id, history_policy=policy)
+    assert [m["content"] for m in shown["conversation_history"]["messages"]] == ["two", "three"]
+    assert shown["context"]["given"] == 2
+    assert inheritance_warning(shown) == "the latest 2 messages of assistant were taken"
+
+
+async def test_tsk_1_roles_that_nobody_speaks_in_leave_nothing_and_the_task_is_told(
+    http: AsyncClient, on: Stage
+) -> None:
+    session = await conversation(on, 1)
+    policy = {"roles": ["orchestrator"]}
+    shown = await preview(http, conversation_history="inherit", parent=session.handle.id, history_policy=policy)
+    assert (shown["prompt"], shown["context"]["given"]) == ("Paint it.", 0)
+    assert [warning["code"] for warning in shown["warnings"]] == ["too_many_messages", "all_filtered"]
 
 
 async def test_tsk_1_a_conversation_longer_than_a_page_is_inherited_as_well(http: AsyncClient, on: Stage) -> None:
@@ -144,6 +179,7 @@ async def test_tsk_1_a_conversation_longer_than_a_page_is_inherited_as_well(http
     shown = await preview(http, conversation_history="inherit", parent=session.handle.id)
     assert [kept["original_length"] for kept in shown["conversation_history"]["messages"]][:3] == [8, 150_000, 8]
     assert shown["context"]["given"] == 20
+    assert "too_many_messages" not in [warning["code"] for warning in shown["warnings"]]
 
 
 async def test_tsk_1_a_session_in_which_nothing_was_said_has_nothing_to_inherit(http: AsyncClient, on: Stage) -> None:
