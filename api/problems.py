@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException
 
 from api.body_limits import MOST_BODY_BYTES
 from models.errors import RefusalReason, Refused, TaskValidationError, shown
+from models.field_paths import field_path
 from stores.database import StoreUnavailableError
 
 ProblemName = Literal[
@@ -243,9 +244,9 @@ def _reason(found: dict[str, Any]) -> str:
 
 
 def _field(found: dict[str, Any]) -> str:
-    parts = [str(part) for part in found["loc"] if part not in ("body", "query", "path", "header")]
-    # A caller's own key may be nothing a JSON answer could hold.
-    return ".".join(part.encode("ascii", "backslashreplace").decode()[:60] for part in parts) or "body"
+    if found["type"] == "json_invalid":  # what follows `body` is a character's place, no field
+        return "body"
+    return field_path(found["loc"][1:]) or "body"  # before it stands which part of the request it is
 
 
 async def _on_http_error(request: Request, error: Exception) -> JSONResponse:

@@ -4,11 +4,15 @@ from datetime import UTC, datetime
 
 from api.sessions import Sessions
 from api.transcript import Transcripts
-from models.context.inheritance import spoken_messages
+from models.context.history_policy import HistoryPolicy
+from models.context.inheritance import Inheritance
 from models.task import CreateTask, PreparedTask, prepare_task
 
 MOST_PAGES = 4
-"""About 4 MB of transcript are read to inherit from: a conversation of few words in long turns is taken in part."""
+"""About 4 MB of transcript are read to inherit from: a conversation of few words in long turns is taken in part.
+
+The task is told that it was (TSK-2).
+"""
 
 
 class Tasks:
@@ -22,19 +26,21 @@ class Tasks:
     async def prepare(self, task: CreateTask) -> PreparedTask:
         """Put together what a task's agent is told; nothing is started."""
         parent = task.parent_to_inherit_from
-        inherited = await self._newest_messages(parent, most=task.history_policy.max_messages) if parent else None
+        inherited = await self._inheritance(parent, task.history_policy) if parent else None
         prepared = prepare_task(task, now=datetime.now(UTC), inherited=inherited)
         if task.parent and not parent:
             await self._sessions.describe(task.parent)
         return prepared
 
-    async def _newest_messages(self, session_id: str, *, most: int) -> list[dict[str, str]]:
-        """Return at least the `most` newest messages of a session, as far as there are so many, oldest first."""
-        messages, before = list[dict[str, str]](), None
+    async def _inheritance(self, session_id: str, policy: HistoryPolicy) -> Inheritance:
+        """Take the latest messages of a session that `policy` wants, as far as there are so many in some pages."""
+        inherited, before = Inheritance(policy), None
         for _ in range(MOST_PAGES):
-            page = await self._transcripts.page(session_id, before=before, limit=most)
-            messages = [*spoken_messages(page.messages), *messages]
-            if len(messages) >= most or not page.has_more:
+            # A turn mostly has a message of everyone; where it has not, as many are read as fit in a page.
+            limit = None if before else policy.max_messages
+            page = await self._transcripts.page(session_id, before=before, limit=limit)
+            inherited = inherited.with_older(page.messages, has_older=page.has_more)
+            if inherited.is_enough:
                 break
             before = page.messages[0].id
-        return messages
+        return inherited

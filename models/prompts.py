@@ -22,6 +22,7 @@ from pydantic_core import to_json
 
 from models.context.bounds import bound_json
 from models.errors import RefusalReason, Refused
+from models.field_paths import field_path
 from models.ids import ID_PATTERN, is_id
 from models.limits import Limits
 from models.wire import Compact, Frozen, Strict, UtcDatetime
@@ -159,12 +160,7 @@ def field_of(error: ValidationError) -> str:
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    # A caller's own key can be anything, a lone surrogate too, which no payload could carry: repr escapes it.
-    return ".".join(part if _is_plain(part) else repr(part)[:60] for part in map(str, location)) or "value"
-
-
-def _is_plain(part: str) -> bool:
-    return part.isascii() and part.isprintable() and len(part) <= 60
+    return field_path(location) or "value"
 
 
 def _json_type(raw: object) -> str:

@@ -1,6 +1,6 @@
 """How a task is asked for, and what becomes of it before anything is started (TSK-1 to TSK-3)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated
 
@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 from models.context.enrichment import BARE_PROMPT_CHARS, first_prompt, history_that_fits
 from models.context.hand_off import TaskValidationWarning, validate_conversation_history
 from models.context.history_policy import KEEP_USER, PolicyChoice
+from models.context.inheritance import Inheritance
 from models.context.stored_history import ConversationHistory
 from models.context.task_context import Priority, TaskContext
 from models.context.tokens import estimate_tokens
@@ -43,8 +44,8 @@ def _known_model(model: str) -> str:
     return model
 
 
-Text = Annotated[str, Field(max_length=BARE_PROMPT_CHARS), AfterValidator(_storable)]
-Texts = Annotated[list[Text], Field(max_length=MOST_ITEMS)]
+GivenText = Annotated[str, Field(max_length=BARE_PROMPT_CHARS), AfterValidator(_storable)]
+GivenTexts = Annotated[list[GivenText], Field(max_length=MOST_ITEMS)]
 
 Id = Annotated[str, Field(pattern=ID_PATTERN)]
 
@@ -77,15 +78,15 @@ GivenHistory = Annotated[
 class CreateTask(Strict):
     """What a task is created with; only the description is needed. `timeout` is in seconds."""
 
-    description: Annotated[Text, AfterValidator(_not_blank)]
+    description: Annotated[GivenText, AfterValidator(_not_blank)]
     priority: Priority = "P2"
-    client_cwd: Text | None = None
-    background_context: Text | None = None
-    expected_deliverables: Texts | None = None
-    success_criteria: Texts | None = None
-    constraints: Texts | None = None
-    relevant_files: Texts | None = None
-    related_documentation: Texts | None = None
+    client_cwd: GivenText | None = None
+    background_context: GivenText | None = None
+    expected_deliverables: GivenTexts | None = None
+    success_criteria: GivenTexts | None = None
+    constraints: GivenTexts | None = None
+    relevant_files: GivenTexts | None = None
+    related_documentation: GivenTexts | None = None
     conversation_history: GivenHistory = None
     """What led to the task; `inherit`: the conversation of the session `parent`."""
     history_policy: PolicyChoice = KEEP_USER
@@ -114,7 +115,11 @@ class CreateTask(Strict):
 
 
 class HandOffReport(Frozen):
-    """What became of the messages that were given; the tokens are those of their texts, estimated (TSK-2, TSK-7)."""
+    """What became of the messages that were given; the tokens are those of their texts, estimated (TSK-2, TSK-7).
+
+    Of an inherited conversation, the messages that were taken count as given: those of the policy's roles, the latest
+    `max_messages` of them. What else was said in it is not counted; a warning tells that there was more.
+    """
 
     given: int
     kept: int
@@ -133,13 +138,11 @@ class PreparedTask(Frozen):
     warnings: list[TaskValidationWarning]
 
 
-def prepare_task(
-    task: CreateTask, *, now: datetime | str, inherited: Sequence[Mapping[str, str]] | None = None
-) -> PreparedTask:
+def prepare_task(task: CreateTask, *, now: datetime | str, inherited: Inheritance | None = None) -> PreparedTask:
     """Validate the history, cut it, and put the first prompt together; nothing is started.
 
-    `inherited` stands for `task.conversation_history`: of roles that the policy does not name it is left out, and no
-    text of it is too long to be cut (TSK-1).
+    The messages of `inherited` stand for `task.conversation_history`, and the fields of warnings count them; no text
+    of theirs is too long to be cut (TSK-1).
     Raises `TaskValidationError`.
 
     >>> task = CreateTask(description="Say hello.", conversation_history=[{"role": "user", "content": "Greet me!"}])
@@ -149,8 +152,7 @@ def prepare_task(
     """
     given, policy = task.conversation_history, task.history_policy
     if inherited is not None:
-        given = [message for message in inherited if message["role"] in policy.roles]
-        policy = policy.without_hard_limits()
+        given, policy = list(inherited.messages), policy.without_hard_limits()
     history, warnings = validate_conversation_history(given, policy, now)
     context = task.context(history)
     fitting, dropping = history_that_fits(context)
@@ -159,7 +161,7 @@ def prepare_task(
         context=context,
         prompt=first_prompt(context),
         report=_report(given, fitting),
-        warnings=[*warnings, *dropping],
+        warnings=[*(inherited.warnings if inherited else []), *warnings, *dropping],
     )
 
 

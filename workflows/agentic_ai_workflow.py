@@ -285,10 +285,15 @@ class AgenticAIWorkflow:
         return context_of(self._session, given)
 
     @workflow.query(
-        description="The conversation as replay text, about 1 MB at most: nothing, max_history, or {max_history?}."
+        description="The conversation as replay text, about 1 MB at most: nothing, max_history, or {max_history?}. "
+        "Archived steps of an unfinished turn are counted in a thought; the gateway's /context has them."
     )
     def get_replay_context(self, request: Any = None) -> str:
-        """Return HISTORY and CURRENT as far as the session itself holds them (CTX-12, SES-11)."""
+        """Return HISTORY and CURRENT as far as the session itself holds them (CTX-12, SES-11).
+
+        Of an unfinished turn whose early steps are in the archive, CURRENT begins, after its prompt, with a thought
+        that counts them. The gateway's `/context` puts them back.
+        """
         with _refusals_told():
             wanted = parse_replay_request(request).max_history
         return replay_turns_of(self._session, wanted).text(wanted, most_bytes=self._session.config.limits.page_bytes)

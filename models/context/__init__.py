@@ -1,4 +1,4 @@
-"""What the model sees of a conversation: pure rules, the same on every machine (CTX-1 to CTX-16).
+"""What the model sees of a conversation: pure rules, the same on every machine (CTX-1 to CTX-14).
 
 The transcript itself is never altered by any of it.
 """
@@ -20,11 +20,11 @@ from models.context.replay import (
     UserEvent,
     parse_replay,
     render_replay,
-    replay_events,
 )
 from models.context.stored_history import ConversationHistory, HistoryMessage, HistoryMetadata
 from models.context.task_context import Priority, TaskContext
 from models.context.tokens import count_chars, estimate_tokens
+from models.context.turn_events import replay_events
 from models.context.window import (
     ConversationHistoryConfig,
     ConversationMetrics,

@@ -22,6 +22,15 @@ def encodable_text(text: str) -> str:
     return _UNSTORABLE.sub(_REPLACEMENT, text)
 
 
+def count_unencodable(text: str) -> int:
+    r"""Tell how many characters of `text` `encodable_text` would replace.
+
+    >>> count_unencodable("a\x00b\ud800c")
+    2
+    """
+    return len(_UNSTORABLE.findall(text))
+
+
 def encodable(value: JsonValue) -> JsonValue:
     r"""Return `value` with every text in it encodable, keys too.
 

@@ -2,14 +2,15 @@
 
 Text can never forge structure. Every rule, header and footer begins at the first column; whatever a caller wrote
 stands behind four spaces, on every line, however that line was broken. Only the description stands above the rules as
-it was given: a line of it that could be read as structure gets the four spaces too.
+it was given: a line of it that could be read as structure gets the four spaces too. What a line is taken for is judged
+by what is seen of it: blanks and invisible characters count nowhere in it, and before it no marks, however many.
 """
 
 import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
-from models.context.hand_off import HISTORY, HandedOver, history_warning
+from models.context.hand_off import HISTORY_FIELD, HandedOver, history_warning
 from models.context.history_policy import HistoryRole
 from models.context.stored_history import ConversationHistory, HistoryMessage
 from models.context.task_context import TaskContext
@@ -41,7 +42,7 @@ _HEADERS = {
     "success_criteria": "🏁 SUCCESS CRITERIA:",
     "constraints": "🚧 CONSTRAINTS:",
     "relevant_files": "📁 RELEVANT FILES:",
-    HISTORY: "💬 CONVERSATION HISTORY (Leading to This Task):",
+    HISTORY_FIELD: "💬 CONVERSATION HISTORY (Leading to This Task):",
     "related_documentation": "📚 RELATED DOCUMENTATION:",
 }
 """The sections in their order, by the field each one prints."""
@@ -52,13 +53,26 @@ _SPEAKERS: Mapping[HistoryRole, str] = {
     "orchestrator": "🎯 Orchestrator",
 }
 
-_BEGINNINGS = "|".join(map(re.escape, [RULE, _TITLE, _FOOTER, *_HEADERS.values(), *_SPEAKERS.values()]))
-_LIKE_STRUCTURE = re.compile(rf"[\W_]{{0,8}}?(\[\d+\]\s*)?({_BEGINNINGS})")
-"""How a line begins that could be read as ours, also behind characters that hardly show."""
+_UNSEEN = re.compile(
+    # White space and controls; Unicode's Default_Ignorable_Code_Point; the blank of Braille.
+    r"[\s\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    r"\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3"
+    r"\U0001d173-\U0001d17a\U000e0000-\U000e0fff]+"
+)
+"""What shows as nothing or as a blank. Some of it are letters by their category, so `\\W` alone is not enough."""
+
+_LEAST_RULE = "=" * 40
+"""Nobody counts the characters of a rule. Underlines of headings are shorter."""
+
+_BEGINNINGS = "|".join(
+    re.escape(_UNSEEN.sub("", text)) for text in (_LEAST_RULE, _TITLE, _FOOTER, *_HEADERS.values(), *_SPEAKERS.values())
+)
+_LIKE_STRUCTURE = re.compile(rf"[\W_]*?(?:\[\d+\][\W_]*?)?(?:{_BEGINNINGS})")
+"""How the seen part of a line begins that could be read as ours. No run can be split in two ways: it is linear."""
 
 
-def format_task_enrichment_prompt(task_context: TaskContext | Mapping[str, object]) -> str:
-    """Print the sections that have content, between rules; nothing at all where none has.
+def format_task_enrichment_prompt(task_context: TaskContext | Mapping[str, object] | None) -> str:
+    """Print the sections that have content, between rules; nothing at all where none has, or for None.
 
     >>> print(format_task_enrichment_prompt({"constraints": ["No new dependencies"]}).replace(RULE, "==="))
     ===
@@ -70,7 +84,7 @@ def format_task_enrichment_prompt(task_context: TaskContext | Mapping[str, objec
     <BLANKLINE>
     ===
     """
-    sections = _sections(TaskContext.model_validate(task_context))
+    sections = _sections(TaskContext.model_validate(task_context or {}))
     if not sections:
         return ""
     return "\n\n".join([f"{RULE}\n{_TITLE}\n{RULE}", *sections.values(), RULE])
@@ -164,4 +178,4 @@ def _indented(text: str, first: str) -> str:
 
 def _without_structure(text: str) -> str:
     lines = text.splitlines(keepends=True)
-    return "".join(INDENT + line if _LIKE_STRUCTURE.match(line) else line for line in lines)
+    return "".join(INDENT + line if _LIKE_STRUCTURE.match(_UNSEEN.sub("", line)) else line for line in lines)

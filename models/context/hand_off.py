@@ -10,14 +10,15 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Literal, NamedTuple
 
-from models.context.bounds import encodable_text
+from models.context.bounds import count_unencodable, encodable_text
 from models.context.history_policy import HistoryPolicy, HistoryRole, resolve_policy
 from models.context.stored_history import ConversationHistory, HistoryMessage
 from models.context.timestamps import is_timestamp, moment_of
 from models.errors import TaskErrorType, TaskValidationError, shown
+from models.field_paths import field_path
 from models.wire import Frozen
 
-HISTORY = "conversation_history"
+HISTORY_FIELD = "conversation_history"
 """The parameter that all fields here are a part of."""
 
 WarningCode = Literal[
@@ -26,6 +27,7 @@ WarningCode = Literal[
     "invalid_timestamp",
     "empty_content",
     "truncated",
+    "replaced_characters",
     "total_size",
     "all_filtered",
     "prompt_size",
@@ -70,7 +72,7 @@ def validate_conversation_history(history: object, policy: HistoryPolicy | str, 
     if history is None:
         return HandedOver(None, [])
     if not isinstance(history, list):
-        raise TaskValidationError(HISTORY, "must be a list of messages", shown(history), "type_error")
+        raise TaskValidationError(HISTORY_FIELD, "must be a list of messages", shown(history), "type_error")
     messages, warnings = _read_latest(history, chosen, collection_time)
     if not messages:
         return HandedOver(None, [*warnings, *_all_filtered(history)])
@@ -85,7 +87,7 @@ def _read_latest(
     skipped = max(0, len(history) - policy.max_messages)
     messages, warnings = list[HistoryMessage](), _too_many(len(history), policy) if skipped else []
     for index, given in enumerate(history[skipped:], start=skipped):
-        reading = _Reading(f"{HISTORY}[{index}]", policy, now)
+        reading = _Reading(field_path([HISTORY_FIELD, index]), policy, now)
         message = reading.read(given)
         messages += [message] if message else []
         warnings += reading.warnings
@@ -109,10 +111,11 @@ class _Reading:
             self._warn("empty_content", "content", "The message has no content and was skipped.")
             return None
         limit = self._policy.text_limit(role)
-        text = encodable_text(limit.cut(content))
+        text = limit.cut(content)
         truncated = len(content) > limit.max_chars
         if truncated:
             self._warn_of_cut(len(content), len(text))
+        text = self._encodable(text)
         return HistoryMessage(
             role=role,
             content=text,
@@ -148,6 +151,15 @@ class _Reading:
     def _refuse_attachments(self, given: object) -> None:
         if given:
             raise self._error(".attachments", "are not taken by this version", shown(given), "invalid_value")
+
+    def _encodable(self, text: str) -> str:
+        count = count_unencodable(text)
+        if not count:
+            return text
+        characters = "1 character was" if count == 1 else f"{count:,} characters were"
+        said = f"{characters} replaced by U+FFFD: NUL and lone surrogates can't be stored."
+        self._warn("replaced_characters", "content", said, "Send text that is valid Unicode, without NUL.")
+        return encodable_text(text)
 
     def _timestamp(self, given: object) -> str:
         if given is None or given == "":
@@ -194,7 +206,9 @@ def history_warning(
     code: WarningCode, message: str, *, severity: Severity = "medium", suggestion: str | None = None
 ) -> TaskValidationWarning:
     """Return a warning about the history as a whole."""
-    return TaskValidationWarning(code=code, field=HISTORY, message=message, severity=severity, suggestion=suggestion)
+    return TaskValidationWarning(
+        code=code, field=HISTORY_FIELD, message=message, severity=severity, suggestion=suggestion
+    )
 
 
 def _too_many(given: int, policy: HistoryPolicy) -> list[TaskValidationWarning]:

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
 
 from models.errors import TaskValidationError, shown
+from models.field_paths import field_path
 from models.wire import Strict
 
 HistoryRole = Literal["user", "assistant", "orchestrator"]
@@ -33,9 +34,11 @@ class TextLimit(Strict):
     """A text over it is an error; None: a text of any length is cut."""
 
     @model_validator(mode="after")
-    def _keeps_no_more_than_it_allows(self) -> Self:
+    def _has_numbers_that_agree(self) -> Self:
         if self.kept_chars is not None and self.kept_chars > self.max_chars:
             raise ValueError(f"kept_chars={self.kept_chars} is over max_chars={self.max_chars}")
+        if self.hard_limit is not None and self.hard_limit < self.max_chars:
+            raise ValueError(f"hard_limit={self.hard_limit} is under max_chars={self.max_chars}")
         return self
 
     def cut(self, text: str) -> str:
@@ -53,7 +56,7 @@ class HistoryPolicy(Strict):
     """What of a conversation a task is given; without arguments, the preset `keep_user`."""
 
     roles: tuple[HistoryRole, ...] = Field(("user", "assistant", "orchestrator"), min_length=1, max_length=3)
-    """Who may speak; any other role is an error."""
+    """Who may speak; any other role is an error, but is left out of an inherited conversation."""
     max_messages: Count = 50
     """Only the latest so many messages are looked at."""
     user_text: TextLimit = TextLimit(max_chars=8_000, kept_chars=7_900, marker=" ... (truncated, original: {n} chars)")
@@ -123,7 +126,5 @@ def resolve_policy(given: object) -> HistoryPolicy:
         return _CHOICE.validate_python(given)
     except ValidationError as error:
         first = error.errors()[0]
-        field = ".".join(["history_policy", *(ascii(part).strip("'")[:60] for part in first["loc"])])
-        raise TaskValidationError(
-            field, first["msg"].removeprefix("Value error, "), shown(first["input"]), "invalid_value"
-        ) from error
+        field, reason = field_path(["history_policy", *first["loc"]]), first["msg"].removeprefix("Value error, ")
+        raise TaskValidationError(field, reason, shown(first["input"]), "invalid_value") from error

@@ -6,28 +6,22 @@ structural lines alone. No event can forge one: a line of it, after the first, t
 leading backslash, and one that has backslashes there already gets one more. Lines end at `\n` and nowhere else: what
 else looks like the end of a line is text.
 
-`parse_replay` takes back exactly what `render_replay` shows, and takes nothing that it could not have written but for
-the spacing of a call's JSON.
+`parse_replay` takes back exactly what `render_replay` shows. It takes a little more than that, since people and models
+write such texts too: a call's JSON may have any spacing, order of keys, escapes and way of writing a number (of a key
+that is there twice, the last counts), and HISTORY may begin with a result. NaN and Infinity are no JSON: neither writes
+or takes them.
 """
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import dropwhile, pairwise
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, TypeAdapter
 
-from models.conversation import ConversationMessage
-from models.trajectory import Step, ToolCall, ToolResult, UserStep
 from models.wire import Strict
-
-INTERRUPTED = "Interrupted: outcome unknown"
-"""Outcome of a call whose result never came."""
-
-RUNNING = "Running"
-"""Outcome of a call that is still at work."""
 
 HISTORY, CURRENT = "=== HISTORY ===", "=== CURRENT ==="
 
@@ -48,8 +42,15 @@ def _encodable(text: str) -> str:
 
 
 def _writable(args: dict[str, JsonValue] | str) -> dict[str, JsonValue] | str:
-    _encodable(json.dumps(args, ensure_ascii=False))
+    _encodable(_written(args))
     return args
+
+
+def _written(value: JsonValue) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        raise ValueError("has a number that JSON has not: NaN, Infinity, or one of thousands of digits") from None
 
 
 Text = Annotated[str, AfterValidator(_encodable)]
@@ -167,7 +168,7 @@ def _section(header: str, events: Sequence[ReplayEvent]) -> list[str]:
 
 def _body_of(event: ReplayEvent) -> str:
     if isinstance(event, CallEvent):
-        return json.dumps({"name": event.name, "args": event.args}, ensure_ascii=False)
+        return _written({"name": event.name, "args": event.args})
     if isinstance(event, ResultEvent):
         return f"{event.outcome}\n\n{event.content}" if event.content else event.outcome
     return event.content
@@ -176,7 +177,7 @@ def _body_of(event: ReplayEvent) -> str:
 # ---- reading
 
 _ALLOWED = {
-    "call": '$call: {"name": "…", "args": {…}} on one line is allowed',
+    "call": '$call: {"name": "…", "args": {…}} on one line is allowed, without NaN or Infinity in args',
     "result": "$result: and an outcome on one line is allowed; content, if there is any, after a blank line",
 }
 
@@ -301,64 +302,3 @@ def _call_in(body: str) -> dict[str, JsonValue]:
     if "\n" in body or not isinstance(call, dict) or set(call) != {"name", "args"}:
         raise ValueError("not one line with a JSON object of name and args")
     return call
-
-
-# ---- a turn's events
-
-
-def replay_events(turn: ConversationMessage) -> list[ReplayEvent]:
-    """Return what happened in a turn, oldest first: every call with its result right after it.
-
-    It begins with the prompt that opened the turn, also if steps after that one are omitted: then a thought says how
-    many. Why a turn failed is nothing anybody said, so it is no event. Large texts that are kept by reference are shown
-    as excerpts; whoever wants them whole puts them back first (`resolve_turn`).
-
-    >>> from datetime import UTC, datetime
-    >>> moment = datetime(2026, 1, 1, tzinfo=UTC)
-    >>> turn = ConversationMessage(
-    ...     id="m1", timestamp=moment, user_timestamp=moment, revision=2, user_message="Hi", agent_message="Hello!")
-    >>> replay_events(turn)
-    [UserEvent(type='user', content='Hi'), RespondEvent(type='respond', content='Hello!')]
-    """
-    events: list[ReplayEvent] = [UserEvent(content=turn.user_message)]
-    if turn.steps_omitted:
-        events.append(ThinkEvent(content=f"[... the first {turn.steps_omitted:,} steps of this turn are left out ...]"))
-    events += step_events(turn.steps, is_running=not turn.is_complete)
-    # The last step of a turn that ended well is its answer.
-    answer = RespondEvent(content=turn.agent_message) if turn.agent_message else None
-    return [*events, answer] if answer and events[-1] != answer else events
-
-
-def step_events(steps: Iterable[Step], *, is_running: bool = False) -> list[ReplayEvent]:
-    """Return what happened in some steps of a turn; where it `is_running`, results that are not there yet may come."""
-    return [event for step in steps for event in _events_in_step(step, is_running)]
-
-
-def _events_in_step(step: Step, is_running: bool) -> Iterator[ReplayEvent]:
-    if isinstance(step, UserStep):
-        yield UserEvent(content=step.content)
-        return
-    if step.thinking:
-        yield ThinkEvent(content=step.thinking)
-    if step.text:
-        yield RespondEvent(content=step.text)
-    for call in step.tool_calls:
-        yield CallEvent(name=call.name, args=_args_of(call))
-        yield _result_event(call.result, is_running)
-
-
-def _args_of(call: ToolCall) -> dict[str, JsonValue] | str:
-    if call.args_blob is None:
-        return call.args
-    return f"[... {call.args_blob.chars:,} characters left out ...]"
-
-
-def _result_event(result: ToolResult | None, is_running: bool) -> ResultEvent:
-    if result is None:
-        return ResultEvent(outcome=RUNNING if is_running else INTERRUPTED)
-    outcome = result.outcome.replace("\n", " ")
-    if result.status in ("cancelled", "outcome_unknown"):
-        # The session put it there when the turn ended, or its worker did; none came from the tool.
-        told = f"{outcome}\n{result.content}" if result.content else outcome
-        return ResultEvent(outcome=INTERRUPTED, content=told)
-    return ResultEvent(outcome=outcome, content=result.content)

@@ -11,14 +11,8 @@ from itertools import chain
 from pydantic import field_serializer
 from pydantic_core import to_json
 
-from models.context.replay import (
-    ReplayEvent,
-    ThinkEvent,
-    render_event,
-    render_replay,
-    replay_events,
-    step_events,
-)
+from models.context.replay import ReplayEvent, ThinkEvent, render_event, render_replay
+from models.context.turn_events import replay_events, step_events
 from models.conversation import ConversationMessage
 from models.trajectory import ModelStep, Step
 from models.wire import Compact

@@ -1,12 +1,20 @@
 """What an agent is told of its task beside the task itself (TSK-1)."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator
 
 from models.context.stored_history import ConversationHistory
 from models.wire import Compact
 
 Priority = Literal["P0", "P1", "P2", "P3", "P4"]
 """From the most urgent to the least."""
+
+
+def _none_if_empty(given: object) -> object:
+    is_empty = isinstance(given, Mapping) and not given.get("messages", given)
+    return None if is_empty else given
 
 
 class TaskContext(Compact):
@@ -20,7 +28,8 @@ class TaskContext(Compact):
     success_criteria: list[str] | None = None
     constraints: list[str] | None = None
     relevant_files: list[str] | None = None
-    conversation_history: ConversationHistory | None = None
+    conversation_history: Annotated[ConversationHistory | None, BeforeValidator(_none_if_empty)] = None
+    """Seed 1 stores one without messages too, its times None: that is none."""
     related_documentation: list[str] | None = None
 
     def with_history(self, history: ConversationHistory | None) -> "TaskContext":

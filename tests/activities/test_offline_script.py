@@ -221,10 +221,10 @@ async def test_agt_4_a_name_cannot_reach_other_files(player: Player, name: str) 
         (b"\xff", "value"),
         (b"{}", "responses"),
         (b'{"responses": []}', "responses"),
-        (b'{"responses": [{"text": 1}]}', "responses.0.text"),
-        (b'{"responses": [{"txt": "a"}]}', "responses.0.txt"),
-        (b'{"responses": [{"delay": -1}]}', "responses.0.delay"),
-        (b'{"responses": [{"fault": {"error_type": "bad luck"}}]}', "responses.0.fault.error_type"),
+        (b'{"responses": [{"text": 1}]}', "responses[0].text"),
+        (b'{"responses": [{"txt": "a"}]}', "responses[0].txt"),
+        (b'{"responses": [{"delay": -1}]}', "responses[0].delay"),
+        (b'{"responses": [{"fault": {"error_type": "bad luck"}}]}', "responses[0].fault.error_type"),
     ],
 )
 async def test_agt_4_a_malformed_script_is_a_bad_request_that_names_file_and_field(

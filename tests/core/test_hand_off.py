@@ -226,11 +226,13 @@ def test_ctx_9_every_number_of_a_policy_can_be_another():
         ({"min_messages": -1}, "history_policy.min_messages"),
         ({"max_total_chars": 1e309}, "history_policy.max_total_chars"),
         ({"roles": []}, "history_policy.roles"),
-        ({"roles": ["system"]}, "history_policy.roles.0"),
+        ({"roles": ["system"]}, "history_policy.roles[0]"),
         ({"user_text": {}}, "history_policy.user_text.max_chars"),
         ({"user_text": {"max_chars": 5, "kept_chars": 6}}, "history_policy.user_text"),
         ({"user_text": {"max_chars": 5, "marker": "x" * 201}}, "history_policy.user_text.marker"),
         ({"other_text": {"max_chars": 5, "hard_limit": 0}}, "history_policy.other_text.hard_limit"),
+        ({"other_text": {"max_chars": 5, "hard_limit": 4}}, "history_policy.other_text"),
+        ({"x" * 5_000: 5}, "history_policy." + "x" * 60),
     ],
     ids=shown,
 )
@@ -239,6 +241,18 @@ def test_ctx_9_a_policy_that_makes_no_sense_is_an_error_that_names_its_field(pol
     assert (error.field, error.error_type) == (field, "invalid_value")
     assert error.reason
     assert error.value
+
+
+@pytest.mark.parametrize(
+    ("numbers", "named"),
+    [
+        ({"max_chars": 5, "hard_limit": 4}, "hard_limit=4 is under max_chars=5"),
+        ({"max_chars": 5, "kept_chars": 6}, "kept_chars=6 is over max_chars=5"),
+    ],
+)
+def test_ctx_9_numbers_of_a_policy_that_contradict_each_other_are_named(numbers, named):
+    assert named in refused([says()], {"user_text": numbers}).reason
+    TextLimit(max_chars=5, hard_limit=5)
 
 
 def test_ctx_9_a_policy_is_given_by_its_presets_name_as_a_policy_or_by_its_fields():
@@ -364,10 +378,13 @@ def test_ctx_10_a_skipped_message_gives_no_other_warning(content):
 
 
 def test_ctx_10_every_warning_names_its_field_and_says_what_was_done():
-    history = [says(content="x" * 9_000), says(content=""), says(timestamp="soon"), says(timestamp=None)]
+    history = [
+        *(says(content="x" * 9_000), says(content=""), says(content="a\x00")),
+        *(says(timestamp="soon"), says(timestamp=None)),
+    ]
     for warning in hand_off(history).warnings:
         assert warning.field.startswith("conversation_history")
-        assert re.search(r"(was|were) (cut|skipped|set)", warning.message)
+        assert re.search(r"(was|were) (cut|skipped|set|replaced)", warning.message)
         assert warning.severity in ("low", "medium", "high")
 
 
@@ -381,11 +398,28 @@ def test_ctx_10_a_message_may_be_any_mapping_and_hold_more_than_is_asked_for():
     assert hand_off([given]).history.messages[0].content == "…"
 
 
-@pytest.mark.parametrize("text", ["a\x00b", "a\ud800b", "\udfff\ud83d", "\x00" * 9_000])
-def test_ctx_10_what_no_store_could_keep_is_replaced_character_by_character(text):
-    message = hand_off([says(content=text)]).history.messages[0]
-    assert message.original_length == len(text)
-    assert "\x00" not in message.content.encode().decode()
+@pytest.mark.parametrize(
+    ("text", "kept", "count"),
+    [
+        ("a\x00b", "a\ufffdb", "1 character was"),
+        ("a\ud800b", "a\ufffdb", "1 character was"),
+        ("\udfff\ud83d", "\ufffd\ufffd", "2 characters were"),
+        ("\x00" * 9_000, "\ufffd" * 7_900 + " ... (truncated, original: 9000 chars)", "7,900 characters were"),
+    ],
+    ids=shown,
+)
+def test_ctx_10_what_no_store_could_keep_is_replaced_character_by_character_with_a_warning(text, kept, count):
+    history, warnings = hand_off([says(), says(content=f" {text}\n")])
+    message = history.messages[1]
+    assert (message.content, message.original_length) == (kept, len(text))
+    replaced = warnings[-1]
+    assert (replaced.code, replaced.field) == ("replaced_characters", "conversation_history[1].content")
+    assert replaced.message.startswith(f"{count} replaced by U+FFFD")
+
+
+def test_ctx_10_a_text_that_can_be_stored_is_no_warning_and_neither_is_what_was_cut_off():
+    assert codes([says(content="\ufffd\x01\ue000\U0010ffff")]) == []
+    assert codes([says("assistant", "x" * 150 + "\x00")]) == ["truncated[0]"]
 
 
 def test_ctx_10_fifty_contents_of_five_megabytes_are_no_matter():

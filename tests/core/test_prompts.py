@@ -64,6 +64,23 @@ def test_ses_5_what_is_no_prompt_is_refused_with_its_reason(raw: object, reason:
     refusal.value.message.encode()
 
 
+@pytest.mark.parametrize(
+    ("raw", "field"),
+    [
+        ({"text": ["a"]}, "text"),
+        ({"text": "a", "é\n": 1}, "\\xe9\\n"),
+        ({"text": "a", "x" * 5_000: 1}, "x" * 60),
+        ({"text": "a", "": 1}, "value"),
+    ],
+)
+def test_ses_5_the_field_that_is_wrong_is_named_whatever_it_is_called(raw: object, field: str) -> None:
+    with pytest.raises(Refused) as refusal:
+        read_prompt(raw, extra_arguments=0, new_id="n", now=NOW, limits=Limits())
+    assert refusal.value.field == field
+    assert refusal.value.message.startswith(f"{field}: ")
+    assert refusal.value.message.isascii()
+
+
 def test_ses_5_two_arguments_are_refused_naming_the_number() -> None:
     target = session()
     target.receive("a", extra_arguments=1, new_id="n", now=NOW)

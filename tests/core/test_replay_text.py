@@ -1,6 +1,7 @@
 """The replay text: CTX-12."""
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -43,12 +44,17 @@ PIECES = st.sampled_from(
 )
 NASTY = st.lists(PIECES | st.text(max_size=4), max_size=8).map("".join)
 ONE_LINE = NASTY.map(lambda text: text.replace("\n", " "))
-JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | NASTY,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NASTY, inner, max_size=3),
-    max_leaves=6,
-)
-ARGS = st.dictionaries(NASTY, JSON_VALUES, max_size=3) | NASTY
+
+
+def values_with(floats):
+    return st.recursive(
+        st.none() | st.booleans() | st.integers() | floats | NASTY,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NASTY, inner, max_size=3),
+        max_leaves=6,
+    )
+
+
+ARGS = st.dictionaries(NASTY, values_with(st.floats(allow_nan=False, allow_infinity=False)), max_size=3) | NASTY
 THOUGHTS = st.builds(ThinkEvent, content=NASTY)
 SHOWN_IN_HISTORY = st.one_of(
     st.builds(UserEvent, content=NASTY),
@@ -162,6 +168,8 @@ def test_ctx_12_current_is_never_shortened():
         ([{"type": "user", "content": "a\ud800"}], "user.content"),
         ([{"type": "result", "outcome": "two\nlines"}], "result.outcome"),
         ([{"type": "call", "name": "x", "args": {"a": ["\udfff"]}}], "call.args"),
+        ([{"type": "call", "name": "x", "args": {"a": [float("nan")]}}], "call.args"),
+        ([{"type": "call", "name": "x", "args": {"a": {"b": float("-inf")}}}], "call.args"),
     ],
 )
 def test_ctx_12_what_can_not_be_written_is_refused_by_its_field(past, named):
@@ -244,6 +252,9 @@ def test_ctx_12_lines_end_at_a_newline_only(end):
         ('=== CURRENT ===\n\n$call: {"name": "x",\n "args": {}}', 3),
         ('=== CURRENT ===\n\n$call: {"name": "x", "args": {}, "type": "user"}', 3),
         ('=== CURRENT ===\n\n$call: {"name": "x", "args": ' + "[" * 100_000, 3),
+        ('=== CURRENT ===\n\n$user: x\n\n$call: {"name": "x", "args": {"a": [NaN]}}', 5),
+        ('=== CURRENT ===\n\n$call: {"name": "x", "args": {"a": -Infinity}}', 3),
+        ('=== CURRENT ===\n\n$call: {"name": "x", "args": {"a": 1e999}}', 3),
         ("=== CURRENT ===\n\n$result: a\nb", 3),
         ("=== CURRENT ===\n\n$result: a\n\n", 3),
         ("=== CURRENT ===\n\n$user: \ud800", 3),
@@ -255,8 +266,55 @@ def test_ctx_12_a_text_that_is_no_replay_text_is_refused_by_its_line(text, line)
     assert refused.value.line == line
 
 
-def test_ctx_12_a_call_that_a_person_or_a_model_has_spaced_otherwise_is_read():
-    assert parse_replay('=== CURRENT ===\n\n$call: {"args":{}, "name":"x"}')[1] == [CallEvent(name="x", args={})]
+@pytest.mark.parametrize(
+    ("written", "args"),
+    [
+        ('{"args":{}, "name":"x"}', {}),
+        ('{"name": "y", "name": "x", "args": {"a": 1, "a": 2}}', {"a": 2}),
+        ('{"name": "\\u0078", "args": {"\\u00e9": "\\u0024user:"}}', {"é": "$user:"}),
+        ('\t{ "name" : "x" , "args" : { "a" : 1E2 } } ', {"a": 100.0}),
+    ],
+)
+def test_ctx_12_a_call_that_a_person_or_a_model_has_written_otherwise_is_read(written, args):
+    assert parse_replay(f"=== CURRENT ===\n\n$call: {written}")[1] == [CallEvent(name="x", args=args)]
+
+
+def test_ctx_12_a_history_that_begins_with_a_result_is_read():
+    text = "=== HISTORY ===\n(showing last 1 of 2 messages)\n\n$result: Read"
+    assert parse_replay(text) == ([ResultEvent(outcome="Read")], None)
+
+
+def has_only_json(value) -> bool:
+    if isinstance(value, dict | list):
+        return all(map(has_only_json, value.values() if isinstance(value, dict) else value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+@given(st.dictionaries(NASTY, values_with(st.floats() | st.just(float("nan"))), max_size=3))
+def test_ctx_12_a_call_is_written_and_read_back_if_its_args_are_json_and_else_is_refused_both_ways(args):
+    event = {"type": "call", "name": "look", "args": args}
+    text = "=== CURRENT ===\n\n$call: " + json.dumps({"name": "look", "args": args}, ensure_ascii=False)
+    if has_only_json(args):
+        assert render_replay([], [event]) == text
+        assert parse_replay(text) == ([], [CallEvent(name="look", args=args)])
+        return
+    with pytest.raises(ValueError, match=r"call\.args"):
+        render_replay([], [event])
+    with pytest.raises(MalformedReplay, match=r"^line 3: .* args$"):
+        parse_replay(text)
+
+
+FORMS = st.sampled_from([{}, {"ensure_ascii": True}, {"separators": (",", ":")}, {"sort_keys": True}])
+
+
+@given(LISTS, st.lists(st.builds(CallEvent, name=NASTY, args=ARGS), min_size=1, max_size=3), FORMS)
+def test_ctx_12_whatever_way_a_call_was_written_what_is_read_is_written_in_one_way(past, calls, form):
+    written = [json.dumps({"args": call.args, "name": call.name}, **form) for call in calls]
+    text = "\n\n".join(["=== CURRENT ===", *(f"$call: {call}" for call in written)])
+    history = render_replay(past, None, 0)
+    read = parse_replay(f"{history}\n\n{text}" if history else text)
+    assert read == (without_thinking(past), calls)
+    assert parse_replay(render_replay(*read, 0)) == read
 
 
 def test_ctx_12_the_same_conversation_gives_the_same_bytes_under_any_hash_seed():
@@ -270,12 +328,11 @@ def test_ctx_12_the_same_conversation_gives_the_same_bytes_under_any_hash_seed()
     texts = {
         subprocess.run(
             [sys.executable, "-c", script],
-            input=json.dumps(cases),
+            input=json.dumps(cases).encode(),
             env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONIOENCODING": "utf-8"},
             capture_output=True,
             check=True,
-            encoding="utf-8",
-        ).stdout
+        ).stdout.decode()
         for seed in ("0", "1", "4242")
     }
     assert texts == {"".join(case["text"] for case in cases)}
@@ -367,6 +424,13 @@ def test_ctx_12_a_result_shows_how_its_call_ended(result, shown):
 
 def test_ctx_12_arguments_that_were_no_json_object_are_shown_as_text():
     assert replay_events(turn(step(call(DONE, args='{"a": '))))[1] == CallEvent(name="look", args='{"a": ')
+
+
+def test_ctx_12_arguments_that_are_no_json_after_all_are_shown_as_text():
+    asked = call(DONE, args={"a": float("nan"), "b": ["é", float("-inf")]})
+    event = replay_events(turn(step(asked)))[1]
+    assert event == CallEvent(name="look", args='{"a": NaN, "b": ["é", -Infinity]}')
+    assert parse_replay(render_replay([event], None)) == ([event], None)
 
 
 def test_ctx_12_what_is_not_at_hand_says_so():

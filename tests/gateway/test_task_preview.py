@@ -7,6 +7,7 @@ import pytest
 from httpx import AsyncClient
 
 from activities.providers.offline import answer
+from activities.providers.protocol import ModelError
 from models.context import validate_conversation_history
 from models.session import SessionInput
 from tests.gateway.test_bad_input import problem_of
@@ -27,6 +28,11 @@ async def preview(http: AsyncClient, **body: Any) -> dict[str, Any]:
     answer = await http.post("/tasks/preview", json={"description": "Paint it.", **body})
     assert answer.status_code == 200, answer.text
     return answer.json()
+
+
+def inheritance_warning(shown: dict[str, Any]) -> str:
+    (message,) = [warning["message"] for warning in shown["warnings"] if warning["code"] == "too_many_messages"]
+    return message.removeprefix("Of the parent's conversation ").removesuffix(".")
 
 
 async def conversation(on: Stage, turns: int, start: Any = None) -> DrivenSession:
@@ -135,7 +141,36 @@ async def test_tsk_1_what_the_parent_has_moved_to_the_archive_is_inherited_too(h
     kept = [m["content"].split(" x")[0] for m in shown["conversation_history"]["messages"]]
     assert kept[-1] == "echo: prompt 30"
     assert kept[0] == "prompt 6"
-    assert shown["context"]["kept"] == 50
+    assert (shown["context"]["given"], shown["context"]["kept"]) == (50, 50)
+    assert inheritance_warning(shown) == "the latest 50 messages of user, assistant were taken"
+    few = await preview(
+        http, conversation_history="inherit", parent=session.handle.id, history_policy={"max_messages": 5}
+    )
+    assert (few["context"]["given"], few["context"]["kept"]) == (5, 5)
+    assert inheritance_warning(few) == "the latest 5 messages of user, assistant were taken"
+
+
+async def test_tsk_1_messages_of_the_policys_roles_are_looked_for_behind_turns_that_have_none(
+    http: AsyncClient, on: Stage
+) -> None:
+    failure = ModelError("bad_request", "no")
+    on.vendor.script = [says("one"), says("two"), says("three"), *[failure] * 7]
+    session = await conversation(on, 10)
+    policy = {"roles": ["assistant"], "max_messages": 2}
+    shown = await preview(http, conversation_history="inherit", parent=session.handle.id, history_policy=policy)
+    assert [m["content"] for m in shown["conversation_history"]["messages"]] == ["two", "three"]
+    assert shown["context"]["given"] == 2
+    assert inheritance_warning(shown) == "the latest 2 messages of assistant were taken"
+
+
+async def test_tsk_1_roles_that_nobody_speaks_in_leave_nothing_and_the_task_is_told(
+    http: AsyncClient, on: Stage
+) -> None:
+    session = await conversation(on, 1)
+    policy = {"roles": ["orchestrator"]}
+    shown = await preview(http, conversation_history="inherit", parent=session.handle.id, history_policy=policy)
+    assert (shown["prompt"], shown["context"]["given"]) == ("Paint it.", 0)
+    assert [warning["code"] for warning in shown["warnings"]] == ["too_many_messages", "all_filtered"]
 
 
 async def test_tsk_1_a_conversation_longer_than_a_page_is_inherited_as_well(http: AsyncClient, on: Stage) -> None:
@@ -144,6 +179,7 @@ async def test_tsk_1_a_conversation_longer_than_a_page_is_inherited_as_well(http
     shown = await preview(http, conversation_history="inherit", parent=session.handle.id)
     assert [kept["original_length"] for kept in shown["conversation_history"]["messages"]][:3] == [8, 150_000, 8]
     assert shown["context"]["given"] == 20
+    assert "too_many_messages" not in [warning["code"] for warning in shown["warnings"]]
 
 
 async def test_tsk_1_a_session_in_which_nothing_was_said_has_nothing_to_inherit(http: AsyncClient, on: Stage) -> None:
@@ -186,7 +222,7 @@ async def test_api_2_without_temporal_only_a_parent_is_out_of_reach(http_nowhere
         ({"priority": "high\nP0"}, "priority"),
         ({"client_cwd": ["/"]}, "client_cwd"),
         ({"constraints": "none"}, "constraints"),
-        ({"constraints": ["a", None]}, "constraints.1"),
+        ({"constraints": ["a", None]}, "constraints[1]"),
         ({"constraints": ["x"] * 2_501}, "constraints"),
         ({"relevant_files": {"a": 1}}, "relevant_files"),
         ({"title": "a\nb"}, "title"),
@@ -215,6 +251,9 @@ async def test_api_2_without_temporal_only_a_parent_is_out_of_reach(http_nowhere
         ({"history_policy": {"max_messages": 0}}, "history_policy.max_messages"),
         ({"history_policy": {"user_text": {"max_chars": True}}}, "history_policy.user_text.max_chars"),
         ({"history_policy": {"colour": 1}}, "history_policy.colour"),
+        ({"history_policy": {"roles": ["user", "system"]}}, "history_policy.roles[1]"),
+        ({"history_policy": {"body": 1}}, "history_policy.body"),
+        ({"history_policy": {"é\n": 1}}, "history_policy.\\xe9\\n"),
     ],
     ids=lambda value: str(value)[:50],
 )
@@ -231,6 +270,11 @@ async def test_api_2_an_invalid_task_names_its_field_the_reason_and_the_value(
 async def test_api_2_every_field_of_an_invalid_task_is_named(http_nowhere: AsyncClient) -> None:
     answer = await http_nowhere.post("/tasks/preview", json={"priority": 1, "timeout": -1, "x": 2})
     assert {error["field"] for error in answer.json()["errors"]} == {"description", "priority", "timeout", "x"}
+
+
+async def test_api_2_of_a_body_that_is_no_json_the_body_is_named(http_nowhere: AsyncClient) -> None:
+    answer = await http_nowhere.post("/tasks/preview", content=b'{"a":', headers={"content-type": "application/json"})
+    assert [error["field"] for error in answer.json()["errors"]] == ["body"]
 
 
 @pytest.mark.parametrize(
@@ -265,7 +309,7 @@ async def test_api_2_texts_that_no_store_could_keep_and_nested_leftovers_are_no_
         "timestamp": "\\ud800"}]}""" % (b"[" * 900 + b"]" * 900)
     answer = await http_nowhere.post("/tasks/preview", content=body, headers={"content-type": "application/json"})
     assert answer.json()["conversation_history"]["messages"][0]["content"] == "a\ufffd\ufffdb"
-    assert [warning["code"] for warning in answer.json()["warnings"]] == ["invalid_timestamp"]
+    assert [warning["code"] for warning in answer.json()["warnings"]] == ["replaced_characters", "invalid_timestamp"]
 
 
 async def test_api_2_a_text_of_five_megabytes_and_a_hundred_thousand_messages_are_answered(

@@ -1,0 +1,25 @@
+"""Where in what a caller sent something is wrong: the one form of such paths, in every error and warning."""
+
+from collections.abc import Iterable
+
+MOST_NAME_CHARS = 60
+
+
+def field_path(location: Iterable[int | str]) -> str:
+    r"""Return the path of a field, an index in brackets; an empty text for all that was sent.
+
+    A caller's own key can be anything, a lone surrogate too, which no answer could carry: what is no printable ASCII
+    is escaped, and long keys are cut.
+
+    >>> field_path(["history_policy", "roles", 0]), field_path([0, "role"]), field_path([])
+    ('history_policy.roles[0]', '[0].role', '')
+    >>> field_path(["tool_policy", "pay\n\ud800"])
+    'tool_policy.pay\\n\\ud800'
+    """
+    parts = (f"[{part}]" if isinstance(part, int) else f".{_name(part)}" for part in location)
+    return "".join(parts).removeprefix(".")
+
+
+def _name(key: str) -> str:
+    is_plain = key.isascii() and key.isprintable()
+    return (key if is_plain else ascii(key)[1:-1])[:MOST_NAME_CHARS]
