@@ -23,6 +23,8 @@ def test_ops_12_constraints_pin_every_package_and_name_no_address() -> None:
         "GET /conversation, nothing new, 2000 turns to 10",
         "signal to visible answer, one tool, turn 2000 to turn 10",
         "largest state handed over",
+        "50 messages validated and truncated",
+        "tokens of an enriched prompt",
     ],
 )
 def test_ops_11_the_written_results_reach_what_was_to_be_reached(what: str) -> None:
