@@ -5,6 +5,7 @@ from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
 from activities.hand_over import MOVES, HandOverKey
+from activities.own_ids import own_run, own_session
 from models.archive import ArchiveMove, ArchiveMoveQuery, ArchiveOrder
 from stores.archive import ArchivedTurn
 from stores.database import StoreUnavailableError
@@ -28,10 +29,10 @@ class ArchiveActivities:
 
         A second run writes the same under the same keys, to no effect: a turn is archived once (SES-15).
         """
-        key = HandOverKey(_own_run(), order.move, order.digest)
+        key = HandOverKey(own_run(), order.move, order.digest)
         move = MOVES.get(key) or await self._ask_workflow(order)
         try:
-            await self._store(activity.info().workflow_id or "", move)
+            await self._store(own_session(), move)
         except StoreUnavailableError as error:
             raise ApplicationError(str(error), type=UNAVAILABLE) from error
         MOVES.discard(key)
@@ -48,7 +49,7 @@ class ArchiveActivities:
 
     async def _ask_workflow(self, order: ArchiveOrder) -> ArchiveMove:
         # Pinned to the run: only this one knows the move. Errors of the query are worth a retry.
-        session = self._client.get_workflow_handle(activity.info().workflow_id or "", run_id=_own_run())
+        session = self._client.get_workflow_handle(own_session(), run_id=own_run())
         move: ArchiveMove = await session.query(
             "get_archive_move", ArchiveMoveQuery(move=order.move), result_type=ArchiveMove
         )
@@ -57,7 +58,3 @@ class ArchiveActivities:
                 "the move has changed since it was ordered", type="digest_mismatch", non_retryable=True
             )
         return move
-
-
-def _own_run() -> str:
-    return activity.info().workflow_run_id or ""

@@ -12,6 +12,7 @@ from temporalio.client import Client
 
 from activities.hand_over import REQUESTS, HandOverKey
 from activities.large_texts import LargeTexts
+from activities.own_ids import own_run, own_session
 from activities.providers.protocol import CallContext, Delta, ModelError, Provider
 from models.context.model_view import digest_of
 from models.model_call import ModelRequest, ModelRequestPage, ModelRequestQuery, ModelResponse, RequestHead
@@ -67,16 +68,6 @@ class Asking:
             offset = page.next_offset
         request = ModelRequest(head=head, messages=messages)
         return request if digest_of(request) == digest else None
-
-
-def own_session() -> str:
-    """Return the id of the session that this activity runs for."""
-    return activity.info().workflow_id or ""
-
-
-def own_run() -> str:
-    """Return the id of the run that this activity runs for."""
-    return activity.info().workflow_run_id or ""
 
 
 async def _whole_answer(stream: AsyncGenerator[Delta | ModelResponse, None]) -> ModelResponse:

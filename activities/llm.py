@@ -4,10 +4,11 @@ from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.asking import Asking, own_session
+from activities.asking import Asking
 from activities.failures import judge
 from activities.heartbeat import heartbeating
 from activities.large_texts import LargeTexts
+from activities.own_ids import own_session
 from activities.providers.protocol import ModelError
 from models.context.bounds import is_nested_over
 from models.large_texts import STATE_INLINE_BYTES

@@ -7,6 +7,7 @@ from temporalio import activity
 
 from activities.heartbeat import heartbeating
 from activities.large_texts import LargeTexts
+from activities.own_ids import own_session
 from models.context.bounds import is_nested_over
 from models.limits import MOST_LEVELS, TOOL_LIST_BYTES
 from models.model_call import ToolInvocation, ToolList, ToolSpec
@@ -48,13 +49,13 @@ class ToolActivities:
         A second run happens only for tools that are read-only or idempotent (`workflows/activity_options.py`), with
         the same call id as idempotency key; every other tool is run at most once (AGT-7).
         """
-        own_session = activity.info().workflow_id or ""
+        session_id = own_session()
         async with heartbeating():
-            resolved = await self._texts.resolve_call(own_session, invocation)
+            resolved = await self._texts.resolve_call(session_id, invocation)
             if resolved is None:
                 return ToolResult(outcome=f"{invocation.name} was not called: {_UNREADABLE}", status="error")
-            result = await self._toolbox.call(resolved.model_copy(update={"session_id": own_session}))
-            return await self._texts.keep_result(own_session, result, invocation.inline_bytes)
+            result = await self._toolbox.call(resolved.model_copy(update={"session_id": session_id}))
+            return await self._texts.keep_result(session_id, result, invocation.inline_bytes)
 
 
 _UNREADABLE = "its arguments are in the store of large texts, which can't be read now"

@@ -36,7 +36,7 @@ from activities.providers.offline_summary import summary_of
 from activities.providers.offline_text import short
 from activities.providers.protocol import CallContext, Delta
 from models.context.summary import INSTRUCTION
-from models.context.tokens import CHARS_PER_TOKEN, estimate_tokens
+from models.context.tokens import CHARS_PER_TOKEN, estimate_tokens, tokens_of
 from models.model_call import (
     CallPart,
     ModelRequest,
@@ -136,7 +136,7 @@ def _within(parts: Sequence[Part], max_tokens: int | None) -> tuple[list[Part], 
 
 def _estimate_input_tokens(request: ModelRequest) -> int:
     chars = len(request.head.system) + sum(len(message.content) for message in request.messages)
-    return -(-chars // CHARS_PER_TOKEN)  # rounded up
+    return tokens_of(chars)
 
 
 async def deltas_of(parts: Iterable[Part], *, pause: float) -> AsyncIterator[Delta]:

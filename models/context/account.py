@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from typing import Literal
 
 from models.context.model_context import ModelContext
-from models.context.model_view import ViewEntry
-from models.context.tokens import CHARS_PER_TOKEN, estimate_tokens
+from models.context.model_view import ModelView
+from models.context.tokens import estimate_tokens, tokens_of
 from models.context.window import ConversationHistoryConfig
 from models.model_call import RequestHead
 from models.transcript import Transcript
@@ -96,7 +96,7 @@ def context_view(
         estimated_tokens=fixed.estimated_tokens + view.estimated_tokens,
         reported_tokens=context.reported_tokens,
         fixed=fixed,
-        summary=_summary(context),
+        summary=_summary(view),
         messages_awaiting_summary=sum(len(entry.messages) for entry in context.waiting),
         summaries_failed=context.summaries_failed,
         messages_given_up=context.given_up,
@@ -116,7 +116,7 @@ def _turns(context: ModelContext, transcript: Transcript, numbers: range) -> lis
             number=number,
             message_id=ids.get(number) or transcript.id_of(number),
             seen=_seen(number, is_shown=number in chars, cut=context.cut, covered=covered),
-            estimated_tokens=_tokens(chars[number]),
+            estimated_tokens=tokens_of(chars[number]),
             characters_cut=context.cut.get(number, 0),
         )
         for number in numbers
@@ -140,22 +140,13 @@ def _fixed_part(head: RequestHead) -> FixedPart:
     )
 
 
-def _summary(context: ModelContext) -> SummaryInContext | None:
-    entries: list[ViewEntry] = [entry for entry in context.view.entries if entry.ref.summary]
-    return next(
-        (
-            SummaryInContext(
-                text=entry.ref.summary.text,
-                turns=entry.ref.summary.turns,
-                files_written=entry.ref.summary.files,
-                estimated_tokens=_tokens(entry.chars),
-            )
-            for entry in entries
-            if entry.ref.summary
-        ),
-        None,
+def _summary(view: ModelView) -> SummaryInContext | None:
+    entry, summary = view.summary_entry, view.summary
+    if entry is None or summary is None:
+        return None
+    return SummaryInContext(
+        text=summary.text,
+        turns=summary.turns,
+        files_written=summary.files,
+        estimated_tokens=tokens_of(entry.chars),
     )
-
-
-def _tokens(chars: int) -> int:
-    return -(-chars // CHARS_PER_TOKEN)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from models.context.bounds import bound_json
 from models.context.model_view import Eviction, ModelView, ViewEntry, ViewRef, detached, restored, texts_of
 from models.context.summary import EVICTED_A_SUMMARY, FILES_CHARS, SUMMARY_CHARS, carries_text, next_summary
-from models.context.tokens import CHARS_PER_TOKEN
+from models.context.tokens import tokens_of
 from models.context.window import ConversationHistoryConfig, halved_cap, halved_config, no_room_warning
 from models.conversation import ConversationMessage
 from models.model_call import ModelMessage, SummaryOutcome
@@ -133,7 +133,7 @@ class ModelContext:
         known = self._reported
         if known is None or known.segment != self.view.segment:
             return None
-        return known.tokens + -(-(self.view.chars - known.chars) // CHARS_PER_TOKEN)
+        return known.tokens + tokens_of(self.view.chars - known.chars)
 
     # ---- the window
 
@@ -226,8 +226,9 @@ class ModelContext:
 
     def messages_to_summarise(self) -> list[ModelMessage]:
         """Return what the next summary is to say: the earlier summary, if there is one, and what was evicted since."""
-        earlier = [entry for entry in self.view.entries if entry.ref.summary]
-        return [message for entry in [*earlier, *self._waiting] for message in entry.messages]
+        earlier = self.view.summary_entry
+        entries = [earlier, *self._waiting] if earlier else self._waiting
+        return [message for entry in entries for message in entry.messages]
 
     def begin_summary(self) -> list[ViewEntry]:
         """Note that a summary of what waits now is tried, and return that: a new one is due after as many evictions."""

@@ -20,7 +20,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from models.context.summary import Summary, summary_message
-from models.context.tokens import CHARS_PER_TOKEN, count_chars
+from models.context.tokens import count_chars, tokens_of
 from models.context.window import ConversationHistoryConfig, eviction_config, kept_indexes
 from models.conversation import ConversationMessage
 from models.large_texts import Texts, refer_message
@@ -89,7 +89,13 @@ class ModelView:
     @property
     def summary(self) -> Summary | None:
         """What stands for evicted messages."""
-        return next((entry.ref.summary for entry in self._entries if entry.ref.summary), None)
+        entry = self.summary_entry
+        return entry.ref.summary if entry else None
+
+    @property
+    def summary_entry(self) -> ViewEntry | None:
+        """The entry that stands for evicted messages; there is at most one."""
+        return next((entry for entry in self._entries if entry.ref.summary), None)
 
     @property
     def refs(self) -> list[ViewRef]:
@@ -119,7 +125,7 @@ class ModelView:
     @property
     def estimated_tokens(self) -> int:
         """Characters / 4, rounded up over the sum (CTX-6)."""
-        return -(-self.chars // CHARS_PER_TOKEN)
+        return tokens_of(self.chars)
 
     def append_request(self, turn: ConversationMessage, *, number: int) -> None:
         """Show the model the user message that opens `turn`, the session's turn `number`."""
@@ -168,11 +174,11 @@ class ModelView:
         Only between an eviction and the next request: it changes the prefix of the segment that has just begun.
         """
         entry = _entry_of_summary(ViewRef(turn="", summary=summary))
-        for index, earlier in enumerate(self._entries):
-            if earlier.ref.summary:
-                self._entries[index] = entry
-                return
-        self._entries.insert(self._entries_within(head), entry)
+        earlier = self.summary_entry
+        if earlier:
+            self._entries[self._entries.index(earlier)] = entry
+        else:
+            self._entries.insert(self._entries_within(head), entry)
 
     def detach(self, turn: ConversationMessage, *, steps_before: int | None = None, kept_bytes: int) -> None:
         """Let the entries of `turn` carry their messages themselves, as `detached` says."""

@@ -45,7 +45,16 @@ def estimate_tokens(messages: Iterable[object]) -> int:
     >>> estimate_tokens([])
     0
     """
-    return -(-sum(map(count_chars, messages)) // CHARS_PER_TOKEN)
+    return tokens_of(sum(map(count_chars, messages)))
+
+
+def tokens_of(chars: int) -> int:
+    """Estimate how many tokens so many characters are, rounded up.
+
+    >>> tokens_of(0), tokens_of(4), tokens_of(5)
+    (0, 1, 2)
+    """
+    return -(-chars // CHARS_PER_TOKEN)
 
 
 def _length(value: object) -> int:
