@@ -77,7 +77,7 @@ class ModelResponse(Compact):
     state: ProviderState | None = None
 
     @field_serializer("usage")
-    def _only_what_was_used(self, usage: Usage | None) -> dict[str, int] | None:
+    def _only_what_was_used(self, usage: Usage | None) -> dict[str, float] | None:
         return usage.model_dump(exclude_defaults=True) if usage else None
 
     @property

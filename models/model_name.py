@@ -4,7 +4,7 @@ import re
 
 from models.errors import Refused
 
-KNOWN_PROVIDERS: tuple[str, ...] = ("offline",)
+KNOWN_PROVIDERS: tuple[str, ...] = ("anthropic", "openai", "openai-chat", "offline")
 """The providers this version can ask."""
 
 _NAME = re.compile(r"[!-~]{0,128}")

@@ -16,7 +16,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
@@ -25,10 +34,14 @@ from models.errors import Refused
 from models.limits import Limits
 from models.model_name import split_model
 from models.session import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT, SystemPrompt
+from models.wire import Strict
 
 ENV_PREFIX = "TURNKEEPER_"
 CONFIG_VARIABLE = "TURNKEEPER_CONFIG"
 DEFAULT_FILE = "turnkeeper.toml"
+
+VENDORS_MODELS = {"ANTHROPIC_API_KEY": "anthropic:claude-sonnet-5-5", "OPENAI_API_KEY": "openai:gpt-5.5"}
+"""Which model a vendor's key chooses, in order of precedence; the vendors' SDKs read the same variables (AGT-4)."""
 
 _SQLITE_URL = re.compile(r"sqlite(\+aiosqlite)?:///(?!:memory:$)[^?\n]+")
 """Of a file, and without options: they could make it one in memory, or one that can't be written."""
@@ -48,6 +61,17 @@ Port = Annotated[int, Field(ge=0, le=65_535)]
 
 class SettingsError(Exception):
     """The start is refused; the message is one sentence that names the setting, where it stands and what is allowed."""
+
+
+class OpenAIChatSettings(Strict):
+    """An endpoint that speaks OpenAI's Chat Completions: Ollama, vLLM, LM Studio, a proxy (AGT-4)."""
+
+    base_url: str | None = Field(None, pattern=r"^https?://[^\s/]+[^\s]*$")
+    """Where it is, with the version: `http://127.0.0.1:11434/v1`."""
+    api_key: SecretStr | None = Field(None, repr=False)
+    """Its key; None: none is sent."""
+    protocol: Literal["native", "text"] = "native"
+    """`text`: for models without tool calling of their own, which are told the conversation as replay text."""
 
 
 class Settings(BaseSettings):
@@ -102,14 +126,19 @@ class Settings(BaseSettings):
     shutdown_grace: float = Field(20.0, ge=0, le=3_600)
     """Seconds a stopping worker lets model and tool calls finish; the rest is run again elsewhere."""
 
-    model: str = DEFAULT_MODEL
-    """Model of new sessions, as `provider:model`. `offline:` needs no key and no network."""
+    model: str | None = None
+    """Model of new sessions, as `provider:name`; None: the first of Anthropic and OpenAI whose key is set
+    (`ANTHROPIC_API_KEY`, `OPENAI_API_KEY`), else `offline:`, which needs no key and no network."""
     system_prompt: SystemPrompt = DEFAULT_SYSTEM_PROMPT
     """What the model is told before the conversation, in new sessions; empty: nothing."""
     offline_words_per_second: float = Field(40.0, ge=0, le=10_000)
     """Pace at which the offline model writes; 0: all at once."""
     offline_scripts: Folder | None = None
     """Folder of the scripts that `offline:<script>` plays; None: `scripts` in `state_dir`."""
+    model_silence_timeout: float = Field(300.0, ge=1, le=3_600)
+    """Seconds a vendor may send nothing in the middle of an answer; then it is asked again."""
+    openai_chat: OpenAIChatSettings = OpenAIChatSettings()
+    """The endpoint behind `openai-chat:`."""
     max_conversation_messages: int | None = Field(None, ge=0)
     """Short for `conversation.max_messages`; give only one of the two."""
     conversation: ConversationHistoryConfig = ConversationHistoryConfig()
@@ -121,6 +150,12 @@ class Settings(BaseSettings):
     """The least urgent messages that are logged."""
     log_format: Literal["json", "text"] = "text"
     """`json`: one object a line, for machines. Neither form ever holds prompts, answers, keys or headers."""
+
+    @property
+    def first_model(self) -> str:
+        """Model of new sessions: the one that is set, or that of the first vendor whose key is (AGT-4)."""
+        found = (model for variable, model in VENDORS_MODELS.items() if os.environ.get(variable))
+        return self.model or next(found, DEFAULT_MODEL)
 
     @property
     def gateway_url(self) -> str:
@@ -151,7 +186,9 @@ class Settings(BaseSettings):
 
     @field_validator("model")
     @classmethod
-    def _a_model_we_can_ask(cls, model: str) -> str:
+    def _a_model_we_can_ask(cls, model: str | None) -> str | None:
+        if model is None:
+            return None
         try:
             split_model(model)
         except Refused as refusal:
@@ -283,8 +320,16 @@ def _sentence(problem: ErrorDetails) -> str:
 
 def _may_be_shown(name: str) -> bool:
     """Tell whether the setting's value may stand in a message: what is kept out of `repr` may hold a password."""
-    field = Settings.model_fields.get(name)
-    return field is None or field.repr
+    model: type[BaseModel] = Settings
+    for part in name.split("."):
+        field = model.model_fields.get(part)
+        if field is None:
+            return True
+        if not field.repr:
+            return False
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            model = field.annotation
+    return True
 
 
 def _place(name: str) -> str:

@@ -53,24 +53,34 @@ class ToolCall(Frozen):
 
 
 class Usage(Frozen):
-    """Tokens as the vendor reported them. `input_tokens` include the cached ones, `output_tokens` the reasoning."""
+    """Tokens as the vendor reported them, normalised: one form for all vendors (AGT-10).
+
+    `input_tokens` include those read from the vendor's cache (`cached_tokens`) and those written to it
+    (`cache_write_tokens`); `output_tokens` include the reasoning. `cost` is in US dollars, of the calls whose price is
+    known; null where none is.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
     reasoning_tokens: int = 0
+    cache_write_tokens: int = 0
+    cost: float | None = None
 
     def __add__(self, other: "Usage") -> "Usage":
         """Add field by field.
 
-        >>> (Usage(input_tokens=1) + Usage(input_tokens=2, output_tokens=3)).input_tokens
-        3
+        >>> (Usage(input_tokens=1, cost=0.5) + Usage(input_tokens=2, output_tokens=3)).model_dump(exclude_defaults=True)
+        {'input_tokens': 3, 'output_tokens': 3, 'cost': 0.5}
         """
+        costs = [usage.cost for usage in (self, other) if usage.cost is not None]
         return Usage(
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             cached_tokens=self.cached_tokens + other.cached_tokens,
             reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
+            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
+            cost=sum(costs) if costs else None,
         )
 
 

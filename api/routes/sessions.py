@@ -133,7 +133,7 @@ def default_input(settings: Settings, session_id: str, *, user: str | None = Non
     """Return what a session is started with where nothing else is said: the settings, frozen into its history."""
     return SessionInput(
         user=user,
-        model=settings.model,
+        model=settings.first_model,
         system_prompt=settings.system_prompt,
         limits=settings.limits,
         history=settings.history,
