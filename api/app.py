@@ -13,7 +13,7 @@ from api.body_limits import most_body_bytes
 from api.deletion import Deletions
 from api.dependencies import refuse_unknown_parameters
 from api.replay import Replays
-from api.routes import blobs, context, conversation, health, sessions, tasks
+from api.routes import approvals, blobs, context, conversation, health, sessions, tasks
 from api.sessions import Sessions
 from api.tasks import Tasks
 from api.transcript import Transcripts
@@ -24,7 +24,7 @@ from workflows.connection import connect
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": problems.Problem, "description": description}
     for status, description in {
-        404: "There is no such session, prompt, turn or text.",
+        404: "There is no such session, prompt, turn, call or text.",
         409: "The session has ended, or is not in a state for this.",
         413: "The body is over 1 MiB, or over 10 MiB where a history is taken.",
         422: "Something is invalid; every field is named.",
@@ -61,7 +61,7 @@ def create_app(settings: Settings, *, client: Client | None = None) -> FastAPI:
         responses=_ERRORS,
     )
     problems.install(app)
-    for routes in (sessions, conversation, context, tasks, blobs, health):
+    for routes in (sessions, conversation, approvals, context, tasks, blobs, health):
         app.include_router(routes.router)
     app.add_middleware(BoundedAndUnstored)
     return app

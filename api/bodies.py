@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 
+from models.approvals import DIGEST_PATTERN
 from models.context.hand_off import TaskValidationWarning
 from models.context.stored_history import ConversationHistory
 from models.conversation import ArchiveReport, ConversationState, ConversationUpdate, SessionStatus
@@ -13,7 +14,7 @@ from models.prompts import PromptMode
 from models.session import Reason, SystemPrompt, Title, UserName
 from models.task import HandOffReport
 from models.tool_policy import ToolPolicy
-from models.trajectory import Usage
+from models.trajectory import ApprovalDecision, Usage
 from models.wire import Strict
 
 Id = Annotated[str, Field(pattern=ID_PATTERN, examples=["support-42"])]
@@ -43,6 +44,7 @@ class StartSession(Strict):
     limits: dict[str, Any] | None = None
     history: dict[str, Any] | None = None
     tool_policy: ToolPolicy | None = None
+    unattended: bool = False
     workspace: Folder = ""
     prompt: PromptText | None = None
 
@@ -68,6 +70,22 @@ class Cancel(Strict):
 
     message_id: Id | None = None
     reason: Reason | None = None
+
+
+class DecideApproval(Strict):
+    """A decision on a tool call, about the arguments it was shown with: `args_digest` comes with the call."""
+
+    args_digest: str = Field(pattern=DIGEST_PATTERN)
+    decision: ApprovalDecision
+    reason: Reason | None = None
+
+
+class ApprovalDecided(BaseModel):
+    """The decision that stands for a tool call."""
+
+    workflow_id: str
+    call_id: str
+    decision: ApprovalDecision
 
 
 class SessionStarted(BaseModel):

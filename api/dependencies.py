@@ -13,7 +13,7 @@ from api.replay import Replays
 from api.sessions import Sessions
 from api.tasks import Tasks
 from api.transcript import Transcripts
-from models.ids import ID_PATTERN
+from models.ids import CALL_ID_PATTERN, ID_PATTERN
 from models.settings import Settings
 from stores.stores import Stores
 
@@ -81,4 +81,5 @@ DeletionsDep = Annotated[Deletions, Depends(get_deletions)]
 SettingsDep = Annotated[Settings, Depends(get_settings)]
 SessionId = Annotated[str, Path(alias="id", pattern=ID_PATTERN, description="The session's id.")]
 MessageId = Annotated[str, Path(pattern=ID_PATTERN, description="The prompt's id.")]
+CallId = Annotated[str, Path(pattern=CALL_ID_PATTERN, description="The tool call's id: turn, step and index.")]
 BlobHash = Annotated[str, Path(alias="hash", pattern=r"^[0-9a-f]{64}$", description="`hash` of a blob in a turn.")]

@@ -1,7 +1,7 @@
 """Every error answer of the gateway: RFC 9457 `application/problem+json` with a stable `type` (API-2).
 
-    404 unknown-session, unknown-prompt, unknown-turn, unknown-blob, not-found
-    409 session-exists, session-ended, state-full, not-waiting, not-running
+    404 unknown-session, unknown-prompt, unknown-turn, unknown-call, unknown-blob, not-found
+    409 session-exists, session-ended, state-full, not-waiting, not-running, not-awaiting-approval, other-arguments
     413 too-large               422 invalid            429 queue-full, rate-limited
     500 internal                503 temporal-unreachable, archive-unavailable, and at /readyz no-worker
     504 no-worker, session-stuck
@@ -28,6 +28,7 @@ ProblemName = Literal[
     "unknown-session",
     "unknown-prompt",
     "unknown-turn",
+    "unknown-call",
     "unknown-blob",
     "not-found",
     "session-exists",
@@ -35,6 +36,8 @@ ProblemName = Literal[
     "state-full",
     "not-waiting",
     "not-running",
+    "not-awaiting-approval",
+    "other-arguments",
     "too-large",
     "invalid",
     "queue-full",
@@ -159,6 +162,9 @@ REFUSALS: dict[RefusalReason, tuple[int, ProblemName]] = {
     "unknown_prompt": (404, "unknown-prompt"),
     "not_waiting": (409, "not-waiting"),
     "not_open": (409, "not-running"),
+    "unknown_call": (404, "unknown-call"),
+    "not_awaiting": (409, "not-awaiting-approval"),
+    "other_arguments": (409, "other-arguments"),
 }
 
 

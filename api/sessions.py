@@ -30,6 +30,7 @@ from api.reads import SingleFlight
 from api.session_ids import workflow_id
 from api.temporal_calls import CALL_SECONDS, call_temporal, call_worker, repeated
 from api.watch import Watches
+from models.approvals import ApprovalReceipt, PendingApprovals, ResolveApproval
 from models.context.account import ContextView
 from models.context.replay_turns import ReplayTurns
 from models.conversation import ConversationState, ConversationUpdate, SessionStatus
@@ -40,6 +41,7 @@ from models.session import (
     Configure,
     ContextRequest,
     EndSession,
+    NoArgument,
     QueueRequest,
     ReplayRequest,
     SessionInput,
@@ -235,6 +237,11 @@ class Sessions:
                 if _is_news(update, request) or not await watch.beyond(changes, until=until):
                     return update
 
+    async def pending_approvals(self, session_id: str) -> PendingApprovals:
+        """Return the tool calls that wait for a decision; none in a session that has ended (AGT-8)."""
+        told = await self._ask(session_id, "get_pending_approvals", NoArgument())
+        return cast(PendingApprovals, told.result) if told.closed is None else PendingApprovals()
+
     async def replay_turns(self, session_id: str, request: ReplayRequest) -> ReplayTurns:
         """Return the turns held that the replay text is made of (CTX-13)."""
         told = await self._ask(session_id, "get_replay_turns", request)
@@ -279,6 +286,13 @@ class Sessions:
     async def cancel_turn(self, session_id: str, request: CancelTurn) -> CancelReceipt:
         """Stop a running turn; no effect once it has ended."""
         receipt: CancelReceipt = await self._update(session_id, "cancel_turn", request, result_type=CancelReceipt)
+        return receipt
+
+    async def resolve_approval(self, session_id: str, request: ResolveApproval) -> ApprovalReceipt:
+        """Decide on a tool call; the same decision twice is one (AGT-8)."""
+        receipt: ApprovalReceipt = await self._update(
+            session_id, "resolve_approval", request, result_type=ApprovalReceipt
+        )
         return receipt
 
     async def configure(self, session_id: str, change: Configure) -> None:
@@ -343,6 +357,7 @@ _RESULTS: dict[str, type[BaseModel]] = {
     "get_conversation_state": ConversationState,
     "get_conversation_updates": ConversationUpdate,
     "get_context_view": ContextView,
+    "get_pending_approvals": PendingApprovals,
     "get_queue": QueueView,
     "get_replay_turns": ReplayTurns,
 }

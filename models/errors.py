@@ -36,7 +36,18 @@ RETRYABLE: frozenset[ErrorType] = frozenset({"rate_limited", "overloaded", "prov
 """Failures that the same request may survive later."""
 
 RefusalReason = Literal[
-    "invalid", "blank", "too_long", "queue_full", "state_full", "ending", "unknown_prompt", "not_waiting", "not_open"
+    "invalid",
+    "blank",
+    "too_long",
+    "queue_full",
+    "state_full",
+    "ending",
+    "unknown_prompt",
+    "not_waiting",
+    "not_open",
+    "unknown_call",
+    "not_awaiting",
+    "other_arguments",
 ]
 """Why the session refused something a caller sent; the `type` of the refusal on the wire."""
 

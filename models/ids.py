@@ -1,8 +1,9 @@
-"""Ids of sessions and prompts (SES-6): safe in URLs, in file names and in Temporal's visibility filters."""
+"""Ids of sessions, prompts and tool calls (SES-6): safe in URLs, in file names and in Temporal's visibility filters."""
 
 import re
 
 ID_PATTERN = r"^[A-Za-z0-9._~-]{1,128}$"
+CALL_ID_PATTERN = r"^[0-9]{1,9}\.[0-9]{1,9}\.[0-9]{1,9}$"
 _ID = re.compile(ID_PATTERN[1:-1])
 
 ID_RULE = "1 to 128 letters, digits or . _ ~ -"

@@ -3,6 +3,7 @@
 Every answer is bounded, and costs what it contains, not what the session holds.
 """
 
+from models.approvals import PendingApprovals, pending_approvals
 from models.context.account import ContextView, context_view
 from models.context.replay_turns import ReplayTurns
 from models.conversation import ConversationState, ConversationUpdate, SessionSummary
@@ -72,6 +73,12 @@ def summary_of(session: Session) -> SessionSummary:
 def queue_of(session: Session, message_id: str | None = None) -> QueueView:
     """Return what waits and what became of the rest (SES-6)."""
     return session.queue.view(revision=session.revision, message_id=message_id, refusing=session.refusal_now)
+
+
+def approvals_of(session: Session) -> PendingApprovals:
+    """Return what people are asked to decide (AGT-8)."""
+    limits = session.config.limits
+    return pending_approvals(session.running_turn, session.tools or [], most_bytes=limits.page_bytes)
 
 
 def context_of(session: Session, request: ContextRequest | None = None) -> ContextView:

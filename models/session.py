@@ -53,7 +53,9 @@ def _carriable(system_prompt: str) -> str:
 Title = Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[^\x00-\x1f\x7f]+$")]
 UserName = Annotated[str, Field(pattern=USER_PATTERN)]
 SystemPrompt = Annotated[str, Field(max_length=50_000), AfterValidator(_carriable)]
-Reason = Annotated[str, Field(max_length=500)]
+REASON_CHARS = 500
+
+Reason = Annotated[str, Field(max_length=REASON_CHARS)]
 MessageId = Annotated[str, Field(pattern=ID_PATTERN)]
 
 
@@ -69,6 +71,8 @@ class CarriedTurn(Compact):
     limits: Limits
     history: ConversationHistoryConfig
     tool_policy: ToolPolicy = {}
+    awaiting_since: UtcDatetime | None = None
+    """Since when people are asked to decide: `deadline` moves on by as long as that takes."""
     steps: int = 0
     calls: int = 0
     unsettled: bool = False
@@ -95,6 +99,10 @@ class CarriedState(Compact):
     context: CarriedContext = CarriedContext()
     limit_warned: bool = False
     tools: list[ToolSpec] | None = None
+    tools_segment: int = 0
+    """The segment the tools were read for; 0: by an earlier release."""
+    allowances: list[str] = []
+    """Tools that were allowed for the session (AGT-8)."""
     ending: str | None = None
     running: CarriedTurn | None = None
     archive: ArchiveReport = ArchiveReport()
@@ -120,6 +128,8 @@ class SessionInput(Frozen):
     limits: Limits = Limits()
     history: ConversationHistoryConfig = ConversationHistoryConfig()
     tool_policy: ToolPolicy = {}
+    unattended: bool = False
+    """Nobody is there to approve tool calls: what the policy does not mention is denied rather than asked about."""
     workspace: str = ""
     """The session's folder below the worker's `workspace_root`; empty: the root itself."""
     chat_url: str | None = None
@@ -127,6 +137,16 @@ class SessionInput(Frozen):
     first_prompt: PromptSignal | str | None = None
     """Received as if it had been signalled at the start."""
     carried: CarriedState | None = None
+
+    @property
+    def counted_bytes(self) -> int:
+        """JSON bytes that count towards what is carried.
+
+        Fields that earlier releases did not have are in what is allowed for beside it: what a run from before has
+        decided by this size must be decided the same again (SES-19).
+        """
+        newer: Any = {"unattended": True, "limits": {"max_tokens_per_turn", "max_cost_per_turn", "approval_timeout"}}
+        return len(self.model_dump_json(exclude=newer).encode())
 
 
 class WithdrawPrompt(Strict):
@@ -179,6 +199,10 @@ class ContextRequest(Strict):
 
     before: int | None = Field(None, ge=1)
     limit: int = Field(TURNS_A_PAGE, ge=1, le=2_000)
+
+
+class NoArgument(Strict):
+    """Argument of a query that takes none."""
 
 
 class QueueRequest(Strict):

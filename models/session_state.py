@@ -3,11 +3,21 @@
 Every method that changes what a query shows raises the revision (SES-12). Ids and times are arguments.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 
 from pydantic_core import to_json
 
+from models.approvals import (
+    APPROVAL_BYTES,
+    ApprovalReceipt,
+    ResolveApproval,
+    asked,
+    check_decision,
+    decided,
+    expired,
+    find_call,
+)
 from models.archive import ArchiveMove
 from models.archive_health import ArchiveHealth
 from models.context.model_context import ModelContext
@@ -54,6 +64,9 @@ class Session:
         self.request_count = carried.request_count
         self.usage = carried.usage
         self.tools: list[ToolSpec] | None = carried.tools
+        self.tools_segment = carried.tools_segment
+        self.allowances: list[str] = carried.allowances
+        """Tools that were allowed for the session; the list is replaced, never changed (AGT-8)."""
         self.transcript = Transcript(carried.turns, archived=carried.archived_count, page_bytes=start.limits.page_bytes)
         self.queue = PromptQueue(
             waiting=carried.waiting,
@@ -97,11 +110,19 @@ class Session:
         """The session's status in one word (SES-3)."""
         if self.closed:
             return self.closed
+        if self.awaits_approval:
+            return "awaiting_approval"  # also while it is ending: that too waits for it
         if self.ending is not None:
             return "ending"
         if self.waiting_until:
             return "waiting_retry"
         return "processing" if self.running_turn else "idle"
+
+    @property
+    def awaits_approval(self) -> bool:
+        """A person is asked to decide on a call of the running turn (AGT-8)."""
+        turn = self.running_turn
+        return turn is not None and turn.status == "awaiting_approval"
 
     @property
     def archived_count(self) -> int:
@@ -130,16 +151,17 @@ class Session:
         """Count what is carried beside the turns; the queue counts as if it were full."""
         queue = self.config.limits.queued_bytes + QUEUED_PROMPT_BYTES * len(self.queue)
         memory = self.queue.ids_bytes + self.queue.fates_bytes
-        return (
-            ENVELOPE_BYTES + self._sized("config") + self._sized("tools") + self.context.carried_bytes + memory + queue
-        )
+        allowances = self._sized("allowances") if self.allowances else 0
+        fixed = ENVELOPE_BYTES + self._sized("config") + self._sized("tools") + allowances
+        return fixed + self.context.carried_bytes + memory + queue
 
     def _sized(self, name: str) -> int:
         """Return the JSON bytes of what seldom changes; measured when it has."""
         value = getattr(self, name)
         known = self._sizes.get(name)
         if known is None or known[0] is not value:
-            known = self._sizes[name] = (value, len(to_json(value)))
+            size = value.counted_bytes if isinstance(value, SessionInput) else len(to_json(value))
+            known = self._sizes[name] = (value, size)
         return known[1]
 
     @property
@@ -215,6 +237,24 @@ class Session:
             f"limits.max_state_bytes allows {self.config.limits.max_state_bytes:,} in all. It stays readable"
             + (", and goes on when the archive works again." if why else "."),
         )
+
+    # ---- tools
+
+    def take_tools(self, tools: list[ToolSpec]) -> None:
+        """Offer the model `tools` from the next request on, for this segment (AGT-6).
+
+        Others than before open a new segment. What was allowed for the session was this tool, not another of its name.
+        """
+        if self.tools is None:
+            self.tools = tools
+        elif tools != self.tools:
+            before = {tool.name: tool for tool in self.tools}
+            changed = {tool.name for tool in tools if tool != before.get(tool.name)}
+            self.allowances = [name for name in self.allowances if name not in changed]
+            self.tools = tools
+            self.view.open_segment()
+            self._changed()
+        self.tools_segment = self.view.segment
 
     # ---- the running turn
 
@@ -313,14 +353,57 @@ class Session:
 
     def add_result(self, call_id: str, result: ToolResult) -> None:
         """Record the result of a call of the newest step."""
-        step = self.newest_step()
-        calls = [call.model_copy(update={"result": result}) if call.id == call_id else call for call in step.tool_calls]
-        steps = [*self._running().steps[:-1], step.model_copy(update={"tool_calls": calls})]
         self.turn_bytes += len(result.model_dump_json(exclude_defaults=True))
-        self._update_turn(reasoning_trajectory=ReasoningTrajectory(steps=steps))
         if result.cut:
             self.archive.count_cut_result()
+        self._replace_calls(
+            call.model_copy(update={"result": result}) if call.id == call_id else call
+            for call in self.newest_step().tool_calls
+        )
+
+    def _replace_calls(self, calls: Iterable[ToolCall]) -> None:
+        """Put the next version of the newest step's calls in their place."""
+        step = self.newest_step().model_copy(update={"tool_calls": list(calls)})
+        steps = [*self._running().steps[:-1], step]
+        self._update_turn(reasoning_trajectory=ReasoningTrajectory(steps=steps))
+        waits = any(call.awaits_approval for call in step.tool_calls)
+        self._update_turn(status="awaiting_approval" if waits else "processing")
         self._changed_turn()
+
+    # ---- approvals
+
+    def ask_for_approval(self, call_ids: Collection[str], *, timeout: float, now: datetime) -> None:
+        """Ask people to decide on calls of the newest step within `timeout` seconds (AGT-8)."""
+        self.turn_bytes += len(call_ids) * APPROVAL_BYTES
+        self._replace_calls(
+            asked(call, now=now, timeout=timeout) if call.id in call_ids else call
+            for call in self.newest_step().tool_calls
+        )
+
+    def check_decision(self, request: ResolveApproval, *, now: datetime) -> ToolCall:
+        """Return the call that is decided on. Raises `Refused` where that can't be."""
+        call = find_call(self.transcript, request.call_id)
+        check_decision(call, request, now=now)
+        return call
+
+    def resolve_approval(self, request: ResolveApproval, *, now: datetime) -> ApprovalReceipt:
+        """Record a decision; one that was recorded before changes nothing. Raises `Refused`."""
+        tool = self.check_decision(request, now=now)
+        if tool.awaits_approval:
+            for_all = request.decision == "allow_for_session"
+            if for_all and tool.name not in self.allowances:
+                self.allowances = [*self.allowances, tool.name]
+            self._replace_calls(
+                decided(call, request.decision, reason=request.reason, now=now)
+                if call.awaits_approval and (call.id == tool.id or (for_all and call.name == tool.name))
+                else call
+                for call in self.newest_step().tool_calls
+            )
+        return ApprovalReceipt(call_id=tool.id, decision=request.decision)
+
+    def expire_approvals(self, *, now: datetime) -> None:
+        """Record that nobody has decided in time."""
+        self._replace_calls(expired(call, now=now) for call in self.newest_step().tool_calls)
 
     def show_step(self, *, state: ProviderState | None, segment: int | None = None) -> None:
         """Let the model see the newest step from now on; every call of it has a result.
@@ -487,6 +570,8 @@ class Session:
             context=self.context.carried,
             limit_warned=self.context.limit_warned,
             tools=self.tools,
+            tools_segment=self.tools_segment,
+            allowances=self.allowances,
             ending=self.ending,
             running=running,
             archive=self.archive.report,

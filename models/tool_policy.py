@@ -1,5 +1,6 @@
 """Which tools may run (AGT-8): patterns to decisions, the first that matches counts."""
 
+from collections.abc import Collection
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal
 
@@ -7,21 +8,34 @@ from pydantic import Field
 
 from models.model_call import ToolSpec
 
-ToolDecision = Literal["allow", "deny"]
+ToolDecision = Literal["allow", "ask", "deny"]
+"""`ask`: a person decides on every call of the tool."""
 
 ToolPolicy = Annotated[dict[Annotated[str, Field(min_length=1, max_length=128)], ToolDecision], Field(max_length=200)]
 """Tool name patterns (`*`, `?`, `[abc]`) to decisions, in order of precedence."""
 
 
-def decide(policy: dict[str, ToolDecision], tool: ToolSpec) -> ToolDecision:
-    """Say whether `tool` may run: the first pattern that matches, else read-only and built-in tools only.
+def decide(
+    policy: dict[str, ToolDecision], tool: ToolSpec, *, unattended: bool = False, allowed: Collection[str] = ()
+) -> ToolDecision:
+    """Say whether `tool` may run: the first pattern that matches, else read-only and built-in ones at once.
+
+    A tool in `allowed` was allowed for the session, so nobody is asked again; what is denied stays denied. Where nobody
+    is there to be asked, in an `unattended` session, `deny` is what counts where the policy says nothing.
 
     >>> decide({"file_*": "deny"}, ToolSpec(name="file_read", effect="read"))
     'deny'
     >>> decide({}, ToolSpec(name="file_write", built_in=True)), decide({}, ToolSpec(name="pay"))
-    ('allow', 'deny')
+    ('allow', 'ask')
+    >>> decide({}, ToolSpec(name="pay"), unattended=True), decide({}, ToolSpec(name="pay"), allowed=["pay"])
+    ('deny', 'allow')
     """
-    for pattern, decision in policy.items():
-        if fnmatchcase(tool.name, pattern):
-            return decision
-    return "allow" if tool.built_in or tool.effect == "read" else "deny"
+    matching = (decision for pattern, decision in policy.items() if fnmatchcase(tool.name, pattern))
+    decision = next(matching, None) or _default(tool, unattended=unattended)
+    return "allow" if decision == "ask" and tool.name in allowed else decision
+
+
+def _default(tool: ToolSpec, *, unattended: bool) -> ToolDecision:
+    if tool.built_in or tool.effect == "read":
+        return "allow"
+    return "deny" if unattended else "ask"

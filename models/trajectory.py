@@ -9,6 +9,9 @@ from models.wire import Compact, Frozen, UtcDatetime
 ToolStatus = Literal["ok", "error", "denied", "cancelled", "outcome_unknown"]
 """How a tool call ended. `outcome_unknown`: it was started, may have had its effect, and is not repeated (AGT-7)."""
 
+ApprovalDecision = Literal["approve", "allow_for_session", "reject"]
+"""What a person can say to a call; `allow_for_session` is about all further calls of the tool too (AGT-8)."""
+
 StopReason = Literal["end_turn", "tool_calls", "max_tokens"]
 """Why the model stopped. `max_tokens`: its text was cut by the vendor's limit, its calls were not taken up."""
 
@@ -36,6 +39,26 @@ class ToolResult(Frozen):
     cut: bool = False
 
 
+class Approval(Frozen):
+    """A person's decision on a tool call, waited for until `expires_at` (AGT-8).
+
+    `args_digest` names the arguments it is about. `decision` is null while nobody has decided, and stays so if the turn
+    ends first; `expired`: nobody did in time, which counts as a rejection.
+    """
+
+    args_digest: str
+    asked_at: UtcDatetime
+    expires_at: UtcDatetime
+    decision: ApprovalDecision | Literal["expired"] | None = None
+    reason: str | None = None
+    decided_at: UtcDatetime | None = None
+
+    @property
+    def is_given(self) -> bool:
+        """The call may run."""
+        return self.decision in ("approve", "allow_for_session")
+
+
 class ToolCall(Frozen):
     """A call the model asked for.
 
@@ -49,7 +72,13 @@ class ToolCall(Frozen):
     args: dict[str, JsonValue] | str
     args_blob: BlobRef | None = None
     provider_call_id: str | None = None
+    approval: Approval | None = None
     result: ToolResult | None = None
+
+    @property
+    def awaits_approval(self) -> bool:
+        """A person is asked, and has not decided yet."""
+        return self.approval is not None and self.approval.decision is None and self.result is None
 
 
 class Usage(Frozen):

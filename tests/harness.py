@@ -17,6 +17,7 @@ from temporalio.worker import Worker
 from activities.providers.protocol import CallContext, Delta, ModelError, Provider
 from api.temporal_calls import repeated
 from api.watch import Watches
+from models.approvals import PendingApproval, PendingApprovals
 from models.context.account import ContextView
 from models.context.summary import INSTRUCTION
 from models.conversation import ConversationMessage, ConversationState, ConversationUpdate
@@ -176,6 +177,22 @@ class DrivenSession:
 
     async def queue(self, argument: Any = None) -> QueueView:
         return await self._ask("get_queue", argument, QueueView)
+
+    async def approvals(self) -> list[PendingApproval]:
+        """Return the calls that wait for a decision."""
+        return (await self._ask("get_pending_approvals", None, PendingApprovals)).approvals
+
+    async def awaited_approvals(self, count: int = 1) -> list[PendingApproval]:
+        """Return the calls that wait for a decision once there are `count` of them."""
+        await self.until(lambda state: state.status == "awaiting_approval")
+        approvals = await self.approvals()
+        assert len(approvals) == count
+        return approvals
+
+    async def decide(self, pending: PendingApproval, decision: str, **more: Any) -> Any:
+        """Decide on a call as it was shown."""
+        request = {"call_id": pending.call_id, "args_digest": pending.args_digest, "decision": decision, **more}
+        return await self.update("resolve_approval", request)
 
     async def _ask(self, query: str, argument: Any, result_type: type[Answer]) -> Answer:
         if not self.patient:

@@ -39,3 +39,6 @@ LAST_COPY_PATIENCE = timedelta(minutes=10)
 TOOL_LIST_TIMEOUT = timedelta(seconds=30)
 TOOL_LIST_RETRIES = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=10))
 """Without end: a session can't go on before it knows its tools; `turn_timeout` bounds the wait."""
+
+TOOL_RENEWAL_RETRIES = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_attempts=2)
+"""Of a session that knows its tools already."""

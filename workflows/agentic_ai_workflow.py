@@ -21,13 +21,14 @@ from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
+    from models.approvals import ApprovalReceipt, PendingApprovals, ResolveApproval
     from models.archive import ArchiveMove, ArchiveMoveQuery
     from models.context.account import ContextView
     from models.context.replay_turns import ReplayTurns
     from models.conversation import ConversationState, ConversationUpdate
     from models.errors import REFUSED, Refused
     from models.model_call import ModelRequestPage, ModelRequestQuery
-    from models.pictures import context_of, queue_of, replay_turns_of, state_of, updates_of
+    from models.pictures import approvals_of, context_of, queue_of, replay_turns_of, state_of, updates_of
     from models.prompts import Prompt, QueueView
     from models.session import (
         CancelReceipt,
@@ -36,6 +37,7 @@ with workflow.unsafe.imports_passed_through():
         Configure,
         ContextRequest,
         EndSession,
+        NoArgument,
         QueueRequest,
         SessionEnd,
         SessionInput,
@@ -221,6 +223,18 @@ class AgenticAIWorkflow:
         with _refusals_told():
             parse(CancelTurn, request)
 
+    @workflow.update(description="Decide on a tool call: {call_id, args_digest, decision, reason?}.")
+    def resolve_approval(self, request: Any = None, *rest: Any) -> ApprovalReceipt:
+        """Take a person's decision; the same one twice is one (AGT-8)."""
+        receipt = self._session.resolve_approval(parse(ResolveApproval, request), now=workflow.now())
+        self._show()
+        return receipt
+
+    @resolve_approval.validator
+    def _check_decision(self, request: Any = None, *rest: Any) -> None:
+        with _refusals_told():
+            self._session.check_decision(parse(ResolveApproval, request), now=workflow.now())
+
     @workflow.update(
         description="Change the session from its next turn on: {title?, model?, limits?, history?, tool_policy?}."
     )
@@ -277,6 +291,13 @@ class AgenticAIWorkflow:
             given = parse(QueueRequest, request)
         return queue_of(self._session, given.message_id)
 
+    @workflow.query(description="The tool calls that wait for a decision, about 1 MB at most.")
+    def get_pending_approvals(self, request: Any = None) -> PendingApprovals:
+        """Return what people are asked to decide, with what a decision has to name (AGT-8)."""
+        with _refusals_told():
+            parse(NoArgument, request)
+        return approvals_of(self._session)
+
     @workflow.query(description="What the model still sees, turn by turn: nothing, or {before?, limit?} turn numbers.")
     def get_context_view(self, request: Any = None) -> ContextView:
         """Return for each turn how the model sees it now, and what is sent with every request (CTX-8)."""
@@ -329,9 +350,16 @@ class AgenticAIWorkflow:
 
     def _show(self) -> None:
         workflow.set_current_details(render_current_details(self._session))
+        waits = self._session.awaits_approval
+        known = workflow.info().typed_search_attributes.get(search_attributes.SESSION_STATUS)
+        if waits != (known == "awaiting_approval"):
+            self._publish("awaiting_approval" if waits else "open")
 
     def _publish(self, status: search_attributes.CoarseStatus) -> None:
-        """Bring search attributes and memo up to date: only what changed, at most once a turn (SES-17)."""
+        """Bring search attributes and memo up to date: only what changed (SES-17).
+
+        That is once a turn, and twice more where people are asked to decide.
+        """
         known, config = workflow.info().typed_search_attributes, self._session.config
         wanted: list[tuple[SearchAttributeKey[Any], Any]] = [
             (search_attributes.SESSION_STATUS, status),

@@ -1,12 +1,13 @@
 """What a session says of itself in the Temporal Web UI (SES-17): Markdown, made with every change, never stored."""
 
-from models.pictures import queue_of
+from models.pictures import approvals_of, queue_of
 from models.session_state import Session
 
 
 def render_current_details(session: Session) -> str:
     """Say at a glance who, what, how far, and what is waiting."""
-    return "\n".join([_heading(session), "", *_facts(session), *_running(session), *_queue(session)])
+    parts = (_facts(session), _running(session), _approvals(session), _queue(session))
+    return "\n".join([_heading(session), "", *(line for part in parts for line in part)])
 
 
 def _heading(session: Session) -> str:
@@ -86,6 +87,20 @@ def _running(session: Session) -> list[str]:
                 f"- `{call.name}`: {call.result.status if call.result else 'running'}" for call in step.tool_calls
             ]
     return lines
+
+
+def _approvals(session: Session) -> list[str]:
+    waiting = approvals_of(session)
+    if not waiting.approvals:
+        return []
+    shown = [
+        f"- `{pending.tool}` (call {pending.call_id}), until {pending.expires_at:%Y-%m-%d %H:%M:%S} UTC: "
+        f"{_plain(str(pending.args) if pending.args else 'no arguments that fit here')}"
+        for pending in waiting.approvals[:10]
+    ]
+    left_out = len(waiting.approvals) - len(shown) + waiting.omitted
+    more = [f"… and {left_out} more"] if left_out else []
+    return ["", "**Waits for approval**", *shown, *more]
 
 
 def _queue(session: Session) -> list[str]:

@@ -14,6 +14,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows import activity_options
     from workflows.open_request import OpenRequest, RequestSlot
     from workflows.summaries import Summaries
+    from workflows.tool_list import ToolList
     from workflows.turn_frame import Frame, TurnFailed
 
 LEAST_ANSWER_BYTES = 2_000
@@ -32,11 +33,12 @@ _NOT_REPEATED: dict[str, tuple[ErrorType, str]] = {
 class ModelCalls:
     """The model calls of a turn."""
 
-    def __init__(self, frame: Frame, slot: RequestSlot) -> None:
-        """Ask for the turn of `frame`, through its `slot` of the open request."""
+    def __init__(self, frame: Frame, slot: RequestSlot, tools: ToolList) -> None:
+        """Ask for the turn of `frame`, offering its `tools`, through its `slot` of the open request."""
         self._frame = frame
         self._session = frame.session
         self._slot = slot
+        self._tools = tools
         self._summaries = Summaries(frame, slot)
         self.segment = 0
         """The segment of the latest request."""
@@ -76,6 +78,7 @@ class ModelCalls:
         session, frame = self._session, self._frame
         self._slot.close()
         await self._make_room(session.context.window(frame.terms.history, model=frame.model))
+        await self._tools.renew()
         self.segment = session.view.segment
         return self._slot.open(
             OpenRequest(
@@ -142,7 +145,7 @@ class ModelCalls:
     async def _wait(self, seconds: float) -> None:
         """Sleep until the model may be asked again; shown as `waiting_retry` (AGT-9)."""
         until = workflow.now() + timedelta(seconds=seconds)
-        if until >= self._frame.terms.deadline:
+        if until >= self._frame.deadline:
             raise self._frame.out_of_time()
         self._frame.stop_if_told()
         self._session.wait_until(until)

@@ -12,9 +12,10 @@ with workflow.unsafe.imports_passed_through():
     from models.large_texts import bound_result
     from models.limits import LARGE_RESULT_BYTES
     from models.model_call import ToolInvocation, ToolSpec
-    from models.tool_policy import decide
+    from models.tool_policy import ToolDecision, decide
     from models.trajectory import ModelStep, ToolCall, ToolResult
     from workflows import activity_options
+    from workflows.approvals import Approvals
     from workflows.turn_frame import Frame, TurnFailed
 
 RESULT_BYTES = 200
@@ -28,23 +29,8 @@ class ToolCalls:
         """Run tools for the turn of `frame`."""
         self._frame = frame
         self._session = frame.session
+        self._approvals = Approvals(frame)
         self._started: set[str] = set()
-
-    async def know_tools(self) -> None:
-        """Read the tools once and freeze them: a changed list would change every request's prefix (AGT-6)."""
-        if self._session.tools is None:
-            try:
-                listed = await workflow.execute_activity_method(
-                    ToolActivities.list_tools,
-                    start_to_close_timeout=activity_options.TOOL_LIST_TIMEOUT,
-                    schedule_to_close_timeout=self._frame.remaining(),
-                    heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
-                    retry_policy=activity_options.TOOL_LIST_RETRIES,
-                    summary="tools of this session",
-                )
-            except ActivityError as error:
-                raise self._frame.failure(error, of="The session's tools could not be read") from error
-            self._session.tools = listed.tools
 
     def count(self, step: ModelStep) -> None:
         """Count the step's calls towards the turn's limits. Raises `TurnFailed` over them."""
@@ -70,9 +56,14 @@ class ToolCalls:
         `False`: the turn pauses, and some have none yet. Nothing is in flight then.
         """
         waiting = [call for call in self._session.newest_step().tool_calls if call.result is None]
+        async with self._approvals.asked_for([call for call in waiting if self._needs_approval(call)]):
+            await self._run_all(waiting)
+        return all(call.result for call in self._session.newest_step().tool_calls)
+
+    async def _run_all(self, calls: list[ToolCall]) -> None:
         gate = asyncio.Semaphore(self._frame.limits.max_parallel_tools)
-        inline_bytes = self._inline_bytes(len(waiting))
-        running = [asyncio.create_task(self._run_tool(call, gate, inline_bytes)) for call in waiting]
+        inline_bytes = self._inline_bytes(len(calls))
+        running = [asyncio.create_task(self._run_tool(call, gate, inline_bytes)) for call in calls]
         try:
             await asyncio.gather(*running)
         except (asyncio.CancelledError, TurnFailed):
@@ -81,7 +72,6 @@ class ToolCalls:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
             raise
-        return all(call.result for call in self._session.newest_step().tool_calls)
 
     def answer_unanswered(self) -> None:
         """Give every call that got no result one that is true, so that what the model sees next is valid (SES-9)."""
@@ -97,6 +87,10 @@ class ToolCalls:
 
     async def _run_tool(self, call: ToolCall, gate: asyncio.Semaphore, inline_bytes: int) -> None:
         refused = self._refuse_call(call)
+        if refused is None and self._needs_approval(call):
+            if not await self._approvals.is_decided(call.id):
+                return
+            refused = self._approvals.rejection(call.id)
         if refused:
             result = bound_result(refused, most_bytes=self._frame.limits.small_text_bytes)
         else:
@@ -117,9 +111,22 @@ class ToolCalls:
             return ToolResult(
                 outcome=f"The arguments of {call.name} are no JSON object", content=call.args, status="error"
             )
-        if decide(self._frame.terms.tool_policy, tool) == "deny":
+        if self._decide(tool) == "deny":
             return ToolResult(outcome=f"{call.name} is denied by this session's tool policy", status="denied")
         return None
+
+    def _needs_approval(self, call: ToolCall) -> bool:
+        """Tell whether a call runs only once a person has decided on it; one that was asked about stays so."""
+        if call.approval is not None or self._refuse_call(call):
+            return call.approval is not None
+        tool = self._tool(call.name)
+        return tool is not None and self._decide(tool) == "ask"
+
+    def _decide(self, tool: ToolSpec) -> ToolDecision:
+        session = self._session
+        return decide(
+            self._frame.terms.tool_policy, tool, unattended=session.config.unattended, allowed=session.allowances
+        )
 
     async def _execute(self, call: ToolCall, inline_bytes: int) -> ToolResult:
         frame = self._frame

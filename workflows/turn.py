@@ -21,6 +21,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.model_calls import ModelCalls
     from workflows.open_request import OpenRequest, RequestSlot
     from workflows.tool_calls import ToolCalls
+    from workflows.tool_list import ToolList
     from workflows.turn_frame import Frame, TurnFailed
 
 
@@ -41,7 +42,8 @@ class Turn:
         self._archiving = archiving
         self._frame = Frame(session, terms, on_change=on_change, is_due_for_new_run=is_due_for_new_run)
         self._slot = RequestSlot()
-        self._model_calls = ModelCalls(self._frame, self._slot)
+        self._tools = ToolList(self._frame)
+        self._model_calls = ModelCalls(self._frame, self._slot, self._tools)
         self._tool_calls = ToolCalls(self._frame)
         self._task: asyncio.Task[None] | None = None
         self._has_begun = False
@@ -99,7 +101,7 @@ class Turn:
     async def _answer(self) -> ModelResponse | None:
         """Return the response that answers the prompt; `None`: the turn pauses here."""
         frame = self._frame
-        await self._tool_calls.know_tools()
+        await self._tools.know()
         if frame.is_unsettled and not await self._run_tools():
             return None
         while frame.steps < frame.limits.max_steps:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from math import ceil
 
 from temporalio import workflow
@@ -59,7 +59,9 @@ class Frame:
         self.steps = terms.steps
         self.calls = terms.calls
         self.stop_reason: str | None = None
-        self._is_due_for_new_run = is_due_for_new_run
+        self.is_due_for_new_run = is_due_for_new_run
+        self._deadline = terms.deadline
+        self._awaiting_since = terms.awaiting_since
         self._is_unsettled = terms.unsettled
         self._state = terms.state
         self._segment = terms.segment
@@ -68,6 +70,8 @@ class Frame:
         """Return what the next run goes on with (SES-14)."""
         return self.terms.model_copy(
             update={
+                "deadline": self._deadline,
+                "awaiting_since": self._awaiting_since,
                 "steps": self.steps,
                 "calls": self.calls,
                 "unsettled": self._is_unsettled,
@@ -106,13 +110,27 @@ class Frame:
         Runs from before this was possible hand over between turns only. A turn that was told to stop goes nowhere.
         """
         self.stop_if_told()
-        return self._is_due_for_new_run() and workflow.patched("continue-as-new-within-a-turn")
+        return self.is_due_for_new_run() and workflow.patched("continue-as-new-within-a-turn")
 
     # ---- the clock
 
+    @property
+    def deadline(self) -> datetime:
+        """When the turn's time is over; it moves on while people are asked to decide (AGT-1)."""
+        waited = workflow.now() - self._awaiting_since if self._awaiting_since else timedelta()
+        return self._deadline + waited
+
+    def await_people(self) -> None:
+        """Stop the clock: from here on the turn waits for people."""
+        self._awaiting_since = self._awaiting_since or workflow.now()
+
+    def go_on(self) -> None:
+        """Let the clock run again, if it was stopped."""
+        self._deadline, self._awaiting_since = self.deadline, None
+
     def remaining(self) -> timedelta:
         """Time left until `turn_timeout`: it bounds activities, so that it costs no timer of its own."""
-        remaining = (self.terms.deadline - workflow.now()).total_seconds()
+        remaining = (self.deadline - workflow.now()).total_seconds()
         if remaining <= 0:
             raise self.out_of_time()
         return timedelta(seconds=ceil(remaining))
@@ -127,7 +145,7 @@ class Frame:
         """Say how a failed activity ends the turn."""
         if is_cancelled_exception(error):
             return asyncio.CancelledError()
-        if isinstance(error.cause, ActivityTimeout) and workflow.now() >= self.terms.deadline:
+        if isinstance(error.cause, ActivityTimeout) and workflow.now() >= self.deadline:
             return self.out_of_time()
         error_type, sentence = describe_failure(error)
         return TurnFailed(error_type, f"{of}." if of else sentence)

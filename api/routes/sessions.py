@@ -123,7 +123,11 @@ def _input_of(wanted: StartSession, settings: Settings, session_id: str) -> Sess
         history=wanted.history,
         tool_policy=wanted.tool_policy,
     )
-    given: dict[str, Any] = {"user": wanted.user, "workspace": wanted.workspace}
+    given: dict[str, Any] = {
+        "user": wanted.user,
+        "workspace": wanted.workspace,
+        "unattended": wanted.unattended,
+    }
     if wanted.system_prompt is not None:
         given["system_prompt"] = wanted.system_prompt
     return configured(base, change).model_copy(update=given)

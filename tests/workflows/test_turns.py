@@ -176,19 +176,6 @@ async def test_agt_7_arguments_and_schemas_nested_too_deeply_to_be_carried_are_n
     assert len(await session.histories()) > 1
 
 
-async def test_agt_8_a_tool_of_unknown_effect_is_denied_unless_the_policy_allows_it(on: Stage) -> None:
-    on.tools.specs = [ToolSpec(name="send_mail")]
-    on.vendor.script = [asks(("send_mail", {})), says("denied"), asks(("send_mail", {})), says("sent")]
-    session = await on.start()
-    await session.prompt("mail")
-    await session.idle(turns=1)
-    assert on.tools.calls == []
-    await session.update("configure", {"tool_policy": {"send_*": "allow"}})
-    await session.prompt("mail")
-    await session.idle(turns=2)
-    assert [call.name for call in on.tools.calls] == ["send_mail"]
-
-
 async def test_ses_10_a_failing_turn_never_ends_the_session(on: Stage) -> None:
     on.vendor.script = [ModelError("auth", "the key was revoked")]
     session = await on.start()

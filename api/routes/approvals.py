@@ -1,0 +1,25 @@
+"""What people are asked to decide, and their decisions (AGT-8)."""
+
+from fastapi import APIRouter
+
+from api.bodies import ApprovalDecided, DecideApproval
+from api.dependencies import CallId, SessionId, SessionsDep
+from models.approvals import PendingApprovals, ResolveApproval
+
+router = APIRouter(tags=["approvals"])
+
+
+@router.get("/workflow/{id}/approvals", operation_id="get_pending_approvals")
+async def get_pending_approvals(sessions: SessionsDep, session_id: SessionId) -> PendingApprovals:
+    """List the tool calls that wait for a decision, with their arguments and until when."""
+    return await sessions.pending_approvals(session_id)
+
+
+@router.post("/workflow/{id}/approvals/{call_id}", operation_id="resolve_approval")
+async def resolve_approval(
+    sessions: SessionsDep, session_id: SessionId, call_id: CallId, body: DecideApproval
+) -> ApprovalDecided:
+    """Approve or reject a call; the same decision twice is one, another one after it is 409."""
+    request = ResolveApproval(call_id=call_id, **body.model_dump())
+    receipt = await sessions.resolve_approval(session_id, request)
+    return ApprovalDecided(workflow_id=session_id, call_id=receipt.call_id, decision=receipt.decision)

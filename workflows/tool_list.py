@@ -1,0 +1,58 @@
+"""Which tools the model is offered: read once a segment, and frozen for it (AGT-6).
+
+A list that changed within a segment would change the prefix of every request, and with it the vendor's cache and its
+reasoning. So what servers offer anew, or no longer, is taken up where the prefix changes anyway.
+"""
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, is_cancelled_exception
+
+with workflow.unsafe.imports_passed_through():
+    from activities.tools import ToolActivities
+    from models.model_call import ToolList as ReadTools
+    from workflows import activity_options
+    from workflows.turn_frame import Frame
+
+
+class ToolList:
+    """The tools of a turn's session."""
+
+    def __init__(self, frame: Frame) -> None:
+        """Read them for the turn of `frame`."""
+        self._frame = frame
+        self._session = frame.session
+
+    async def know(self) -> None:
+        """Read the tools if they were never read. Raises `TurnFailed`."""
+        if self._session.tools is not None:
+            return
+        try:
+            listed = await self._read(activity_options.TOOL_LIST_RETRIES)
+        except ActivityError as error:
+            raise self._frame.failure(error, of="The session's tools could not be read") from error
+        self._session.take_tools(listed.tools)
+
+    async def renew(self) -> None:
+        """Read the tools again if a new segment has begun; where that fails, those of the one before stay."""
+        # Runs from before keep the tools they began with.
+        if self._session.tools_segment == self._session.view.segment or not workflow.patched("tools-per-segment"):
+            return
+        try:
+            tools = (await self._read(activity_options.TOOL_RENEWAL_RETRIES)).tools
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise self._frame.failure(error) from error
+            workflow.logger.warning("the tools could not be read again; those of before stay")
+            tools = self._session.tools or []
+        self._session.take_tools(tools)
+
+    async def _read(self, retries: RetryPolicy) -> ReadTools:
+        return await workflow.execute_activity_method(
+            ToolActivities.list_tools,
+            start_to_close_timeout=activity_options.TOOL_LIST_TIMEOUT,
+            schedule_to_close_timeout=self._frame.remaining(),
+            heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
+            retry_policy=retries,
+            summary="tools of this session",
+        )
