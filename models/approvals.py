@@ -20,7 +20,7 @@ from models.model_call import ToolEffect, ToolSpec
 from models.session import REASON_CHARS, Reason
 from models.trajectory import Approval, ApprovalDecision, BlobRef, ModelStep, ToolCall, ToolResult
 from models.transcript import Transcript
-from models.wire import Compact, Strict, UtcDatetime
+from models.wire import Compact, Frozen, Strict, UtcDatetime
 
 APPROVAL_BYTES = 900
 """What an approval takes in a turn, with a reason of `REASON_BYTES`."""
@@ -51,7 +51,7 @@ class ApprovalReceipt(Compact):
     decision: ApprovalDecision
 
 
-class PendingApproval(Compact):
+class PendingApproval(Frozen):
     """A call that waits for a decision. `args` are the whole arguments; with an `args_blob`, that text is, as JSON."""
 
     call_id: str
@@ -66,7 +66,7 @@ class PendingApproval(Compact):
     expires_at: UtcDatetime
 
 
-class PendingApprovals(Compact):
+class PendingApprovals(Frozen):
     """All calls that wait for a decision, in their order; `omitted` counts those an answer of about 1 MB leaves out."""
 
     approvals: list[PendingApproval] = []

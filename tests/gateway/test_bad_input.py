@@ -79,7 +79,7 @@ async def test_api_2_an_unreadable_body_is_a_422(http: AsyncClient, on: Stage, c
         ({"model": "x"}, "model"),
         ({"user": "a' OR AgentUser = 'b"}, "user"),
         ({"user": "a\\"}, "user"),
-        ({"tool_policy": {"pay": "ask"}}, "tool_policy.pay"),
+        ({"tool_policy": {"pay": "sometimes"}}, "tool_policy.pay"),
         ({"workspace": "../etc"}, "workspace"),
         ({"workspace": "/etc"}, "workspace"),
         ({"title": ""}, "title"),

@@ -227,7 +227,7 @@ async def test_api_2_without_temporal_only_a_parent_is_out_of_reach(http_nowhere
         ({"relevant_files": {"a": 1}}, "relevant_files"),
         ({"title": "a\nb"}, "title"),
         ({"model": "nobody:x"}, "model"),
-        ({"tool_policy": {"pay": "ask"}}, "tool_policy.pay"),
+        ({"tool_policy": {"pay": "sometimes"}}, "tool_policy.pay"),
         ({"timeout": 0}, "timeout"),
         ({"timeout": "soon"}, "timeout"),
         ({"idempotency_key": "a b"}, "idempotency_key"),

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from activities.providers.protocol import ModelError
-from models.model_call import ToolInvocation
+from models.model_call import ToolInvocation, ToolSpec
 from models.session import SessionInput
 from models.trajectory import ToolResult
 from tests.harness import DrivenSession, Stage, asks, says
@@ -230,6 +230,48 @@ async def _overflowing(on: Stage, *, turns: int, errors: int) -> DrivenSession:
     return session
 
 
+async def approved(on: Stage) -> DrivenSession:
+    on.tools.specs = [*on.tools.specs, ToolSpec(name="send_mail"), ToolSpec(name="post")]
+    on.vendor.script = [asks(("send_mail", {"n": 0}), ("look", {}), ("post", {}), ("send_mail", {"n": 1}))]
+    session = await on.start(SessionInput.model_validate({"limits": {"max_history_events": 50}}))
+    await session.prompt("write to them")
+    await session.awaited_approvals(3)
+    for number in range(60):  # while it waits, the session goes on in a new run
+        await session.prompt(f"and then, {number}?")
+    await session.until(lambda s: s.queue_length == 60)
+    mail, post, _ = await session.awaited_approvals(3)
+    await session.decide(post, "reject", reason="no stamps")
+    await session.decide(mail, "allow_for_session")
+    await session.until(lambda s: s.session.turn_count > 1, turns=0)
+    await session.update("end_session", {"discard_queue": True})
+    await session.handle.result()
+    return session
+
+
+async def approval_expired(on: Stage) -> DrivenSession:
+    on.tools.specs = [*on.tools.specs, ToolSpec(name="send_mail")]
+    on.vendor.script = [asks(("send_mail", {}), ("look", {})), says("nobody was there"), asks(("send_mail", {}))]
+    session = await on.start(SessionInput.model_validate({"limits": {"approval_timeout": 0.3}}))
+    await session.prompt("write")
+    await session.idle(turns=1)
+    await session.update("configure", {"limits": {"approval_timeout": 60}})
+    await session.prompt(id="p2", text="write again")
+    await session.awaited_approvals()
+    await session.update("cancel_turn", {"message_id": "p2"})
+    await session.idle(turns=2)
+    return session
+
+
+async def tools_renewed(on: Stage) -> DrivenSession:
+    window = {"max_messages": 6, "preserve_last_n": 2, "evict_block": 3}
+    session = await on.start(SessionInput.model_validate({"history": window}))
+    for number in range(6):
+        await session.prompt(f"turn {number}")
+        await session.idle(turns=number + 1)
+        on.tools.specs = [*on.tools.specs, ToolSpec(name=f"new_{number}")]
+    return session
+
+
 STORIES: dict[str, Story] = {
     story.__name__: story
     for story in (
@@ -252,5 +294,8 @@ STORIES: dict[str, Story] = {
         summarised,
         overflowed,
         halved_window,
+        approved,
+        approval_expired,
+        tools_renewed,
     )
 }
