@@ -9,12 +9,12 @@ from temporalio.exceptions import ActivityError
 with workflow.unsafe.imports_passed_through():
     from activities.llm import ModelActivities
     from models.context.window import ConversationHistoryConfig
-    from models.errors import ErrorType
+    from models.errors import ErrorType, TurnFailed
     from models.model_call import ModelCall, ModelCallOutcome, ModelResponse
     from workflows import activity_options
     from workflows.open_request import OpenRequest, RequestSlot
     from workflows.summaries import Summaries
-    from workflows.turn_frame import Frame, TurnFailed
+    from workflows.turn_frame import Frame
 
 LEAST_ANSWER_BYTES = 2_000
 """What an answer may have however full the turn is."""
@@ -76,6 +76,7 @@ class ModelCalls:
         session, frame = self._session, self._frame
         self._slot.close()
         await self._make_room(session.context.window(frame.terms.history, model=frame.model))
+        frame.budgets.check_spent()  # a summary may have taken what was left
         self.segment = session.view.segment
         return self._slot.open(
             OpenRequest(
