@@ -13,6 +13,7 @@ from temporalio.worker import Worker
 from activities.archive import ArchiveActivities
 from activities.asking import Asking, ProviderRegistry
 from activities.large_texts import LargeTexts
+from activities.list_prices import ListPrices
 from activities.llm import ModelActivities
 from activities.providers.offline import OfflineModel
 from activities.providers.offline_script import ScriptedModel
@@ -36,7 +37,7 @@ def build_worker(
 ) -> Worker:
     """Return a worker for workflow and activities on one task queue, so that contexts are handed over in memory."""
     texts = LargeTexts(stores.blobs)
-    asking = Asking(providers, client, texts)
+    asking = Asking(providers, client, texts, ListPrices())
     models, summaries, tooling = ModelActivities(asking, texts), SummaryActivities(asking), ToolActivities(tools, texts)
     archiving = ArchiveActivities(stores, client)
     return Worker(

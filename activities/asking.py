@@ -26,14 +26,23 @@ class ProviderRegistry(Protocol):
         ...
 
 
+class PriceList(Protocol):
+    """Knows what models cost; the worker's composition root injects one."""
+
+    def priced(self, response: ModelResponse, *, asked: str) -> ModelResponse:
+        """Return the response of the model `asked` with its cost in `usage`, where that is known (AGT-10)."""
+        ...
+
+
 class Asking:
     """The way from an activity to a model."""
 
-    def __init__(self, providers: ProviderRegistry, client: Client, texts: LargeTexts) -> None:
+    def __init__(self, providers: ProviderRegistry, client: Client, texts: LargeTexts, prices: PriceList) -> None:
         """Ask `providers`; read contexts that were prepared in another process through `client`."""
         self._providers = providers
         self._client = client
         self._texts = texts
+        self._prices = prices
 
     async def context_of(self, number: int, *, digest: str) -> ModelRequest | None:
         """Return the session's request `number` with its large texts in their places.
@@ -45,11 +54,12 @@ class Asking:
         return request and await self._texts.resolve(own_session(), request)
 
     async def answer(self, model: str, request: ModelRequest, *, number: int, rounds: int = 0) -> ModelResponse:
-        """Return the model's whole answer. Raises `ModelError`."""
+        """Return the model's whole answer, with its cost where that is known. Raises `ModelError`."""
         provider, name = self._providers.resolve(model)
         attempt = activity.info().attempt
         context = CallContext(session_id=own_session(), request=number, attempt=attempt, round=rounds)
-        return await _whole_answer(provider.stream(name, request, context))
+        response = await _whole_answer(provider.stream(name, request, context))
+        return self._prices.priced(response, asked=model)
 
     async def _ask_workflow(self, number: int, digest: str) -> ModelRequest | None:
         # Pinned to the run: the session may have continued as new since. Errors of the query are worth a retry.

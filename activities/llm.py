@@ -38,7 +38,7 @@ class ModelActivities:
                 response = await self._asking.answer(call.model, request, number=call.request, rounds=call.round)
             except ModelError as error:
                 return judge(error, attempt=activity.info().attempt, rounds=call.round)
-            return ModelCallOutcome(response=await self._storable(_with_readable_args(response), call))
+            return ModelCallOutcome(response=await self._storable(_without_traps(response), call))
 
     async def _storable(self, response: ModelResponse, call: ModelCall) -> ModelResponse:
         """Return the response as the session can hold it: large texts by reference (SES-15, SES-16).
@@ -58,15 +58,23 @@ class ModelActivities:
         raise _too_large(size, call.max_bytes)
 
 
-def _with_readable_args(response: ModelResponse) -> ModelResponse:
-    """Take arguments that are nested too deeply to be read back for text: no tool is run with them."""
+def _without_traps(response: ModelResponse) -> ModelResponse:
+    """Return the response as every later request can hold it.
+
+    Arguments that are nested too deeply to be read back become text: no tool is run with them. The vendor's own blocks
+    go without a trace where they are nested like that, and where the answer was cut: a call in them that was not taken
+    up would be an orphan, which makes vendors refuse every later request.
+    """
     parts = [
         part.model_copy(update={"args": to_json(part.args).decode()})
         if isinstance(part, CallPart) and is_nested_over(part.args, MOST_LEVELS)
         else part
         for part in response.parts
     ]
-    return response.model_copy(update={"parts": parts})
+    state = response.state
+    if state and (response.stop == "max_tokens" or is_nested_over(state.items, MOST_LEVELS)):
+        state = None
+    return response.model_copy(update={"parts": parts, "state": state})
 
 
 def _json_size(response: ModelResponse) -> int:

@@ -4,7 +4,7 @@ the caller    Refused                 nothing enters the session; the gateway an
                                       validators of updates)
               TaskValidationError     no task is created; the gateway answers 422 (TSK-1)
 the world     ErrorType               judged once, in `activities/failures.py`; a turn ends with it, the session
-                                      goes on (AGT-9)
+                                      goes on (AGT-9); within the workflow it is a `TurnFailed`
 a tool        ToolResult.status       a result the model sees, never a failed turn (AGT-7)
 us            any other exception     the workflow task fails, stays visible, and resumes after the fix (SES-10)
 """
@@ -34,6 +34,17 @@ ErrorType = Literal[
 
 RETRYABLE: frozenset[ErrorType] = frozenset({"rate_limited", "overloaded", "provider_error", "connection", "timeout"})
 """Failures that the same request may survive later."""
+
+
+class TurnFailed(Exception):
+    """Ends the turn with an `error_type` and a sentence for people."""
+
+    def __init__(self, error_type: ErrorType, sentence: str) -> None:
+        """Keep what the turn is to record."""
+        super().__init__(sentence)
+        self.error_type = error_type
+        self.sentence = sentence
+
 
 RefusalReason = Literal[
     "invalid",

@@ -54,9 +54,9 @@ class Limits(Strict):
     max_tool_calls: int = Field(500, ge=0, le=5_000)
     max_parallel_tools: int = Field(8, ge=1, le=64)
     max_tokens_per_turn: int | None = Field(None, ge=1)
-    """Input and output of all model calls of a turn, cached ones too; `None`: no limit."""
+    """Input and output of all model calls of a turn, cached tokens and summaries included; `None`: no limit."""
     max_cost_per_turn: float | None = Field(None, gt=0)
-    """In US dollars, for models whose price is known; `None`: no limit."""
+    """In US dollars, summaries included; `None`: no limit. A turn does not go on with a model of unknown price."""
     turn_timeout: float = Field(3_600, ge=1, le=7 * 86_400)
     """Without the time in which the turn waits for a person's decision (AGT-8)."""
     approval_timeout: float = Field(86_400, ge=0.1, le=30 * 86_400)

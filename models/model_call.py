@@ -2,11 +2,19 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, field_serializer
+from pydantic import Field, JsonValue, PlainSerializer
 
 from models.limits import ANSWER_BYTES, LARGE_RESULT_BYTES, LARGE_TEXT_BYTES
 from models.trajectory import BlobRef, StopReason, ToolStatus, Usage
 from models.wire import Compact, Frozen
+
+
+def _only_what_was_used(usage: Usage | None) -> dict[str, float] | None:
+    return usage.model_dump(exclude_defaults=True) if usage else None
+
+
+CompactUsage = Annotated[Usage | None, PlainSerializer(_only_what_was_used)]
+"""Usage in workflow history: what is zero or not known takes no bytes."""
 
 ToolEffect = Literal["read", "idempotent", "at_most_once"]
 """What a repeated call may do; from MCP's annotations (AGT-7). Only the first two are retried."""
@@ -71,14 +79,10 @@ class ModelResponse(Compact):
 
     parts: list[Part] = []
     stop: StopReason = "end_turn"
-    usage: Usage | None = None
+    usage: CompactUsage = None
     model: str
     request_id: str | None = None
     state: ProviderState | None = None
-
-    @field_serializer("usage")
-    def _only_what_was_used(self, usage: Usage | None) -> dict[str, float] | None:
-        return usage.model_dump(exclude_defaults=True) if usage else None
 
     @property
     def text(self) -> str:
@@ -192,7 +196,7 @@ class SummaryOutcome(Compact):
     files: list[str] = []
     files_omitted: int = 0
     trouble: str | None = None
-    usage: Usage | None = None
+    usage: CompactUsage = None
 
 
 class ToolList(Compact):

@@ -16,6 +16,11 @@ StopReason = Literal["end_turn", "tool_calls", "max_tokens"]
 """Why the model stopped. `max_tokens`: its text was cut by the vendor's limit, its calls were not taken up."""
 
 
+COST_DIGITS = 9
+"""Digits after the point that a cost in US dollars has: sums stay free of binary fractions' noise, and of no token is
+the price lost."""
+
+
 class BlobRef(Compact):
     """A large text that is kept in the store: the SHA-256 of its UTF-8 in hex, and how large it is (SES-15)."""
 
@@ -96,11 +101,18 @@ class Usage(Frozen):
     cache_write_tokens: int = 0
     cost: float | None = None
 
+    @property
+    def tokens(self) -> int:
+        """All that was read and written, cached or not."""
+        return self.input_tokens + self.output_tokens
+
     def __add__(self, other: "Usage") -> "Usage":
-        """Add field by field.
+        """Add field by field; costs to `COST_DIGITS`.
 
         >>> (Usage(input_tokens=1, cost=0.5) + Usage(input_tokens=2, output_tokens=3)).model_dump(exclude_defaults=True)
         {'input_tokens': 3, 'output_tokens': 3, 'cost': 0.5}
+        >>> (Usage(cost=0.1) + Usage(cost=0.2)).cost, (Usage() + Usage()).cost
+        (0.3, None)
         """
         costs = [usage.cost for usage in (self, other) if usage.cost is not None]
         return Usage(
@@ -109,8 +121,18 @@ class Usage(Frozen):
             cached_tokens=self.cached_tokens + other.cached_tokens,
             reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
             cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
-            cost=sum(costs) if costs else None,
+            cost=round(sum(costs), COST_DIGITS) if costs else None,
         )
+
+
+def dollars(cost: float) -> str:
+    """Write a cost for people, in full.
+
+    >>> dollars(0.05), dollars(0.000123), dollars(12.5), dollars(0.0)
+    ('$0.05', '$0.000123', '$12.50', '$0.00')
+    """
+    whole, _, fraction = f"{cost:,.{COST_DIGITS}f}".partition(".")
+    return f"${whole}.{fraction.rstrip('0'):0<2}"
 
 
 class ModelStep(Frozen):

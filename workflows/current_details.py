@@ -2,6 +2,7 @@
 
 from models.pictures import approvals_of, queue_of
 from models.session_state import Session
+from models.trajectory import Usage, dollars
 
 
 def render_current_details(session: Session) -> str:
@@ -15,19 +16,24 @@ def _heading(session: Session) -> str:
 
 
 def _facts(session: Session) -> list[str]:
-    usage, config = session.usage, session.config
+    config = session.config
     tools = ", ".join(tool.name for tool in session.tools or []) or "read at the first turn"
     facts = [
         f"- **Status:** {_status(session)}",
         f"- **User:** {_plain(config.user or 'not given')}",
         f"- **Model:** `{config.model}`",
         f"- **Turns:** {session.turn_count} ({len(session.transcript)} here, {session.archived_count} archived)",
-        f"- **Usage:** {usage.input_tokens:,} tokens in, {usage.output_tokens:,} out",
+        f"- **Usage:** {_used(session.usage)}",
         f"- **Conversation:** {_seen(session)}",
         f"- **Tools:** {tools}",
     ]
     facts += _archive(session)
     return [*facts, f"- [Open the conversation]({config.chat_url})"] if config.chat_url else facts
+
+
+def _used(usage: Usage) -> str:
+    told = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
+    return told if usage.cost is None else f"{told}, {dollars(usage.cost)}"
 
 
 def _seen(session: Session) -> str:

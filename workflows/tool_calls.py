@@ -9,14 +9,20 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from activities.tools import ToolActivities
+    from models.errors import TurnFailed
+    from models.approvals import APPROVAL_BYTES
     from models.large_texts import bound_result
     from models.limits import LARGE_RESULT_BYTES
     from models.model_call import ToolInvocation, ToolSpec
     from models.tool_policy import ToolDecision, decide
     from models.trajectory import ModelStep, ToolCall, ToolResult
     from workflows import activity_options
+<<<<<<< HEAD
     from workflows.approvals import Approvals
     from workflows.turn_frame import Frame, TurnFailed
+=======
+    from workflows.turn_frame import Frame
+>>>>>>> e00fc2467034ee9fce04d6349bb77bd83ac69899
 
 RESULT_BYTES = 200
 """What a result takes beside its content."""
@@ -36,13 +42,10 @@ class ToolCalls:
         """Count the step's calls towards the turn's limits. Raises `TurnFailed` over them."""
         frame, calls = self._frame, len(step.tool_calls)
         frame.calls += calls
-        if frame.calls > frame.limits.max_tool_calls:
-            raise TurnFailed(
-                "budget",
-                f"The turn asked for {frame.calls} tool calls; limits.max_tool_calls allows "
-                f"{frame.limits.max_tool_calls}.",
-            )
+        frame.budgets.check_calls(frame.calls)
         a_result = frame.limits.small_text_bytes + RESULT_BYTES
+        if any(map(self._needs_approval, step.tool_calls)):
+            a_result += APPROVAL_BYTES
         if self._session.turn_bytes + calls * a_result > frame.limits.least_turn_bytes:
             most = (self._session.turn_cap(frame.limits) - self._session.turn_bytes) // a_result
             if calls > most:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from models.errors import ErrorType
+    from models.errors import ErrorType, TurnFailed
     from models.ids import call_id
     from models.model_call import CallPart, ModelResponse
     from models.session import CarriedTurn
@@ -22,7 +22,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.open_request import OpenRequest, RequestSlot
     from workflows.tool_calls import ToolCalls
     from workflows.tool_list import ToolList
-    from workflows.turn_frame import Frame, TurnFailed
+    from workflows.turn_frame import Frame
 
 
 class Turn:
@@ -118,11 +118,10 @@ class Turn:
                 _final_text(response)
                 return response
             self._tool_calls.count(step)
+            frame.budgets.check_step(step)
             if not await self._run_tools():
                 return None
-        raise TurnFailed(
-            "max_steps", f"The turn took {frame.steps} steps without an answer; limits.max_steps ends it there."
-        )
+        raise frame.budgets.out_of_steps(frame.steps)
 
     async def _run_tools(self) -> bool:
         all_have_results = await self._tool_calls.run()

@@ -11,20 +11,11 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from activities.failures import describe_failure
-    from models.errors import ErrorType
+    from models.errors import TurnFailed
     from models.model_call import ProviderState
     from models.session import CarriedTurn
     from models.session_state import Session
-
-
-class TurnFailed(Exception):
-    """Ends the turn with an `error_type` and a sentence for people."""
-
-    def __init__(self, error_type: ErrorType, sentence: str) -> None:
-        """Keep what the turn is to record."""
-        super().__init__(sentence)
-        self.error_type = error_type
-        self.sentence = sentence
+    from workflows.budgets import Budgets
 
 
 def new_terms(session: Session) -> CarriedTurn:
@@ -55,6 +46,7 @@ class Frame:
         self.terms = terms
         self.limits = terms.limits
         self.model = terms.model
+        self.budgets = Budgets(session, limits=terms.limits, model=terms.model)
         self.on_change = on_change
         self.steps = terms.steps
         self.calls = terms.calls
@@ -137,9 +129,7 @@ class Frame:
 
     def out_of_time(self) -> TurnFailed:
         """Say that the turn's time is over."""
-        return TurnFailed(
-            "budget", f"The turn took longer than limits.turn_timeout allows ({self.limits.turn_timeout:g} s)."
-        )
+        return self.budgets.out_of_time()
 
     def failure(self, error: ActivityError, *, of: str | None = None) -> BaseException:
         """Say how a failed activity ends the turn."""

@@ -114,7 +114,10 @@ def respond(
     reasoning = estimate_tokens([{"content": response.thinking}])
     spoken = estimate_tokens([{"content": response.text, "tool_calls": response.calls}])
     usage = Usage(
-        input_tokens=_estimate_input_tokens(request), output_tokens=reasoning + spoken, reasoning_tokens=reasoning
+        input_tokens=_estimate_input_tokens(request),
+        output_tokens=reasoning + spoken,
+        reasoning_tokens=reasoning,
+        cost=0.0,  # nobody is to be paid
     )
     stop = "max_tokens" if is_cut else stop or ("tool_calls" if response.calls else "end_turn")
     return response.model_copy(update={"usage": usage, "stop": stop})

@@ -15,6 +15,7 @@ from temporalio.testing import ActivityEnvironment
 from activities.asking import Asking
 from activities.hand_over import REQUESTS, HandOverKey
 from activities.large_texts import LargeTexts
+from activities.list_prices import ListPrices
 from activities.llm import ModelActivities
 from activities.providers.offline import OfflineModel
 from activities.providers.offline_script import ScriptedModel
@@ -170,7 +171,7 @@ async def test_agt_9_the_activity_tells_the_script_how_often_the_workflow_waited
     key = HandOverKey(activity.info.workflow_run_id or "", call.request, call.digest)
     REQUESTS.put(key, request, size=1)
     providers, texts = Providers({"offline": lambda: player.model}), LargeTexts(Mock(spec=Blobs))
-    call_model = ModelActivities(Asking(providers, Mock(spec=Client), texts), texts).call_model
+    call_model = ModelActivities(Asking(providers, Mock(spec=Client), texts, ListPrices()), texts).call_model
     assert (await activity.run(call_model, call)).wait_seconds == 60
     outcome = await activity.run(call_model, call.model_copy(update={"round": 1}))
     assert outcome.response.text == "a"

@@ -71,6 +71,7 @@ def test_no_model_has_a_default_of_clock_or_chance(path: Path) -> None:
 
 
 def test_importing_the_gateway_loads_no_vendors_and_tools_sdk() -> None:
-    script = "import sys, api.app; print([m for m in ('mcp', 'anthropic', 'openai', 'jsonschema') if m in sys.modules])"
+    sdks = ("mcp", "anthropic", "openai", "genai_prices", "jsonschema")
+    script = f"import sys, api.app; print([m for m in {sdks} if m in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "[]"

@@ -116,7 +116,7 @@ async def test_agt_1_the_limit_of_tool_calls_ends_the_turn_and_every_call_has_a_
     await session.prompt("look thrice")
     (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.error_type) == ("failed", "budget")
-    assert "limits.max_tool_calls allows 2" in (turn.error or "")
+    assert "limits.max_tool_calls is 2" in (turn.error or "")
     assert [call.result.status for call in turn.steps[0].tool_calls] == ["cancelled"] * 3
     await session.prompt("go on")
     await session.idle(turns=2)
