@@ -14,12 +14,8 @@ with workflow.unsafe.imports_passed_through():
     from workflows import activity_options
     from workflows.open_request import OpenRequest, RequestSlot
     from workflows.summaries import Summaries
-<<<<<<< HEAD
     from workflows.tool_list import ToolList
-    from workflows.turn_frame import Frame, TurnFailed
-=======
     from workflows.turn_frame import Frame
->>>>>>> e00fc2467034ee9fce04d6349bb77bd83ac69899
 
 LEAST_ANSWER_BYTES = 2_000
 """What an answer may have however full the turn is."""
@@ -82,11 +78,8 @@ class ModelCalls:
         session, frame = self._session, self._frame
         self._slot.close()
         await self._make_room(session.context.window(frame.terms.history, model=frame.model))
-<<<<<<< HEAD
-        await self._tools.renew()
-=======
         frame.budgets.check_spent()  # a summary may have taken what was left
->>>>>>> e00fc2467034ee9fce04d6349bb77bd83ac69899
+        await self._tools.renew()
         self.segment = session.view.segment
         return self._slot.open(
             OpenRequest(

@@ -9,20 +9,16 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from activities.tools import ToolActivities
-    from models.errors import TurnFailed
     from models.approvals import APPROVAL_BYTES
+    from models.errors import TurnFailed
     from models.large_texts import bound_result
     from models.limits import LARGE_RESULT_BYTES
     from models.model_call import ToolInvocation, ToolSpec
     from models.tool_policy import ToolDecision, decide
     from models.trajectory import ModelStep, ToolCall, ToolResult
     from workflows import activity_options
-<<<<<<< HEAD
     from workflows.approvals import Approvals
-    from workflows.turn_frame import Frame, TurnFailed
-=======
     from workflows.turn_frame import Frame
->>>>>>> e00fc2467034ee9fce04d6349bb77bd83ac69899
 
 RESULT_BYTES = 200
 """What a result takes beside its content."""
