@@ -6,16 +6,19 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench
+.PHONY: help run test test-live check bench
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 run: $(INSTALLED) ## start everything on this machine; Ctrl-C stops it
 	@$(BIN)/turnkeeper up
 
 test: $(INSTALLED) ## run every test
 	$(BIN)/pytest
+
+test-live: $(INSTALLED) ## ask real vendors, those whose key is set: a few cents
+	$(BIN)/pytest -rs tests/live
 
 check: $(INSTALLED) ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .

@@ -1,6 +1,7 @@
 """`turnkeeper doctor`: what is wrong, in one line each, with the mend (OPS-3)."""
 
 import http
+import importlib.util
 import os
 import platform
 import sys
@@ -13,7 +14,8 @@ from sqlalchemy import URL, Connection, make_url
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from models.settings import Settings, SettingsError, load_settings, settings_file
+from models.model_name import split_model
+from models.settings import VENDORS_MODELS, Settings, SettingsError, load_settings, settings_file
 from stack.dev_server import is_in_use
 from stack.gateway import Gateway
 from stack.ports import is_free
@@ -37,6 +39,12 @@ from workflows.connection import (
 OLDEST_PYTHON = (3, 11)
 
 START = "start it with `turnkeeper up`"
+
+_KEY_OF = {split_model(model)[0]: variable for variable, model in VENDORS_MODELS.items()}
+"""Which variable holds a provider's key."""
+
+_SDK_OF = {"anthropic": "anthropic", "openai": "openai", "openai-chat": "openai"}
+"""Which package a provider needs; the extra that installs it has the same name."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,8 @@ async def examine() -> AsyncIterator[Finding]:
     yield await _binary(settings, endpoint)
     yield _state_dir(settings)
     yield await _archive(settings)
+    yield _model(settings)
+    yield _costs(settings)
     yield _ports(settings, endpoint)
     async for finding in _temporal(settings, endpoint):
         yield finding
@@ -149,6 +159,53 @@ def _no_archive_yet(file: Path) -> Finding:
 def _write_and_take_back(connection: Connection) -> None:
     insert_missing(connection, BLOBS, [{"session_id": "doctor", "hash": "", "content": b"?"}])
     connection.rollback()
+
+
+def _model(settings: Settings) -> Finding:
+    """Say which model new sessions get, and what a worker lacks to ask it; no vendor is asked."""
+    model = settings.first_model
+    provider, _ = split_model(model)
+    told = f"{model} for new sessions, {_why(settings, provider)}"
+    sdk, key = _SDK_OF.get(provider), _KEY_OF.get(provider)
+    if sdk and not _is_installed(sdk):
+        return Finding("model", "broken", f"{told}: the package {sdk} is missing", _install(sdk))
+    if key and not os.environ.get(key):
+        return Finding("model", "broken", f"{told}: {key} is not set", f"set {key} where the worker runs, or set model")
+    if provider == "openai-chat" and not settings.openai_chat.base_url:
+        told = f"{told}: openai_chat.base_url is not set"
+        return Finding("model", "broken", told, "set it, to http://127.0.0.1:11434/v1 for Ollama")
+    return _good("model", told)
+
+
+def _why(settings: Settings, provider: str) -> str:
+    if settings.model:
+        return "by the setting model"
+    if provider in _KEY_OF:
+        return f"since {_KEY_OF[provider]} is set"
+    return f"since neither {' nor '.join(VENDORS_MODELS)} is set"
+
+
+def _costs(settings: Settings) -> Finding:
+    """Say whether costs are known; that they are not is a fault only where they are to be limited."""
+    provider, _ = split_model(settings.first_model)
+    limit = settings.limits.max_cost_per_turn
+    if provider == "openai-chat":
+        why, mend = f"not known for {settings.first_model}", "set limits.max_tokens_per_turn in its place"
+    elif provider in _KEY_OF and not _is_installed("genai_prices"):
+        why, mend = "not known without the package genai-prices", _install("prices")
+    else:
+        return _good("costs", "known, as far as genai-prices has the model" if provider in _KEY_OF else "none")
+    if limit is not None:
+        return Finding("costs", "broken", f"{why}, so limits.max_cost_per_turn ({limit:g}) cannot be kept", mend)
+    return _good("costs", why)
+
+
+def _is_installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+def _install(extra: str) -> str:
+    return f"pip install 'turnkeeper[{extra}]'"
 
 
 def _ports(settings: Settings, endpoint: Endpoint) -> Finding:

@@ -1,5 +1,6 @@
 """What all tests share; the real Temporal server is started once, when a test first asks for it."""
 
+import os
 import shutil
 import sys
 from collections.abc import AsyncIterator
@@ -38,6 +39,16 @@ TINY = {
     "limit.blobSize.error": "65536",
 }
 """Limits of Temporal so low that everything that could go over them does so within seconds."""
+
+
+@pytest.fixture(autouse=True)
+def _no_vendors_of_the_developer_s_own(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the keys and addresses of vendors, but from tests that are there to use them: keys choose models."""
+    if request.node.get_closest_marker("live"):
+        return
+    for variable in list(os.environ):
+        if variable.startswith(("ANTHROPIC_", "OPENAI_", "TURNKEEPER_OPENAI_CHAT__")):
+            monkeypatch.delenv(variable)
 
 
 def dynamic_config(values: dict[str, str]) -> list[str]:

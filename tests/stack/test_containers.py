@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from temporalio.api.enums.v1 import IndexedValueType
 
-from models.settings import ENV_PREFIX, Settings, setting_names
+from models.session import DEFAULT_MODEL
+from models.settings import ENV_PREFIX, VENDORS_MODELS, Settings, setting_names
 from stack.temporal_binary import find_binary, server_version
 from workflows import search_attributes
 from workflows.connection import RETENTION_DAYS
@@ -17,6 +18,16 @@ from workflows.connection import RETENTION_DAYS
 ROOT = Path(__file__).parents[2]
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
+
+
+def extras() -> list[str]:
+    """Return what the image installs beyond what every installation has."""
+    return re.search(r"'\.\[(.*?)\]'", DOCKERFILE)[1].split(",")
+
+
+def service(name: str) -> str:
+    """Return a service as it is written in the file."""
+    return re.search(rf"^  {name}:\n((?:    .*\n|\n)+)", COMPOSE, re.MULTILINE)[1]
 
 
 def test_ops_5_the_namespace_job_makes_the_search_attributes_and_the_retention_of_the_code():
@@ -55,11 +66,29 @@ def test_ops_5_the_image_has_every_package_of_ours_and_the_build_is_given_them()
 
 
 def test_ops_5_worker_and_gateway_open_the_same_archive_once_it_is_there():
-    assert COMPOSE.count("<<: *turnkeeper") == COMPOSE.count("<<: [*address, *archive]") == 2
+    assert COMPOSE.count("<<: *turnkeeper") == COMPOSE.count("<<: [*address, *archive, *model]") == 2
     assert re.search(r"archive-database:\n +condition: service_completed_successfully", COMPOSE)
     url = re.search(r"TURNKEEPER_ARCHIVE_URL: (.*)", COMPOSE)[1]
     assert Settings(archive_url=url).archive_url == url
-    assert "'.[postgres]'" in DOCKERFILE
+    assert "postgres" in extras()
+
+
+def test_ops_5_the_image_has_all_that_the_providers_need():
+    optional = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert extras() == sorted(optional.keys() - {"dev"})
+
+
+def test_ops_5_the_keys_of_models_are_given_to_the_worker_alone():
+    secrets = (*VENDORS_MODELS, "TURNKEEPER_OPENAI_CHAT__API_KEY")
+    worker, rest = service("worker"), COMPOSE.replace(service("worker"), "")
+    for name in secrets:
+        assert re.search(rf"^      {name}:$", worker, re.MULTILINE), "passed on as it is, or not set at all"
+        assert not re.search(rf"^ *{name}:", rest, re.MULTILINE)
+
+
+def test_ops_5_without_a_model_of_one_s_own_the_containers_have_the_offline_one():
+    model = re.search(r'TURNKEEPER_MODEL: "\$\{TURNKEEPER_MODEL:-(.*)\}"', COMPOSE)[1]
+    assert Settings(model=model).first_model == DEFAULT_MODEL
 
 
 async def test_ops_5_compose_takes_the_file():

@@ -1,4 +1,4 @@
-"""Settings: where they come from, and the sentence that refuses a wrong one (OPS-4)."""
+"""Settings: where they come from, the sentence that refuses a wrong one, and the first model (OPS-4, AGT-4)."""
 
 from pathlib import Path
 
@@ -133,3 +133,23 @@ def test_ops_4_listening_for_other_machines_is_refused_with_the_reason(host, mon
 def test_ops_4_settings_never_change_in_a_running_process():
     with pytest.raises(ValidationError, match="frozen"):
         Settings().api_port = 1
+
+
+def test_agt_4_without_a_key_new_sessions_get_the_offline_model():
+    assert load_settings().first_model == "offline:"
+
+
+def test_agt_4_new_sessions_get_the_model_of_the_first_vendor_whose_key_is_set(monkeypatch):
+    settings = load_settings()
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-2")
+    assert settings.first_model == "openai:gpt-5.5"
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-1")
+    assert settings.first_model == "anthropic:claude-sonnet-5-5"
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "")
+    assert settings.first_model == "openai:gpt-5.5"
+
+
+def test_agt_4_the_model_that_is_set_is_the_one_whatever_keys_there_are(monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-1")
+    monkeypatch.setenv("TURNKEEPER_MODEL", "openai-chat:llama")
+    assert load_settings().first_model == "openai-chat:llama"

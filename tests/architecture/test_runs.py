@@ -1,0 +1,44 @@
+"""What `make test` and `make test-live` run, and what of the developer's environment they see (AGT-4, AGT-11)."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+KEYS = {"ANTHROPIC_API_KEY": "sk-ant-of-the-developer", "OPENAI_API_KEY": "sk-of-the-developer"}
+VENDORS = ("ANTHROPIC_", "OPENAI_", "TURNKEEPER_OPENAI_CHAT__", "LIVE_")
+
+
+def pytest_run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    without = {name: value for name, value in os.environ.items() if not name.startswith(VENDORS)}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
+        cwd=ROOT,
+        env={**without, **env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_agt_11_live_tests_are_no_part_of_the_others_and_found_when_they_are_named() -> None:
+    every = pytest_run("--collect-only", **KEYS).stdout
+    assert "tests/architecture/test_runs.py::" in every
+    assert "tests/live" not in every
+    assert "tests/live/test_live.py::" in pytest_run("--collect-only", "tests/live", **KEYS).stdout
+
+
+def test_agt_11_without_a_key_the_live_tests_say_what_they_left_out_and_fail_nobody() -> None:
+    ran = pytest_run("-rs", "tests/live")
+    assert ran.returncode == 0
+    for missing in (*KEYS, "TURNKEEPER_OPENAI_CHAT__BASE_URL, LIVE_CHAT_MODEL"):
+        assert f"not set: {missing}\n" in ran.stdout
+
+
+def test_agt_4_no_other_test_sees_the_keys_of_the_developer() -> None:
+    chosen = "tests/stack/test_settings.py::test_agt_4_without_a_key_new_sessions_get_the_offline_model"
+    ran = pytest_run(chosen, **KEYS)
+    assert "1 passed" in ran.stdout, ran.stdout

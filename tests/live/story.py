@@ -1,0 +1,67 @@
+"""The story that every provider has to get through: think, use a tool, answer, and go on from there."""
+
+from pathlib import Path
+from uuid import uuid4
+
+from temporalio.client import Client
+
+from models.conversation import ConversationMessage
+from models.model_name import split_model
+from models.session import SessionInput
+from models.settings import Settings
+from models.trajectory import ModelStep
+from tests.harness import stage
+from worker import build_providers, build_toolbox
+
+PATIENCE = 240.0
+"""Seconds that a turn may take: a real model thinks for a while."""
+
+SPARING = {"max_steps": 10, "max_tokens_per_turn": 200_000, "turn_timeout": 200}
+
+
+async def read_and_remember(client: Client, model: str, workspace: Path) -> list[ConversationMessage]:
+    """Lead a session through two turns with the providers and tools of a worker; return the turns.
+
+    What is to be told is in a file and cannot be guessed, so the tool was used. The second turn is answered from the
+    first, whose blocks the vendor is sent back and has to accept, thinking and all (AGT-3).
+    """
+    secret = f"The harbour light is {uuid4().hex[:8]}"
+    (workspace / "notes.txt").write_text(f"# {secret}\n\nIt is seen from afar.\n")
+    providers = build_providers(Settings(offline_words_per_second=0))
+    async with build_toolbox(Settings(workspace_root=workspace)) as toolbox, stage(client, providers=providers) as on:
+        on.tools.specs, on.tools.run = await toolbox.list_tools(), toolbox.call
+        session = await on.start(SessionInput.model_validate({"model": model, "limits": SPARING}))
+        await session.prompt("Think carefully about which tool you need. Read notes.txt and tell me its first heading.")
+        await session.until(lambda state: state.status == "idle" and state.session.turn_count == 1, bound=PATIENCE)
+        await session.prompt("Which file did you read?")
+        state = await session.until(lambda state: state.status == "idle" and len(state.messages) == 2, bound=PATIENCE)
+    first, second = state.messages
+    assert (first.error, second.error) == (None, None)
+    assert secret in (first.agent_message or "")
+    assert "notes.txt" in (second.agent_message or "")
+    _check_steps(first, is_priced=split_model(model)[0] != "openai-chat")
+    assert first.usage is not None
+    assert second.usage is not None
+    assert state.session.usage == first.usage + second.usage
+    return state.messages
+
+
+def _check_steps(turn: ConversationMessage, *, is_priced: bool) -> None:
+    """Every step says what it used, the calls of all but the last have results, and the last one answers."""
+    *working, last = [step for step in turn.steps if isinstance(step, ModelStep)]
+    calls = [call for step in working for call in step.tool_calls]
+    assert working
+    assert not last.tool_calls
+    assert "ok" in [call.result.status for call in calls if call.result]
+    for step in (*working, last):
+        assert step.model
+        assert step.request_id
+        assert step.usage is not None
+        assert step.usage.input_tokens > step.usage.output_tokens > 0
+        assert (step.usage.cost is not None) == is_priced
+
+
+def has_thought(turns: list[ConversationMessage]) -> bool:
+    """Tell whether the model thought before it acted: it shows, or was counted."""
+    steps = [step for turn in turns for step in turn.steps if isinstance(step, ModelStep)]
+    return any(step.thinking or (step.usage and step.usage.reasoning_tokens) for step in steps)

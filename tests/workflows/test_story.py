@@ -1,0 +1,18 @@
+"""What the live tests ask of a vendor, the offline model does in every run (AGT-4, AGT-11)."""
+
+from pathlib import Path
+
+from temporalio.client import Client
+
+from models.trajectory import ModelStep
+from tests.live.story import has_thought, read_and_remember
+
+
+async def test_agt_11_the_story_of_the_live_tests_is_one_that_can_be_got_through(
+    temporal: Client, tmp_path: Path
+) -> None:
+    turns = await read_and_remember(temporal, "offline:", tmp_path)
+    assert has_thought(turns)
+    calls = [[call.name for call in step.tool_calls] for step in turns[0].steps if isinstance(step, ModelStep)]
+    assert calls == [["file_read"], []]
+    assert [turn.usage and turn.usage.cost for turn in turns] == [0.0, 0.0]
