@@ -1,0 +1,65 @@
+"""What every vendor's adapter does to read an answer: put texts together, take arguments for what they are (AGT-3).
+
+A vendor's answer is kept for months, in JSON and in a database: what neither can hold is replaced here, where it comes
+in.
+"""
+
+import math
+from collections.abc import Iterable
+
+from pydantic import JsonValue
+from pydantic_core import from_json
+
+from models.context.bounds import encodable_text
+from models.limits import MOST_LEVELS
+
+
+def joined(pieces: Iterable[str]) -> str:
+    r"""Return the whole text of a stream's pieces, as it can be kept.
+
+    A character of two UTF-16 halves may come in two pieces; a half without its other one can't be kept.
+
+    >>> joined(["a \ud83d", "\ude00"]) == "a \U0001f600", joined(["\ud83d!"]) == "\ufffd!"
+    (True, True)
+    """
+    text = "".join(pieces)
+    if not text.isascii():
+        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return encodable_text(text)
+
+
+def arguments_of(text: str) -> dict[str, JsonValue] | str:
+    """Return a call's arguments; the text itself where it is no JSON object, so that the model can be told.
+
+    None at all are an empty object. Nor are `NaN`, `1e999`, and what is nested without end.
+
+    >>> arguments_of('{"a": [1]}'), arguments_of(""), arguments_of('{"a": '), arguments_of('{"a": NaN}')
+    ({'a': [1]}, {}, '{"a": ', '{"a": NaN}')
+    """
+    if not text.strip():
+        return {}
+    try:
+        value = from_json(text, allow_inf_nan=False)
+    except ValueError:
+        return text
+    return value if isinstance(value, dict) and is_keepable(value) else text
+
+
+def is_keepable(value: JsonValue) -> bool:
+    """Tell whether a value can be kept as JSON: not nested over `MOST_LEVELS`, and no number in it is infinite or none.
+
+    >>> is_keepable({"a": [1.5]}), is_keepable({"a": [math.inf]})
+    (True, False)
+    """
+    level: list[JsonValue] = [value]
+    for _ in range(MOST_LEVELS + 1):
+        if any(isinstance(inner, float) and not math.isfinite(inner) for inner in level):
+            return False
+        level = [inner for outer in level for inner in _held(outer)]
+    return not level
+
+
+def _held(value: JsonValue) -> Iterable[JsonValue]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
