@@ -1,0 +1,230 @@
+"""Every fault of every API, at every call of a turn: AGT-9, AGT-11, AGT-3, SES-10.
+
+A turn has two model calls with a tool between them. One of the two meets a fault. Whatever happens, the tool has run
+once, no half answer is taken for one, and the vendor was asked exactly as often as AGT-9 allows.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+from activities.providers.registry import Providers
+from models.conversation import ConversationMessage
+from models.errors import ErrorType
+from models.model_name import split_model
+from models.session import SessionInput
+from tests.harness import DrivenSession, Stage, stage
+from tests.vendors import WIRES
+from tests.vendors.server import Answer, Call, Fault, Reply, VendorWire
+
+AT_ONCE = {"retry-after-ms": "1"}
+CALL = Answer(think="I look.", text="I look it up.", calls=[Call("c1", "look", {"at": "it"})])
+ANSWER = Answer(text="This is the whole answer, from its first word to its last.")
+
+
+def past_date() -> str:
+    return format_datetime(datetime.now(UTC) - timedelta(minutes=1), usegmt=True)
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What one model call meets: `replies`, made of the answer it would have had. `asked`: how often the vendor is.
+
+    The turn ends with `error_type`, or well without. `limits` are the session's.
+    """
+
+    name: str
+    replies: Callable[[VendorWire, Reply], list[Reply]]
+    asked: int
+    error_type: ErrorType | None = None
+    limits: dict[str, float] | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def refuses(fault: Fault, headers: dict[str, str] | None = None, *, times: int = 1) -> Callable[..., list[Reply]]:
+    return lambda wire, whole: [wire.fault(fault, headers)] * times
+
+
+def passing(name: str, fault: Fault, headers: dict[str, str]) -> Trouble:
+    return Trouble(name, refuses(fault, headers), asked=2)
+
+
+def lasting(fault: Fault, error_type: ErrorType, *, asked: int = 1) -> Trouble:
+    return Trouble(f"{fault} that lasts", refuses(fault, times=asked), asked=asked, error_type=error_type)
+
+
+def broken(name: str, make: Callable[[VendorWire, Reply], Reply]) -> Trouble:
+    """An answer that is broken once and whole the second time."""
+    return Trouble(name, lambda wire, whole: [make(wire, whole)], asked=2)
+
+
+MIDDLE = 3
+"""After so many chunks every API has begun its answer, and none has ended it."""
+
+TROUBLES = [
+    passing("a rate limit with retry-after in milliseconds", "rate_limited", AT_ONCE),
+    passing("a rate limit with retry-after in seconds", "rate_limited", {"retry-after": "0"}),
+    passing("a rate limit with retry-after in parts of a second", "rate_limited", {"retry-after": "0.05"}),
+    passing("a rate limit with retry-after as a date", "rate_limited", {"retry-after": past_date()}),
+    passing("a rate limit with a retry-after that is none", "rate_limited", {"retry-after": "soon"}),
+    passing("overloaded", "overloaded", AT_ONCE),
+    passing("an internal error", "provider_error", AT_ONCE),
+    passing("a bad request that is worth a repetition, as the vendor says", "bad_request", {"x-should-retry": "true", **AT_ONCE}),
+    Trouble(
+        "an internal error that is not worth one, as the vendor says",
+        refuses("provider_error", {"x-should-retry": "false"}),
+        asked=1,
+        error_type="provider_error",
+    ),
+    lasting("auth", "auth"),
+    lasting("permission", "auth"),
+    lasting("quota", "quota"),
+    lasting("not_found", "not_found"),
+    lasting("bad_request", "bad_request"),
+    Trouble("no quota, however worth a repetition", refuses("quota", {"x-should-retry": "true"}), 1, "quota"),
+    Trouble("a context that is too long", refuses("context_too_long"), asked=2),
+    Trouble("a context that is too long twice", refuses("context_too_long", times=2), asked=3),
+    lasting("context_too_long", "context_too_long", asked=3),
+    Trouble("stale reasoning", refuses("stale_reasoning"), asked=2),
+    lasting("stale_reasoning", "bad_request", asked=2),
+    Trouble("a storm", refuses("overloaded", AT_ONCE, times=5), 5, "budget", {"turn_timeout": 7}),
+    Trouble("a wait beyond the turn", refuses("rate_limited", {"retry-after": "86400"}), 1, "budget", {"turn_timeout": 60}),
+    Trouble("a refusal", lambda wire, whole: [wire.reply(Answer(stop="refusal"))], 1, "refusal"),
+    Trouble("the vendor's length limit", lambda wire, whole: [wire.reply(Answer(text="This is", stop="max_tokens"))], 1, "too_large"),
+    broken("an error within the answer", lambda wire, whole: wire.fault_within("overloaded")),
+    broken("an internal error within the answer", lambda wire, whole: wire.fault_within("provider_error")),
+    broken("a cut before the first event", lambda wire, whole: whole.cut_after(0)),
+    broken("a cut in the middle", lambda wire, whole: whole.cut_after(MIDDLE)),
+    broken("a cut before the last event", lambda wire, whole: whole.cut_after(wire.events_before_its_end(whole))),
+    broken("a clean end before the first event", lambda wire, whole: whole.ending_after(0)),
+    broken("a clean end in the middle", lambda wire, whole: whole.ending_after(MIDDLE)),
+    broken("a clean end before the last event", lambda wire, whole: whole.ending_after(wire.events_before_its_end(whole))),
+    broken("silence before the first event", lambda wire, whole: whole.silent_after(0)),
+    broken("silence in the middle", lambda wire, whole: whole.silent_after(MIDDLE)),
+    broken("a page of HTML with status 200", lambda wire, whole: Reply.error(200, "<html>sign in</html>")),
+    broken("an event that is no JSON", lambda wire, whole: Reply.stream([*whole.chunks[:MIDDLE], b"data: {\"a\n\n"])),
+    broken("an event that is no object", lambda wire, whole: Reply.stream([*whole.chunks[:MIDDLE], b"data: [1]\n\n"])),
+    broken("bytes that are no UTF-8", lambda wire, whole: Reply.stream([*whole.chunks[:MIDDLE], b"data: \xff\xfe\n\n"])),
+    Trouble("slow bytes", lambda wire, whole: [whole.slowly(piece=5)], asked=1),
+]  # fmt: skip
+
+
+@asynccontextmanager
+async def asking(client: Client, wire: VendorWire, *, silence_timeout: float = 0.5) -> AsyncIterator[Stage]:
+    provider = wire.provider(silence_timeout=silence_timeout)
+    async with stage(client, providers=Providers({split_model(wire.model)[0]: lambda: provider})) as on:
+        yield on
+
+
+async def led(on: Stage, wire: VendorWire, *, limits: dict[str, Any] | None = None) -> DrivenSession:
+    session = await on.start(SessionInput.model_validate({"model": wire.model, "limits": limits or {}}))
+    await session.prompt(id="p1", text="look it up")
+    return session
+
+
+def _half_answers(turn: ConversationMessage) -> list[str]:
+    said = [step.text for step in turn.steps if step.kind == "model" and step.text] + [turn.agent_message or ""]
+    return [text for text in said if text not in ("", CALL.text, ANSWER.text, "This is")]
+
+
+@pytest.mark.parametrize("position", ["first", "last"])
+@pytest.mark.parametrize("trouble", TROUBLES, ids=str)
+@pytest.mark.parametrize("api", WIRES)
+async def test_agt_9_a_fault_ends_as_it_should_and_the_vendor_is_asked_as_often_as_allowed(
+    temporal: Client, api: str, trouble: Trouble, position: str
+) -> None:
+    async with WIRES[api]() as wire, asking(temporal, wire) as on:
+        first, last = wire.reply(CALL), wire.reply(ANSWER)
+        struck = first if position == "first" else last
+        met = trouble.replies(wire, struck)
+        whole = [] if len(met) == trouble.asked else [struck]
+        assert len(met) + len(whole) == trouble.asked
+        script = [*met, *whole] if position == "first" else [first, *met, *whole]
+        goes_on = position == "first" and trouble.error_type is None
+        wire.script(*script, *([last] if goes_on else []))
+        session = await led(on, wire, limits=trouble.limits)
+        (turn,) = await session.idle(turns=1)
+
+        assert turn.error_type == trouble.error_type, turn.error
+        assert turn.agent_message == (None if trouble.error_type else ANSWER.text)
+        assert _half_answers(turn) == []
+        assert len(wire.requests) == trouble.asked + (position == "last" or goes_on)
+        tool_has_run = position == "last" or trouble.error_type is None
+        assert [call.call_id for call in on.tools.calls] == ["1.1.0"] * tool_has_run
+        wire.script(ANSWER)
+        await session.prompt("and now?")  # the session goes on, with a request that the vendor takes
+        turns = await session.idle(turns=2)
+        assert turns[-1].agent_message == ANSWER.text
+
+
+@pytest.mark.parametrize("api", WIRES)
+async def test_agt_9_a_vendor_that_can_not_be_reached_is_asked_until_it_can(temporal: Client, api: str) -> None:
+    async with WIRES[api]() as wire, asking(temporal, wire) as on:
+        wire.script(ANSWER)
+        async with wire.server.refusing():
+            session = await led(on, wire)
+            await session.until(lambda state: state.is_processing)
+            await _failed_once(session)
+        (turn,) = await session.idle(turns=1)
+        assert (turn.agent_message, len(wire.requests)) == (ANSWER.text, 1)
+
+
+async def _failed_once(session: DrivenSession) -> None:
+    """Return once the model call has failed in an attempt; Temporal knows of it before the history does."""
+    while True:
+        description = await session.handle.describe()
+        if any(pending.attempt > 1 for pending in description.raw_description.pending_activities):
+            return
+
+
+@pytest.mark.parametrize("api", WIRES)
+async def test_agt_9_a_long_wait_is_the_workflow_s_and_everyone_sees_until_when(temporal: Client, api: str) -> None:
+    async with WIRES[api]() as wire, asking(temporal, wire) as on:
+        wire.script(wire.fault("rate_limited", {"retry-after": "5.2"}), ANSWER)
+        session = await led(on, wire)
+        waiting = await session.until(lambda state: state.status == "waiting_retry")
+        assert waiting.waiting_until is not None
+        assert timedelta() < waiting.waiting_until - datetime.now(UTC) < timedelta(seconds=5.3)
+        (turn,) = await session.idle(turns=1)
+        assert (turn.agent_message, len(wire.requests)) == (ANSWER.text, 2)
+        assert turn.processing_time_ms >= 5_000
+
+
+@pytest.mark.parametrize("api", WIRES)
+async def test_agt_9_what_a_person_has_to_do_is_said_in_words(temporal: Client, api: str) -> None:
+    async with WIRES[api]() as wire, asking(temporal, wire) as on:
+        said = {}
+        for number, fault in enumerate(("auth", "permission", "quota", "not_found", "bad_request"), start=1):
+            wire.script(wire.fault(fault))
+            session = await led(on, wire)
+            (turn,) = await session.idle(turns=1)
+            said[fault] = turn.error or ""
+            assert len(wire.requests) == number
+        assert len(set(said.values())) == len(said)
+        assert "check" in said["auth"]
+        assert "permission" in said["permission"]
+        assert "credit" in said["quota"]
+        assert "model" in said["not_found"]
+        assert all("HTTP 4" in sentence for sentence in said.values())
+        assert not [sentence for sentence in said.values() if "sk-" in sentence or "look it up" in sentence]
+
+
+@pytest.mark.parametrize("api", WIRES)
+async def test_agt_9_a_turn_that_is_stopped_hangs_up(temporal: Client, api: str) -> None:
+    async with WIRES[api]() as wire, asking(temporal, wire, silence_timeout=60) as on:
+        wire.script(wire.reply(ANSWER).silent_after(MIDDLE))
+        session = await led(on, wire)
+        await wire.server.until(lambda: wire.server.silences == 1)
+        await session.update("cancel_turn", {"message_id": "p1"})
+        (turn,) = await session.idle(turns=1)
+        assert (turn.status, turn.agent_message) == ("cancelled", None)
+        await wire.server.until(lambda: wire.server.left == 1)
+        assert len(wire.requests) == 1
