@@ -1,0 +1,245 @@
+"""One streamed request to a vendor, through the vendor's official SDK and no further than that (AGT-4, AGT-9).
+
+Theory of operation. The SDK brings the vendor's credentials, addresses, HTTP and event streams. Its types, its retries
+and its reading of answers are passed by: `post(…, cast_to=object, stream=True)` takes the body as it is and yields
+events as plain dicts. Both vendors' SDKs are generated alike, so that one class serves both.
+
+What an SDK lets through is made whole here. It retries by itself (switched off: Temporal does). It reads a page of HTML
+that comes with status 200 as a stream without events. It passes on `json.JSONDecodeError`, `UnicodeDecodeError` and the
+exceptions of its HTTP library as they are. And it does not notice that a stream ends cleanly, but before its last
+event: that is for the adapter, who knows the last event, and raises `broken_off`.
+
+SDKs are imported at the first request, in a thread: that takes a second or two, and heartbeats must go on meanwhile.
+"""
+
+import asyncio
+import importlib
+import math
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager, suppress
+from datetime import UTC, datetime
+from types import ModuleType
+from typing import Any
+
+from pydantic import JsonValue
+
+from activities.providers.protocol import ModelError
+from activities.providers.vendor_errors import Vendor, error_of
+from models.limits import MOST_LEVELS
+
+CONNECT_TIMEOUT = 10.0
+"""Seconds for a connection to be made."""
+
+RUN_OUT = 0.5
+"""Seconds that a stream has to end after its last event, so that its connection can be used again."""
+
+MOST_STREAM_BYTES = 64 * 1024 * 1024
+"""Of one answer on the wire: some fifty times of what the largest answer that is kept has there."""
+
+Event = dict[str, Any]
+"""An event of a vendor's stream: a JSON object, of at most `MOST_LEVELS` levels, its numbers finite."""
+
+_NO_STREAMS = ("text/html", "application/xhtml+xml", "application/json")
+"""Others are read: some servers name the kind of their streams wrongly, or not at all."""
+
+MakeClient = Callable[[ModuleType], Any]
+"""Makes the asynchronous client of an SDK, without retries of its own. May raise whatever the SDK raises."""
+
+
+class Transport:
+    """The way to one vendor."""
+
+    def __init__(self, vendor: Vendor, make_client: MakeClient, *, silence_timeout: float) -> None:
+        """Ask `vendor` by the client that is made at the first request.
+
+        `silence_timeout`: seconds that may pass between two pieces of an answer, and before the first.
+        """
+        self.vendor = vendor
+        self._make_client = make_client
+        self._silence_timeout = silence_timeout
+        self._client: Any = None
+        self._sdk: Any = None
+        self._http: Any = None
+        self._opening = asyncio.Lock()
+
+    def request(self, path: str, body: Mapping[str, object]) -> "VendorStream":
+        """Return the stream that answers `body`; nothing is sent before its first event is asked for."""
+        return VendorStream(self, path, body)
+
+    async def post(self, path: str, body: Mapping[str, object]) -> Any:
+        """Return the SDK's stream, once the vendor has begun to answer. Raises `ModelError`."""
+        async with self._opening:
+            if self._client is None:
+                await asyncio.to_thread(self._open)
+        with self.in_our_terms():
+            return await self._client.post(
+                path,
+                cast_to=object,
+                body=dict(body),
+                options={"max_retries": 0, "timeout": self._timeout()},
+                stream=True,
+                stream_cls=self._sdk.AsyncStream[object],
+            )
+
+    def _open(self) -> None:
+        vendor = self.vendor
+        try:
+            self._sdk = importlib.import_module(vendor.package)
+            self._http = importlib.import_module("httpx2")
+        except ImportError as error:
+            # Not auth, not a bad request: whoever reads it as "The model was not found" is sent the right way.
+            install = f"pip install 'turnkeeper[{vendor.package}]'"
+            raise ModelError("not_found", f"this worker lacks the package {vendor.package!r}: {install}") from error
+        try:
+            self._client = self._make_client(self._sdk)
+        except ModelError:
+            raise
+        except self._sdk.APIError.__base__:  # OpenAI's, without a key
+            raise self.no_key() from None
+        except (ValueError, self._http.InvalidURL):
+            raise ModelError("bad_request", f"check {vendor.key} and the address of {vendor.name}") from None
+
+    def _timeout(self) -> Any:
+        return self._http.Timeout(self._silence_timeout, connect=min(CONNECT_TIMEOUT, self._silence_timeout))
+
+    def error(self, status: int, headers: Mapping[str, str], body: object) -> ModelError:
+        """Return what the vendor answered in our own terms."""
+        return error_of(status, headers, body, vendor=self.vendor, now=datetime.now(UTC))
+
+    @contextmanager
+    def in_our_terms(self, *, headers: Mapping[str, str] | None = None) -> Iterator[None]:
+        """Turn whatever the SDK raises of a vendor into a `ModelError`; `headers` are those of the stream that is read.
+
+        Raised `from None`: the text of the SDK's exceptions has the vendor's body in it, which may repeat the request,
+        and causes are written into Temporal's history and into logs.
+        """
+        sdk, http = self._sdk, self._http
+        try:
+            yield
+        except sdk.APIStatusError as error:
+            raise self.error(error.status_code, error.response.headers, error.body) from None
+        except (sdk.APIConnectionError, http.TransportError) as error:
+            raise self._lost(error.__cause__ if isinstance(error, sdk.APIError) else error) from None
+        except sdk.APIError as error:  # OpenAI's, in the middle of a stream
+            raise self.error(200, headers or {}, error.body or error.message) from None
+        except sdk.APIError.__base__:  # of credentials that could not be had
+            raise self.no_key() from None
+        except (http.RequestError, http.StreamError):  # what can't be decompressed, too many redirects
+            raise self.garbled("its answer can't be read") from None
+
+    def _lost(self, cause: BaseException | None) -> ModelError:
+        """Return the error of a connection that was not made or did not last; `cause` is of the HTTP library."""
+        vendor, http = self.vendor, self._http
+        if isinstance(cause, http.LocalProtocolError | http.UnsupportedProtocol):
+            # It never left this machine, and never will: a line break in a key, an address without `https://`.
+            said = f"it could not be written; check {vendor.key} and the address of {vendor.name}"
+            return ModelError("bad_request", said)
+        if isinstance(cause, http.ConnectError | http.ProxyError | http.ConnectTimeout):
+            return ModelError("connection", f"no connection to {vendor.name}")
+        if isinstance(cause, http.TimeoutException):
+            return ModelError("timeout", f"{vendor.name} sent nothing for {self._silence_timeout:g} s")
+        return self.broken_off()
+
+    def no_key(self) -> ModelError:
+        """Return the error of a worker that was given no key."""
+        return ModelError("auth", f"no key is set; set {self.vendor.key} for the worker")
+
+    def broken_off(self) -> ModelError:
+        """Return the error of an answer that ended before its end: it is no answer (AGT-3)."""
+        return ModelError("connection", f"{self.vendor.name}'s answer broke off before its end")
+
+    def garbled(self, what: str) -> ModelError:
+        """Return the error of an answer that can't be read; asked again, the vendor may answer well."""
+        return ModelError("provider_error", f"{self.vendor.name} could not be understood, {what}")
+
+    @contextmanager
+    def understanding(self) -> Iterator[None]:
+        """Turn what reading an event of an unexpected shape raises into a `ModelError`."""
+        try:
+            yield
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+            raise self.garbled(f"at {type(error).__name__}") from None
+
+
+class VendorStream:
+    """One request and the events that answer it. To be closed as soon as it is not read any further."""
+
+    def __init__(self, transport: Transport, path: str, body: Mapping[str, object]) -> None:
+        """Send `body` to `path` once the events are asked for."""
+        self._transport = transport
+        self._path = path
+        self._body = body
+        self.request_id: str | None = None
+        """The vendor's name for the request, once it has begun to answer."""
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Send the request, and yield the events of the answer as they come. Raises `ModelError`.
+
+        Closing the generator, and cancelling whoever waits for it, closes the connection at once.
+        """
+        stream = await self._transport.post(self._path, self._body)
+        try:
+            headers = stream.response.headers
+            self.request_id = headers.get("request-id") or headers.get("x-request-id")
+            with self._transport.in_our_terms(headers=headers), self._readable():
+                await self._refuse_other_than_events(stream.response)
+                async with aclosing(aiter(stream)) as events:
+                    async for event in events:
+                        yield self._checked(event, stream.response)
+        finally:
+            await stream.response.aclose()
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """Turn what the SDK raises of bytes that are no events into a `ModelError`."""
+        try:
+            yield
+        except (ValueError, RecursionError):  # no JSON, no UTF-8, JSON without end
+            raise self._transport.garbled("its answer is no stream of events") from None
+
+    async def _refuse_other_than_events(self, response: Any) -> None:
+        """Raise `ModelError` for a page or an object that came with a good status: a proxy's, or a vendor's error."""
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind == "application/json":
+            await response.aread()
+            body = response.json()
+            if isinstance(body, dict) and body.get("error"):
+                raise self._transport.error(200, response.headers, body)
+        if kind in _NO_STREAMS:
+            raise self._transport.garbled(f"it sent {kind} in place of a stream of events")
+
+    def _checked(self, event: object, response: Any) -> Event:
+        if not isinstance(event, dict) or not _is_keepable(event):
+            raise self._transport.garbled("an event of its answer is no proper JSON object")
+        if response.num_bytes_downloaded > MOST_STREAM_BYTES:
+            raise ModelError("too_large", f"it has over {MOST_STREAM_BYTES:,} bytes on the wire")
+        return event
+
+
+async def run_out(events: AsyncGenerator[Event, None]) -> None:
+    """Let the stream end after its last event, so that its connection can be used again; the answer is whole by now."""
+    with suppress(TimeoutError, ModelError):
+        async with asyncio.timeout(RUN_OUT):
+            async for _ in events:
+                pass
+
+
+def _is_keepable(event: Event) -> bool:
+    """Tell whether the event can be kept as JSON: neither nested too deeply nor with a number that is none.
+
+    >>> _is_keepable({"a": [1.5]}), _is_keepable({"a": [math.inf]})
+    (True, False)
+    """
+    level: list[JsonValue] = [event]
+    for _ in range(MOST_LEVELS):
+        if any(isinstance(value, float) and not math.isfinite(value) for value in level):
+            return False
+        level = [inner for outer in level for inner in _held(outer)]
+    return not level
+
+
+def _held(value: JsonValue) -> Iterator[JsonValue]:
+    if isinstance(value, dict):
+        yield from value.values()
+    elif isinstance(value, list):
+        yield from value

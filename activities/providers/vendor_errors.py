@@ -1,0 +1,328 @@
+"""From what a vendor answered to our own terms: one table for all vendors (AGT-9).
+
+Theory of operation. A failure is judged in three looks, the first that knows it counts:
+
+1. *what it means*, by codes and wordings that say one thing wherever they stand: no quota, too long, stale reasoning,
+   refused. No vendor has a code for all of them, so wordings are matched; each is one that was seen.
+2. *the general kind* the vendor names (`overloaded_error`, `server_error`), where the HTTP status says nothing: an
+   error in the middle of a stream comes with status 200. Elsewhere the status is more to be trusted: OpenAI calls a
+   wrong key and an unknown model both `invalid_request_error`.
+3. *the HTTP status*.
+
+What is shown is our own sentence, the status, and the vendor's name for the request. The vendor's own words are shown
+where nobody could act without them, on one line, short, and without what looks like a secret. What is to be done about
+an error is not judged here but in `activities/failures.py`.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Literal
+
+from activities.providers.protocol import ModelError
+from models.errors import ErrorType
+
+Kind = ErrorType | Literal["stale_reasoning", "permission"]
+"""An error's type, before `permission` is counted among `auth`: the two are mended differently."""
+
+LONGEST_QUOTE = 300
+"""Most characters of a vendor's own words that are shown."""
+
+
+@dataclass(frozen=True)
+class Vendor:
+    """Who is asked, as sentences for people name it."""
+
+    name: str
+    """`Anthropic`."""
+    key: str
+    """Where its key is set: `ANTHROPIC_API_KEY`."""
+    package: str
+    """Its SDK, and the extra of ours that installs it."""
+
+
+def retry_after_of(headers: Mapping[str, str], *, now: datetime) -> float | None:
+    """Return for how many seconds the vendor is not to be asked again; None where it does not say, or says nonsense.
+
+    Names in `headers` are in lower case, or in any where the mapping does not mind. What is past is 0. Uncapped: that
+    is for `activities/failures.py`.
+
+    >>> now = datetime(2026, 1, 1, tzinfo=UTC)
+    >>> retry_after_of({"retry-after-ms": "1500", "retry-after": "9"}, now=now), retry_after_of({}, now=now)
+    (1.5, None)
+    >>> retry_after_of({"retry-after": "Thu, 01 Jan 2026 00:01:00 GMT"}, now=now)
+    60.0
+    """
+    milliseconds = _seconds(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    said = headers.get("retry-after")
+    seconds = _seconds(said)
+    return seconds if seconds is not None or said is None else _seconds_until(said, now)
+
+
+def should_retry_of(headers: Mapping[str, str]) -> bool | None:
+    """Return the vendor's own word on whether the same request is worth a repetition; None where it gives none.
+
+    >>> should_retry_of({"x-should-retry": "false"}), should_retry_of({})
+    (False, None)
+    """
+    return {"true": True, "false": False}.get(headers.get("x-should-retry", "").strip().lower())
+
+
+def error_of(status: int, headers: Mapping[str, str], body: object, *, vendor: Vendor, now: datetime) -> ModelError:
+    """Return the failure in our own terms. `body` is the answer's JSON or text; of a stream, its error event.
+
+    >>> nobody = Vendor(name="Acme", key="ACME_KEY", package="acme")
+    >>> told = {"error": {"type": "overloaded_error", "message": "Overloaded"}}
+    >>> error = error_of(529, {"request-id": "req_1"}, told, vendor=nobody, now=datetime.now(UTC))
+    >>> error.error_type, error.message
+    ('overloaded', 'HTTP 529, request req_1')
+    """
+    told = _Told.of(body)
+    general = _GENERAL_KINDS.get(told.kind) if status < 400 else None
+    kind = _meant(status, told) or general or _kind_of_status(status)
+    where = ", ".join(filter(None, [_place(status, told), _request_named(headers, body)]))
+    return ModelError(
+        "auth" if kind == "permission" else kind,
+        _sentence(kind, told.message, where, vendor),
+        retry_after=retry_after_of(headers, now=now),
+        should_retry=should_retry_of(headers),
+    )
+
+
+def quoted(words: str, *, most: int = LONGEST_QUOTE) -> str:
+    r"""Return a vendor's own words as they may be shown: on one line, short, without what looks like a secret.
+
+    >>> quoted("model: x\nkey sk-ant-api03-abcdef, Bearer eyJhbGciOi.x.y")
+    'model: x key [secret], [secret]'
+    """
+    line = " ".join("".join(char if char.isprintable() else " " for char in words[: 10 * most]).split())
+    line = _SECRET.sub("[secret]", line)
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+# ---- how long to wait
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and number >= 0 else None
+
+
+def _seconds_until(date: str, now: datetime) -> float | None:
+    try:
+        moment = parsedate_to_datetime(date)
+    except (ValueError, OverflowError):
+        return None
+    # HTTP's dates are in GMT; one that leaves the zone out means the same.
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(0.0, (aware - now).total_seconds())
+
+
+# ---- what the body says
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What a body says, whatever its shape: the most specific `codes`, a general `kind`, and words."""
+
+    codes: frozenset[str]
+    kind: str
+    message: str
+
+    @classmethod
+    def of(cls, body: object) -> "_Told":
+        """Read `{"error": {…}}`, also in a list (Gemini), bare (vLLM), and plain text (LM Studio, a proxy)."""
+        body = body[0] if isinstance(body, list) and body else body
+        error = (body.get("error") or body) if isinstance(body, dict) else body
+        if isinstance(error, dict):
+            details = error.get("details")
+            codes = (error.get("code"), error.get("type"), isinstance(details, dict) and details.get("error_code"))
+            return cls(
+                codes=frozenset(code.lower() for code in codes if isinstance(code, str)),
+                kind=next((kind for kind in map(_lower, codes[:2]) if kind in _GENERAL_KINDS), ""),
+                message=_first_text(error.get("message"), error.get("detail")),
+            )
+        return cls(codes=frozenset(), kind="", message="" if _is_page(error) else _first_text(error))
+
+
+def _lower(value: object) -> str:
+    return value.lower() if isinstance(value, str) else ""
+
+
+def _first_text(*values: object) -> str:
+    return next((value for value in values if isinstance(value, str) and value.strip()), "")
+
+
+def _is_page(body: object) -> bool:
+    """Tell whether it is markup of some proxy, which says nothing to anybody."""
+    return isinstance(body, str) and body.lstrip()[:1] == "<"
+
+
+def _request_named(headers: Mapping[str, str], body: object) -> str:
+    """Return how the vendor names the request, for its support; nothing that is no plain name."""
+    in_body = body.get("request_id") if isinstance(body, dict) else None
+    names = (headers.get("request-id"), headers.get("x-request-id"), in_body)
+    found = (name for name in names if isinstance(name, str) and _REQUEST_ID.fullmatch(name))
+    return next((f"request {name}" for name in found), "")
+
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,80}")
+
+_SECRET = re.compile(
+    r"\bbearer\s+[\w.~+/=-]+"
+    r"|\b(?:sk|pk|rk|gsk|xai|ghp|hf|key)[-_][\w*.-]{5,}"
+    r"|\bAIza[\w-]{10,}"
+    r"|\beyJ[\w.-]{10,}"
+    r"|(?<=://)[^\s/@]+(?=@)"
+    r"|\b(?:api[-_ ]?key|authorization|token|secret|password)[\"']?\s*[:=]\s*[\"']?[^\s\"',;]{4,}"
+    r"|\b(?=[A-Za-z0-9+/_-]*\d)(?=[A-Za-z0-9+/_-]*[A-Za-z])[A-Za-z0-9+/_-]{40,}={0,2}",
+    re.IGNORECASE,
+)
+
+
+# ---- what it means
+
+
+_MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
+    "quota": (
+        frozenset(
+            {
+                "insufficient_quota",
+                "billing_hard_limit_reached",
+                "billing_not_active",
+                "billing_error",
+                "insufficient_balance",
+                "enforced_spend_limit_reached",
+                "contract_spend_limit_reached",
+                "linked_organization_spend_limit_reached",
+                "linked_organization_billing_unavailable",
+            }
+        ),
+        re.compile(
+            r"credit balance is too low|exceeded your current quota|insufficient (?:credits?|balance|funds)"
+            r"|(?:spend|usage|billing) limits? (?:has been |was )?reached|reached your specified api usage limits"
+            r"|account is not active, please check your billing",
+            re.IGNORECASE,
+        ),
+    ),
+    "stale_reasoning": (
+        frozenset({"invalid_encrypted_content"}),
+        re.compile(
+            r"bound to a different conversation"
+            r"|`?(?:redacted_)?thinking`?.{0,80}blocks?.{0,80}cannot be modified"
+            r"|invalid `?signature`? in `?thinking`?"
+            r"|encrypted content .{0,120}could not be (?:verified|decrypted)"
+            r"|of type 'reasoning' was provided without its required following item"
+            r"|without its required 'reasoning' item"
+            r"|item with id '\w+' not found",
+            re.IGNORECASE,
+        ),
+    ),
+    "context_too_long": (
+        frozenset(
+            {
+                "context_length_exceeded",
+                "exceed_context_size_error",
+                "request_too_large",
+                "string_above_max_length",
+                "request_body_too_large_after_decoding",
+            }
+        ),
+        re.compile(
+            # Anthropic; its proxies
+            r"prompt is too long|input is too long|exceed(?:s|ed)? context limit|exceeds the maximum (?:allowed )?size"
+            # OpenAI, vLLM, Groq, OpenRouter, xAI, Mistral: "maximum context length", "maximum prompt length"
+            r"|maximum (?:context|prompt|model) length|exceeds the context window|input tokens exceed"
+            r"|model's context length|reduce the length of the (?:messages|prompt)|request too large for"
+            # llama.cpp, Ollama, SGLang, LM Studio
+            r"|exceeds the available context size|context size has been exceeded"
+            r"|exceeds? the (?:model's )?context length"
+            r"|loaded with context length of|greater than the context length|reached context length"
+            # Gemini, TGI
+            r"|input token count .{0,40}exceeds|`inputs` tokens \+ `max_new_tokens` must be",
+            re.IGNORECASE,
+        ),
+    ),
+    "refusal": (frozenset({"content_filter", "content_policy_violation"}), re.compile(r"(?!)")),
+    "auth": (frozenset({"invalid_api_key", "organization_on_hold"}), re.compile(r"(?!)")),
+    "not_found": (frozenset({"model_not_found"}), re.compile(r"(?!)")),
+}
+"""Codes and wordings that mean one thing wherever they stand; the first that fits counts."""
+
+_GENERAL_KINDS: dict[str, Kind] = {
+    "overloaded_error": "overloaded",
+    "server_is_overloaded": "overloaded",
+    "slow_down": "overloaded",
+    "rate_limit_error": "rate_limited",
+    "rate_limit_exceeded": "rate_limited",
+    "api_error": "provider_error",
+    "server_error": "provider_error",
+    "internal_server_error": "provider_error",
+    "timeout_error": "timeout",
+    "authentication_error": "auth",
+    "permission_error": "permission",
+    "not_found_error": "not_found",
+    "invalid_request_error": "bad_request",
+    "invalid_prompt": "bad_request",
+}
+
+_STATUSES: dict[int, Kind] = {
+    401: "auth",
+    402: "quota",
+    403: "permission",
+    404: "not_found",
+    408: "timeout",
+    409: "provider_error",  # a lock at the vendor; its SDKs try again too
+    413: "context_too_long",
+    425: "provider_error",
+    429: "rate_limited",
+    499: "connection",
+    503: "overloaded",
+    504: "timeout",
+    529: "overloaded",
+}
+
+
+def _meant(status: int, told: _Told) -> Kind | None:
+    # Of a request that was let through to nobody, words do not say that it is too long or that its reasoning is stale.
+    kinds = ("quota", "auth", "not_found") if status in (401, 403, 404) else tuple(_MEANINGS)
+    for kind in kinds:
+        codes, wording = _MEANINGS[kind]
+        if told.codes & codes or wording.search(told.message):
+            return kind
+    return None
+
+
+def _kind_of_status(status: int) -> Kind:
+    """Return the kind by status alone. One below 400 is a stream's that failed without a reason we know."""
+    if status in _STATUSES:
+        return _STATUSES[status]
+    return "bad_request" if 400 <= status < 500 else "provider_error"
+
+
+# ---- what is said
+
+
+def _place(status: int, told: _Told) -> str:
+    return f"HTTP {status}" if status >= 400 else f"in the middle of its answer{told.kind and ', ' + told.kind}"
+
+
+def _sentence(kind: Kind, words: str, where: str, vendor: Vendor) -> str:
+    """Return what follows the beginning that `activities/failures.py` has for the kind."""
+    said = f"{vendor.name} says “{quoted(words)}”" if words else f"{vendor.name} gives no reason"
+    mend = {
+        "auth": f"check {vendor.key}",
+        "permission": f"the key in {vendor.key} lacks the permission; change it at {vendor.name}, or use another",
+        "quota": f"add credit at {vendor.name}, or raise the spending limit there",
+        "not_found": f"check its name; {said}",
+        "bad_request": said,
+    }.get(kind)
+    return f"{mend} ({where})" if mend else where

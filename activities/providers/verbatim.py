@@ -1,0 +1,97 @@
+"""What every vendor's adapter does to write the past: a vendor's own blocks as they came, and ids of calls (AGT-3).
+
+A step goes back to the API it came from block for block, ids and all; to any other it is written anew from its parts.
+Ids written anew are ones that every vendor takes, and unique within a request. Everything here depends on the messages
+so far alone, in their order: the beginning of a conversation is written the same however it goes on.
+"""
+
+import re
+from collections.abc import Callable
+
+from pydantic import JsonValue
+
+from models.model_call import ModelMessage
+
+LONGEST_NAME = 64
+
+Block = dict[str, JsonValue]
+"""One of a vendor's own blocks."""
+
+_ODD = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def own_items(message: ModelMessage, api: str, *, call_id_of: Callable[[Block], str | None]) -> list[Block] | None:
+    """Return the vendor's own blocks of the message, if they are of `api` and can go back to it; else None.
+
+    `call_id_of` tells the id of a block that is a tool call. The calls among the blocks must be the message's, since
+    every vendor refuses a call without its result.
+    """
+    state = message.state
+    if state is None or state.api != api or state.blob is not None:
+        return None
+    items = [item for item in state.items if isinstance(item, dict)]
+    ids = [call_id for item in items if (call_id := call_id_of(item)) is not None]
+    is_whole = len(items) == len(state.items) > 0
+    is_answered = ids == [call.id for call in message.tool_calls] and len(set(ids)) == len(ids)
+    return items if is_whole and is_answered else None
+
+
+def sendable_name(name: str) -> str:
+    """Return the name of a tool, or an id, as every vendor takes it: 1 to 64 letters, digits, `_` and `-`.
+
+    >>> sendable_name("files.read it!"), sendable_name("")
+    ('files_read_it_', '_')
+    """
+    return _ODD.sub("_", name)[:LONGEST_NAME] or "_"
+
+
+class CallIds:
+    """The ids of one request's tool calls. To be told of its messages in their order.
+
+    >>> from models.model_call import CallPart
+    >>> calls = [CallPart(kind="call", id="c:1", name="look"), CallPart(kind="call", id="c:1", name="look")]
+    >>> ids = CallIds()
+    >>> ids.written_anew(ModelMessage(role="assistant", tool_calls=calls))
+    ['c_1', 'c_1-2']
+    >>> [ids.answered_by(ModelMessage(role="tool", call_id="c:1")) for _ in calls]
+    ['c_1', 'c_1-2']
+    """
+
+    def __init__(self) -> None:
+        """Begin a request."""
+        self._taken: set[str] = set()
+        self._unanswered: dict[str, list[str]] = {}
+
+    def kept(self, message: ModelMessage) -> None:
+        """Take note of a message whose blocks go back as they came."""
+        self._open(message, [call.id for call in message.tool_calls])
+
+    def written_anew(self, message: ModelMessage) -> list[str]:
+        """Return the ids of the message's calls, in their order."""
+        ids: list[str] = []
+        for call in message.tool_calls:
+            ids.append(self._free(call.id))
+            self._taken.add(ids[-1])
+        self._open(message, ids)
+        return ids
+
+    def answered_by(self, message: ModelMessage) -> str:
+        """Return the id of the call that this tool message answers."""
+        own = message.call_id or ""
+        waiting = self._unanswered.get(own)
+        return waiting.pop(0) if waiting else sendable_name(own)
+
+    def _open(self, message: ModelMessage, ids: list[str]) -> None:
+        # The results of a step follow it at once: what an earlier step left unanswered is not meant any more.
+        self._taken.update(ids)
+        self._unanswered = {}
+        for call, written in zip(message.tool_calls, ids, strict=True):
+            self._unanswered.setdefault(call.id, []).append(written)
+
+    def _free(self, call_id: str) -> str:
+        name, count = sendable_name(call_id), 1
+        free = name
+        while free in self._taken:
+            count += 1
+            free = f"{name[: LONGEST_NAME - len(str(count)) - 1]}-{count}"
+        return free

@@ -1,0 +1,1 @@
+"""Vendors' APIs on loopback, byte for byte: AGT-11."""
