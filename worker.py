@@ -14,6 +14,7 @@ from activities.archive import ArchiveActivities
 from activities.asking import Asking, ProviderRegistry
 from activities.large_texts import LargeTexts
 from activities.llm import ModelActivities
+from activities.providers.anthropic import AnthropicProvider
 from activities.providers.offline import OfflineModel
 from activities.providers.offline_script import ScriptedModel
 from activities.providers.registry import OfflineProvider, Providers
@@ -65,7 +66,10 @@ def build_providers(settings: Settings) -> Providers:
         model = OfflineModel(words_per_second=settings.offline_words_per_second)
         return OfflineProvider(model, ScriptedModel(settings.scripts_dir))
 
-    return Providers({"offline": offline})
+    def anthropic() -> AnthropicProvider:
+        return AnthropicProvider(silence_timeout=settings.model_silence_timeout)
+
+    return Providers({"anthropic": anthropic, "offline": offline})
 
 
 def build_toolbox(settings: Settings) -> Toolbox:

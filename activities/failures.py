@@ -20,11 +20,19 @@ FIRST_DELAY = 0.5
 LONGEST_RETRY_DELAY = 5.0
 """Up to here a delay is Temporal's to wait, beyond it is the workflow's, and visible."""
 
+MOST_SOON = 4
+"""How many attempts in a row are made soon. What the fifth still meets is a storm, and the workflow's to wait out,
+whatever short time the vendor names: Temporal's attempts would be used up within it."""
+
 LONGEST_WAIT = 600.0
 """A vendor's `retry-after` counts at most this many seconds."""
 
 MOST_ROUNDS = 10
 """How often the workflow waits out one request before the turn fails."""
+
+
+NEVER_RETRIED: frozenset[str] = frozenset({"auth", "quota"})
+"""Mended by a person, whatever the vendor says of retrying."""
 
 
 def judge(error: ModelError, *, attempt: int, rounds: int) -> ModelCallOutcome:
@@ -34,8 +42,7 @@ def judge(error: ModelError, *, attempt: int, rounds: int) -> ModelCallOutcome:
     """
     if error.error_type in ("context_too_long", "stale_reasoning"):
         return ModelCallOutcome(repeat=error.error_type)
-    may_retry = error.error_type in RETRYABLE if error.should_retry is None else error.should_retry
-    if not may_retry:
+    if not _may_be_retried(error):
         raise ApplicationError(error.message, type=error.error_type, non_retryable=True)
     delay = _delay(error, attempt=attempt, rounds=rounds)
     if delay <= LONGEST_RETRY_DELAY:
@@ -45,11 +52,19 @@ def judge(error: ModelError, *, attempt: int, rounds: int) -> ModelCallOutcome:
     return ModelCallOutcome(wait_seconds=delay)
 
 
+def _may_be_retried(error: ModelError) -> bool:
+    if error.should_retry is None or error.error_type in NEVER_RETRIED:
+        return error.error_type in RETRYABLE
+    return error.should_retry
+
+
 def _delay(error: ModelError, *, attempt: int, rounds: int) -> float:
-    if error.retry_after is not None:
-        return min(max(error.retry_after, 0.0), LONGEST_WAIT)
-    # Attempts 1 to 4 double from half a second to four; the fifth is a storm, and each round doubles its wait.
-    return min(FIRST_DELAY * 2.0 ** (attempt - 1 + (rounds if attempt > 4 else 0)), LONGEST_WAIT)
+    asked = max(error.retry_after or 0.0, 0.0)
+    if attempt > MOST_SOON:
+        # The storm's wait begins where the attempts before it left off, and doubles with each round.
+        return min(max(asked, FIRST_DELAY * 2.0 ** (attempt - 1 + rounds)), LONGEST_WAIT)
+    # Attempts 1 to 4 double from half a second to four.
+    return min(FIRST_DELAY * 2.0 ** (attempt - 1) if error.retry_after is None else asked, LONGEST_WAIT)
 
 
 _SENTENCES: dict[ErrorType, str] = {

@@ -1,0 +1,58 @@
+"""`anthropic:` models, by Anthropic's Messages API (AGT-4). The SDK is loaded when one is first asked."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from types import ModuleType
+from typing import Any
+
+from activities.providers.anthropic_answer import Fold
+from activities.providers.anthropic_request import encode
+from activities.providers.protocol import CallContext, Delta, ModelError
+from activities.providers.transport import Transport, run_out
+from activities.providers.vendor_errors import Vendor
+from models.model_call import ModelRequest, ModelResponse
+
+ANTHROPIC = Vendor(name="Anthropic", key="ANTHROPIC_API_KEY", package="anthropic")
+PATH = "/v1/messages"
+
+
+class AnthropicProvider:
+    """Claude, and whatever else answers at an address of Anthropic's API."""
+
+    def __init__(self, *, silence_timeout: float, base_url: str | None = None, api_key: str | None = None) -> None:
+        """Ask at `base_url` with `api_key`; None: what the SDK finds in the environment (`ANTHROPIC_BASE_URL`, …).
+
+        `silence_timeout`: seconds the vendor may send nothing.
+        """
+        self._address: dict[str, Any] = {"base_url": base_url, "api_key": api_key}
+        self._transport = Transport(ANTHROPIC, self._client, silence_timeout=silence_timeout)
+
+    async def stream(
+        self, name: str, request: ModelRequest, context: CallContext
+    ) -> AsyncGenerator[Delta | ModelResponse, None]:
+        """Ask the model `name`; yield deltas, then the whole response. Raises `ModelError`."""
+        if not name:
+            raise ModelError("not_found", "write its name behind the colon, as in 'anthropic:claude-sonnet-5-5'")
+        transport, answer = self._transport, Fold(name)
+        asked = transport.request(PATH, encode(request, name=name))
+        async with aclosing(asked.events()) as events:
+            async for event in events:
+                with transport.understanding():
+                    delta = answer.take(event)
+                if delta:
+                    yield delta
+                if answer.is_whole:
+                    break
+            else:
+                raise transport.broken_off()
+            with transport.understanding():
+                response = answer.response(request_id=asked.request_id)
+            await run_out(events)
+        yield response
+
+    def _client(self, sdk: ModuleType) -> Any:
+        # Its own tracing is off: what is traced, and under what names, is for one place to say.
+        client = sdk.AsyncAnthropic(**self._address, max_retries=0, open_telemetry=False)
+        if not (client.api_key or client.auth_token or client.credentials):
+            raise self._transport.no_key()
+        return client

@@ -1,0 +1,205 @@
+"""How an answer of Anthropic's Messages API is read from its stream (AGT-3, AGT-10).
+
+Theory of operation. The stream is one message: `message_start`, then its blocks one after the other, each a start,
+deltas and a stop, then `message_delta` with the reason it stopped and what was used, then `message_stop`. Two things
+are made of it. The *parts* are what we understand: thinking, text, calls. The *items* are the blocks as they came, for
+the vendor itself: kinds of blocks and deltas that are not known here are put together by what they look like, and go
+back with the others.
+
+Only a whole message is an answer, and only one that stopped for its calls has calls: arguments that were cut at the
+length limit can look whole.
+"""
+
+from typing import Any
+
+from pydantic import JsonValue
+
+from activities.providers.answers import arguments_of, joined
+from activities.providers.anthropic_request import API, sendable_input
+from activities.providers.protocol import Delta, ModelError
+from activities.providers.vendor_errors import quoted
+from activities.providers.verbatim import Block
+from models.context.bounds import encodable
+from models.model_call import CallPart, ModelResponse, Part, ProviderState, RespondPart, ThinkPart
+from models.trajectory import StopReason, Usage
+
+_SHOWN_AS = {"thinking": "think", "text": "respond"}
+
+
+class Fold:
+    """An answer while it comes in. What an event of an unexpected shape raises is the caller's to name."""
+
+    def __init__(self, name: str) -> None:
+        """Begin an answer of the model `name`."""
+        self.is_whole = False
+        """The last event has come."""
+        self._model = name
+        self._message_id: str | None = None
+        self._blocks: dict[int, _Block] = {}
+        self._stop: dict[str, Any] = {}
+        self._used: dict[str, Any] = {}
+
+    def take(self, event: dict[str, Any]) -> Delta | None:
+        """Take in the next event, and return what there is to show of it. Kinds that are not known are passed over."""
+        match event["type"]:
+            case "message_start":
+                message = event["message"]
+                self._model, self._message_id = message.get("model") or self._model, message.get("id")
+                self._count(message.get("usage"))
+            case "content_block_start":
+                block = self._blocks[event["index"]] = _Block(event["content_block"])
+                return block.begun()
+            case "content_block_delta":
+                return self._blocks[event["index"]].add(event["delta"])
+            case "message_delta":
+                self._stop = event["delta"]
+                self._count(event.get("usage"))
+            case "message_stop":
+                self.is_whole = True
+        return None
+
+    def response(self, *, request_id: str | None) -> ModelResponse:
+        """Return the answer, once it is whole. Raises `ModelError` where it is none."""
+        stop = self._stop_reason()
+        blocks = list(self._blocks.values())
+        parts = [part for block in blocks if (part := block.part()) is not None]
+        if stop != "tool_calls":
+            parts = [part for part in parts if not isinstance(part, CallPart)]
+        return ModelResponse(
+            parts=parts,
+            stop=stop,
+            usage=_usage(self._used),
+            model=self._model,
+            request_id=request_id or self._message_id,
+            state=self._state(stop, blocks),
+        )
+
+    def _count(self, usage: dict[str, Any] | None) -> None:
+        # Counts are totals, and each is given when it is known: a later one replaces an earlier one.
+        self._used |= {key: count for key, count in (usage or {}).items() if count is not None}
+
+    def _has_calls(self) -> bool:
+        return any(block.kind == "tool_use" for block in self._blocks.values())
+
+    def _stop_reason(self) -> StopReason:
+        match self._stop.get("stop_reason"):
+            case "tool_use" if self._has_calls():
+                return "tool_calls"
+            case "max_tokens":
+                return "max_tokens"
+            case "refusal":
+                raise ModelError("refusal", _refusal(self._stop.get("stop_details")))
+            case "model_context_window_exceeded":
+                raise ModelError("context_too_long", "the answer reached the end of the model's context")
+            case "pause_turn":
+                # Of tools that run at the vendor; none are offered to it, and asked again it would pause again.
+                raise ModelError("bad_request", "the model paused for tools of its provider, which are not used here")
+            case None:
+                raise ValueError("it stopped without a reason")
+            case _:  # `end_turn`, `stop_sequence`, and what may come to be: a whole message all the same
+                return "end_turn"
+
+    def _state(self, stop: StopReason, blocks: list["_Block"]) -> ProviderState | None:
+        """Return the blocks for the vendor itself, if it would take them back: whole, every call with its result."""
+        if not blocks or stop == "max_tokens" or (stop == "end_turn" and self._has_calls()):
+            return None
+        return ProviderState(api=API, model=self._model, items=[block.item() for block in blocks])
+
+
+class _Block:
+    """A block of the message while it comes in."""
+
+    def __init__(self, start: Block) -> None:
+        self._fields = dict(start)
+        self._texts: dict[str, list[str]] = {}
+        self._arguments: list[str] = []
+        self.kind = str(start["type"])
+
+    def begun(self) -> Delta | None:
+        """Return what there is to show of its beginning."""
+        if self.kind == "tool_use":
+            return Delta(kind="call", text=str(self._fields["name"]))
+        return self._shown(str(self._fields.get(self.kind) or ""))
+
+    def add(self, delta: Block) -> Delta | None:
+        """Take in a delta, and return what there is to show of it."""
+        match delta:
+            case {"type": "input_json_delta", "partial_json": str(text)}:
+                self._arguments.append(text)
+            case {"type": "citations_delta", "citation": citation}:
+                self._put("citations", [citation])
+            case {"type": "signature_delta", "signature": signature}:
+                self._fields["signature"] = signature
+            case _:
+                # Fields that the block did not begin with (counts, say) are the stream's own: it could not go back.
+                for key in self._fields.keys() & delta.keys() - {"type"}:
+                    self._put(key, delta[key])
+        return self._shown(str(delta.get(self.kind) or ""))
+
+    def part(self) -> Part | None:
+        """Return what we understand of it; None: nothing."""
+        match self.kind:
+            case "thinking" if (text := self._text("thinking")).strip():
+                return ThinkPart(kind="think", text=text)
+            case "text" if text := self._text("text"):
+                return RespondPart(kind="respond", text=text)
+            case "tool_use":
+                name, call_id = self._fields["name"], self._fields["id"]
+                return CallPart.model_validate({"kind": "call", "id": call_id, "name": name, "args": self._args()})
+        return None
+
+    def item(self) -> JsonValue:
+        """Return it as it came."""
+        whole: Block = {**self._fields, **{key: self._text(key) for key in self._texts}}
+        if self._arguments:
+            whole["input"] = sendable_input(self._args())
+        return encodable(whole)
+
+    def _args(self) -> dict[str, JsonValue] | str:
+        if self._arguments:
+            return arguments_of(joined(self._arguments))
+        given = encodable(self._fields.get("input"))
+        return given if isinstance(given, dict) else {}
+
+    def _put(self, key: str, value: JsonValue) -> None:
+        """Put a piece to what there is under `key`: text and lists grow, all else is replaced."""
+        held = self._fields.get(key)
+        if isinstance(value, str) and isinstance(held, str | None):
+            self._texts.setdefault(key, []).append(value)
+        elif isinstance(value, list) and isinstance(held, list | None):
+            self._fields[key] = [*(held or []), *value]
+        else:
+            self._fields[key] = value
+
+    def _text(self, key: str) -> str:
+        return joined([str(self._fields.get(key) or ""), *self._texts.get(key, [])])
+
+    def _shown(self, text: str) -> Delta | None:
+        match _SHOWN_AS.get(self.kind):
+            case "think" if text:
+                return Delta(kind="think", text=text)
+            case "respond" if text:
+                return Delta(kind="respond", text=text)
+        return None
+
+
+def _usage(used: dict[str, Any]) -> Usage:
+    """Return the tokens in our terms. Of Anthropic's counts, `input_tokens` leaves out what the cache took part in.
+
+    >>> _usage({"input_tokens": 5, "cache_read_input_tokens": 90, "output_tokens": 7}).model_dump(exclude_defaults=True)
+    {'input_tokens': 95, 'output_tokens': 7, 'cached_tokens': 90}
+    """
+    read, written = used.get("cache_read_input_tokens", 0), used.get("cache_creation_input_tokens", 0)
+    return Usage(
+        input_tokens=used.get("input_tokens", 0) + read + written,
+        output_tokens=used.get("output_tokens", 0),
+        cached_tokens=read,
+        cache_write_tokens=written,
+        reasoning_tokens=used.get("output_tokens_details", {}).get("thinking_tokens", 0),
+    )
+
+
+def _refusal(details: object) -> str:
+    told = details if isinstance(details, dict) else {}
+    said = told.get("explanation") or told.get("category")
+    return f"Anthropic says “{quoted(said)}”" if isinstance(said, str) else "Anthropic gives no reason"

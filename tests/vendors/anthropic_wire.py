@@ -1,0 +1,190 @@
+"""Anthropic's Messages API on loopback. What it sends and what it takes are held against the SDK's own types."""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from anthropic.types import RawMessageStreamEvent
+from anthropic.types.message_create_params import MessageCreateParamsStreaming
+from pydantic import TypeAdapter
+
+from activities.providers.anthropic import AnthropicProvider
+from tests.vendors.server import BOUND, Answer, Call, Fault, Reply, VendorWire
+
+MODEL = "claude-sonnet-5-5"
+KEY = "sk-ant-test-0123456789"
+
+_EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
+_REQUEST: TypeAdapter[Any] = TypeAdapter(MessageCreateParamsStreaming)
+
+_STOPS = {
+    "end_turn": "end_turn",
+    "tool_calls": "tool_use",
+    "max_tokens": "max_tokens",
+    "refusal": "refusal",
+    "context_too_long": "model_context_window_exceeded",
+}
+
+FAULTS: dict[Fault, tuple[int, str, str]] = {
+    "rate_limited": (
+        429,
+        "rate_limit_error",
+        "This request would exceed your organization's rate limit of 50 requests",
+    ),
+    "overloaded": (529, "overloaded_error", "Overloaded"),
+    "provider_error": (500, "api_error", "Internal server error"),
+    "auth": (401, "authentication_error", "invalid x-api-key"),
+    "permission": (403, "permission_error", "Your API key does not have permission to use the specified resource."),
+    "quota": (400, "invalid_request_error", "Your credit balance is too low to access the Anthropic API."),
+    "not_found": (404, "not_found_error", "model: claude-nobody"),
+    "bad_request": (400, "invalid_request_error", "tools.0.name: String should match pattern '^[a-zA-Z0-9_-]{1,128}$'"),
+    "context_too_long": (400, "invalid_request_error", "prompt is too long: 215000 tokens > 200000 maximum"),
+    "stale_reasoning": (400, "invalid_request_error", "messages.1.content.0: Invalid `signature` in `thinking` block"),
+}
+
+
+class AnthropicWire(VendorWire):
+    """`anthropic:`."""
+
+    model = f"anthropic:{MODEL}"
+
+    def check(self, body: Any) -> None:
+        # Lists of the vendor's types are validated when they are gone through.
+        _gone_through(_REQUEST.validate_python(body))
+        assert set(body) <= set(MessageCreateParamsStreaming.__annotations__)
+        _check_roles(body["messages"])
+
+    def reply(self, answer: Answer) -> Reply:
+        return stream(*answer_events(answer))
+
+    def fault(self, fault: Fault, headers: dict[str, str] | None = None) -> Reply:
+        status, kind, message = FAULTS[fault]
+        return Reply.error(status, error_body(kind, message), {"request-id": "req_fault", **(headers or {})})
+
+    def fault_within(self, fault: Fault) -> Reply:
+        _, kind, message = FAULTS[fault]
+        begun = self.reply(Answer(text="half of an ans"))
+        return Reply.stream([*begun.chunks[:3], sse({"type": "error", **error_body(kind, message)})])
+
+    def provider(self, *, silence_timeout: float = BOUND) -> AnthropicProvider:
+        return AnthropicProvider(silence_timeout=silence_timeout, base_url=self.base_url, api_key=KEY)
+
+
+def error_body(kind: str, message: str) -> dict[str, Any]:
+    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_body"}
+
+
+def sse(event: dict[str, Any]) -> bytes:
+    return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
+
+
+def stream(*events: dict[str, Any], known: bool = True) -> Reply:
+    """A stream of these events; `known`: they are the vendor's of today."""
+    if known:
+        for event in events:
+            _EVENT.validate_python(event)
+    return Reply.stream(map(sse, events), {"request-id": "req_1"})
+
+
+def answer_events(answer: Answer) -> Iterator[dict[str, Any]]:
+    uncached = answer.input - answer.cached - answer.cache_write
+    usage = {
+        "input_tokens": uncached,
+        "cache_read_input_tokens": answer.cached,
+        "cache_creation_input_tokens": answer.cache_write,
+        "output_tokens": 1,
+    }
+    yield message_start(usage)
+    blocks = [thinking(answer.think)] if answer.think else []
+    blocks += [text(answer.text)] if answer.text else []
+    blocks += map(tool_use, answer.calls)
+    for index, (start, deltas) in enumerate(blocks):
+        yield from block_events(index, start, deltas)
+    counted: dict[str, Any] = {"output_tokens": answer.output}
+    if answer.reasoning:
+        counted["output_tokens_details"] = {"thinking_tokens": answer.reasoning}
+    yield from message_end(_STOPS[answer.ends_by], counted)
+
+
+def message_start(usage: dict[str, Any] | None = None) -> dict[str, Any]:
+    message = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": MODEL,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": usage or {"input_tokens": 100, "output_tokens": 1},
+    }
+    return {"type": "message_start", "message": message}
+
+
+def block_events(index: int, start: dict[str, Any], deltas: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    yield {"type": "content_block_start", "index": index, "content_block": start}
+    for delta in deltas:
+        yield {"type": "content_block_delta", "index": index, "delta": delta}
+    yield {"type": "content_block_stop", "index": index}
+
+
+def message_end(
+    stop: str | None, usage: dict[str, Any] | None = None, details: dict[str, Any] | None = None
+) -> Iterator[dict[str, Any]]:
+    delta = {"stop_reason": stop, "stop_sequence": None, **({"stop_details": details} if details else {})}
+    yield {"type": "message_delta", "delta": delta, "usage": usage or {"output_tokens": 20}}
+    yield {"type": "message_stop"}
+
+
+Block = tuple[dict[str, Any], list[dict[str, Any]]]
+"""A block as the stream begins it, and its deltas."""
+
+
+def thinking(told: str, signature: str = "sig+/=") -> Block:
+    deltas: list[dict[str, Any]] = [{"type": "thinking_delta", "thinking": piece} for piece in _halves(told)]
+    return {"type": "thinking", "thinking": "", "signature": ""}, [
+        *deltas,
+        {"type": "signature_delta", "signature": signature},
+    ]
+
+
+def text(told: str) -> Block:
+    deltas: list[dict[str, Any]] = [{"type": "text_delta", "text": piece} for piece in _halves(told)]
+    return {"type": "text", "text": "", "citations": None}, deltas
+
+
+def tool_use(call: Call) -> Block:
+    written = call.args if isinstance(call.args, str) else json.dumps(call.args)
+    deltas: list[dict[str, Any]] = [{"type": "input_json_delta", "partial_json": piece} for piece in _halves(written)]
+    start = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}, "caller": {"type": "direct"}}
+    return start, deltas
+
+
+def _halves(told: str) -> list[str]:
+    middle = len(told) // 2
+    return [piece for piece in (told[:middle], told[middle:]) if piece]
+
+
+def _gone_through(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _gone_through(inner) for key, inner in value.items()}
+    if isinstance(value, str | bytes | int | float | None):
+        return value
+    return [_gone_through(inner) for inner in value]
+
+
+def _check_roles(messages: list[dict[str, Any]]) -> None:
+    """Hold what the API demands beyond its types: who speaks when, and every call with its result at once."""
+    roles = [message["role"] for message in messages]
+    assert roles == (["user", "assistant"] * len(roles))[: len(roles)]
+    assert roles[-1] == "user"
+    seen: set[str] = set()
+    waiting: list[str] = []
+    for message in messages:
+        blocks = message["content"]
+        assert all(block["text"].strip() for block in blocks if block["type"] == "text")
+        assert [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"] == waiting
+        assert [block["type"] for block in blocks[: len(waiting)]] == ["tool_result"] * len(waiting)
+        waiting = [block["id"] for block in blocks if block["type"] == "tool_use"]
+        assert len(set(waiting)) == len(waiting)
+        assert not seen & set(waiting)
+        seen.update(waiting)

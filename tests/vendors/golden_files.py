@@ -1,0 +1,24 @@
+"""Bodies of requests as they were sent when they were last looked at, in `tests/vendors/golden/`.
+
+A vendor binds its thinking to the exact prefix, and caches by it: what changes these files changes every running
+session. With `RENEW_GOLDEN=1` a test writes its file and fails once; the difference is then to be read.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "golden"
+
+
+def assert_golden(name: str, body: dict[str, Any]) -> None:
+    """Hold `body` against the file `name`, key for key in their order and byte for byte."""
+    file = FOLDER / f"{name}.json"
+    written = json.dumps(body, ensure_ascii=False, indent=1) + "\n"
+    known = file.read_text(encoding="utf-8") if file.exists() else ""
+    if os.environ.get("RENEW_GOLDEN") and written != known:
+        FOLDER.mkdir(exist_ok=True)
+        file.write_text(written, encoding="utf-8")
+        raise AssertionError(f"{file.name} was renewed: read the difference, then run again")
+    assert written == known
