@@ -2,6 +2,8 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from types import ModuleType
+from typing import Any
 
 from activities.providers.openai_responses_answer import Fold
 from activities.providers.openai_responses_request import OPTIONAL, encode
@@ -21,13 +23,10 @@ class OpenAIProvider:
     def __init__(self, *, silence_timeout: float, base_url: str | None = None, api_key: str | None = None) -> None:
         """Ask at `base_url` with `api_key`; None: as `OPENAI_BASE_URL` and `OPENAI_API_KEY` say.
 
-        `silence_timeout`: seconds that may pass between two pieces of an answer.
+        `silence_timeout`: seconds the vendor may send nothing.
         """
-        self._transport = Transport(
-            OPENAI,
-            lambda sdk: sdk.AsyncOpenAI(base_url=base_url, api_key=api_key, max_retries=0),
-            silence_timeout=silence_timeout,
-        )
+        self._address = {"base_url": base_url, "api_key": api_key}
+        self._transport = Transport(OPENAI, self._client, silence_timeout=silence_timeout)
         self._refused = RefusedParameters()
 
     async def stream(
@@ -67,3 +66,9 @@ class OpenAIProvider:
                 response = answer.response(request_id=asked.request_id)
             await run_out(events)
         yield response
+
+    def _client(self, sdk: ModuleType) -> Any:
+        client = sdk.AsyncOpenAI(**self._address, max_retries=0)
+        if not client.api_key:
+            raise self._transport.no_key()
+        return client

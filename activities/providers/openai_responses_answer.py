@@ -65,7 +65,8 @@ class Fold:
         is_cut = self._end["type"] == "response.incomplete"
         if is_cut and (end.get("incomplete_details") or {}).get("reason") == "content_filter":
             raise ModelError("refusal", "OpenAI's content filter stopped the answer")
-        parts = list(_parts_in(items))
+        # The calls of an answer that was cut may be cut too. They get no results, without which they could not go back.
+        parts = [part for part in _parts_in(items) if not (is_cut and isinstance(part, CallPart))]
         _refuse_refusal(items, parts)
         return ModelResponse(
             parts=parts,
@@ -73,7 +74,6 @@ class Fold:
             usage=_usage(end.get("usage")),
             model=end.get("model") or self._name,
             request_id=request_id or end.get("id"),
-            # The calls of an answer that was cut get no results, without which they could not go back.
             state=None if is_cut else _state(self._name, items),
         )
 

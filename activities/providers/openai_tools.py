@@ -22,9 +22,15 @@ def parameters_of(tool: ToolSpec) -> Block:
 
 
 def written_arguments(call: CallPart) -> str:
-    """Return the call's arguments as text: what the model wrote itself, where it wrote no JSON object.
+    r"""Return the call's arguments as the text of a JSON object.
+
+    Where the model wrote none, it is to see what it wrote; but chat templates read arguments as JSON, and fail over
+    what is none, for good: it would be part of every later request.
 
     >>> written_arguments(CallPart(kind="call", id="c", name="look", args={"at": "é"}))
     '{"at": "é"}'
+    >>> written_arguments(CallPart(kind="call", id="c", name="look", args='{"at": '))
+    '{"invalid_json": "{\\"at\\": "}'
     """
-    return call.args if isinstance(call.args, str) else json.dumps(call.args, ensure_ascii=False)
+    args = {"invalid_json": call.args} if isinstance(call.args, str) else call.args
+    return json.dumps(args, ensure_ascii=False)
