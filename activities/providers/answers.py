@@ -4,12 +4,14 @@ A vendor's answer is kept for months, in JSON and in a database: what neither ca
 in.
 """
 
+import math
 from collections.abc import Iterable
 
 from pydantic import JsonValue
 from pydantic_core import from_json
 
 from models.context.bounds import encodable_text
+from models.limits import MOST_LEVELS
 
 
 def joined(pieces: Iterable[str]) -> str:
@@ -29,7 +31,7 @@ def joined(pieces: Iterable[str]) -> str:
 def arguments_of(text: str) -> dict[str, JsonValue] | str:
     """Return a call's arguments; the text itself where it is no JSON object, so that the model can be told.
 
-    None at all are an empty object. `NaN`, what is nested without end, and numbers of thousands of digits are no JSON.
+    None at all are an empty object. Nor are `NaN`, `1e999`, and what is nested without end.
 
     >>> arguments_of('{"a": [1]}'), arguments_of(""), arguments_of('{"a": '), arguments_of('{"a": NaN}')
     ({'a': [1]}, {}, '{"a": ', '{"a": NaN}')
@@ -40,4 +42,24 @@ def arguments_of(text: str) -> dict[str, JsonValue] | str:
         value = from_json(text, allow_inf_nan=False)
     except ValueError:
         return text
-    return value if isinstance(value, dict) else text
+    return value if isinstance(value, dict) and is_keepable(value) else text
+
+
+def is_keepable(value: JsonValue) -> bool:
+    """Tell whether a value can be kept as JSON: not nested over `MOST_LEVELS`, and no number in it is infinite or none.
+
+    >>> is_keepable({"a": [1.5]}), is_keepable({"a": [math.inf]})
+    (True, False)
+    """
+    level: list[JsonValue] = [value]
+    for _ in range(MOST_LEVELS + 1):
+        if any(isinstance(inner, float) and not math.isfinite(inner) for inner in level):
+            return False
+        level = [inner for outer in level for inner in _held(outer)]
+    return not level
+
+
+def _held(value: JsonValue) -> Iterable[JsonValue]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()

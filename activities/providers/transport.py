@@ -14,18 +14,15 @@ SDKs are imported at the first request, in a thread: that takes a second or two,
 
 import asyncio
 import importlib
-import math
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from datetime import UTC, datetime
 from types import ModuleType
 from typing import Any
 
-from pydantic import JsonValue
-
+from activities.providers.answers import is_keepable
 from activities.providers.protocol import ModelError
 from activities.providers.vendor_errors import Vendor, error_of
-from models.limits import MOST_LEVELS
 
 CONNECT_TIMEOUT = 10.0
 """Seconds for a connection to be made."""
@@ -215,7 +212,7 @@ class VendorStream:
             raise self._transport.garbled(f"it sent {kind} in place of a stream of events")
 
     def _checked(self, event: object, response: Any) -> Event:
-        if not isinstance(event, dict) or not _is_keepable(event):
+        if not isinstance(event, dict) or not is_keepable(event):
             raise self._transport.garbled("an event of its answer is no proper JSON object")
         if response.num_bytes_downloaded > MOST_STREAM_BYTES:
             raise ModelError("too_large", f"it has over {MOST_STREAM_BYTES:,} bytes on the wire")
@@ -228,24 +225,3 @@ async def run_out(events: AsyncGenerator[Event, None]) -> None:
         async with asyncio.timeout(RUN_OUT):
             async for _ in events:
                 pass
-
-
-def _is_keepable(event: Event) -> bool:
-    """Tell whether the event can be kept as JSON: neither nested too deeply nor with a number that is none.
-
-    >>> _is_keepable({"a": [1.5]}), _is_keepable({"a": [math.inf]})
-    (True, False)
-    """
-    level: list[JsonValue] = [event]
-    for _ in range(MOST_LEVELS):
-        if any(isinstance(value, float) and not math.isfinite(value) for value in level):
-            return False
-        level = [inner for outer in level for inner in _held(outer)]
-    return not level
-
-
-def _held(value: JsonValue) -> Iterator[JsonValue]:
-    if isinstance(value, dict):
-        yield from value.values()
-    elif isinstance(value, list):
-        yield from value

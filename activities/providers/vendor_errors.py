@@ -200,7 +200,7 @@ _SECRET = re.compile(
     r"|\bAIza[\w-]{10,}"
     r"|\beyJ[\w.-]{10,}"
     r"|(?<=://)[^\s/@]+(?=@)"
-    r"|\b(?:api[-_ ]?key|authorization|token|secret|password)[\"']?\s*[:=]\s*[\"']?[^\s\"',;]{4,}"
+    r"|\b(?:api[-_ ]?key|authorization|token|secret|password)[\"']?\s*[:=]\s*[\"']?(?:bearer\s+)?[^\s\"',;]{4,}"
     r"|\b(?=[A-Za-z0-9+/_-]*\d)(?=[A-Za-z0-9+/_-]*[A-Za-z])[A-Za-z0-9+/_-]{40,}={0,2}",
     re.IGNORECASE,
 )
