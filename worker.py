@@ -18,6 +18,8 @@ from activities.llm import ModelActivities
 from activities.providers.anthropic import AnthropicProvider
 from activities.providers.offline import OfflineModel
 from activities.providers.offline_script import ScriptedModel
+from activities.providers.openai_chat import OpenAIChatProvider
+from activities.providers.openai_responses import OpenAIProvider
 from activities.providers.registry import OfflineProvider, Providers
 from activities.summarisation import SummaryActivities
 from activities.toolbox.built_in import built_in_server
@@ -70,7 +72,19 @@ def build_providers(settings: Settings) -> Providers:
     def anthropic() -> AnthropicProvider:
         return AnthropicProvider(silence_timeout=settings.model_silence_timeout)
 
-    return Providers({"anthropic": anthropic, "offline": offline})
+    def openai() -> OpenAIProvider:
+        return OpenAIProvider(silence_timeout=settings.model_silence_timeout)
+
+    def openai_chat() -> OpenAIChatProvider:
+        endpoint, key = settings.openai_chat, settings.openai_chat.api_key
+        return OpenAIChatProvider(
+            silence_timeout=settings.model_silence_timeout,
+            base_url=endpoint.base_url,
+            api_key=key.get_secret_value() if key else None,
+            protocol=endpoint.protocol,
+        )
+
+    return Providers({"anthropic": anthropic, "openai": openai, "openai-chat": openai_chat, "offline": offline})
 
 
 def build_toolbox(settings: Settings) -> Toolbox:

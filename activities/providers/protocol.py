@@ -45,13 +45,18 @@ class ModelError(Exception):
         *,
         retry_after: float | None = None,
         should_retry: bool | None = None,
+        parameter: str | None = None,
     ) -> None:
-        """Keep the judgement; `retry_after` is in seconds, `should_retry` the vendor's own word where it gave one."""
+        """Keep the judgement; `retry_after` is in seconds, `should_retry` the vendor's own word where it gave one.
+
+        `parameter` is what of the request the vendor blames, by its own name for it.
+        """
         super().__init__(message)
         self.error_type = error_type
         self.message = message
         self.retry_after = retry_after
         self.should_retry = should_retry
+        self.parameter = parameter
 
 
 class Provider(Protocol):

@@ -46,14 +46,18 @@ MakeClient = Callable[[ModuleType], Any]
 class Transport:
     """The way to one vendor."""
 
-    def __init__(self, vendor: Vendor, make_client: MakeClient, *, silence_timeout: float) -> None:
+    def __init__(
+        self, vendor: Vendor, make_client: MakeClient, *, silence_timeout: float, sends_key: bool = True
+    ) -> None:
         """Ask `vendor` by the client that is made at the first request.
 
-        `silence_timeout`: seconds that may pass between two pieces of an answer, and before the first.
+        `silence_timeout`: seconds that may pass between two pieces of an answer, and before the first. Without
+        `sends_key` no request has an `Authorization`, whatever the client was given or found.
         """
         self.vendor = vendor
         self._make_client = make_client
         self._silence_timeout = silence_timeout
+        self._sends_key = sends_key
         self._client: Any = None
         self._sdk: Any = None
         self._http: Any = None
@@ -73,7 +77,7 @@ class Transport:
                 path,
                 cast_to=object,
                 body=dict(body),
-                options={"max_retries": 0, "timeout": self._timeout()},
+                options=self._options(),
                 stream=True,
                 stream_cls=self._sdk.AsyncStream[object],
             )
@@ -96,8 +100,10 @@ class Transport:
         except (ValueError, self._http.InvalidURL):
             raise ModelError("bad_request", f"check {vendor.key} and the address of {vendor.name}") from None
 
-    def _timeout(self) -> Any:
-        return self._http.Timeout(self._silence_timeout, connect=min(CONNECT_TIMEOUT, self._silence_timeout))
+    def _options(self) -> dict[str, object]:
+        timeout = self._http.Timeout(self._silence_timeout, connect=min(CONNECT_TIMEOUT, self._silence_timeout))
+        headers = {} if self._sends_key else {"Authorization": self._sdk.Omit()}
+        return {"max_retries": 0, "timeout": timeout, "headers": headers}
 
     def error(self, status: int, headers: Mapping[str, str], body: object) -> ModelError:
         """Return what the vendor answered in our own terms."""

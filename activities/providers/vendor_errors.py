@@ -16,7 +16,7 @@ an error is not judged here but in `activities/failures.py`.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -91,6 +91,7 @@ def error_of(status: int, headers: Mapping[str, str], body: object, *, vendor: V
         _sentence(kind, told.message, where, vendor),
         retry_after=retry_after_of(headers, now=now),
         should_retry=should_retry_of(headers),
+        parameter=told.parameter or None,
     )
 
 
@@ -136,6 +137,7 @@ class _Told:
     codes: frozenset[str]
     kind: str
     message: str
+    parameter: str = ""
 
     @classmethod
     def of(cls, body: object) -> "_Told":
@@ -148,7 +150,8 @@ class _Told:
             return cls(
                 codes=frozenset(code.lower() for code in codes if isinstance(code, str)),
                 kind=next((kind for kind in map(_lower, codes[:2]) if kind in _GENERAL_KINDS), ""),
-                message=_first_text(error.get("message"), error.get("detail")),
+                message=_first_text(error.get("message"), error.get("detail"), *_complaints(error.get("detail"))),
+                parameter=_first_text(error.get("param"), *_blamed(error.get("detail"))),
             )
         return cls(codes=frozenset(), kind="", message="" if _is_page(error) else _first_text(error))
 
@@ -159,6 +162,21 @@ def _lower(value: object) -> str:
 
 def _first_text(*values: object) -> str:
     return next((value for value in values if isinstance(value, str) and value.strip()), "")
+
+
+def _complaints(detail: object) -> Iterator[str]:
+    """Return what FastAPI's servers say: `[{"loc": ["body", "stop"], "msg": "Extra inputs are not permitted"}]`."""
+    found = [part for part in detail if isinstance(part, dict)] if isinstance(detail, list) else []
+    if found:
+        yield "; ".join(f"{'.'.join(map(str, part.get('loc', [])))}: {part.get('msg', '')}" for part in found)
+
+
+def _blamed(detail: object) -> Iterator[str]:
+    """Return the names of what these say is wrong with the request, as they name it."""
+    for part in detail if isinstance(detail, list) else []:
+        place = part.get("loc") if isinstance(part, dict) else None
+        if isinstance(place, list) and place:
+            yield str(place[-1])
 
 
 def _is_page(body: object) -> bool:
@@ -222,7 +240,8 @@ _MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
             r"|encrypted content .{0,120}could not be (?:verified|decrypted)"
             r"|of type 'reasoning' was provided without its required following item"
             r"|without its required 'reasoning' item"
-            r"|item with id '\w+' not found",
+            r"|item with id '\w+' not found"
+            r"|reasoning input items can only be provided to",
             re.IGNORECASE,
         ),
     ),

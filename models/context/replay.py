@@ -10,12 +10,16 @@ else looks like the end of a line is text.
 write such texts too: a call's JSON may have any spacing, order of keys, escapes and way of writing a number (of a key
 that is there twice, the last counts), and HISTORY may begin with a result. NaN and Infinity are no JSON: neither writes
 or takes them.
+
+The sign before an event's kind is `$` wherever people read. A model that is to answer in the same grammar is given
+another one (`Grammar`, CTX-13).
 """
 
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import dropwhile, pairwise
 from typing import Annotated, Literal
 
@@ -25,10 +29,48 @@ from models.wire import Strict
 
 HISTORY, CURRENT = "=== HISTORY ===", "=== CURRENT ==="
 
-_STRUCTURE = r"(?:\$(?:user|respond|think|call|result):|=== (?:HISTORY|CURRENT) ===$)"
-_STRUCTURAL_LINE = re.compile(f"^{_STRUCTURE}", re.MULTILINE)
-_LIKE_STRUCTURE = re.compile(rf"(?<=\n)(?=\\*{_STRUCTURE})", re.MULTILINE)
-_ESCAPED = re.compile(rf"(?<=\n)\\(?=\\*{_STRUCTURE})", re.MULTILINE)
+KINDS = ("user", "respond", "think", "call", "result")
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """What tells structure from text: the `sigil` before an event's kind, and the headers."""
+
+    sigil: str = "$"
+
+    @cached_property
+    def structural_line(self) -> re.Pattern[str]:
+        """Matches where a structural line begins, and as much of it as makes it one."""
+        return re.compile(f"^{self._structure}", re.MULTILINE)
+
+    def escape(self, text: str) -> str:
+        r"""Return `text` so that no line of it, after the first, can be taken for structure.
+
+        >>> Grammar("§").escape("He said:\n§call: {}\n$call: {}")
+        'He said:\n\\§call: {}\n$call: {}'
+        """
+        return self._like_structure.sub(r"\\", text)
+
+    def unescape(self, text: str) -> str:
+        """Take back what `escape` did."""
+        return self._escaped.sub("", text)
+
+    @property
+    def _structure(self) -> str:
+        return rf"(?:{re.escape(self.sigil)}(?:{'|'.join(KINDS)}):|(?:{HISTORY}|{CURRENT})$)"
+
+    @cached_property
+    def _like_structure(self) -> re.Pattern[str]:
+        return re.compile(rf"(?<=\n)(?=\\*{self._structure})", re.MULTILINE)
+
+    @cached_property
+    def _escaped(self) -> re.Pattern[str]:
+        return re.compile(rf"(?<=\n)\\(?=\\*{self._structure})", re.MULTILINE)
+
+
+PLAIN = Grammar()
+"""The grammar of every text that people read."""
+
 _SHOWING = re.compile(r"\n\(showing last ([1-9][0-9]{0,17}) of ([1-9][0-9]{0,17}) messages\)")
 
 
@@ -124,6 +166,7 @@ def render_replay(
     max_history: int = 20,
     *,
     left_out: int = 0,
+    grammar: Grammar = PLAIN,
 ) -> str:
     r"""Write the last `max_history` of the past events (0: all), without thinking, and all current ones.
 
@@ -148,10 +191,10 @@ def render_replay(
         shown = list(dropwhile(lambda event: isinstance(event, ResultEvent), shown))
     showing = f"\n(showing last {len(shown)} of {total} messages)" if len(shown) < total else ""
     current = _EVENTS.validate_python(current_events or [])
-    return "\n\n".join([*_section(HISTORY + showing, shown), *_section(CURRENT, current)])
+    return "\n\n".join([*_section(HISTORY + showing, shown, grammar), *_section(CURRENT, current, grammar)])
 
 
-def render_event(event: ReplayEvent) -> str:
+def render_event(event: ReplayEvent, grammar: Grammar = PLAIN) -> str:
     r"""Write one event: a block of the text.
 
     >>> render_event(CallEvent(name="file_read", args={"file": "é.txt"}))
@@ -159,11 +202,11 @@ def render_event(event: ReplayEvent) -> str:
     >>> render_event(ResultEvent(outcome="Read é.txt", content="one\ntwo"))
     '$result: Read é.txt\n\none\ntwo'
     """
-    return _LIKE_STRUCTURE.sub(r"\\", f"${event.type}: {_body_of(event)}")
+    return grammar.escape(f"{grammar.sigil}{event.type}: {_body_of(event)}")
 
 
-def _section(header: str, events: Sequence[ReplayEvent]) -> list[str]:
-    return [header, *map(render_event, events)] if events else []
+def _section(header: str, events: Sequence[ReplayEvent], grammar: Grammar) -> list[str]:
+    return [header, *(render_event(event, grammar) for event in events)] if events else []
 
 
 def _body_of(event: ReplayEvent) -> str:
@@ -236,7 +279,7 @@ def _sections(text: str) -> list[_Section]:
 
 def _blocks(text: str) -> Iterator[_Block]:
     line = 1
-    starts = [match.start() for match in _STRUCTURAL_LINE.finditer(text)]
+    starts = [match.start() for match in PLAIN.structural_line.finditer(text)]
     for start, stop in pairwise([*starts, len(text)] if starts else []):
         block = text[start:stop]
         is_last = stop == len(text)
@@ -275,7 +318,7 @@ def _events_of(section: _Section) -> list[ReplayEvent]:
 
 
 def _event_in(block: _Block) -> ReplayEvent:
-    kind, _, body = _ESCAPED.sub("", block.text)[1:].partition(":")
+    kind, _, body = PLAIN.unescape(block.text)[1:].partition(":")
     try:
         return _EVENT.validate_python({"type": kind, **_fields_in(kind, body)})
     except (ValueError, RecursionError) as error:

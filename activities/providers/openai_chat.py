@@ -1,0 +1,114 @@
+"""`openai-chat:` models, of any endpoint that speaks OpenAI's Chat Completions: Ollama, vLLM, a proxy (AGT-4).
+
+By the protocol `native` the model is given its tools by the API; by `text`, the conversation and its tools as one text
+(`text_protocol.py`, CTX-13). The SDK is loaded when a model is first asked. Nothing of what it finds in the environment
+for OpenAI itself, a key above all, is sent to another endpoint.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from types import ModuleType
+from typing import Any, Literal
+
+from activities.providers.openai_chat_answer import Fold, TextFold
+from activities.providers.openai_chat_request import encode, encode_text, optional_in
+from activities.providers.protocol import CallContext, Delta, ModelError
+from activities.providers.refused_parameters import RefusedParameters
+from activities.providers.transport import Event, Transport, VendorStream
+from activities.providers.vendor_errors import Vendor
+from models.model_call import ModelRequest, ModelResponse
+
+ENDPOINT = Vendor(name="the endpoint of openai_chat.base_url", key="openai_chat.api_key", package="openai")
+PATH = "/chat/completions"
+
+USAGE_WAIT = 5.0
+"""Seconds for what follows the end of an answer: the usage, in a chunk of its own, and the end of the stream."""
+
+_ABOUT_TOOLS = re.compile(
+    r"support (?:for )?tools|tools? (?:is|are) not supported|tools param|tool[ _-](?:choice|calling|use)\b",
+    re.IGNORECASE,
+)
+
+
+class OpenAIChatProvider:
+    """The models of one endpoint."""
+
+    def __init__(
+        self,
+        *,
+        silence_timeout: float,
+        base_url: str | None,
+        api_key: str | None = None,
+        protocol: Literal["native", "text"] = "native",
+    ) -> None:
+        """Ask at `base_url`, with its version; without `api_key`, no key is sent.
+
+        `silence_timeout`: seconds the endpoint may send nothing. Raises `ModelError` without an address.
+        """
+        if base_url is None:
+            raise ModelError("bad_request", "set openai_chat.base_url, as in 'http://127.0.0.1:11434/v1' for Ollama")
+        self._address = {"base_url": base_url, "api_key": api_key or "none"}
+        self._protocol = protocol
+        self._refused = RefusedParameters()
+        self._transport = Transport(
+            ENDPOINT, self._client, silence_timeout=silence_timeout, sends_key=api_key is not None
+        )
+
+    async def stream(
+        self, name: str, request: ModelRequest, context: CallContext
+    ) -> AsyncGenerator[Delta | ModelResponse, None]:
+        """Ask the model `name`; yield deltas, then the whole response. Raises `ModelError`."""
+        if not name:
+            raise ModelError("not_found", "write its name behind the colon, as in 'openai-chat:qwen3'")
+        written, fold = (encode_text, TextFold) if self._protocol == "text" else (encode, Fold)
+        while True:
+            asked = self._transport.request(PATH, written(request, name=name, without=self._refused.of(name)))
+            try:
+                async with aclosing(self._answer(asked, fold(name, request=context.request))) as answer:
+                    async for piece in answer:
+                        yield piece
+            except ModelError as error:
+                if not self._refused.learn(name, error, optional=optional_in(request)):
+                    raise self._with_advice(error, request) from None
+            else:
+                return
+
+    async def _answer(self, asked: VendorStream, answer: Fold) -> AsyncGenerator[Delta | ModelResponse, None]:
+        transport = self._transport
+        async with aclosing(asked.events()) as events:
+            async for event in events:
+                with transport.understanding():
+                    deltas = answer.take(event)
+                if answer.failure is not None:
+                    raise transport.error(200, {"x-request-id": asked.request_id or ""}, answer.failure)
+                for delta in deltas:
+                    yield delta
+                if answer.is_whole:
+                    break
+            else:
+                raise transport.broken_off()
+            await self._take_rest(events, answer)
+        with transport.understanding():
+            response = answer.response(request_id=asked.request_id)
+        yield response
+
+    async def _take_rest(self, events: AsyncGenerator[Event, None], answer: Fold) -> None:
+        """Take what comes after the answer's end; it is whole, whatever becomes of its usage."""
+        with suppress(TimeoutError, ModelError), self._transport.understanding():
+            async with asyncio.timeout(USAGE_WAIT):
+                async for event in events:
+                    answer.take(event)
+
+    def _with_advice(self, error: ModelError, request: ModelRequest) -> ModelError:
+        """Return the error, with a way out where it is the tools that the model does not take."""
+        if error.error_type != "bad_request" or not request.head.tools or not _ABOUT_TOOLS.search(error.message):
+            return error
+        advice = "openai_chat.protocol='text' is for models without tool calling"
+        return ModelError(error.error_type, f"{error.message}; {advice}", should_retry=error.should_retry)
+
+    def _client(self, sdk: ModuleType) -> Any:
+        nothing = sdk.Omit()
+        headers = {"OpenAI-Organization": nothing, "OpenAI-Project": nothing}
+        return sdk.AsyncOpenAI(**self._address, default_headers=headers, max_retries=0)

@@ -1,0 +1,272 @@
+"""How an answer of a Chat Completions endpoint is read from its stream (AGT-3, AGT-10).
+
+Theory of operation. Servers differ in what they leave out and what they add, so little is demanded: chunks with a
+`delta` in their first choice, and a `finish_reason`, which alone marks an answer as whole. Text grows by concatenation,
+whatever field it is in. Calls are told apart by `index`, or by `id` where there is no index, or by a new name where
+there is neither; a server's ids may be missing or repeat. What a message or a call has beyond what we understand is
+kept in the state, to go back to the same model.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import JsonValue
+
+from activities.providers.answers import arguments_of, joined
+from activities.providers.openai_chat_request import API
+from activities.providers.protocol import Delta, ModelError
+from activities.providers.text_answer import AnswerReader, parts_of
+from activities.providers.transport import Event
+from activities.providers.vendor_errors import quoted
+from activities.providers.verbatim import Block
+from models.context.bounds import encodable
+from models.model_call import CallPart, ModelResponse, Part, ProviderState, RespondPart, ThinkPart
+from models.trajectory import StopReason, Usage
+
+THOUGHTS = ("reasoning_content", "reasoning")
+"""Where servers put shown thinking; one that uses both says the same in them."""
+
+_UNDERSTOOD = frozenset({"role", "content", "refusal", "tool_calls", "function_call", "audio"})
+_OF_A_CALL = frozenset({"index", "id", "type", "function"})
+_FAILED = {
+    "error": "provider_error",
+    "abort": "provider_error",
+    "insufficient_system_resource": "overloaded",
+}
+
+
+@dataclass
+class _Grown:
+    """Fields that grow from chunk to chunk: text and lists by what is added, all else is replaced."""
+
+    fields: dict[str, JsonValue] = field(default_factory=dict)
+    texts: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, key: str, value: JsonValue) -> None:
+        held = self.fields.get(key)
+        if isinstance(value, str):
+            self.texts.setdefault(key, []).append(value)
+        elif isinstance(value, list) and isinstance(held, list):
+            self.fields[key] = [*held, *value]
+        elif value not in (None, [], {}):
+            self.fields[key] = value
+
+    def whole(self) -> Block:
+        """Return what has grown; what stayed empty is left out."""
+        texts = {key: text for key, pieces in self.texts.items() if (text := joined(pieces))}
+        return {key: encodable(value) for key, value in self.fields.items()} | texts
+
+
+@dataclass
+class _Call:
+    """A call while it comes in."""
+
+    index: int | None
+    id: str
+    name: str = ""
+    arguments: list[str] = field(default_factory=list)
+    beyond: _Grown = field(default_factory=_Grown)
+
+    def add(self, delta: Event) -> None:
+        function = delta.get("function") or {}
+        name, arguments = function.get("name") or "", function.get("arguments")
+        self.id = self.id or delta.get("id") or ""
+        # Some servers give the name in pieces, some give it whole in every chunk.
+        self.name += name if name != self.name else ""
+        if arguments:
+            # Some servers give an object where the text of one is meant.
+            self.arguments.append(arguments if isinstance(arguments, str) else json.dumps(arguments))
+        for key in delta.keys() - _OF_A_CALL:
+            self.beyond.add(key, delta[key])
+
+    @property
+    def is_complete(self) -> bool:
+        """Tell whether its arguments are whole, as far as can be seen."""
+        return bool(self.arguments) and isinstance(arguments_of(joined(self.arguments)), dict)
+
+
+class Fold:
+    """An answer while it comes in. What an event of an unexpected shape raises is the caller's to name."""
+
+    def __init__(self, name: str, *, request: int) -> None:
+        """Begin the answer of the model `name` to the session's model request number `request`."""
+        self.is_whole = False
+        """The answer has come to its end, but for its usage."""
+        self.failure: Event | None = None
+        """What the server says of an answer that failed."""
+        self._name = name
+        self._model: str | None = None
+        self._id: str | None = None
+        self._request = request
+        self._texts: dict[str, list[str]] = {"content": [], "thought": [], "refusal": []}
+        self._beyond = _Grown()
+        self._calls: list[_Call] = []
+        self._finish = ""
+        self._used: Event | None = None
+
+    def take(self, event: Event) -> list[Delta]:
+        """Take the next event; return what there is to show of it."""
+        if event.get("object") == "error" or event.get("error"):
+            self.failure = event
+            return []
+        self._model, self._id = event.get("model") or self._model, event.get("id") or self._id
+        self._used = event.get("usage") or self._used
+        choices = event.get("choices") or []
+        return list(self._take_choice(choices[0])) if choices else []
+
+    def response(self, *, request_id: str | None) -> ModelResponse:
+        """Return the answer, once it is whole. Raises `ModelError` where it is a refusal, or has failed."""
+        stop = self._stop_reason()
+        calls = self._whole_calls() if stop == "tool_calls" else []
+        return ModelResponse(
+            parts=[*self._texts_told(), *(part for part, _ in calls)],
+            stop=stop,
+            usage=_usage(self._used),
+            model=self._model or self._name,
+            request_id=request_id or self._id,
+            state=None if stop == "max_tokens" else self._state(calls),
+        )
+
+    def _take_choice(self, choice: Event) -> Iterator[Delta]:
+        delta = choice.get("delta") or choice.get("message") or {}
+        thought = next((delta[key] for key in THOUGHTS if delta.get(key)), None)
+        if isinstance(thought, str):
+            yield self._show(Delta("think", thought), "thought")
+        if content := delta.get("content"):
+            yield self._show(Delta("respond", _text_in(content)), "content")
+        if refusal := delta.get("refusal"):
+            yield self._show(Delta("respond", refusal), "refusal")
+        for told in _calls_in(delta):
+            if named := self._take_call(told):
+                yield Delta("call", named)
+        for key in delta.keys() - _UNDERSTOOD:
+            self._beyond.add(key, delta[key])
+        self._finish = choice.get("finish_reason") or self._finish
+        self.is_whole = bool(self._finish)
+
+    def _show(self, delta: Delta, to: str) -> Delta:
+        self._texts[to].append(delta.text)
+        return delta
+
+    def _take_call(self, told: Event) -> str | None:
+        """Take a piece of a call; return its name where it begins."""
+        call = self._call_of(told)
+        is_new = call is None
+        if call is None:
+            call = _Call(index=told.get("index"), id=told.get("id") or "")
+            self._calls.append(call)
+        call.add(told)
+        return call.name if is_new else None
+
+    def _call_of(self, told: Event) -> _Call | None:
+        """Return the call that a piece belongs to; None: it begins one."""
+        index, own, name = told.get("index"), told.get("id"), (told.get("function") or {}).get("name")
+        latest = next((call for call in reversed(self._calls) if index is None or call.index == index), None)
+        if latest is None or not name:
+            return latest
+        # A name may be repeated, and so may an id; there are servers that number all calls 0.
+        is_another = bool(own and latest.id and own != latest.id)
+        return None if is_another or (index is None and latest.is_complete) else latest
+
+    def _whole_calls(self) -> list[tuple[CallPart, Block]]:
+        """Return the calls, each with what it has beyond them. Ids that are missing, or come twice, are made up."""
+        told: list[tuple[CallPart, Block]] = []
+        taken: set[str] = set()
+        for number, call in enumerate(self._calls):
+            own = joined([call.id])
+            call_id = own if own and own not in taken else f"call_{self._request}_{number}"
+            taken.add(call_id)
+            args = arguments_of(joined(call.arguments))
+            part = CallPart(kind="call", id=call_id, name=joined([call.name]), args=args)
+            told.append((part, call.beyond.whole()))
+        return told
+
+    def _stop_reason(self) -> StopReason:
+        if self._finish in _FAILED:
+            kind: Any = _FAILED[self._finish]
+            raise ModelError(kind, f"the endpoint ended its answer with {quoted(self._finish)!r}")
+        if self._finish == "content_filter":
+            raise ModelError("refusal", "a content filter stopped the answer")
+        if self._texts["refusal"] and not self._texts["content"] and not self._calls:
+            raise ModelError("refusal", f"it says “{quoted(joined(self._texts['refusal']))}”")
+        if self._finish == "length":
+            return "max_tokens"
+        # Not the reason decides: there are servers that say `stop` with calls.
+        return "tool_calls" if self._calls else "end_turn"
+
+    def _texts_told(self) -> Iterator[Part]:
+        if thought := joined(self._texts["thought"]):
+            yield ThinkPart(kind="think", text=thought)
+        if said := joined([*self._texts["content"], *self._texts["refusal"]]):
+            yield RespondPart(kind="respond", text=said)
+
+    def _state(self, calls: list[tuple[CallPart, Block]]) -> ProviderState | None:
+        """Return what there is beyond the parts, if there is any: all else is written anew from them, and the same."""
+        beyond = [self._beyond.whole(), *(fields for _, fields in calls)]
+        if not any(beyond):
+            return None
+        ids = [dict[str, JsonValue](), *(dict[str, JsonValue](type="function", id=part.id) for part, _ in calls)]
+        items: list[JsonValue] = [known | fields for known, fields in zip(ids, beyond, strict=True)]
+        return ProviderState(api=API, model=self._name, items=items)
+
+
+class TextFold(Fold):
+    """An answer by the protocol `text`: its text is read in the grammar of the replay text (CTX-13)."""
+
+    def __init__(self, name: str, *, request: int) -> None:
+        """Begin the answer of the model `name` to the session's model request number `request`."""
+        super().__init__(name, request=request)
+        self._reader = AnswerReader()
+
+    def take(self, event: Event) -> list[Delta]:
+        """Take the next event; return what there is to show of it."""
+        shown: list[Delta] = []
+        for delta in super().take(event):
+            shown += self._reader.read(delta.text) if delta.kind == "respond" else [delta]
+        return shown
+
+    def response(self, *, request_id: str | None) -> ModelResponse:
+        """Return the answer, once it is whole. Raises `ModelError` where it is a refusal, or has failed."""
+        whole = super().response(request_id=request_id)
+        reader = AnswerReader()
+        reader.read(whole.text)
+        reader.finish()
+        parts: list[Part] = [part for part in whole.parts if isinstance(part, ThinkPart)]
+        parts += parts_of(reader.events, request=self._request)
+        if whole.stop == "max_tokens":
+            return whole.model_copy(update={"parts": [part for part in parts if not isinstance(part, CallPart)]})
+        stop = "tool_calls" if any(isinstance(part, CallPart) for part in parts) else "end_turn"
+        return whole.model_copy(update={"parts": parts, "stop": stop, "state": None})
+
+
+def _text_in(content: Any) -> str:
+    """Return the text of a delta's content, which some servers give in pieces with a type."""
+    if isinstance(content, str):
+        return content
+    return "".join(piece["text"] for piece in content if piece.get("type") == "text")
+
+
+def _calls_in(delta: Event) -> list[Event]:
+    """Return the pieces of calls in a delta, the one of before there were several too."""
+    calls = list(delta.get("tool_calls") or [])
+    return [*calls, {"index": 0, "function": delta["function_call"]}] if delta.get("function_call") else calls
+
+
+def _usage(told: Event | None) -> Usage | None:
+    """Return the tokens in our terms; None where the server does not count.
+
+    >>> _usage({"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": None}).input_tokens
+    9
+    """
+    if not told:
+        return None
+    read, written = told.get("prompt_tokens_details") or {}, told.get("completion_tokens_details") or {}
+    return Usage(
+        input_tokens=told.get("prompt_tokens") or 0,
+        output_tokens=told.get("completion_tokens") or 0,
+        cached_tokens=read.get("cached_tokens") or told.get("prompt_cache_hit_tokens") or 0,
+        cache_write_tokens=read.get("cache_write_tokens") or 0,
+        reasoning_tokens=written.get("reasoning_tokens") or 0,
+    )

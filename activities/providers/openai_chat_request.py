@@ -1,0 +1,143 @@
+"""How a request is written for an endpoint that speaks OpenAI's Chat Completions (AGT-3, AGT-4). Pure.
+
+Theory of operation. Behind such endpoints stand chat templates, and many of them take only what their model was trained
+on: a user speaks first, nobody speaks twice in a row, arguments of calls are JSON, a message with calls has no empty
+text. So texts of the same speaker in a row become one message, and a conversation that begins with one of the
+assistant's, such as a summary, is opened by a user's.
+
+What an answer had beyond its text and its calls goes back with it to the same model: thinking, which some servers
+demand (`reasoning_content`), signatures of calls. What is refused by name is left out from then on, as are optional
+parameters (`refused_parameters.py`).
+"""
+
+from collections.abc import Collection, Iterable
+
+from pydantic import JsonValue
+
+from activities.providers.openai_tools import parameters_of, written_arguments
+from activities.providers.text_protocol import STOP_SEQUENCES, conversation_text, system_text
+from activities.providers.tool_results import result_told
+from activities.providers.verbatim import Block, CallIds, own_items, sendable_name
+from models.model_call import ModelMessage, ModelRequest, ToolSpec
+
+API = "openai.chat"
+"""The name of this API in `ProviderState`. Its items: what the message had beyond its text and its calls, then the same
+of each call."""
+
+OPTIONAL = frozenset({"stream_options", "max_tokens", "stop"})
+"""What of every request an endpoint may refuse: without `max_tokens`, `max_completion_tokens` says the same."""
+
+OPENING = "(The conversation began earlier.)"
+"""Stands for a user's message before a conversation that begins with one of the assistant's."""
+
+
+def encode(request: ModelRequest, *, name: str, without: Collection[str] = frozenset()) -> Block:
+    """Return the body that asks the model `name`, leaving out what `without` names.
+
+    >>> asked = ModelRequest.model_validate({"head": {}, "messages": [{"role": "user", "content": "Hi"}]})
+    >>> encode(asked, name="qwen3", without=["stream_options"])
+    {'model': 'qwen3', 'stream': True, 'messages': [{'role': 'user', 'content': 'Hi'}]}
+    """
+    head = request.head
+    body = _body(name, head.max_tokens, without)
+    if head.tools:
+        body["tools"] = [_tool(tool) for tool in head.tools]
+    told: list[JsonValue] = [{"role": "system", "content": head.system}] if head.system.strip() else []
+    return body | {"messages": [*told, *_messages(request.messages, name, without)]}
+
+
+def encode_text(request: ModelRequest, *, name: str, without: Collection[str] = frozenset()) -> Block:
+    """Return the body that asks the model `name` by the protocol `text` (CTX-13), leaving out what `without` names."""
+    body = _body(name, request.head.max_tokens, without)
+    if "stop" not in without:
+        body["stop"] = list[JsonValue](STOP_SEQUENCES)
+    told: list[JsonValue] = [
+        {"role": "system", "content": system_text(request.head)},
+        {"role": "user", "content": conversation_text(request.messages)},
+    ]
+    return body | {"messages": told}
+
+
+def optional_in(request: ModelRequest) -> frozenset[str]:
+    """Return the names of what can be left out of the request: of parameters, and of what answers had beyond texts."""
+    states = [message.state for message in request.messages if message.state and message.state.api == API]
+    items = [item for state in states for item in state.items if isinstance(item, dict)]
+    return OPTIONAL | {key for item in items for key in item} - _NEEDED
+
+
+_NEEDED = frozenset({"role", "content", "tool_calls", "type", "id", "function"})
+
+
+def _body(name: str, max_tokens: int | None, without: Collection[str]) -> Block:
+    body: Block = {"model": name, "stream": True}
+    if "stream_options" not in without:
+        body["stream_options"] = {"include_usage": True}
+    if max_tokens is not None:
+        body["max_completion_tokens" if "max_tokens" in without else "max_tokens"] = max_tokens
+    return body
+
+
+def _tool(tool: ToolSpec) -> Block:
+    function: Block = {"name": sendable_name(tool.name), "parameters": parameters_of(tool)}
+    if tool.description.strip():
+        function["description"] = tool.description
+    return {"type": "function", "function": function}
+
+
+# ---- messages
+
+
+def _messages(messages: Iterable[ModelMessage], name: str, without: Collection[str]) -> list[Block]:
+    written: list[Block] = []
+    ids = CallIds()
+    for message in messages:
+        block = _message(message, ids, name, without)
+        if not written and block["role"] == "assistant":
+            written.append({"role": "user", "content": OPENING})
+        if written and _are_one(written[-1], block):
+            block = {**block, "content": _together(written.pop(), block)}
+        written.append(block)
+    return written
+
+
+def _message(message: ModelMessage, ids: CallIds, name: str, without: Collection[str]) -> Block:
+    if message.role == "user":
+        return {"role": "user", "content": message.content}
+    if message.role == "tool":
+        return {"role": "tool", "tool_call_id": ids.answered_by(message), "content": result_told(message)}
+    beyond, *beyond_calls = _beyond(message, name, without)
+    written: Block = {"role": "assistant", "content": message.content or None, **beyond}
+    calls: list[JsonValue] = [
+        {
+            "id": call_id,
+            "type": "function",
+            "function": {"name": sendable_name(call.name), "arguments": written_arguments(call)},
+            **beyond_call,
+        }
+        for call, call_id, beyond_call in zip(
+            message.tool_calls, ids.written_anew(message), beyond_calls or [{}] * len(message.tool_calls), strict=True
+        )
+    ]
+    return written | ({"tool_calls": calls} if calls else {})
+
+
+def _beyond(message: ModelMessage, name: str, without: Collection[str]) -> list[Block]:
+    """Return what the answer had beyond text and calls: of the message, then of each call. Another model has no use."""
+    own = own_items(message, API, call_id_of=_call_id)
+    if own is None or message.state is None or message.state.model != name:
+        return [{}]
+    left_out = _NEEDED | set(without)
+    return [{key: value for key, value in item.items() if key not in left_out} for item in own]
+
+
+def _call_id(item: Block) -> str | None:
+    return str(item.get("id")) if item.get("type") == "function" else None
+
+
+def _are_one(earlier: Block, later: Block) -> bool:
+    """Tell whether two messages are of one speaker, whom templates let speak but once; results of tools are not."""
+    return earlier["role"] == later["role"] != "tool" and "tool_calls" not in earlier
+
+
+def _together(earlier: Block, later: Block) -> str:
+    return "\n\n".join(str(block["content"]) for block in (earlier, later) if block["content"])

@@ -1,0 +1,74 @@
+"""`openai:` models, by OpenAI's Responses API (AGT-4). The SDK is loaded when one is first asked."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from types import ModuleType
+from typing import Any
+
+from activities.providers.openai_responses_answer import Fold
+from activities.providers.openai_responses_request import OPTIONAL, encode
+from activities.providers.protocol import CallContext, Delta, ModelError
+from activities.providers.refused_parameters import RefusedParameters
+from activities.providers.transport import Transport, VendorStream, run_out
+from activities.providers.vendor_errors import Vendor
+from models.model_call import ModelRequest, ModelResponse
+
+OPENAI = Vendor(name="OpenAI", key="OPENAI_API_KEY", package="openai")
+PATH = "/responses"
+
+
+class OpenAIProvider:
+    """The models behind `openai:`."""
+
+    def __init__(self, *, silence_timeout: float, base_url: str | None = None, api_key: str | None = None) -> None:
+        """Ask at `base_url` with `api_key`; None: as `OPENAI_BASE_URL` and `OPENAI_API_KEY` say.
+
+        `silence_timeout`: seconds the vendor may send nothing.
+        """
+        self._address = {"base_url": base_url, "api_key": api_key}
+        self._transport = Transport(OPENAI, self._client, silence_timeout=silence_timeout)
+        self._refused = RefusedParameters()
+
+    async def stream(
+        self, name: str, request: ModelRequest, context: CallContext
+    ) -> AsyncGenerator[Delta | ModelResponse, None]:
+        """Ask the model `name`; yield deltas, then the whole response. Raises `ModelError`."""
+        if not name:
+            raise ModelError("not_found", "write its name behind the colon, as in 'openai:gpt-5.5'")
+        while True:
+            refused = self._refused.of(name)
+            body = encode(request, name=name, session_id=context.session_id, without=refused)
+            try:
+                async with aclosing(self._answer(name, self._transport.request(PATH, body))) as answer:
+                    async for piece in answer:
+                        yield piece
+            except ModelError as error:
+                if not self._refused.learn(name, error, optional=OPTIONAL):
+                    raise
+            else:
+                return
+
+    async def _answer(self, name: str, asked: VendorStream) -> AsyncGenerator[Delta | ModelResponse, None]:
+        transport, answer = self._transport, Fold(name)
+        async with aclosing(asked.events()) as events:
+            async for event in events:
+                with transport.understanding():
+                    deltas = answer.take(event)
+                for delta in deltas:
+                    yield delta
+                if answer.is_over:
+                    break
+            else:
+                raise transport.broken_off()
+            if answer.failure is not None:
+                raise transport.error(200, {"x-request-id": asked.request_id or ""}, answer.failure)
+            with transport.understanding():
+                response = answer.response(request_id=asked.request_id)
+            await run_out(events)
+        yield response
+
+    def _client(self, sdk: ModuleType) -> Any:
+        client = sdk.AsyncOpenAI(**self._address, max_retries=0)
+        if not client.api_key:
+            raise self._transport.no_key()
+        return client

@@ -1,0 +1,144 @@
+"""How an answer of OpenAI's Responses API is read from its stream (AGT-3, AGT-10).
+
+Theory of operation. Deltas are for showing; the answer is made of the items of `response.output_item.done`, where alone
+they are whole, in the order of the output. The *parts* are what we understand of them: summaries of reasoning, text,
+calls. The *items* themselves are kept for the vendor, as they came. An answer is whole with `response.completed`, and
+cut with `response.incomplete`; the stream of any other is a failure.
+
+Reasoning that came without its encrypted content cannot go back, since the vendor has not kept it: an answer with such
+has no state, and is written anew from its parts.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from pydantic_core import PydanticSerializationError, to_json
+
+from activities.providers.answers import arguments_of, joined
+from activities.providers.openai_responses_request import API
+from activities.providers.protocol import Delta, ModelError
+from activities.providers.transport import Event
+from activities.providers.vendor_errors import quoted
+from models.model_call import CallPart, ModelResponse, Part, ProviderState, RespondPart, ThinkPart
+from models.trajectory import StopReason, Usage
+
+
+class Fold:
+    """An answer while it comes in. What an event of an unexpected shape raises is the caller's to name."""
+
+    def __init__(self, name: str) -> None:
+        """Begin an answer of the model `name`."""
+        self._name = name
+        self._items: dict[int, Event] = {}
+        self._shown: dict[str, tuple[int, int]] = {}
+        self._end: Event = {}
+        self.is_over = False
+        """The last event has come, of an answer or of a failure."""
+        self.failure: Event | None = None
+        """What the vendor says of an answer that failed."""
+
+    def take(self, event: Event) -> list[Delta]:
+        """Take the next event; return what there is to show of it."""
+        match event:
+            case {"type": "response.output_text.delta" | "response.refusal.delta", "delta": str(text)}:
+                return self._show("respond", text, (event.get("output_index", 0), 0))
+            case {"type": "response.reasoning_summary_text.delta", "delta": str(text)}:
+                return self._show("think", text, (event.get("output_index", 0), event.get("summary_index", 0)))
+            case {"type": "response.reasoning_text.delta", "delta": str(text)}:
+                return self._show("think", text, (event.get("output_index", 0), event.get("content_index", 0)))
+            case {"type": "response.output_item.added", "item": {"type": "function_call", "name": str(name)}}:
+                return [Delta("call", name)]
+            case {"type": "response.output_item.done", "item": dict(item)}:
+                self._items[event.get("output_index", len(self._items))] = item
+            case {"type": "response.completed" | "response.incomplete", "response": dict(response)}:
+                self._end, self.is_over = event, True
+            case {"type": "response.failed" | "response.cancelled", "response": dict(response)}:
+                self.failure, self.is_over = response.get("error") or {"type": "server_error"}, True
+            case {"type": "error"}:
+                self.failure, self.is_over = event, True
+        return []
+
+    def response(self, *, request_id: str | None) -> ModelResponse:
+        """Return the answer, once it is over and no failure. Raises `ModelError` where it is a refusal."""
+        end = self._end["response"]
+        items = [self._items[index] for index in sorted(self._items)] or list(end.get("output") or [])
+        is_cut = self._end["type"] == "response.incomplete"
+        if is_cut and (end.get("incomplete_details") or {}).get("reason") == "content_filter":
+            raise ModelError("refusal", "OpenAI's content filter stopped the answer")
+        # The calls of an answer that was cut may be cut too. They get no results, without which they could not go back.
+        parts = [part for part in _parts_in(items) if not (is_cut and isinstance(part, CallPart))]
+        _refuse_refusal(items, parts)
+        return ModelResponse(
+            parts=parts,
+            stop=_stop(parts, is_cut=is_cut),
+            usage=_usage(end.get("usage")),
+            model=end.get("model") or self._name,
+            request_id=request_id or end.get("id"),
+            state=None if is_cut else _state(self._name, items),
+        )
+
+    def _show(self, kind: Literal["think", "respond"], text: str, place: tuple[int, int]) -> list[Delta]:
+        """Show text, after a blank line where it belongs to another item than what was shown before."""
+        before = self._shown.get(kind, place)
+        self._shown[kind] = place
+        return [Delta(kind, text if before == place else f"\n\n{text}")]
+
+
+def _parts_in(items: Sequence[Event]) -> Iterator[Part]:
+    gap = ""
+    for item in items:
+        match item:
+            case {"type": "reasoning"} if thought := _thought(item):
+                yield ThinkPart(kind="think", text=thought)
+            case {"type": "message"} if said := _said(item):
+                yield RespondPart(kind="respond", text=gap + said)
+                gap = "\n\n"
+            case {"type": "function_call", "call_id": str(call_id), "name": str(name)}:
+                yield CallPart(kind="call", id=call_id, name=name, args=arguments_of(item.get("arguments") or ""))
+
+
+def _thought(item: Event) -> str:
+    pieces = [*(item.get("summary") or []), *(item.get("content") or [])]
+    return "\n\n".join(joined([piece["text"]]) for piece in pieces if piece.get("text"))
+
+
+def _said(item: Event) -> str:
+    pieces = item.get("content") or []
+    return joined(piece.get("text") or piece.get("refusal") or "" for piece in pieces)
+
+
+def _refuse_refusal(items: Sequence[Event], parts: Sequence[Part]) -> None:
+    """Raise `ModelError` if all that the model says is that it will not."""
+    pieces = [piece for item in items if item.get("type") == "message" for piece in item.get("content") or []]
+    refusals = [piece["refusal"] for piece in pieces if piece.get("refusal")]
+    if refusals and len(refusals) == len(pieces) and not any(isinstance(part, CallPart) for part in parts):
+        raise ModelError("refusal", f"it says “{quoted(' '.join(refusals))}”")
+
+
+def _stop(parts: Sequence[Part], *, is_cut: bool) -> StopReason:
+    if is_cut:
+        return "max_tokens"
+    return "tool_calls" if any(isinstance(part, CallPart) for part in parts) else "end_turn"
+
+
+def _usage(told: Event | None) -> Usage | None:
+    if not told:
+        return None
+    read, written = told.get("input_tokens_details") or {}, told.get("output_tokens_details") or {}
+    return Usage(
+        input_tokens=told.get("input_tokens") or 0,
+        output_tokens=told.get("output_tokens") or 0,
+        cached_tokens=read.get("cached_tokens") or 0,
+        cache_write_tokens=read.get("cache_write_tokens") or 0,
+        reasoning_tokens=written.get("reasoning_tokens") or 0,
+    )
+
+
+def _state(model: str, items: list[Event]) -> ProviderState | None:
+    if any(item.get("type") == "reasoning" and not item.get("encrypted_content") for item in items):
+        return None
+    try:
+        to_json(items)
+    except PydanticSerializationError:  # half a character, which can't be kept
+        return None
+    return ProviderState(api=API, model=model, items=items)
