@@ -20,10 +20,13 @@ from models.errors import ErrorType
 from models.model_name import split_model
 from models.session import SessionInput
 from tests.harness import DrivenSession, Stage, stage
-from tests.vendors import WIRES
+from tests.vendors.apis import WIRES
 from tests.vendors.server import Answer, Call, Fault, Reply, VendorWire
 
 AT_ONCE = {"retry-after-ms": "1"}
+NOT_AGAIN = {"x-should-retry": "false"}
+ONE_MINUTE = {"turn_timeout": 60}
+HALF = "This is"
 CALL = Answer(think="I look.", text="I look it up.", calls=[Call("c1", "look", {"at": "it"})])
 ANSWER = Answer(text="This is the whole answer, from its first word to its last.")
 
@@ -53,6 +56,10 @@ def refuses(fault: Fault, headers: dict[str, str] | None = None, *, times: int =
     return lambda wire, whole: [wire.fault(fault, headers)] * times
 
 
+def answers(answer: Answer) -> Callable[..., list[Reply]]:
+    return lambda wire, whole: [wire.reply(answer)]
+
+
 def passing(name: str, fault: Fault, headers: dict[str, str]) -> Trouble:
     return Trouble(name, refuses(fault, headers), asked=2)
 
@@ -77,13 +84,8 @@ TROUBLES = [
     passing("a rate limit with a retry-after that is none", "rate_limited", {"retry-after": "soon"}),
     passing("overloaded", "overloaded", AT_ONCE),
     passing("an internal error", "provider_error", AT_ONCE),
-    passing("a bad request that is worth a repetition, as the vendor says", "bad_request", {"x-should-retry": "true", **AT_ONCE}),
-    Trouble(
-        "an internal error that is not worth one, as the vendor says",
-        refuses("provider_error", {"x-should-retry": "false"}),
-        asked=1,
-        error_type="provider_error",
-    ),
+    passing("a bad request that is worth another try", "bad_request", {"x-should-retry": "true", **AT_ONCE}),
+    Trouble("an internal error that is not", refuses("provider_error", NOT_AGAIN), 1, "provider_error"),
     lasting("auth", "auth"),
     lasting("permission", "auth"),
     lasting("quota", "quota"),
@@ -96,23 +98,23 @@ TROUBLES = [
     Trouble("stale reasoning", refuses("stale_reasoning"), asked=2),
     lasting("stale_reasoning", "bad_request", asked=2),
     Trouble("a storm", refuses("overloaded", AT_ONCE, times=5), 5, "budget", {"turn_timeout": 7}),
-    Trouble("a wait beyond the turn", refuses("rate_limited", {"retry-after": "86400"}), 1, "budget", {"turn_timeout": 60}),
-    Trouble("a refusal", lambda wire, whole: [wire.reply(Answer(stop="refusal"))], 1, "refusal"),
-    Trouble("the vendor's length limit", lambda wire, whole: [wire.reply(Answer(text="This is", stop="max_tokens"))], 1, "too_large"),
+    Trouble("a wait beyond the turn", refuses("rate_limited", {"retry-after": "86400"}), 1, "budget", ONE_MINUTE),
+    Trouble("a refusal", answers(Answer(stop="refusal")), 1, "refusal"),
+    Trouble("the vendor's length limit", answers(Answer(text=HALF, stop="max_tokens")), 1, "too_large"),
     broken("an error within the answer", lambda wire, whole: wire.fault_within("overloaded")),
     broken("an internal error within the answer", lambda wire, whole: wire.fault_within("provider_error")),
     broken("a cut before the first event", lambda wire, whole: whole.cut_after(0)),
     broken("a cut in the middle", lambda wire, whole: whole.cut_after(MIDDLE)),
-    broken("a cut before the last event", lambda wire, whole: whole.cut_after(wire.events_before_its_end(whole))),
+    broken("a cut before the last event", lambda wire, whole: whole.cut_after(len(whole.chunks) - 1)),
     broken("a clean end before the first event", lambda wire, whole: whole.ending_after(0)),
     broken("a clean end in the middle", lambda wire, whole: whole.ending_after(MIDDLE)),
-    broken("a clean end before the last event", lambda wire, whole: whole.ending_after(wire.events_before_its_end(whole))),
+    broken("a clean end before the last event", lambda wire, whole: whole.ending_after(len(whole.chunks) - 1)),
     broken("silence before the first event", lambda wire, whole: whole.silent_after(0)),
     broken("silence in the middle", lambda wire, whole: whole.silent_after(MIDDLE)),
     broken("a page of HTML with status 200", lambda wire, whole: Reply.error(200, "<html>sign in</html>")),
-    broken("an event that is no JSON", lambda wire, whole: Reply.stream([*whole.chunks[:MIDDLE], b"data: {\"a\n\n"])),
-    broken("an event that is no object", lambda wire, whole: Reply.stream([*whole.chunks[:MIDDLE], b"data: [1]\n\n"])),
-    broken("bytes that are no UTF-8", lambda wire, whole: Reply.stream([*whole.chunks[:MIDDLE], b"data: \xff\xfe\n\n"])),
+    broken("an event that is no JSON", lambda wire, whole: Reply.stream([*whole.chunks[:MIDDLE], b'data: {"a\n\n'])),
+    broken("an event that is no object", lambda wire, whole: Reply.stream([*whole.chunks[:MIDDLE], b"data: 1\n\n"])),
+    broken("bytes that are no UTF-8", lambda wire, whole: Reply.stream([*whole.chunks[:MIDDLE], b"data: \xff\n\n"])),
     Trouble("slow bytes", lambda wire, whole: [whole.slowly(piece=5)], asked=1),
 ]  # fmt: skip
 
@@ -132,7 +134,7 @@ async def led(on: Stage, wire: VendorWire, *, limits: dict[str, Any] | None = No
 
 def _half_answers(turn: ConversationMessage) -> list[str]:
     said = [step.text for step in turn.steps if step.kind == "model" and step.text] + [turn.agent_message or ""]
-    return [text for text in said if text not in ("", CALL.text, ANSWER.text, "This is")]
+    return [text for text in said if text not in ("", CALL.text, ANSWER.text, HALF)]
 
 
 @pytest.mark.parametrize("position", ["first", "last"])

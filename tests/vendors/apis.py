@@ -1,0 +1,8 @@
+"""Every API there is a provider for, on loopback."""
+
+from collections.abc import Callable
+
+from tests.vendors.anthropic_wire import AnthropicWire
+from tests.vendors.server import VendorWire
+
+WIRES: dict[str, Callable[[], VendorWire]] = {"anthropic": AnthropicWire}
