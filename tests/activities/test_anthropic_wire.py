@@ -237,10 +237,10 @@ async def test_agt_11_an_answer_that_ends_early_is_none_wherever_it_ends(wire: A
 
 async def test_agt_11_silence_is_a_timeout_before_the_answer_and_within(wire: AnthropicWire) -> None:
     wire.script(wire.reply(WHOLE).silent_after(0), wire.reply(WHOLE).silent_after(4))
-    provider = wire.provider(silence_timeout=0.2)
+    provider = wire.provider(silence_timeout=0.5)
     for _ in range(2):
         error = await failure(provider)
-        assert (error.error_type, error.message) == ("timeout", "Anthropic sent nothing for 0.2 s")
+        assert (error.error_type, error.message) == ("timeout", "Anthropic sent nothing for 0.5 s")
     await wire.server.until(lambda: wire.server.left == 2)
     assert len(wire.requests) == 2
 
