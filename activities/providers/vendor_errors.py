@@ -276,6 +276,8 @@ _MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
 }
 """Codes and wordings that mean one thing wherever they stand; the first that fits counts."""
 
+_OF_NO_ACCESS: tuple[Kind, ...] = ("quota", "auth", "not_found")
+
 _GENERAL_KINDS: dict[str, Kind] = {
     "overloaded_error": "overloaded",
     "server_is_overloaded": "overloaded",
@@ -311,8 +313,8 @@ _STATUSES: dict[int, Kind] = {
 
 
 def _meant(status: int, told: _Told) -> Kind | None:
-    # Of a request that was let through to nobody, words do not say that it is too long or that its reasoning is stale.
-    kinds = ("quota", "auth", "not_found") if status in (401, 403, 404) else tuple(_MEANINGS)
+    # Of a request that was not let through, no words say that it is too long or that its reasoning is stale.
+    kinds = _OF_NO_ACCESS if status in (401, 403) else tuple(_MEANINGS)
     for kind in kinds:
         codes, wording = _MEANINGS[kind]
         if told.codes & codes or wording.search(told.message):

@@ -6,10 +6,11 @@ import pytest
 from temporalio.exceptions import ActivityError, ApplicationError, RetryState, TimeoutType
 from temporalio.exceptions import TimeoutError as TemporalTimeout
 
-from activities.failures import LONGEST_WAIT, MOST_ROUNDS, describe_failure, judge
+from activities.failures import LONGEST_WAIT, MOST_ROUNDS, MOST_SOON, describe_failure, judge
 from activities.providers.protocol import ModelError
 from models.errors import RETRYABLE
 from models.model_call import ModelCallOutcome
+from workflows.activity_options import MODEL_RETRIES
 
 
 @pytest.mark.parametrize("error_type", sorted(RETRYABLE))
@@ -51,6 +52,24 @@ def test_agt_9_a_short_retry_after_is_temporals() -> None:
     with pytest.raises(ApplicationError) as raised:
         judge(ModelError("rate_limited", "later", retry_after=2), attempt=4, rounds=0)
     assert raised.value.next_retry_delay == timedelta(seconds=2)
+
+
+@pytest.mark.parametrize("retry_after", [0, 2, 5, 30])
+def test_agt_9_a_storm_is_waited_out_by_the_workflow_whatever_short_time_the_vendor_names(retry_after: float) -> None:
+    error = ModelError("rate_limited", "later", retry_after=retry_after)
+    waits = [judge(error, attempt=5, rounds=rounds).wait_seconds for rounds in range(3)]
+    assert waits == [max(8, retry_after), max(16, retry_after), max(32, retry_after)]
+
+
+def test_agt_9_temporals_attempts_last_until_the_workflow_takes_over() -> None:
+    assert MODEL_RETRIES.maximum_attempts > MOST_SOON + 1
+
+
+@pytest.mark.parametrize("error_type", ["auth", "quota"])
+def test_agt_9_a_wrong_key_and_an_empty_account_are_not_retried_whatever_the_vendor_says(error_type: str) -> None:
+    with pytest.raises(ApplicationError) as raised:
+        judge(ModelError(error_type, "never", should_retry=True, retry_after=1), attempt=1, rounds=0)
+    assert raised.value.non_retryable
 
 
 @pytest.mark.parametrize(("word", "error_type", "retried"), [(True, "bad_request", True), (False, "overloaded", False)])

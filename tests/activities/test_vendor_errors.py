@@ -200,8 +200,9 @@ def test_agt_9_what_sounds_like_it_is_not_taken_for_too_long_or_stale(message: s
         openai("Item with id 'rs_1' not found. Items are not persisted when `store` is set to false."),
     ],
 )
-def test_agt_9_reasoning_the_vendor_no_longer_takes_back_is_known(body: object) -> None:
-    assert judged(400, body).error_type == "stale_reasoning"
+@pytest.mark.parametrize("status", [400, 404])
+def test_agt_9_reasoning_the_vendor_no_longer_takes_back_is_known(status: int, body: object) -> None:
+    assert judged(status, body).error_type == "stale_reasoning"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ A vendor binds its thinking to the exact prefix, and caches by it: what changes 
 session. With `RENEW_GOLDEN=1` a test writes its file and fails once; the difference is then to be read.
 """
 
+import difflib
 import json
 import os
 from pathlib import Path
@@ -21,4 +22,5 @@ def assert_golden(name: str, body: dict[str, Any]) -> None:
         FOLDER.mkdir(exist_ok=True)
         file.write_text(written, encoding="utf-8")
         raise AssertionError(f"{file.name} was renewed: read the difference, then run again")
-    assert written == known
+    difference = difflib.unified_diff(known.splitlines(), written.splitlines(), "as it was", "as it is", lineterm="")
+    assert written == known, "\n".join(difference)

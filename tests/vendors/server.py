@@ -124,7 +124,7 @@ class WireServer:
     async def __aexit__(self, failure: type[BaseException] | None, *_: object) -> None:
         await self._deafen()
         if failure is None:
-            assert self.problems == []
+            assert not self.problems, "; ".join(self.problems)
 
     @asynccontextmanager
     async def refusing(self) -> AsyncIterator[None]:

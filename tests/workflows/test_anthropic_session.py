@@ -1,0 +1,87 @@
+"""A session whose model is Anthropic's API on loopback: what a vendor sends goes through Temporal and back: AGT-3."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from activities.providers.protocol import Provider
+from models.session import SessionInput
+from tests.harness import Stage
+from tests.vendors.anthropic_wire import MODEL, AnthropicWire
+from tests.vendors.server import Answer, Call
+
+LOOK_TWICE = Answer(
+    think="Left, then right.",
+    text="I look.",
+    calls=[Call("toolu_1", "look", {"at": "left", "a": [1.0, None]}), Call("toolu_2", "look", '{"at": ')],
+)
+
+
+@pytest.fixture
+async def wire(on: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AnthropicWire]:
+    """Anthropic's API, which all models of the stage are asked by."""
+    async with AnthropicWire() as started:
+        provider: Provider = started.provider()
+        monkeypatch.setattr(on.vendor, "resolve", lambda model: (provider, MODEL))
+        yield started
+
+
+async def test_agt_3_thinking_and_parallel_calls_go_back_through_temporal_as_they_came(
+    on: Stage, wire: AnthropicWire
+) -> None:
+    wire.script(LOOK_TWICE, Answer(text="A chair."), Answer(text="Goodbye."))
+    session = await on.start(SessionInput(model=wire.model))
+    await session.prompt("What is there?")
+    await session.idle(turns=1)
+    await session.prompt("Thanks.")
+    turns = await session.idle(turns=2)
+    assert [turn.agent_message for turn in turns] == ["A chair.", "Goodbye."]
+    first, second, third = (received.body["messages"] for received in wire.requests)
+    assert second[: len(first)] == first
+    assert third[: len(second)] == second
+    assert second[1]["content"] == [
+        {"type": "thinking", "thinking": "Left, then right.", "signature": "sig+/="},
+        {"type": "text", "text": "I look.", "citations": None},
+        {
+            "type": "tool_use",
+            "id": "toolu_1",
+            "name": "look",
+            "input": {"at": "left", "a": [1.0, None]},
+            "caller": {"type": "direct"},
+        },
+        {
+            "type": "tool_use",
+            "id": "toolu_2",
+            "name": "look",
+            "input": {"invalid_json": '{"at": '},
+            "caller": {"type": "direct"},
+        },
+    ]
+    assert [block["tool_use_id"] for block in second[2]["content"]] == ["toolu_1", "toolu_2"]
+    assert "is_error" in second[2]["content"][1]
+
+
+async def test_agt_9_reasoning_the_vendor_no_longer_takes_back_is_left_out_once(on: Stage, wire: AnthropicWire) -> None:
+    wire.script(LOOK_TWICE, wire.fault("stale_reasoning"), Answer(text="A chair."))
+    session = await on.start(SessionInput(model=wire.model))
+    await session.prompt("What is there?")
+    (turn,) = await session.idle(turns=1)
+    assert turn.agent_message == "A chair."
+    _, refused, taken = (received.body["messages"] for received in wire.requests)
+    assert [block["type"] for block in refused[1]["content"]] == ["thinking", "text", "tool_use", "tool_use"]
+    assert [block["type"] for block in taken[1]["content"]] == ["text", "tool_use", "tool_use"]
+
+
+async def test_agt_9_an_overload_is_retried_and_a_wrong_key_is_told(on: Stage, wire: AnthropicWire) -> None:
+    wire.script(wire.fault("overloaded", {"retry-after-ms": "10"}), Answer(text="Hi."), wire.fault("auth"))
+    session = await on.start(SessionInput(model=wire.model))
+    await session.prompt("Hello?")
+    await session.idle(turns=1)
+    await session.prompt("Still there?")
+    first, second = await session.idle(turns=2)
+    assert first.agent_message == "Hi."
+    assert (second.error_type, second.error) == (
+        "auth",
+        "The model's provider did not accept the credentials: check ANTHROPIC_API_KEY (HTTP 401, request req_fault).",
+    )
+    assert len(wire.requests) == 3
