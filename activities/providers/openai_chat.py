@@ -30,6 +30,7 @@ _ABOUT_TOOLS = re.compile(
     r"support (?:for )?tools|tools? (?:is|are) not supported|tools param|tool[ _-](?:choice|calling|use)\b",
     re.IGNORECASE,
 )
+"""How endpoints say that a model has no tool calling of its own."""
 
 
 class OpenAIChatProvider:

@@ -44,7 +44,13 @@ class _Grown:
     fields: dict[str, JsonValue] = field(default_factory=dict)
     texts: dict[str, list[str]] = field(default_factory=dict)
 
-    def add(self, key: str, value: JsonValue) -> None:
+    def add_all(self, piece: Event, *, but: frozenset[str]) -> None:
+        """Take the fields of a piece whose names are not in `but`."""
+        for key, value in piece.items():
+            if key not in but:
+                self._add(key, value)
+
+    def _add(self, key: str, value: JsonValue) -> None:
         held = self.fields.get(key)
         if isinstance(value, str):
             self.texts.setdefault(key, []).append(value)
@@ -78,8 +84,7 @@ class _Call:
         if arguments:
             # Some servers give an object where the text of one is meant.
             self.arguments.append(arguments if isinstance(arguments, str) else json.dumps(arguments))
-        for key in delta.keys() - _OF_A_CALL:
-            self.beyond.add(key, delta[key])
+        self.beyond.add_all(delta, but=_OF_A_CALL)
 
     @property
     def is_complete(self) -> bool:
@@ -141,8 +146,7 @@ class Fold:
         for told in _calls_in(delta):
             if named := self._take_call(told):
                 yield Delta("call", named)
-        for key in delta.keys() - _UNDERSTOOD:
-            self._beyond.add(key, delta[key])
+        self._beyond.add_all(delta, but=_UNDERSTOOD)
         self._finish = choice.get("finish_reason") or self._finish
         self.is_whole = bool(self._finish)
 

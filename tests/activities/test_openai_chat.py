@@ -1,0 +1,423 @@
+"""What is sent to a Chat Completions endpoint, and what is made of its stream: AGT-3, AGT-4, AGT-10, CTX-13."""
+
+import json
+from typing import Any
+
+import pytest
+
+from activities.providers.openai_chat_answer import Fold, TextFold
+from activities.providers.openai_chat_request import OPENING, encode, encode_text, optional_in
+from activities.providers.protocol import Delta, ModelError
+from models.model_call import (
+    CallPart,
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    ProviderState,
+    RequestHead,
+    RespondPart,
+    ThinkPart,
+    ToolSpec,
+)
+from models.trajectory import Usage
+from tests.vendors.chat_wire import MODEL, ChatWire, answer_chunks, chunk
+from tests.vendors.golden_files import assert_golden
+from tests.vendors.server import Answer, Call
+
+HEAD = RequestHead(
+    system="Be brief.",
+    tools=[ToolSpec(name="look", description="Look at a thing.", input_schema={"properties": {"at": {}}})],
+)
+SUMMARY = RequestHead(system="Summarise.", max_tokens=1024)
+
+
+def user(content: str) -> ModelMessage:
+    return ModelMessage(role="user", content=content)
+
+
+def assistant(content: str = "", *calls: Call, items: list[Any] | None = None, model: str = MODEL) -> ModelMessage:
+    state = None if items is None else ProviderState(api="openai.chat", model=model, items=items)
+    parts = [CallPart(kind="call", id=call.id, name=call.name, args=call.args) for call in calls]
+    return ModelMessage(role="assistant", content=content, tool_calls=parts, state=state)
+
+
+def result(call_id: str, content: str, status: Any = "ok") -> ModelMessage:
+    return ModelMessage(role="tool", content=content, call_id=call_id, tool_name="look", status=status)
+
+
+def encoded(*messages: ModelMessage, head: RequestHead = HEAD, without: Any = (), by: Any = encode) -> Any:
+    """Return the body, held against OpenAI's types and the demands of strict templates."""
+    body = by(ModelRequest(head=head, messages=list(messages)), name=MODEL, without=without)
+    ChatWire().check(json.loads(json.dumps(body)))
+    return body
+
+
+BEYOND: list[Any] = [
+    {"reasoning_content": "First the\nleft…"},
+    {"type": "function", "id": "call_1", "extra_content": {"google": {"thought_signature": "c2ln"}}},
+    {"type": "function", "id": "call_2"},
+]
+STEP = assistant("I look.", Call("call_1", "look", {"at": "left"}), Call("call_2", "look", {"at": "Ü"}), items=BEYOND)
+CONVERSATION = [
+    user("What is there?"),
+    STEP,
+    result("call_1", "looked\n\na chair"),
+    result("call_2", "There is no such thing.", "error"),
+    user("Be quick."),
+    assistant("A chair."),
+    user("Thanks. And now?"),
+    assistant("", Call("call_1", "files.read", {"at": "x"}), Call("call_1", "look", '{"at": ')),
+    result("call_1", "read"),
+    result("call_1", "The arguments are no JSON object.", "error"),
+    assistant("Done."),
+]
+
+
+# ── Requests ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_agt_3_a_conversation_is_written_byte_for_byte_as_it_always_was():
+    assert_golden("chat_conversation", encoded(*CONVERSATION, user("Go home.")))
+
+
+def test_agt_3_a_request_for_a_summary_is_written_byte_for_byte_as_it_always_was():
+    assert_golden("chat_summary", encoded(user("The record"), head=SUMMARY))
+
+
+def test_ctx_13_a_conversation_by_the_protocol_text_is_written_byte_for_byte_as_it_always_was():
+    assert_golden("chat_text_conversation", encoded(*CONVERSATION, user("Go home."), by=encode_text))
+
+
+@pytest.mark.parametrize("length", range(1, len(CONVERSATION)))
+def test_agt_3_the_beginning_of_a_conversation_is_written_the_same_however_it_goes_on(length):
+    if CONVERSATION[length].role == "tool":
+        return  # a step goes with its results
+    whole, part = encoded(*CONVERSATION), encoded(*CONVERSATION[:length])
+    assert json.dumps(whole["messages"][: len(part["messages"])]) == json.dumps(part["messages"])
+    assert {**whole, "messages": []} == {**part, "messages": []}
+
+
+def test_agt_3_what_an_answer_had_beyond_its_texts_goes_back_to_the_same_model_alone():
+    assert encoded(*CONVERSATION)["messages"][2] == {
+        "role": "assistant",
+        "content": "I look.",
+        "reasoning_content": "First the\nleft…",
+        "tool_calls": [
+            {
+                "id": "call_1",
+                "type": "function",
+                "function": {"name": "look", "arguments": '{"at": "left"}'},
+                "extra_content": {"google": {"thought_signature": "c2ln"}},
+            },
+            {"id": "call_2", "type": "function", "function": {"name": "look", "arguments": '{"at": "Ü"}'}},
+        ],
+    }
+    other = assistant("I look.", Call("call_1", "look"), Call("call_2", "look"), items=BEYOND, model="other")
+    sent = encode(ModelRequest(head=HEAD, messages=[user("?"), other]), name=MODEL)["messages"]
+    assert "reasoning_content" not in json.dumps(sent)
+
+
+def test_agt_4_what_an_endpoint_refuses_is_left_out_of_parameters_and_messages():
+    request = ModelRequest(head=HEAD, messages=CONVERSATION)
+    assert optional_in(request) == {"stream_options", "max_tokens", "stop", "reasoning_content", "extra_content"}
+    body = encoded(*CONVERSATION, without=["stream_options", "reasoning_content", "extra_content"])
+    assert "stream_options" not in body
+    assert set(body["messages"][2]) == {"role", "content", "tool_calls"}
+    assert encoded(user("?"), head=SUMMARY)["max_tokens"] == 1024
+    without = encoded(user("?"), head=SUMMARY, without=["max_tokens"])
+    assert (without["max_completion_tokens"], "max_tokens" in without) == (1024, False)
+    assert "stop" not in encoded(user("?"), without=["stop"], by=encode_text)
+
+
+def test_agt_4_a_user_speaks_first_and_nobody_twice_in_a_row():
+    body = encoded(
+        assistant("[Conversation Summary] So far."),
+        assistant("I look.", Call("c", "look")),
+        result("c", "a chair"),
+        user("Hurry."),
+        user("Please."),
+        head=RequestHead(),
+    )
+    assert body["messages"] == [
+        {"role": "user", "content": OPENING},
+        {
+            "role": "assistant",
+            "content": "[Conversation Summary] So far.\n\nI look.",
+            "tool_calls": [{"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}],
+        },
+        {"role": "tool", "tool_call_id": "c", "content": "a chair"},
+        {"role": "user", "content": "Hurry.\n\nPlease."},
+    ]
+
+
+def test_agt_4_a_message_with_calls_and_no_text_has_no_content_and_arguments_are_json():
+    step = encoded(*CONVERSATION)["messages"][8]
+    assert step["content"] is None
+    assert [call["function"] for call in step["tool_calls"]] == [
+        {"name": "files_read", "arguments": '{"at": "x"}'},
+        {"name": "look", "arguments": '{"invalid_json": "{\\"at\\": "}'},
+    ]
+
+
+# ── Answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def folded(*chunks: dict[str, Any], fold: type[Fold] = Fold) -> tuple[list[Delta], ModelResponse]:
+    answer = fold(MODEL, request=7)
+    deltas = [delta for each in chunks for delta in answer.take(each)]
+    assert answer.is_whole
+    assert answer.failure is None
+    return deltas, answer.response(request_id="req_1")
+
+
+def of_deltas(*deltas: dict[str, Any], finish: str = "stop", fold: type[Fold] = Fold) -> ModelResponse:
+    return folded(*map(chunk, deltas), chunk({}, finish), fold=fold)[1]
+
+
+def call(id: str, name: str, args: Any) -> CallPart:
+    return CallPart(kind="call", id=id, name=name, args=args)
+
+
+def test_agt_3_an_answer_is_its_parts_and_what_the_server_wants_back():
+    calls = [Call("c1", "look", {"at": "left"}), Call("c2", "look", {"at": [1.5, None]})]
+    deltas, response = folded(
+        *answer_chunks(Answer(text="I look.", think="left first", calls=calls, cached=60, reasoning=7))
+    )
+    assert response == ModelResponse(
+        parts=[
+            ThinkPart(kind="think", text="left first"),
+            RespondPart(kind="respond", text="I look."),
+            call("c1", "look", {"at": "left"}),
+            call("c2", "look", {"at": [1.5, None]}),
+        ],
+        stop="tool_calls",
+        usage=Usage(input_tokens=100, output_tokens=20, cached_tokens=60, reasoning_tokens=7),
+        model=MODEL,
+        request_id="req_1",
+        state=ProviderState(
+            api="openai.chat",
+            model=MODEL,
+            items=[
+                {"reasoning_content": "left first"},
+                {"type": "function", "id": "c1"},
+                {"type": "function", "id": "c2"},
+            ],
+        ),
+    )
+    told = [(delta.kind, delta.text) for delta in deltas]
+    assert "".join(text for kind, text in told if kind == "think") == "left first"
+    assert "".join(text for kind, text in told if kind == "respond") == "I look."
+    assert [text for kind, text in told if kind == "call"] == ["look", "look"]
+
+
+def test_agt_3_an_answer_that_is_no_more_than_its_parts_has_no_state():
+    response = of_deltas({"role": "assistant", "content": "So.", "refusal": None, "annotations": [], "audio": None})
+    assert (response.text, response.state, response.usage) == ("So.", None, None)
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_agt_4_thinking_is_shown_wherever_a_server_puts_it(field):
+    response = of_deltas({field: "left "}, {field: "first", "content": None}, {"content": "So."})
+    assert (response.thinking, response.text) == ("left first", "So.")
+    both = of_deltas({"reasoning": "once", "reasoning_content": "once"}, {"content": "So."})
+    assert both.thinking == "once"
+
+
+def test_agt_3_fields_of_next_year_grow_and_go_back():
+    response = of_deltas(
+        {"content": "So.", "signature": "a", "steps": [1], "mood": {"x": 1}},
+        {"signature": "b", "steps": [2], "mood": {"x": 2}},
+    )
+    assert response.state is not None
+    assert response.state.items == [{"signature": "ab", "steps": [1, 2], "mood": {"x": 2}}]
+    again = encoded(user("?"), ModelMessage(role="assistant", content="So.", state=response.state), user("!"))
+    assert again["messages"][2] == {
+        "role": "assistant",
+        "content": "So.",
+        "steps": [1, 2],
+        "mood": {"x": 2},
+        "signature": "ab",
+    }
+
+
+@pytest.mark.parametrize(
+    ("deltas", "expected"),
+    [
+        pytest.param(
+            [
+                {"index": 0, "id": "a", "function": {"name": "lo", "arguments": ""}},
+                {"index": 0, "function": {"name": "ok"}},
+                {"index": 0, "function": {"arguments": '{"at"'}},
+                {"index": 0, "function": {"arguments": ": 1}"}},
+            ],
+            [call("a", "look", {"at": 1})],
+            id="a name in pieces",
+        ),
+        pytest.param(
+            [
+                {"index": 0, "id": "a", "function": {"name": "look", "arguments": '{"at"'}},
+                {"index": 0, "id": "a", "function": {"name": "look", "arguments": ": 1}"}},
+            ],
+            [call("a", "look", {"at": 1})],
+            id="name and id in every chunk",
+        ),
+        pytest.param(
+            [
+                {"index": 0, "id": "a", "function": {"name": "look", "arguments": '{"at"'}},
+                {"index": 0, "id": "b", "function": {"arguments": ": 1}"}},
+            ],
+            [call("a", "look", {"at": 1})],
+            id="a new id in every chunk",
+        ),
+        pytest.param(
+            [
+                {"index": 0, "id": "a", "function": {"name": "look", "arguments": "{}"}},
+                {"index": 0, "id": "b", "function": {"name": "look", "arguments": '{"at": 1}'}},
+            ],
+            [call("a", "look", {}), call("b", "look", {"at": 1})],
+            id="all calls are number 0",
+        ),
+        pytest.param(
+            [
+                {"id": "a", "function": {"name": "look", "arguments": '{"at"'}},
+                {"function": {"arguments": ": 1}"}},
+                {"id": "b", "function": {"name": "look", "arguments": "{}"}},
+            ],
+            [call("a", "look", {"at": 1}), call("b", "look", {})],
+            id="no index",
+        ),
+        pytest.param(
+            [
+                {"function": {"name": "look", "arguments": '{"at": 1}'}},
+                {"function": {"name": "look", "arguments": '{"at": 2}'}},
+            ],
+            [call("call_7_0", "look", {"at": 1}), call("call_7_1", "look", {"at": 2})],
+            id="neither index nor id",
+        ),
+        pytest.param(
+            [
+                {"index": 0, "id": "same", "function": {"name": "look", "arguments": "{}"}},
+                {"index": 1, "id": "same", "function": {"name": "look", "arguments": "{}"}},
+            ],
+            [call("same", "look", {}), call("call_7_1", "look", {})],
+            id="ids that repeat",
+        ),
+        pytest.param(
+            [{"index": 0, "id": "a", "function": {"name": "look", "arguments": {"at": "é"}}}],
+            [call("a", "look", {"at": "é"})],
+            id="arguments as an object",
+        ),
+        pytest.param(
+            [{"index": 0, "id": "a", "function": {"name": "look", "arguments": None}}],
+            [call("a", "look", {})],
+            id="no arguments",
+        ),
+        pytest.param(
+            [
+                {"index": 1, "id": "b", "function": {"name": "two", "arguments": "{"}},
+                {"index": 0, "id": "a", "function": {"name": "one", "arguments": "{"}},
+                {"index": 1, "function": {"arguments": "}"}},
+                {"index": 0, "function": {"arguments": "}"}},
+            ],
+            [call("b", "two", {}), call("a", "one", {})],
+            id="pieces of two calls by turns",
+        ),
+        pytest.param(
+            [{"index": 0, "id": "a", "function": {"name": "look", "arguments": '{"at": '}}],
+            [call("a", "look", '{"at": ')],
+            id="no JSON",
+        ),
+    ],
+)
+@pytest.mark.parametrize("finish", ["tool_calls", "stop", "function_call"])
+def test_agt_4_calls_are_put_together_however_a_server_tells_them(deltas, expected, finish):
+    response = of_deltas(*({"tool_calls": [delta]} for delta in deltas), finish=finish)
+    assert response.calls == expected
+    assert response.stop == "tool_calls"
+
+
+def test_agt_4_a_call_in_the_old_form_is_one_too():
+    response = of_deltas(
+        {"function_call": {"name": "look", "arguments": '{"at"'}},
+        {"function_call": {"arguments": ": 1}"}},
+        finish="function_call",
+    )
+    assert response.calls == [call("call_7_0", "look", {"at": 1})]
+
+
+def test_agt_4_an_answer_in_one_piece_is_one_too():
+    whole = {**chunk({}), "choices": [{"index": 0, "message": {"content": "So."}, "finish_reason": "stop"}]}
+    assert folded(whole)[1].text == "So."
+    assert of_deltas({"content": [{"type": "text", "text": "So."}, {"type": "thinking", "thinking": []}]}).text == "So."
+
+
+def test_agt_3_an_answer_that_was_cut_has_no_calls_and_no_state():
+    half = {"index": 0, "id": "a", "function": {"name": "look", "arguments": "{"}}
+    response = of_deltas({"reasoning": "hm", "content": "Half"}, {"tool_calls": [half]}, finish="length")
+    assert (response.stop, response.text, response.calls, response.state) == ("max_tokens", "Half", [], None)
+
+
+@pytest.mark.parametrize(
+    ("delta", "finish", "error_type"),
+    [
+        ({"content": "I wi"}, "content_filter", "refusal"),
+        ({"refusal": "I will not."}, "stop", "refusal"),
+        ({"content": "I wi"}, "error", "provider_error"),
+        ({"content": "I wi"}, "insufficient_system_resource", "overloaded"),
+    ],
+)
+def test_agt_9_a_refusal_or_a_failure_is_no_answer(delta, finish, error_type):
+    with pytest.raises(ModelError) as failed:
+        of_deltas(delta, finish=finish)
+    assert failed.value.error_type == error_type
+
+
+def test_agt_3_without_a_reason_to_stop_an_answer_is_not_whole():
+    answer = Fold(MODEL, request=1)
+    for each in (chunk({"content": "So."}), {**chunk({}), "choices": [], "usage": {"prompt_tokens": 1}}, chunk({}, "")):
+        answer.take(each)
+    assert not answer.is_whole
+
+
+def test_agt_3_half_characters_are_put_together_or_replaced():
+    response = of_deltas({"content": "a \ud83d"}, {"content": "\ude00 b \ud83d", "mood": "\ud83d"})
+    assert response.text == "a \U0001f600 b \ufffd"
+    ModelResponse.model_validate_json(response.model_dump_json())
+
+
+# ── The protocol text ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_ctx_13_an_answer_by_the_protocol_text_is_read_in_its_grammar_and_shown_without_it():
+    text = '§think: The clock.\n\n§respond: I look.\n\n§call: {"name": "now", "args": {"at": "é"}}\n§result: noon'
+    pieces = [chunk({"content": text[at : at + 5]}) for at in range(0, len(text), 5)]
+    deltas, response = folded(*pieces, chunk({}, "stop"), fold=TextFold)
+    assert response.parts == [
+        ThinkPart(kind="think", text="The clock."),
+        RespondPart(kind="respond", text="I look."),
+        call("call_7_0", "now", {"at": "é"}),
+    ]
+    assert (response.stop, response.state) == ("tool_calls", None)
+    assert "".join(delta.text for delta in deltas if delta.kind == "respond") == "I look."
+    assert [delta.text for delta in deltas if delta.kind == "call"] == ["now"]
+
+
+def test_ctx_13_a_models_own_thinking_comes_before_what_it_writes():
+    response = of_deltas(
+        {"reasoning_content": "hm"}, {"content": "§respond: So. \ud83d"}, {"content": "\ude00"}, fold=TextFold
+    )
+    assert response.parts == [ThinkPart(kind="think", text="hm"), RespondPart(kind="respond", text="So. \U0001f600")]
+    assert (response.stop, response.state) == ("end_turn", None)
+
+
+def test_ctx_13_a_call_of_an_answer_that_was_cut_is_not_taken_up():
+    response = of_deltas({"content": 'So.\n§call: {"name": "pay", "args": {}}'}, finish="length", fold=TextFold)
+    assert (response.stop, response.text, response.calls) == ("max_tokens", "So.", [])
+
+
+def test_ctx_13_no_tools_are_offered_by_the_api_and_nothing_of_an_earlier_answer_goes_back():
+    body = encoded(*CONVERSATION, user("Go on."), by=encode_text)
+    assert "tools" not in body
+    assert [message["role"] for message in body["messages"]] == ["system", "user"]
+    assert "left…" not in json.dumps(body, ensure_ascii=False)
+    assert body["stop"] == ["\n§result:", "\n§user:"]

@@ -1,0 +1,235 @@
+"""OpenAI's Responses API on loopback. What it sends and what it takes are held against the SDK's own types."""
+
+import json
+from collections.abc import Iterable, Iterator
+from itertools import count
+from typing import Any
+
+from openai.types.responses import ResponseStreamEvent
+from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
+from pydantic import TypeAdapter
+
+from activities.providers.openai_responses import OpenAIProvider
+from tests.vendors.server import BOUND, Answer, Call, Fault, Reply, VendorWire
+from tests.vendors.typed_dicts import fields_of, gone_through
+
+MODEL = "gpt-5.5"
+KEY = "sk-test-0123456789"
+
+_EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+_REQUEST: TypeAdapter[Any] = TypeAdapter(ResponseCreateParamsStreaming)
+
+FAULTS: dict[Fault, tuple[int, str, str | None, str]] = {
+    "rate_limited": (429, "requests", "rate_limit_exceeded", "Rate limit reached for gpt-5.5 on requests per min."),
+    "overloaded": (503, "server_error", "server_is_overloaded", "The engine is currently overloaded."),
+    "provider_error": (500, "server_error", "server_error", "The server had an error while processing your request."),
+    "auth": (401, "invalid_request_error", "invalid_api_key", f"Incorrect API key provided: {KEY}."),
+    "permission": (403, "invalid_request_error", "insufficient_permissions", "You have insufficient permissions."),
+    "quota": (429, "insufficient_quota", "insufficient_quota", "You exceeded your current quota, check your plan."),
+    "not_found": (404, "invalid_request_error", "model_not_found", "The model `gpt-nobody` does not exist."),
+    "bad_request": (400, "invalid_request_error", "invalid_type", "Invalid type for 'tools[0].name'."),
+    "context_too_long": (
+        400,
+        "invalid_request_error",
+        "context_length_exceeded",
+        "Your input exceeds the context window of this model. Please adjust your input and try again.",
+    ),
+    "stale_reasoning": (
+        400,
+        "invalid_request_error",
+        "invalid_encrypted_content",
+        "The encrypted content for item rs_1 could not be verified. Reason: Encrypted content could not be decrypted.",
+    ),
+}
+
+Item = dict[str, Any]
+"""An item of the output, whole, as `response.output_item.done` has it."""
+
+
+class ResponsesWire(VendorWire):
+    """`openai:`."""
+
+    model = f"openai:{MODEL}"
+
+    def check(self, body: Any) -> None:
+        gone_through(_REQUEST.validate_python(body))
+        assert set(body) <= fields_of(ResponseCreateParamsStreaming)
+        assert body["store"] is False
+        _check_pairs(body["input"])
+
+    def reply(self, answer: Answer) -> Reply:
+        return stream(*answer_events(answer))
+
+    def fault(self, fault: Fault, headers: dict[str, str] | None = None) -> Reply:
+        status, kind, code, message = FAULTS[fault]
+        return Reply.error(status, error_body(kind, code, message), {"x-request-id": "req_fault", **(headers or {})})
+
+    def fault_within(self, fault: Fault) -> Reply:
+        _, _, code, message = FAULTS[fault]
+        begun = self.reply(Answer(text="half of an ans"))
+        return Reply.stream([*begun.chunks[:5], sse(error_event(code, message))], {"x-request-id": "req_fault"})
+
+    def provider(self, *, silence_timeout: float = BOUND) -> OpenAIProvider:
+        return OpenAIProvider(silence_timeout=silence_timeout, base_url=self.base_url, api_key=KEY)
+
+
+def error_body(kind: str, code: str | None, message: str, param: str | None = None) -> dict[str, Any]:
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def error_event(code: str | None, message: str) -> dict[str, Any]:
+    event = {"type": "error", "code": code, "message": message, "param": None, "sequence_number": 9}
+    _EVENT.validate_python(event)
+    return event
+
+
+def sse(event: dict[str, Any]) -> bytes:
+    return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
+
+
+def stream(*events: dict[str, Any], known: bool = True) -> Reply:
+    """A stream of these events; `known`: they are the vendor's of today."""
+    if known:
+        for event in events:
+            _EVENT.validate_python(event)
+    return Reply.stream(map(sse, events), {"x-request-id": "req_1"})
+
+
+def answer_events(answer: Answer) -> Iterator[dict[str, Any]]:
+    """Render a neutral answer. A context that turns out too long is an error event here."""
+    items = [reasoning(answer.think)] if answer.think else []
+    items += [refusal(answer.text)] if answer.stop == "refusal" else [message(answer.text)] if answer.text else []
+    items += map(function_call, answer.calls)
+    end = incomplete("max_output_tokens") if answer.stop == "max_tokens" else {"status": "completed"}
+    events = list(events_of(items, end, usage=usage_of(answer)))
+    if answer.stop == "context_too_long":
+        events[-1] = error_event("context_length_exceeded", "Your input exceeds the context window of this model.")
+    yield from events
+
+
+def usage_of(answer: Answer) -> dict[str, Any]:
+    return {
+        "input_tokens": answer.input,
+        "input_tokens_details": {"cached_tokens": answer.cached, "cache_write_tokens": answer.cache_write},
+        "output_tokens": answer.output,
+        "output_tokens_details": {"reasoning_tokens": answer.reasoning},
+        "total_tokens": answer.input + answer.output,
+    }
+
+
+def events_of(
+    items: Iterable[Item], end: dict[str, Any] | None = None, *, usage: dict[str, Any] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Stream `items`, then what `end` says of the response; by default it is completed."""
+    items, end = list(items), end or {"status": "completed"}
+    numbers = count()
+    for event in _unnumbered(items, end, usage):
+        yield {**event, "sequence_number": next(numbers)}
+
+
+def _unnumbered(items: list[Item], end: dict[str, Any], usage: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    begun = response_object({"status": "in_progress"}, [], None)
+    yield {"type": "response.created", "response": begun}
+    yield {"type": "response.in_progress", "response": begun}
+    for index, item in enumerate(items):
+        unfinished = {**item, "status": "in_progress"} if "status" in item else item
+        yield {"type": "response.output_item.added", "output_index": index, "item": {**unfinished, **_empty(item)}}
+        yield from ({**event, "output_index": index} for event in _deltas(item))
+        yield {"type": "response.output_item.done", "output_index": index, "item": item}
+    yield {"type": f"response.{end['status']}", "response": response_object(end, items, usage)}
+
+
+def response_object(end: dict[str, Any], items: list[Item], usage: dict[str, Any] | None) -> dict[str, Any]:
+    return {
+        "id": "resp_1",
+        "object": "response",
+        "created_at": 1_790_000_000,
+        "model": f"{MODEL}-2026-04-23",
+        "output": items,
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+        "usage": usage,
+        "error": None,
+        "incomplete_details": None,
+        **end,
+    }
+
+
+def incomplete(reason: str) -> dict[str, Any]:
+    return {"status": "incomplete", "incomplete_details": {"reason": reason}}
+
+
+def failed(code: str, message: str) -> dict[str, Any]:
+    return {"status": "failed", "error": {"code": code, "message": message}}
+
+
+def reasoning(summary: str, encrypted: str | None = "gAAAAAB+/=", id: str = "rs_1") -> Item:
+    item: Item = {"type": "reasoning", "id": id, "summary": [{"type": "summary_text", "text": summary}]}
+    return item if encrypted is None else {**item, "encrypted_content": encrypted}
+
+
+def message(text: str, phase: str | None = "final_answer", id: str = "msg_1") -> Item:
+    content = [{"type": "output_text", "text": text, "annotations": [], "logprobs": []}]
+    item = {"type": "message", "id": id, "role": "assistant", "status": "completed", "content": content}
+    return item if phase is None else {**item, "phase": phase}
+
+
+def refusal(text: str, id: str = "msg_1") -> Item:
+    content = [{"type": "refusal", "refusal": text}]
+    return {"type": "message", "id": id, "role": "assistant", "status": "completed", "content": content}
+
+
+def function_call(call: Call) -> Item:
+    arguments = call.args if isinstance(call.args, str) else json.dumps(call.args)
+    return {
+        "type": "function_call",
+        "id": f"fc_{call.id}",
+        "call_id": call.id,
+        "name": call.name,
+        "arguments": arguments,
+        "status": "completed",
+    }
+
+
+def _empty(item: Item) -> Item:
+    """Return how the growing fields of an item begin."""
+    growing = {"reasoning": {"summary": []}, "message": {"content": []}, "function_call": {"arguments": ""}}
+    return growing.get(item["type"], {})
+
+
+def _deltas(item: Item) -> Iterator[dict[str, Any]]:
+    match item:
+        case {"type": "reasoning", "id": str(id), "summary": list(summary)}:
+            for index, part in enumerate(summary):
+                for piece in halves(part["text"]):
+                    yield {
+                        "type": "response.reasoning_summary_text.delta",
+                        "item_id": id,
+                        "summary_index": index,
+                        "delta": piece,
+                    }
+        case {"type": "message", "id": str(id), "content": [{"type": "output_text", "text": str(text)}]}:
+            for piece in halves(text):
+                place = {"item_id": id, "content_index": 0, "logprobs": []}
+                yield {"type": "response.output_text.delta", **place, "delta": piece}
+        case {"type": "message", "id": str(id), "content": [{"type": "refusal", "refusal": str(text)}]}:
+            for piece in halves(text):
+                yield {"type": "response.refusal.delta", "item_id": id, "content_index": 0, "delta": piece}
+        case {"type": "function_call", "id": str(id), "arguments": str(arguments)}:
+            for piece in halves(arguments):
+                yield {"type": "response.function_call_arguments.delta", "item_id": id, "delta": piece}
+
+
+def halves(told: str) -> list[str]:
+    middle = len(told) // 2
+    return [piece for piece in (told[:middle], told[middle:]) if piece]
+
+
+def _check_pairs(items: list[Item]) -> None:
+    """Hold what the API demands beyond its types: every call has its output, and reasoning can be read."""
+    calls = [item["call_id"] for item in items if item.get("type") == "function_call"]
+    outputs = [item["call_id"] for item in items if item.get("type") == "function_call_output"]
+    assert calls == outputs
+    assert len(set(calls)) == len(calls)
+    assert all(item.get("encrypted_content") for item in items if item.get("type") == "reasoning")
