@@ -43,6 +43,9 @@ START = "start it with `turnkeeper up`"
 _KEY_OF = {split_model(model)[0]: variable for variable, model in VENDORS_MODELS.items()}
 """Which variable holds a provider's key."""
 
+_OTHER_CREDENTIALS = ("ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_PROFILE")
+"""What Anthropic's SDK takes where there is no key."""
+
 _SDK_OF = {"anthropic": "anthropic", "openai": "openai", "openai-chat": "openai"}
 """Which package a provider needs; the extra that installs it has the same name."""
 
@@ -169,7 +172,7 @@ def _model(settings: Settings) -> Finding:
     sdk, key = _SDK_OF.get(provider), _KEY_OF.get(provider)
     if sdk and not _is_installed(sdk):
         return Finding("model", "broken", f"{told}: the package {sdk} is missing", _install(sdk))
-    if key and not os.environ.get(key):
+    if key and not _has_credentials(provider, key):
         return Finding("model", "broken", f"{told}: {key} is not set", f"set {key} where the worker runs, or set model")
     if provider == "openai-chat" and not settings.openai_chat.base_url:
         told = f"{told}: openai_chat.base_url is not set"
@@ -183,6 +186,11 @@ def _why(settings: Settings, provider: str) -> str:
     if provider in _KEY_OF:
         return f"since {_KEY_OF[provider]} is set"
     return f"since neither {' nor '.join(VENDORS_MODELS)} is set"
+
+
+def _has_credentials(provider: str, key: str) -> bool:
+    others = _OTHER_CREDENTIALS if provider == "anthropic" else ()
+    return any(os.environ.get(variable) for variable in (key, *others))
 
 
 def _costs(settings: Settings) -> Finding:

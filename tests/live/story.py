@@ -57,7 +57,8 @@ def _check_steps(turn: ConversationMessage, *, is_priced: bool) -> None:
         assert step.model
         assert step.request_id
         assert step.usage is not None
-        assert step.usage.input_tokens > step.usage.output_tokens > 0
+        assert step.usage.input_tokens > 0
+        assert step.usage.output_tokens > 0
         assert (step.usage.cost is not None) == is_priced
 
 

@@ -33,6 +33,10 @@ async def finding(subject: str) -> Finding:
             "offline:script for new sessions, by the setting model",
         ),
         (
+            {"ANTHROPIC_AUTH_TOKEN": "t", "TURNKEEPER_MODEL": "anthropic:x"},
+            "anthropic:x for new sessions, by the setting model",
+        ),
+        (
             {"TURNKEEPER_MODEL": CHAT, "TURNKEEPER_OPENAI_CHAT__BASE_URL": "http://127.0.0.1:1/v1"},
             f"{CHAT} for new sessions, by the setting model",
         ),

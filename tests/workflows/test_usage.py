@@ -2,6 +2,8 @@
 
 import json
 
+from temporalio.api.sdk.v1 import WorkflowMetadata
+
 from models.model_call import ModelCallOutcome, ModelResponse, SummaryOutcome
 from models.session import SessionInput
 from models.trajectory import ModelStep, Usage
@@ -38,6 +40,8 @@ async def test_agt_10_tokens_and_cost_are_told_of_the_step_the_turn_and_the_sess
     assert [step.usage for step in first.steps if isinstance(step, ModelStep)] == [times(1), times(1)]
     assert (first.usage, second.usage) == (times(2), times(1))
     assert (await session.state()).session.usage == times(3)
+    metadata = await session.handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+    assert "- **Usage:** 3,000 tokens in, 300 out, $0.01152\n" in metadata.current_details
 
 
 async def test_agt_10_summaries_are_paid_for_by_the_turn_they_are_made_in(on: Stage) -> None:
