@@ -99,7 +99,7 @@ TROUBLES = [
     lasting("stale_reasoning", "bad_request", asked=2),
     Trouble("a storm", refuses("overloaded", AT_ONCE, times=5), 5, "budget", {"turn_timeout": 7}),
     Trouble("a wait beyond the turn", refuses("rate_limited", {"retry-after": "86400"}), 1, "budget", ONE_MINUTE),
-    Trouble("a refusal", answers(Answer(stop="refusal")), 1, "refusal"),
+    Trouble("a refusal", answers(Answer(text=HALF, stop="refusal")), 1, "refusal"),
     Trouble("the vendor's length limit", answers(Answer(text=HALF, stop="max_tokens")), 1, "too_large"),
     broken("an error within the answer", lambda wire, whole: wire.fault_within("overloaded")),
     broken("an internal error within the answer", lambda wire, whole: wire.fault_within("provider_error")),
