@@ -15,6 +15,7 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from activities.providers.protocol import CallContext, Delta, ModelError, Provider
+from activities.tools import ToolSource
 from api.temporal_calls import repeated
 from api.watch import Watches
 from models.context.account import ContextView
@@ -282,21 +283,31 @@ def heal(file: Path) -> None:
 
 @asynccontextmanager
 async def stage(
-    client: Client, *, task_queue: str | None = None, limits: dict[str, int] | None = None, **settings: Any
+    client: Client,
+    *,
+    task_queue: str | None = None,
+    limits: dict[str, int] | None = None,
+    toolbox: ToolSource | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Stage]:
-    """Run a worker of our own kind on a task queue of its own; `limits` are the most its sessions may have."""
+    """Run a worker of our own kind on a task queue of its own; `limits` are the most its sessions may have.
+
+    With a `toolbox`, its sessions use the tools in it, and none of the stage's own.
+    """
     with tempfile.TemporaryDirectory() as folder:
         defaults = {"task_queue": task_queue or f"q-{uuid4()}", "shutdown_grace": 0.5, "state_dir": Path(folder)}
-        async with _stage(client, Settings(**{**defaults, **settings}), limits or {}) as staged:
+        async with _stage(client, Settings(**{**defaults, **settings}), limits or {}, toolbox) as staged:
             yield staged
 
 
 @asynccontextmanager
-async def _stage(client: Client, settings: Settings, limits: dict[str, int]) -> AsyncIterator[Stage]:
+async def _stage(
+    client: Client, settings: Settings, limits: dict[str, int], toolbox: ToolSource | None
+) -> AsyncIterator[Stage]:
     vendor, tools = Vendor(), Tools()
     async with (
         Stores.of(settings) as stores,
-        build_worker(client, settings, providers=vendor, tools=tools, stores=stores) as worker,
+        build_worker(client, settings, providers=vendor, tools=toolbox or tools, stores=stores) as worker,
     ):
         staged = Stage(client, worker, vendor, tools, settings.task_queue, settings, stores, limits)
         try:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
 from activities.toolbox.built_in import built_in_server
 from activities.toolbox.connection import Remote, ToolServer
@@ -36,10 +35,5 @@ def foreign_tool_servers(settings: Settings) -> Iterator[ToolServer]:
 def _target(name: str, server: ForeignServer, settings: Settings) -> Remote:
     if server.command is None:
         return HttpServer(server.url or "", server.headers)
-    log = stderr_log(name, settings)
+    log = settings.state_dir / "logs" / f"mcp-{name}.log"
     return StdioServer(server.command, tuple(server.args), env=server.env, cwd=server.cwd, log=log)
-
-
-def stderr_log(name: str, settings: Settings) -> Path:
-    """Name the file in which a server's stderr is kept."""
-    return settings.state_dir / "logs" / f"mcp-{name}.log"

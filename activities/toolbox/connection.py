@@ -45,6 +45,9 @@ REST_SECONDS = 5.0
 PROBE_SECONDS = 3.0
 """How soon a server must answer a question after a call of it was given up."""
 
+DRAIN_SECONDS = 30.0
+"""How long a server that hangs may yet answer its other calls: one that does a single thing at a time looks the same."""
+
 PREDECESSOR_SECONDS = 6.0
 """How long a new link waits for the old one's end: two processes of one server may not get along."""
 
@@ -169,7 +172,7 @@ class Connection:
                 tools = await self.read_tools()
         except Exception as error:  # noqa: BLE001  # one broken server must not take the others' tools away
             if isinstance(error, TimeoutError):
-                link.over.set()
+                link.give_up()
             self.is_known = False
             self._rests_until = asyncio.get_running_loop().time() + REST_SECONDS
             _log.warning("the tools of %r could not be read", self.server.name, exc_info=error)
@@ -192,6 +195,8 @@ class Connection:
     async def _call(self, tool: str, args: dict[str, JsonValue], meta: RequestParamsMeta) -> CallToolResult:
         link = self._usable_link()
         client = await link.client()
+        if not link.is_usable:
+            raise MCPError(NOT_SENT, "The connection ended.")
         asking = link.asking(client.call_tool(tool, args, meta=meta))
         try:
             async with asyncio.timeout(self.server.timeout):
@@ -210,7 +215,7 @@ class Connection:
                 await (await link.client()).list_tools()
         except Exception as error:  # noqa: BLE001  # however it fails to answer
             _log.warning("the tool server %r hangs: it gets a new connection", self.server.name, exc_info=error)
-            link.over.set()
+            link.give_up()
 
     def _usable_link(self) -> "Link":
         if self._link is None or not self._link.is_usable:
@@ -235,6 +240,7 @@ class Link:
         self.over = asyncio.Event()
         """Set once it is to take no further calls; it ends with the last of those it has."""
         self._server = server
+        self._drain_seconds: float | None = None
         self._client: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._calls: set[asyncio.Task[CallToolResult]] = set()
         self.keeper = asyncio.create_task(self._keep_open(after))
@@ -255,6 +261,11 @@ class Link:
         self._calls.add(task)
         task.add_done_callback(self._forget)
         return task
+
+    def give_up(self) -> None:
+        """Have it take no further calls, and end soon, whether or not it answers those it has."""
+        self._drain_seconds = DRAIN_SECONDS
+        self.over.set()
 
     async def aclose(self) -> None:
         """End it, with all calls it still has."""
@@ -282,8 +293,8 @@ class Link:
                     client = await opened.enter_async_context(Client(self._target(), cache=None))
                 self._client.set_result(client)
                 await self.over.wait()
-                while self._calls:
-                    await asyncio.wait(self._calls)
+                if self._calls:
+                    await asyncio.wait(self._calls, timeout=self._drain_seconds)
         except Exception as error:  # noqa: BLE001  # told to whoever waits for it
             self._fail(error)
         finally:

@@ -195,12 +195,14 @@ def _usable(name: str) -> str:
 
 @lru_cache(maxsize=1_024)
 def validator_of(schema_json: str) -> Validator | None:
-    """Return what checks arguments against a schema; `None` if it is no valid one."""
+    """Return what checks arguments against a schema; `None` if it is no valid one, or not one for us.
+
+    Patterns are left to the server: one can be written that takes for ever, and would hold up the whole worker.
+    """
     schema = json.loads(schema_json)
     if '"patternProperties"' in schema_json:
         return None
     validator = validator_for(schema, default=Draft202012Validator)
-    # Patterns are left to the server: one can be written that takes for ever, and would hold up the whole worker.
     without_patterns = cast(type[Validator], extend(validator, {"pattern": lambda *_: ()}))  # type: ignore[no-untyped-call]
     try:
         validator.check_schema(schema)

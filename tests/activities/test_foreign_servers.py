@@ -68,8 +68,9 @@ async def pid_of(toolbox: Toolbox, tool: str = "pid") -> int:
 def is_running(pid: int) -> bool:
     """Tell whether a process, of whomever it is the child, is there and no mere zombie."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
+        os.kill(pid, 0)
+        return sys.platform != "linux" or Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
         return False
 
 
@@ -217,6 +218,18 @@ async def test_agt_7_a_server_that_hangs_is_ended_with_its_group_and_the_next_ca
         await until(lambda: not toolbox._connections["a"]._link.is_usable)
         assert await pid_of(toolbox) != first
         await until(lambda: not is_running(first) and not is_running(grandchild))
+
+
+async def test_agt_7_a_server_that_hangs_may_yet_answer_its_other_calls_but_not_for_ever(monkeypatch):
+    monkeypatch.setattr(connection, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "DRAIN_SECONDS", 0.2)
+    async with configured(a=program()) as toolbox:
+        first = await pid_of(toolbox)
+        other = asyncio.create_task(call(toolbox, "hang"))
+        await until(Path("hanging").exists)
+        await cancel(call(toolbox, "freeze"), once=Path("frozen").exists)
+        assert (await other).status == "outcome_unknown"
+        assert await pid_of(toolbox) != first
 
 
 async def test_agt_7_a_server_s_own_timeout_ends_a_call_and_says_so():

@@ -1,6 +1,7 @@
 """`mcp.json`: what it may say, and the sentence that refuses the rest (AGT-6, OPS-4)."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,16 @@ def test_agt_6_variables_are_put_in_every_text_but_not_in_names():
     assert (server.command, server.cwd) == ("/bin/run", "/bin")
     assert server.args == ["--key=${BIN}", "onetwo", "$KEY", "{KEY}"]
     assert server.env == {"TOKEN": "${BIN}", "${KEY}": ""}
+
+
+def test_agt_6_the_documented_example_is_read_and_every_key_is_documented():
+    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
+    (example,) = re.findall(r"^```json\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    servers = foreign_servers(example, file="mcp.json", variables={"HOME": "/home/me"})
+    assert list(servers) == ["time", "files", "issues"]
+    assert servers["files"].args[-1] == "/home/me/notes"
+    for key in ForeignServer.model_fields:
+        assert re.search(rf"^\|.*`{key}`.*\|.*\|$", page, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
