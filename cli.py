@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from models.mcp_config import load_foreign_servers
 from models.settings import Settings, SettingsError, load_settings
 from stack.dev_server import DevServerError
 from stack.doctor import Finding, examine
@@ -48,8 +49,10 @@ def up() -> None:
     settings = _settings()
     set_up_logging(settings.model_copy(update={"log_level": "warning"}))
     try:
+        # What would stop the worker, again and again, stops the start.
+        load_foreign_servers(settings)
         run_until_signalled(run_stack(settings, _say))
-    except (DevServerError, TemporalAccessError) as error:
+    except (DevServerError, SettingsError, TemporalAccessError) as error:
         _refuse(error)
 
 
@@ -96,6 +99,8 @@ def api() -> None:
 @commands.command()
 def doctor() -> None:
     """Say what is wrong, in one line each, with the mend; exit code 1 if something is broken."""
+    # What libraries say of a server that fails is told in our own line.
+    logging.basicConfig(handlers=[logging.NullHandler()])
     if asyncio.run(_examine()):
         raise typer.Exit(1)
 

@@ -5,7 +5,7 @@ Nobody imports this module but the commands that start a worker; here alone the 
 
 import asyncio
 import signal
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from temporalio.client import Client
 from temporalio.worker import Worker
@@ -22,8 +22,8 @@ from activities.providers.openai_chat import OpenAIChatProvider
 from activities.providers.openai_responses import OpenAIProvider
 from activities.providers.registry import OfflineProvider, Providers
 from activities.summarisation import SummaryActivities
-from activities.toolbox.built_in import built_in_server
-from activities.toolbox.toolbox import Toolbox, ToolServer
+from activities.toolbox.configured import configured_servers
+from activities.toolbox.toolbox import Toolbox
 from activities.tools import ToolActivities, ToolSource
 from models.settings import Settings, load_settings
 from stack.logs import set_up_logging
@@ -88,9 +88,12 @@ def build_providers(settings: Settings) -> Providers:
 
 
 def build_toolbox(settings: Settings) -> Toolbox:
-    """Return the tools of this worker: the built-in ones, in `workspace_root`."""
-    server = built_in_server(settings.workspace_root, now=lambda: datetime.now(UTC))
-    return Toolbox([ToolServer("turnkeeper", server, trusted=True, built_in=True)])
+    """Return the tools of this worker: the built-in ones, in `workspace_root`, and those of `mcp.json`.
+
+    Raises:
+        SettingsError: The file of foreign servers can't be used.
+    """
+    return Toolbox(configured_servers(settings))
 
 
 async def run_worker(settings: Settings, client: Client) -> None:

@@ -56,6 +56,7 @@ _POSTGRESQL_URL = re.compile(
 """User and password, host and port, database, and the words of libpq for encryption."""
 
 Folder = Annotated[Path, AfterValidator(Path.expanduser)]
+File = Annotated[Path, AfterValidator(Path.expanduser)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 
 
@@ -96,6 +97,8 @@ class Settings(BaseSettings):
     `postgresql://USER:PASSWORD@HOST:PORT/DATABASE` with no option but `sslmode`; None: `archive.db` in `state_dir`."""
     workspace_root: Folder = Path()
     """Folder the sessions' tools work in; a session never gets above it."""
+    mcp_config: File | None = None
+    """File that names the foreign tool servers; None: `mcp.json` in the working directory, if it is there."""
 
     api_trusted_network: bool = False
     """Whether everyone who can reach `api_host` may read, drive and end every session: there are no API keys yet."""

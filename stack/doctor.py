@@ -1,5 +1,6 @@
 """`turnkeeper doctor`: what is wrong, in one line each, with the mend (OPS-3)."""
 
+import asyncio
 import http
 import importlib.util
 import os
@@ -8,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from sqlalchemy import URL, Connection, make_url
 from temporalio.client import Client
@@ -36,7 +37,13 @@ from workflows.connection import (
     retention,
 )
 
+if TYPE_CHECKING:
+    from activities.toolbox.connection import ToolServer
+
 OLDEST_PYTHON = (3, 11)
+
+TOOL_SERVER_SECONDS = 20.0
+"""How long a tool server may take to start and to list its tools."""
 
 START = "start it with `turnkeeper up`"
 
@@ -75,6 +82,8 @@ async def examine() -> AsyncIterator[Finding]:
     yield await _archive(settings)
     yield _model(settings)
     yield _costs(settings)
+    for finding in await _tool_servers(settings):
+        yield finding
     yield _ports(settings, endpoint)
     async for finding in _temporal(settings, endpoint):
         yield finding
@@ -214,6 +223,42 @@ def _is_installed(package: str) -> bool:
 
 def _install(extra: str) -> str:
     return f"pip install 'turnkeeper[{extra}]'"
+
+
+async def _tool_servers(settings: Settings) -> list[Finding]:
+    """Start or reach every foreign tool server as a worker does, all at once."""
+    # Here and not above: the tools' SDK takes a second to load, and no other command needs it.
+    from activities.toolbox.configured import foreign_tool_servers
+
+    try:
+        servers = list(foreign_tool_servers(settings))
+    except SettingsError as error:
+        return [Finding("tool servers", "broken", str(error).removesuffix("."), "correct it; see docs/settings.md")]
+    if not servers:
+        return [_good("tool servers", "only the built-in one")]
+    return await asyncio.gather(*(_tool_server(server) for server in servers))
+
+
+async def _tool_server(server: "ToolServer") -> Finding:
+    from activities.toolbox.connection import Connection, UnreachableError
+    from activities.toolbox.stdio_server import StdioServer
+
+    subject = f"tools of {server.name}"
+    target = server.target
+    look = f"see {target.log}" if isinstance(target, StdioServer) else "see that it runs, and check its url and headers"
+    mend = f'{look}; or write "disabled": true'
+    connection = Connection(server)
+    try:
+        async with asyncio.timeout(TOOL_SERVER_SECONDS):
+            return _good(subject, f"{len(await connection.read_tools())} tools")
+    except TimeoutError:
+        return Finding(subject, "broken", f"no answer within {TOOL_SERVER_SECONDS:.0f} s", mend)
+    except UnreachableError as error:
+        return Finding(subject, "broken", f"cannot be reached: {str(error).removesuffix('.')}", mend)
+    except Exception as error:  # noqa: BLE001  # whatever a foreign server does when it is asked
+        return Finding(subject, "broken", f"its list of tools cannot be read ({type(error).__name__})", mend)
+    finally:
+        await connection.aclose()
 
 
 def _ports(settings: Settings, endpoint: Endpoint) -> Finding:

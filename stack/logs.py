@@ -21,6 +21,9 @@ from models.settings import Settings
 IDS = {"workflow_id": "session", "activity_type": "activity", "activity_id": "activity_id", "attempt": "attempt"}
 """What Temporal's LoggerAdapters know of a message's origin, and what we call it."""
 
+TALKATIVE = ("httpx2", "httpcore2", "mcp")
+"""Libraries that tell, below a warning, addresses, which may hold keys, and the ids of others' sessions."""
+
 PLACES = ("turn", "step")
 """What our own code may add, as `extra`."""
 
@@ -30,6 +33,7 @@ def set_up_logging(settings: Settings) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if settings.log_format == "json" else TextLines())
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
+    quieten()
     # The ids go into fields of their own.
     workflow.logger.workflow_info_on_message = False
     activity.logger.activity_info_on_message = False
@@ -38,6 +42,12 @@ def set_up_logging(settings: Settings) -> None:
     )
     core = LoggingConfig(TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=forwarding)
     Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=core)))
+
+
+def quieten() -> None:
+    """Have libraries say nothing below a warning, whatever `log_level` is."""
+    for name in TALKATIVE:
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 class JsonLines(logging.Formatter):

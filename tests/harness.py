@@ -16,6 +16,7 @@ from temporalio.worker import Worker
 
 from activities.asking import ProviderRegistry
 from activities.providers.protocol import CallContext, Delta, ModelError, Provider
+from activities.tools import ToolSource
 from api.temporal_calls import repeated
 from api.watch import Watches
 from models.approvals import PendingApproval, PendingApprovals
@@ -305,26 +306,33 @@ async def stage(
     task_queue: str | None = None,
     limits: dict[str, int] | None = None,
     providers: ProviderRegistry | None = None,
+    toolbox: ToolSource | None = None,
     **settings: Any,
 ) -> AsyncIterator[Stage]:
     """Run a worker of our own kind on a task queue of its own; `limits` are the most its sessions may have.
 
-    With `providers`, these are asked and not the stage's own vendor.
+    With `providers`, these are asked and not the stage's own vendor; with a `toolbox`, its sessions use the tools in it,
+    and none of the stage's own.
     """
     with tempfile.TemporaryDirectory() as folder:
         defaults = {"task_queue": task_queue or f"q-{uuid4()}", "shutdown_grace": 0.5, "state_dir": Path(folder)}
-        async with _stage(client, Settings(**{**defaults, **settings}), limits or {}, providers) as staged:
+        chosen = Settings(**{**defaults, **settings})
+        async with _stage(client, chosen, limits or {}, providers, toolbox) as staged:
             yield staged
 
 
 @asynccontextmanager
 async def _stage(
-    client: Client, settings: Settings, limits: dict[str, int], providers: ProviderRegistry | None
+    client: Client,
+    settings: Settings,
+    limits: dict[str, int],
+    providers: ProviderRegistry | None,
+    toolbox: ToolSource | None,
 ) -> AsyncIterator[Stage]:
     vendor, tools = Vendor(), Tools()
     async with (
         Stores.of(settings) as stores,
-        build_worker(client, settings, providers=providers or vendor, tools=tools, stores=stores) as worker,
+        build_worker(client, settings, providers=providers or vendor, tools=toolbox or tools, stores=stores) as worker,
     ):
         staged = Stage(client, worker, vendor, tools, settings.task_queue, settings, stores, limits)
         try:

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from activities.toolbox.built_in import CutAt, built_in_server, fits
-from activities.toolbox.toolbox import Toolbox, ToolServer
+from activities.toolbox.connection import ToolServer
+from activities.toolbox.toolbox import Toolbox
 from activities.toolbox.workspace import MOST_READ_BYTES, Workspace
 from models.model_call import ToolInvocation
 from models.trajectory import ToolStatus

@@ -31,7 +31,8 @@ from mcp_types import (
 )
 
 from activities.toolbox.built_in import built_in_server
-from activities.toolbox.toolbox import IDEMPOTENCY_KEY, Toolbox, ToolServer
+from activities.toolbox.connection import ToolServer
+from activities.toolbox.toolbox import IDEMPOTENCY_KEY, Toolbox
 from activities.tools import ToolSource
 from models.model_call import ToolInvocation
 from models.trajectory import ToolResult
@@ -355,7 +356,7 @@ async def test_agt_7_a_server_that_is_gone_keeps_its_tools_and_its_calls_are_res
     assert await toolbox.list_tools() == listed
     # Nothing was called: the outcome is known, though a second run of it would not be allowed.
     assert listed[0].effect == "at_most_once"
-    gone = ToolResult(outcome="echo failed", content="UnreachableError; the worker's log says more.", status="error")
+    gone = ToolResult(outcome="echo was not called", content="Its server can't be reached now.", status="error")
     assert untimed(await toolbox.call(invocation("echo", {"text": "a"}))) == gone
     available[0] = True
     assert (await toolbox.call(invocation("echo", {"text": "a"}))).outcome == "a"

@@ -35,7 +35,8 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 import worker
 from activities.asking import ProviderRegistry
 from activities.providers.protocol import CallContext, Delta, Provider
-from activities.toolbox.toolbox import IDEMPOTENCY_KEY, Toolbox, ToolServer
+from activities.toolbox.connection import ToolServer
+from activities.toolbox.toolbox import IDEMPOTENCY_KEY, Toolbox
 from models.model_call import ModelRequest, ModelResponse
 from models.settings import Settings
 from models.wire import Frozen

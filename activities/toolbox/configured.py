@@ -1,0 +1,39 @@
+"""The tool servers of a worker: the built-in one, and those that `mcp.json` names (AGT-6)."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from activities.toolbox.built_in import built_in_server
+from activities.toolbox.connection import Remote, ToolServer
+from activities.toolbox.http_server import HttpServer
+from activities.toolbox.stdio_server import StdioServer
+from models.mcp_config import OUR_OWN, ForeignServer, load_foreign_servers
+from models.settings import Settings
+
+
+def configured_servers(settings: Settings) -> list[ToolServer]:
+    """Return all servers, ours first.
+
+    Raises:
+        SettingsError: The file of foreign servers can't be used.
+    """
+    own = built_in_server(settings.workspace_root, now=lambda: datetime.now(UTC))
+    return [ToolServer(OUR_OWN, own, trusted=True, built_in=True), *foreign_tool_servers(settings)]
+
+
+def foreign_tool_servers(settings: Settings) -> Iterator[ToolServer]:
+    """Yield the servers that `mcp.json` names, in its order.
+
+    Raises:
+        SettingsError: The file can't be used.
+    """
+    for name, server in load_foreign_servers(settings).items():
+        target = _target(name, server, settings)
+        yield ToolServer(name, target, trusted=server.trusted, timeout=server.timeout)
+
+
+def _target(name: str, server: ForeignServer, settings: Settings) -> Remote:
+    if server.command is None:
+        return HttpServer(server.url or "", server.headers)
+    log = settings.state_dir / "logs" / f"mcp-{name}.log"
+    return StdioServer(server.command, tuple(server.args), env=server.env, cwd=server.cwd, log=log)

@@ -1,0 +1,143 @@
+"""A tool server behind a streamable HTTP endpoint, and what an HTTP answer says about the call it belongs to (AGT-7).
+
+The SDK's transport lets a failed request take down the connection and every other call on it, and some answers that
+are none look to it like a refusal. Here each becomes a JSON-RPC error for the one request it belongs to:
+
+    the request was not sent, or its session is unknown    NOT_SENT           nothing was called
+    4xx                                                    INVALID_REQUEST    refused
+    5xx, a broken connection, what is no answer            CONNECTION_CLOSED  nobody knows
+
+It listens between the SDK and the network, so redirects, sessions and event streams stay the SDK's business.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+import httpx2
+from mcp.client.streamable_http import MCP_SESSION_ID, streamable_http_client
+from mcp_types import INVALID_REQUEST, JSONRPCError, JSONRPCMessage, JSONRPCResponse
+
+from activities.toolbox.messages import MOST_MESSAGE_BYTES, NOT_SENT, lost, message_in
+
+CONNECT_SECONDS = 10.0
+WRITE_SECONDS = 30.0
+GOODBYE_SECONDS = 2.0
+"""How long the end of a session waits for the server to have heard of it."""
+
+_NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
+
+
+@dataclass(frozen=True)
+class HttpServer:
+    """Where a server is, and what every request to it carries."""
+
+    url: str = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @asynccontextmanager
+    async def connected(self, over: asyncio.Event) -> AsyncIterator[Any]:
+        """Have a way to it inside the block; `over` is set once it leads nowhere."""
+        # A tool may think for as long as the caller lets it: the bound is the call's.
+        timeout = httpx2.Timeout(CONNECT_SECONDS, write=WRITE_SECONDS, read=None)
+        async with (
+            _Wire(over, headers=dict(self.headers), timeout=timeout) as wire,
+            streamable_http_client(self.url, http_client=wire, max_sse_event_size=MOST_MESSAGE_BYTES) as streams,
+        ):
+            yield streams
+
+
+class _Wire(httpx2.AsyncClient):
+    """A client whose every answer to a request is one the SDK reads rightly."""
+
+    def __init__(self, over: asyncio.Event, **options: Any) -> None:
+        super().__init__(**options)
+        self._over = over
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """Send a request. What went wrong with a message is told in a response of our own."""
+        if request.method != "POST":
+            async with asyncio.timeout(GOODBYE_SECONDS if request.method == "DELETE" else None):
+                return await super().send(request, **options)
+        try:
+            return await self._readable(await super().send(request, **options), _id_of(request))
+        except _NOT_SENT as error:
+            self._over.set()
+            return _instead(request, lost(None, f"The server was not reached ({type(error).__name__}).", code=NOT_SENT))
+        except httpx2.RequestError as error:
+            return _instead(request, lost(None, f"The connection broke ({type(error).__name__})."))
+
+    async def _readable(self, response: httpx2.Response, request_id: int | str | None) -> httpx2.Response:
+        """Return `response`, or what is to be understood by it."""
+        if response.next_request:
+            return response  # not followed, or followed by the SDK
+        if response.status_code == HTTPStatus.NOT_FOUND and MCP_SESSION_ID in response.request.headers:
+            # A server that was started anew: after another `initialize` it takes the same request.
+            self._over.set()
+            return await _replaced(response, lost(None, "The server has forgotten the session.", code=NOT_SENT))
+        if response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            return await _replaced(response, lost(None, f"The server answered HTTP {response.status_code}."))
+        kind = response.headers.get("content-type", "").lower()
+        if kind.startswith("application/json"):
+            return await _replaced(response, _answer_to(request_id, await _body(response), response.status_code))
+        if response.status_code >= HTTPStatus.BAD_REQUEST:
+            return await _replaced(response, _refusal(response.status_code))
+        if request_id is None or kind.startswith("text/event-stream"):
+            return response
+        return await _replaced(response, lost(None, _NO_ANSWER))
+
+
+_NO_ANSWER = "The server sent no answer to the request."
+
+
+def _id_of(request: httpx2.Request) -> int | str | None:
+    """Return the id of the message in a request; `None`: a notification, or an answer of ours, which gets none."""
+    message = json.loads(request.content)
+    request_id: int | str | None = message.get("id") if "method" in message else None
+    return request_id
+
+
+def _answer_to(request_id: int | str | None, body: bytes | None, status: int) -> JSONRPCMessage:
+    """Return the answer that `body` holds, or an error in its place."""
+    message = None if body is None else message_in(body)
+    if isinstance(message, JSONRPCError) and (message.id is None or str(message.id) == str(request_id)):
+        return message
+    if status >= HTTPStatus.BAD_REQUEST:
+        return _refusal(status)
+    if isinstance(message, JSONRPCResponse) and str(message.id) == str(request_id):
+        return message
+    return lost(None, _NO_ANSWER)
+
+
+def _refusal(status: int) -> JSONRPCError:
+    return lost(None, f"The server answered HTTP {status}.", code=INVALID_REQUEST)
+
+
+async def _body(response: httpx2.Response) -> bytes | None:
+    """Return what `response` holds; `None` if it is too much."""
+    body = bytearray()
+    async for piece in response.aiter_bytes():
+        body += piece
+        if len(body) > MOST_MESSAGE_BYTES:
+            return None
+    return bytes(body)
+
+
+async def _replaced(response: httpx2.Response, message: JSONRPCMessage) -> httpx2.Response:
+    """Return a response with `message`, and what else `response` said in its headers."""
+    await response.aclose()
+    replacing = _instead(response.request, message)
+    if MCP_SESSION_ID in response.headers:
+        replacing.headers[MCP_SESSION_ID] = response.headers[MCP_SESSION_ID]
+    return replacing
+
+
+def _instead(request: httpx2.Request, message: JSONRPCMessage) -> httpx2.Response:
+    # With an error status the SDK gives an error to whoever asked, whichever id it bears.
+    status = HTTPStatus.BAD_GATEWAY if isinstance(message, JSONRPCError) else HTTPStatus.OK
+    content = message.model_dump_json(by_alias=True, exclude_unset=True)
+    return httpx2.Response(status, headers={"content-type": "application/json"}, content=content, request=request)

@@ -1,0 +1,203 @@
+"""A tool server that is a program of this machine, spoken to over its input and output, one JSON message a line.
+
+The SDK's own transport would do for good servers. This one also stands the others: a line without an end, what is no
+message, bytes that are no text. And nothing of the server outlives the worker: it runs on a tether
+(`activities/toolbox/tether.py`), in a session and process group of its own.
+
+What the server writes to its stderr goes to a file of its own and not into our log, since it may quote prompts.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.client.stdio import get_default_environment
+from mcp.shared.message import SessionMessage
+
+from activities.toolbox import tether
+from activities.toolbox.messages import MOST_MESSAGE_BYTES, message_in
+
+END_SECONDS = 2 * tether.GRACE_SECONDS + 1.0
+"""How long the tether may take to end a server; then both are killed."""
+
+STDERR_BYTES = 500_000
+"""Of a server's stderr so much is kept, and once as much of what came before."""
+
+STDERR_LINE_BYTES = 10_000
+
+_ToSession = MemoryObjectSendStream[SessionMessage | Exception]
+_FromSession = MemoryObjectReceiveStream[SessionMessage]
+_Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StdioServer:
+    """How a server is started. `env` is added to the few variables that the SDK gives every server."""
+
+    command: str
+    args: tuple[str, ...] = field(default=(), repr=False)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cwd: str | None = None
+    log: Path | None = None
+    """Where its stderr is kept; None: nowhere."""
+
+    @asynccontextmanager
+    async def connected(self, over: asyncio.Event) -> AsyncIterator[_Streams]:
+        """Have it running inside the block, and ended with all it started after it; `over` is set once it ends."""
+        process = await self._started()
+        # Unbuffered: who sends waits until the other side has taken it.
+        received_in, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        sent, to_send = anyio.create_memory_object_stream[SessionMessage](0)
+        pumps = [
+            asyncio.create_task(_receive(process.stdout, received_in, over)),
+            asyncio.create_task(_send(process.stdin, to_send, over)),
+            asyncio.create_task(_keep_stderr(process.stderr, self.log)),
+        ]
+        try:
+            yield received, sent
+        finally:
+            await process.end()
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.wait(pumps)
+            for stream in (received_in, received, sent, to_send):
+                stream.close()
+
+    async def _started(self) -> "_Tethered":
+        ours, its = socket.socketpair()
+        with its:
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-I", "-S", tether.__file__, str(its.fileno()), self.command, *self.args),
+                    stdin=PIPE,
+                    stdout=PIPE,
+                    stderr=PIPE,
+                    limit=MOST_MESSAGE_BYTES,
+                    env={**get_default_environment(), **self.env},
+                    cwd=self.cwd,
+                    pass_fds=(its.fileno(),),
+                    start_new_session=True,
+                )
+            except BaseException:
+                ours.close()
+                raise
+        return _Tethered(process, ours)
+
+
+class _Tethered:
+    """A server's process on its tether, which is the leader of its group, and our end of the lifeline between us."""
+
+    def __init__(self, process: Process, lifeline: socket.socket) -> None:
+        if not (process.stdin and process.stdout and process.stderr):
+            raise ValueError("a tool server needs three pipes")
+        self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
+        self._process = process
+        self._lifeline = lifeline
+
+    async def end(self) -> None:
+        """Return once the tether, told by its lifeline, has ended the server; or once both are killed."""
+        self.stdin.close()
+        self._lifeline.setblocking(False)
+        try:
+            async with asyncio.timeout(END_SECONDS):
+                self._lifeline.shutdown(socket.SHUT_WR)
+                # Not `process.wait()`, which waits for the pipes too: whoever left the group may hold them open.
+                await asyncio.get_running_loop().sock_recv(self._lifeline, 1)
+        except (TimeoutError, OSError):
+            _log.warning("the tool server of process %d did not end when told to", self._process.pid)
+        finally:
+            # Everything, also where the tether itself was killed. A group of nobody is no error.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._lifeline.close()
+            self._process._transport.close()  # type: ignore[attr-defined]  # nothing public closes all pipes
+
+
+async def _receive(stdout: asyncio.StreamReader, received: _ToSession, over: asyncio.Event) -> None:
+    """Pass on what the server says, until it says no more."""
+    noise = 0
+    try:
+        async for line in _lines(stdout):
+            message = message_in(line)
+            if message is not None:
+                await received.send(SessionMessage(message))
+            elif line.strip():
+                noise += 1
+    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+        pass  # nobody listens any more
+    finally:
+        over.set()
+        received.close()
+        if noise:
+            _log.warning("a tool server wrote %d lines to its output that are no messages", noise)
+
+
+async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Yield line by line; of one that is too long, its beginning."""
+    is_rest = False
+    while True:
+        try:
+            piece, is_end = await stream.readuntil(b"\n"), True
+        except asyncio.LimitOverrunError as error:
+            piece, is_end = await stream.readexactly(error.consumed), False
+        except asyncio.IncompleteReadError as error:
+            if error.partial and not is_rest:
+                yield error.partial
+            return
+        if not is_rest:
+            yield piece
+        is_rest = not is_end
+
+
+async def _send(stdin: asyncio.StreamWriter, to_send: _FromSession, over: asyncio.Event) -> None:
+    """Pass on what is said to the server, until it listens no more."""
+    try:
+        async for sent in to_send:
+            stdin.write(sent.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+            await stdin.drain()
+    except OSError:
+        over.set()
+    finally:
+        # A call that waits to be sent must learn that it will not be.
+        to_send.close()
+        stdin.close()
+
+
+async def _keep_stderr(stderr: asyncio.StreamReader, file: Path | None) -> None:
+    """Read the server's stderr, so that it is never held up by it, and keep it within bounds."""
+    kept = _stderr_log(file)
+    try:
+        async for line in _lines(stderr):
+            kept.info("%s", line[:STDERR_LINE_BYTES].decode(errors="replace").rstrip())
+    finally:
+        for handler in kept.handlers:
+            handler.close()
+
+
+def _stderr_log(file: Path | None) -> logging.Logger:
+    # Not one of the process's loggers: it has no name that anything could be configured by, and no parent.
+    kept = logging.Logger("stderr of a tool server")
+    handler: logging.Handler = logging.NullHandler()
+    if file is not None:
+        try:
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handler = RotatingFileHandler(file, maxBytes=STDERR_BYTES, backupCount=1, encoding="utf-8")
+        except OSError as error:
+            _log.warning("the stderr of a tool server is not kept (%s)", type(error).__name__)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    kept.addHandler(handler)
+    return kept

@@ -1,0 +1,390 @@
+"""Servers of others, as programs of their own: good, dying, hanging, changing, rubbish (AGT-6, AGT-7)."""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from activities.toolbox import connection, tether
+from activities.toolbox.configured import configured_servers
+from activities.toolbox.routes import validator_of
+from activities.toolbox.toolbox import Toolbox
+from models.model_call import ToolInvocation
+from models.settings import Settings
+from models.trajectory import ToolResult
+from tests.servers import odd
+
+BOUND = 30.0
+"""Seconds that any wait of a test lasts at most."""
+
+ODD = Path(odd.__file__)
+
+UNKNOWN = "It may have had its effect, and is not repeated."
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def configured(**servers: dict[str, Any]) -> Toolbox:
+    """Return a toolbox as a worker builds it from an `mcp.json`."""
+    Path("mcp.json").write_text(json.dumps({"mcpServers": servers}))
+    return Toolbox(configured_servers(Settings(state_dir=Path("state"))))
+
+
+def program(*flags: str, **keys: Any) -> dict[str, Any]:
+    return {"command": sys.executable, "args": ["-I", str(ODD), *flags], **keys}
+
+
+def invocation(name: str, **args: Any) -> ToolInvocation:
+    return ToolInvocation(session_id="s-1", call_id="1.2.0", name=name, args=args)
+
+
+async def call(toolbox: Toolbox, name: str, **args: Any) -> ToolResult:
+    async with asyncio.timeout(BOUND):
+        return await toolbox.call(invocation(name, **args))
+
+
+async def names(toolbox: Toolbox) -> list[str]:
+    """Return the names of all foreign tools."""
+    async with asyncio.timeout(BOUND):
+        return [tool.name for tool in await toolbox.list_tools() if not tool.built_in]
+
+
+async def pid_of(toolbox: Toolbox, tool: str = "pid") -> int:
+    return int((await call(toolbox, tool)).outcome)
+
+
+def is_running(pid: int) -> bool:
+    """Tell whether a process, of whomever it is the child, is there and no mere zombie."""
+    try:
+        os.kill(pid, 0)
+        return sys.platform != "linux" or Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Look over and over until `holds`."""
+    async with asyncio.timeout(BOUND):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+async def cancel(call: Awaitable[ToolResult], *, once: Callable[[], bool]) -> None:
+    """Begin a call, cancel it once something is so, and see that it ends at once."""
+    calling = asyncio.ensure_future(call)
+    await until(once)
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(calling, 1)
+
+
+# A good server
+
+
+async def test_agt_6_a_program_is_started_with_its_arguments_and_variables_and_without_ours(folder, monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "hunter2")
+    monkeypatch.setenv("GIVEN", "to it")
+    (folder / "there").mkdir()
+    server = program("flag ${GIVEN}", env={"TOKEN": "${GIVEN}"}, cwd="there")
+    async with configured(a=server) as toolbox:
+        result = await call(toolbox, "env")
+    told = json.loads(result.content or result.outcome)
+    assert (told["args"], told["cwd"]) == (["flag to it"], str(folder / "there"))
+    assert told["env"]["TOKEN"] == "to it"
+    assert "hunter2" not in json.dumps(told)
+
+
+async def test_agt_6_calls_of_one_server_are_inside_at_the_same_time():
+    async with configured(a=program()) as toolbox:
+        results = await asyncio.gather(*(call(toolbox, "meet", people=5) for _ in range(5)))
+    assert [result.outcome for result in results] == ["met"] * 5
+
+
+async def test_agt_6_three_servers_of_the_same_tools_keep_them_apart():
+    async with configured(a=program(), b=program(), c_d=program()) as toolbox:
+        assert {"a__pid", "b__pid", "c_d__pid"} <= set(await names(toolbox))
+        assert "pid" not in await names(toolbox)
+        assert len({await pid_of(toolbox, f"{name}__pid") for name in ("a", "b", "c_d")}) == 3
+
+
+async def test_agt_6_a_name_stays_with_its_tool_when_another_server_comes_to_offer_the_same(folder):
+    late = program(cwd="late")
+    async with configured(early=program(), late=late) as toolbox:
+        assert "pid" in await names(toolbox)
+        first = await pid_of(toolbox)
+        (folder / "late").mkdir()
+        toolbox._connections["late"]._rests_until = 0
+        assert {"pid", "late__pid"} <= set(await names(toolbox))
+        assert await pid_of(toolbox) == first == await pid_of(toolbox, "early__pid")
+
+
+async def test_agt_6_what_a_server_writes_to_stderr_is_kept_in_a_file_of_its_own_and_in_no_log(folder, caplog, capfd):
+    caplog.set_level(logging.DEBUG)
+    async with configured(a=program()) as toolbox:
+        await call(toolbox, "noise")
+    file = folder / "state" / "logs" / "mcp-a.log"
+    assert "secret words to stderr" in file.read_text()
+    assert "secret words" not in caplog.text
+    assert capfd.readouterr().out == ""
+
+
+# Dying
+
+
+@pytest.mark.parametrize(
+    ("keys", "status"),
+    [
+        ({}, "outcome_unknown"),
+        ({"trusted": False, "flag": "repeatable"}, "outcome_unknown"),
+        ({"trusted": True, "flag": "repeatable"}, "error"),
+    ],
+)
+async def test_agt_7_a_server_that_dies_in_the_middle_of_a_call_is_a_result_and_is_started_again(keys, status):
+    server = program(*filter(None, [keys.pop("flag", "")]), **keys)
+    async with configured(a=server) as toolbox:
+        first = await pid_of(toolbox)
+        result = await call(toolbox, "die")
+        assert result.status == status
+        assert (UNKNOWN in result.content) == (status == "outcome_unknown")
+        assert result.content.startswith("No answer could be had")
+        assert await pid_of(toolbox) != first
+
+
+async def test_agt_7_a_server_killed_between_two_calls_is_started_again_without_a_word():
+    async with configured(a=program()) as toolbox:
+        first = await pid_of(toolbox)
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: not is_running(first))
+        await until(lambda: not toolbox._connections["a"]._link.is_usable)
+        assert await pid_of(toolbox) != first
+
+
+async def test_agt_7_calls_that_wait_for_a_server_that_dies_all_learn_of_it():
+    async with configured(a=program()) as toolbox:
+        waiting = [asyncio.create_task(call(toolbox, "hang")) for _ in range(3)]
+        await until(Path("hanging").exists)
+        os.kill(await pid_of(toolbox), signal.SIGKILL)
+        assert [result.status for result in await asyncio.gather(*waiting)] == ["outcome_unknown"] * 3
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        {"command": "no-such-program-anywhere"},
+        {"command": sys.executable, "args": ["-c", "raise SystemExit(3)"]},
+        {"command": sys.executable, "cwd": "no/such/folder"},
+        {"url": "http://127.0.0.1:1/mcp"},
+    ],
+)
+async def test_agt_6_a_server_that_cannot_be_started_takes_no_other_s_tools_away(server, caplog):
+    async with configured(broken=server, a=program()) as toolbox:
+        assert "echo" in await names(toolbox)
+        assert "the tools of 'broken' could not be read" in caplog.text
+        assert (await call(toolbox, "echo", text="hello")).outcome == "hello"
+        unknown = await call(toolbox, "broken__tool")
+    assert (unknown.status, unknown.outcome) == ("error", "There is no tool 'broken__tool'")
+    assert "Not known are the tools of servers that can't be reached now: broken" in unknown.content
+
+
+# Hanging
+
+
+async def test_agt_7_a_call_that_is_cancelled_ends_at_once_and_a_server_that_still_answers_is_kept():
+    async with configured(a=program()) as toolbox:
+        first = await pid_of(toolbox)
+        await cancel(call(toolbox, "hang"), once=Path("hanging").exists)
+        assert await pid_of(toolbox) == first
+        await until(lambda: not toolbox._connections["a"]._background)
+        assert await pid_of(toolbox) == first
+
+
+async def test_agt_7_a_server_that_hangs_is_ended_with_its_group_and_the_next_call_gets_another(monkeypatch):
+    monkeypatch.setattr(connection, "PROBE_SECONDS", 0.2)
+    async with configured(a=program("stubborn")) as toolbox:
+        first, grandchild = await pid_of(toolbox), await pid_of(toolbox, "child")
+        await cancel(call(toolbox, "freeze"), once=Path("frozen").exists)
+        await until(lambda: not toolbox._connections["a"]._link.is_usable)
+        assert await pid_of(toolbox) != first
+        await until(lambda: not is_running(first) and not is_running(grandchild))
+
+
+async def test_agt_7_a_server_that_hangs_may_yet_answer_its_other_calls_but_not_for_ever(monkeypatch):
+    monkeypatch.setattr(connection, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "DRAIN_SECONDS", 0.2)
+    async with configured(a=program()) as toolbox:
+        first = await pid_of(toolbox)
+        other = asyncio.create_task(call(toolbox, "hang"))
+        await until(Path("hanging").exists)
+        await cancel(call(toolbox, "freeze"), once=Path("frozen").exists)
+        assert (await other).status == "outcome_unknown"
+        assert await pid_of(toolbox) != first
+
+
+async def test_agt_7_a_server_s_own_timeout_ends_a_call_and_says_so():
+    async with configured(a=program(timeout=0.5)) as toolbox:
+        result = await call(toolbox, "hang")
+    assert result.status == "outcome_unknown"
+    assert result.content == f"No answer came within 0.5 s. {UNKNOWN}"
+
+
+async def test_agt_6_a_server_that_is_slow_to_list_holds_up_one_listing_and_no_later_one(monkeypatch):
+    monkeypatch.setattr(connection, "LISTING_SECONDS", 0.5)
+    async with configured(slow=program("no list"), a=program()) as toolbox:
+        await names(toolbox)
+        assert toolbox._connections["slow"]._reading is not None
+        for _ in range(20):
+            async with asyncio.timeout(0.4):
+                assert "echo" in await names(toolbox)
+
+
+# Changing
+
+
+async def test_agt_6_a_tool_that_is_gone_is_a_clear_result_and_a_changed_schema_counts_as_it_is_now():
+    async with configured(a=program("changing")) as toolbox:
+        assert (await call(toolbox, "echo", text="a")).outcome == "a"
+        assert (await call(toolbox, "echo", text=1)).status == "error"
+        await call(toolbox, "change")
+        gone = await call(toolbox, "pid")
+        assert (gone.status, gone.content) == ("error", "Unknown: pid")
+        assert (await call(toolbox, "echo", text=1)).outcome == "1"
+        complaint = await call(toolbox, "echo", text="a")
+        assert "text: 'a' is not of type 'integer'" in complaint.content
+        assert await names(toolbox) == ["echo"]
+        assert (await call(toolbox, "pid")).outcome == "There is no tool 'pid'"
+
+
+# Rubbish
+
+
+@pytest.mark.parametrize("kind", list(odd.RUBBISH))
+async def test_agt_7_an_answer_that_cannot_be_read_is_told_at_once_and_the_server_goes_on(kind):
+    async with configured(a=program()) as toolbox:
+        first = await pid_of(toolbox)
+        result = await call(toolbox, "rubbish", kind=kind)
+        assert result.status == "outcome_unknown"
+        assert UNKNOWN in result.content
+        assert await pid_of(toolbox) == first
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome"), [("no UTF-8", "a\ufffd\ufffdb"), ("NUL", "a\ufffdb"), ("surrogate", "a\ufffdb")]
+)
+async def test_agt_7_a_text_with_what_is_no_text_is_told_without_it(kind, outcome):
+    async with configured(a=program()) as toolbox:
+        assert (await call(toolbox, "text", kind=kind)).outcome == outcome
+
+
+async def test_ctx_14_a_huge_answer_is_cut():
+    async with configured(a=program()) as toolbox:
+        result = await call(toolbox, "text", kind="huge")
+    assert result.status == "ok"
+    assert len(result.content) <= 30_000
+    assert "of 5,000,000 characters left out" in result.content
+
+
+async def test_agt_7_lines_that_are_no_messages_and_answers_to_nobody_are_passed_over(caplog):
+    async with configured(a=program()) as toolbox:
+        assert (await call(toolbox, "noise")).outcome == "after the noise"
+        assert (await call(toolbox, "wrong_id")).outcome == "and then the right one"
+    assert "lines to its output that are no messages" in caplog.text
+
+
+@pytest.mark.parametrize("flag", ["many", "endless", "circling", "twice", "odd names"])
+async def test_agt_6_whatever_is_listed_comes_to_a_bounded_list_of_usable_names(flag, caplog):
+    async with configured(a=program(flag), b=program()) as toolbox:
+        listed = await names(toolbox)
+        assert len(set(listed)) == len(listed) <= connection.MOST_TOOLS_OF_A_SERVER + len(odd.TOOLS)
+        assert "b__pid" in listed or flag == "endless"
+        assert (await call(toolbox, "b__echo", text="a")).outcome == "a"
+        if flag == "odd names":
+            for name in listed:
+                assert len(name) <= 64
+                assert name.isascii()
+
+
+@pytest.mark.parametrize("flag", ["many", "twice", "circling"])
+async def test_agt_6_what_is_left_out_of_a_list_is_logged(flag, caplog):
+    async with configured(a=program(flag)) as toolbox:
+        assert "echo" in await names(toolbox)
+    assert "are left out: too many, or of the same name" in caplog.text
+
+
+async def test_agt_6_a_list_that_cannot_be_read_is_logged_and_takes_no_other_s_tools_away(caplog):
+    async with configured(a=program("no schema"), b=program()) as toolbox:
+        assert "echo" in await names(toolbox)
+    assert "the tools of 'a' could not be read" in caplog.text
+
+
+async def test_agt_7_a_pattern_that_takes_for_ever_is_not_tried():
+    schema = {"type": "object", "properties": {"text": {"type": "string", "pattern": "^(a+)+$"}}}
+    validator = validator_of(json.dumps(schema))
+    assert list(validator.iter_errors({"text": "a" * 60 + "b"})) == []
+    assert list(validator.iter_errors({"text": 1})) != []
+
+
+# Nothing is left behind
+
+
+@pytest.mark.parametrize("flags", [(), ("stubborn",)])
+async def test_agt_7_when_the_toolbox_is_closed_nothing_of_its_servers_is_left(flags, monkeypatch):
+    async with configured(a=program(*flags)) as toolbox:
+        pids = [await pid_of(toolbox), await pid_of(toolbox, "child")]
+        assert all(map(is_running, pids))
+    await until(lambda: not any(map(is_running, pids)))
+
+
+WORKER = """
+import asyncio, json, sys
+from pathlib import Path
+from activities.toolbox.configured import configured_servers
+from activities.toolbox.toolbox import Toolbox
+from models.model_call import ToolInvocation
+from models.settings import Settings
+
+async def main():
+    async with Toolbox(configured_servers(Settings(state_dir=Path("state")))) as toolbox:
+        for tool in ("pid", "child"):
+            result = await toolbox.call(ToolInvocation(session_id="s", call_id="1.1.0", name=tool, args={}))
+            print(result.outcome, flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_agt_7_when_the_worker_is_killed_nothing_of_its_servers_is_left():
+    configured(a=program("stubborn"))
+    worker = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", WORKER),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(tether.__file__).parents[2])},
+    )
+    async with asyncio.timeout(BOUND):
+        pids = [int(await worker.stdout.readline()) for _ in range(2)]
+    assert all(map(is_running, pids))
+    worker.kill()
+    await until(lambda: not any(map(is_running, pids)))
+    await worker.wait()
+
+
+async def test_agt_7_a_tether_that_is_killed_leaves_no_server_once_its_client_ends():
+    async with configured(a=program("stubborn")) as toolbox:
+        pids = [await pid_of(toolbox), await pid_of(toolbox, "child")]
+        tether_pid = os.getpgid(pids[0])
+        os.kill(tether_pid, signal.SIGKILL)
+        await until(lambda: not is_running(tether_pid))
+        assert is_running(pids[0])
+    await until(lambda: not any(map(is_running, pids)))

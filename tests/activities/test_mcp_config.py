@@ -1,0 +1,198 @@
+"""`mcp.json`: what it may say, and the sentence that refuses the rest (AGT-6, OPS-4)."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from models.mcp_config import DEFAULT_FILE, ForeignServer, foreign_servers, load_foreign_servers
+from models.settings import Settings, SettingsError
+
+SECRET = "hunter2"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def read(servers: object, **variables: str) -> dict[str, ForeignServer]:
+    return foreign_servers(json.dumps({"mcpServers": servers}), file="mcp.json", variables=variables)
+
+
+def refusal(text: str, **variables: str) -> str:
+    with pytest.raises(SettingsError) as refused:
+        foreign_servers(text, file="mcp.json", variables=variables)
+    return str(refused.value)
+
+
+def refusal_of(entry: object, **variables: str) -> str:
+    return refusal(json.dumps({"mcpServers": {"a": entry}}), **variables).removeprefix("mcp.json, server 'a': ")
+
+
+def test_agt_6_the_usual_form_is_read_as_other_clients_read_it():
+    servers = read(
+        {
+            "time": {"command": "uvx", "args": ["mcp-server-time"], "env": {"TZ": "UTC"}, "cwd": "/srv"},
+            "issues": {"type": "http", "url": "https://example.org/mcp", "headers": {"Authorization": "Bearer x"}},
+        }
+    )
+    assert servers == {
+        "time": ForeignServer(command="uvx", args=["mcp-server-time"], env={"TZ": "UTC"}, cwd="/srv"),
+        "issues": ForeignServer(type="http", url="https://example.org/mcp", headers={"Authorization": "Bearer x"}),
+    }
+    assert not servers["time"].trusted
+
+
+def test_agt_6_our_own_keys_say_whom_to_trust_what_to_leave_out_and_how_long_to_wait():
+    servers = read(
+        {
+            "a": {"command": "a", "trusted": True, "timeout": 30},
+            "off": {"command": "b", "disabled": True, "env": {"KEY": "${NOT_ON_THIS_MACHINE}"}},
+        }
+    )
+    assert servers == {"a": ForeignServer(command="a", trusted=True, timeout=30)}
+
+
+def test_agt_6_variables_are_put_in_every_text_but_not_in_names():
+    (server,) = read(
+        {
+            "a": {
+                "command": "${BIN}/run",
+                "args": ["--key=${KEY}", "${MISSING:-one}${EMPTY:-two}", "$KEY", "{KEY}"],
+                "env": {"TOKEN": "${KEY}", "${KEY}": ""},
+                "cwd": "${BIN}",
+            }
+        },
+        BIN="/bin",
+        KEY="${BIN}",
+        EMPTY="",
+    ).values()
+    assert (server.command, server.cwd) == ("/bin/run", "/bin")
+    assert server.args == ["--key=${BIN}", "onetwo", "$KEY", "{KEY}"]
+    assert server.env == {"TOKEN": "${BIN}", "${KEY}": ""}
+
+
+def test_agt_6_the_documented_example_is_read_and_every_key_is_documented():
+    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
+    (example,) = re.findall(r"^```json\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    servers = foreign_servers(example, file="mcp.json", variables={"HOME": "/home/me"})
+    assert list(servers) == ["time", "files", "issues"]
+    assert servers["files"].args[-1] == "/home/me/notes"
+    for key in ForeignServer.model_fields:
+        assert re.search(rf"^\|.*`{key}`.*\|.*\|$", page, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "mcp.json cannot be read as JSON: Expecting value: line 1 column 1 (char 0)."),
+        ("[" * 100_000, "mcp.json cannot be read as JSON: it is nested too deeply."),
+        ("[]", 'mcp.json is not of the form {"mcpServers": {"name": {...}}}.'),
+        ('{"mcpServers": []}', 'mcp.json is not of the form {"mcpServers": {"name": {...}}}.'),
+        ('{"mcpServers": {}, "inputs": []}', "mcp.json: 'inputs' is no key; the only one is mcpServers."),
+        (
+            '{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}}}',
+            "mcp.json cannot be read as JSON: the key 'a' stands in one object twice.",
+        ),
+    ],
+)
+def test_agt_6_a_file_of_another_form_stops_the_start(text, told):
+    assert refusal(text) == told
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a.b", "é", "a__b", "_a", "a_", "x" * 33, "turnkeeper"])
+def test_agt_6_a_server_s_name_that_cannot_be_a_part_of_its_tools_names_stops_the_start(name):
+    told = refusal(json.dumps({"mcpServers": {name: {"command": "x"}}}))
+    assert told.startswith(f"mcp.json, server {name!r}: the name becomes a part of its tools' names; up to 32 letters")
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        ([], "it is no object with a command or a url."),
+        ({}, "give either a command or a url."),
+        ({"command": "x", "url": "http://a"}, "give either a command or a url."),
+        ({"comand": "x"}, "comand: is no key; did you mean command?"),
+        ({"command": ""}, "command: is empty."),
+        ({"command": "x", "headers": {}}, "headers: has no meaning beside command."),
+        ({"url": "http://a", "env": {}}, "env: has no meaning beside url."),
+        ({"url": "http://a", "type": "stdio"}, "type: 'stdio' does not go with url."),
+        ({"command": "x", "type": "http"}, "type: 'http' does not go with command."),
+        (
+            {"url": "http://a", "type": "sse"},
+            "type: 'sse' is a deprecated transport; give the url of a streamable HTTP endpoint.",
+        ),
+        ({"command": "x", "args": SECRET}, "args: input should be a valid list."),
+        ({"command": "x", "env": {"KEY": 5}}, "env.KEY: input should be a valid string."),
+        ({"command": "x", "env": {"A=B": SECRET}}, "env.A=B: is no name of an environment variable."),
+        ({"command": "x", "timeout": 600_000}, "timeout: input should be less than or equal to 86400."),
+        (
+            {"command": "x", "disabled": "perhaps"},
+            "disabled: input should be a valid boolean, unable to interpret input.",
+        ),
+        ({"command": f"{SECRET}\0"}, "command: holds NUL or a lone surrogate, which no program can be given."),
+        ({"url": f"ftp://{SECRET}"}, "url: is no URL that begins with http:// or https://."),
+        (
+            {"url": "http://a", "headers": {"Key": f"{SECRET}\n"}},
+            "headers.Key: holds what no HTTP header can; printable ASCII is allowed.",
+        ),
+        ({"url": "http://a", "headers": {"A b": SECRET}}, "headers.A b: is no name of an HTTP header."),
+        (
+            {"command": "x", "args": ["a", "${TOKEN}"]},
+            "args[1]: the environment variable TOKEN is not set, and ${TOKEN} has no default.",
+        ),
+        (
+            {"command": "x", "env": {"KEY": "${env:TOKEN}"}},
+            "env.KEY: holds a reference that is neither ${NAME} nor ${NAME:-default}.",
+        ),
+    ],
+)
+def test_agt_6_what_is_wrong_with_a_server_is_named_with_its_key_and_without_its_value(entry, told):
+    assert refusal_of(entry, OTHER=SECRET) == told
+    assert SECRET not in told
+
+
+def test_agt_6_a_key_of_another_client_is_refused_with_those_we_know():
+    told = (
+        "alwaysAllow: is no key; allowed are command, args, env, cwd, url, headers, type, trusted, disabled, timeout."
+    )
+    assert refusal_of({"command": "x", "alwaysAllow": []}) == told
+
+
+def test_agt_6_credentials_are_in_no_picture_of_a_server_and_in_no_refusal_s_causes():
+    servers = read(
+        {
+            "a": {"command": "x", "args": ["${KEY}"], "env": {"KEY": "${KEY}"}},
+            "b": {"url": "http://me:${KEY}@a", "headers": {"Key": "${KEY}"}},
+        },
+        KEY=SECRET,
+    )
+    assert SECRET not in repr(servers)
+    with pytest.raises(SettingsError) as refused:
+        read({"a": {"url": "http://a", "headers": {"Key": "${KEY}"}}}, KEY=f"{SECRET}\n")
+    assert refused.value.__cause__ is None
+
+
+def test_agt_6_without_a_file_there_are_no_foreign_servers_and_the_usual_one_is_found(folder):
+    assert load_foreign_servers(Settings()) == {}
+    (folder / DEFAULT_FILE).write_text('\ufeff{"mcpServers": {"a": {"command": "x"}}}')
+    assert load_foreign_servers(Settings()) == {"a": ForeignServer(command="x")}
+
+
+def test_agt_6_a_file_that_is_named_is_the_one_that_is_read_and_must_be_there(folder, monkeypatch):
+    (folder / DEFAULT_FILE).write_text("{}")
+    monkeypatch.setenv("TURNKEEPER_MCP_CONFIG", "servers.json")
+    with pytest.raises(SettingsError, match=r"^mcp_config names 'servers.json', and there is no such file\.$"):
+        load_foreign_servers(Settings())
+    (folder / "servers.json").write_text('{"mcpServers": {}}')
+    assert load_foreign_servers(Settings()) == {}
+
+
+def test_agt_6_a_file_that_is_no_text_stops_the_start_without_its_content(folder):
+    (folder / DEFAULT_FILE).write_bytes(b"\xff" + SECRET.encode())
+    with pytest.raises(SettingsError, match=r"^mcp.json cannot be read: UnicodeDecodeError\.$"):
+        load_foreign_servers(Settings())

@@ -1,0 +1,1 @@
+"""Tool servers that the tests run as programs of their own."""

@@ -1,0 +1,186 @@
+"""A foreign tool server without any SDK, that can be as bad as its tools are asked to be.
+
+Run as `python odd.py [flag ...]`. It speaks JSON-RPC over stdin and stdout, one thread, one line at a time.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+FLAGS = set(sys.argv[1:])
+ANY = {"type": "object"}
+
+RUBBISH = {
+    "no JSON": b'{"jsonrpc": "2.0", "id": %d, "result": [',
+    "no message": b'{"jsonrpc": "2.0", "id": %d, "result": 5}',
+    "wrong shape": b'{"jsonrpc": "2.0", "id": %d, "result": {"content": "text"}}',
+    "no content": b'{"jsonrpc": "2.0", "id": %d, "result": {}}',
+    "deep": b'{"jsonrpc": "2.0", "id": %d, "result": ' + b'{"a":' * 5_000 + b"1" + b"}" * 5_000 + b"}",
+    "too long": b'{"jsonrpc": "2.0", "id": %d, "result": {"content": [{"type": "text", "text": "'
+    + b"x" * 12_000_000
+    + b'"}]}}',
+}
+TEXTS = {
+    "no UTF-8": b"a\xff\xfeb",
+    "NUL": b"a\\u0000b",
+    "surrogate": b"a\\ud800b",
+    "huge": b"x" * 5_000_000,
+}
+NOISE = [b"Listening on stdio ...", b"", b"[1, 2]", b'{"debug": true}', b"\xff\xfe\x00", b'{"id": "x", "method": 5}']
+
+
+def tools() -> list[object]:
+    if "changing" in FLAGS and Path("changed").exists():
+        schema = {"type": "object", "properties": {"text": {"type": "integer"}}, "required": ["text"]}
+        return [{"name": "echo", "inputSchema": schema}]
+    named = [{"name": name, "inputSchema": ANY} for name in sorted(TOOLS)]
+    text = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+    named[[tool["name"] for tool in named].index("echo")]["inputSchema"] = text
+    if "repeatable" in FLAGS:
+        named = [{**tool, "annotations": {"idempotentHint": True}} for tool in named]
+    if "many" in FLAGS:
+        named += [{"name": f"tool_{number}", "inputSchema": ANY} for number in range(10_000)]
+    if "twice" in FLAGS:
+        named += [{"name": "echo", "inputSchema": ANY}]
+    if "odd names" in FLAGS:
+        named += [{"name": name, "inputSchema": ANY} for name in ("é \n*", "x" * 300, "", "a\0b", "a/b", "a.b")]
+    if "no schema" in FLAGS:
+        named += [{"name": "bad", "inputSchema": "none"}]
+    return named
+
+
+def listing(params: dict) -> dict:
+    if "endless" in FLAGS:
+        page = int(params.get("cursor", "0"))
+        return {"tools": [{"name": f"tool_{page}", "inputSchema": ANY}], "nextCursor": str(page + 1)}
+    if "circling" in FLAGS:
+        return {"tools": tools(), "nextCursor": "again"}
+    return {"tools": tools()}
+
+
+def send(line: bytes) -> None:
+    sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def answer(request_id: object, result: dict) -> None:
+    send(json.dumps({"jsonrpc": "2.0", "id": request_id, "result": result}).encode())
+
+
+def say(request_id: object, text: str) -> None:
+    answer(request_id, {"content": [{"type": "text", "text": text}]})
+
+
+def echo(request_id: int, args: dict) -> None:
+    say(request_id, str(args["text"]))
+
+
+def pid(request_id: int, args: dict) -> None:
+    say(request_id, str(os.getpid()))
+
+
+def env(request_id: int, args: dict) -> None:
+    say(request_id, json.dumps({"cwd": os.getcwd(), "env": dict(os.environ), "args": sys.argv[1:]}))
+
+
+def die(request_id: int, args: dict) -> None:
+    os._exit(1)
+
+
+def hang(request_id: int, args: dict) -> None:
+    Path("hanging").touch()
+
+
+def freeze(request_id: int, args: dict) -> None:
+    Path("frozen").touch()
+    while True:
+        signal.pause()
+
+
+def child(request_id: int, args: dict) -> None:
+    """Start a process of its own that nobody asks to end, and never answer if `then` says so."""
+    program = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"
+    started = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    say(request_id, str(started.pid))
+
+
+meeting: list[int] = []
+
+
+def meet(request_id: int, args: dict) -> None:
+    meeting.append(request_id)
+    if len(meeting) == args["people"]:
+        for waiting in meeting:
+            say(waiting, "met")
+        meeting.clear()
+
+
+def rubbish(request_id: int, args: dict) -> None:
+    send(RUBBISH[args["kind"]] % request_id)
+
+
+def wrong_id(request_id: int, args: dict) -> None:
+    for other in (request_id + 1_000, None, "x", [1], {}):
+        answer(other, {"content": []})
+    say(request_id, "and then the right one")
+
+
+def text(request_id: int, args: dict) -> None:
+    send(
+        b'{"jsonrpc": "2.0", "id": %d, "result": {"content": [{"type": "text", "text": "%b"}]}}'
+        % (request_id, TEXTS[args["kind"]])
+    )
+
+
+def noise(request_id: int, args: dict) -> None:
+    for line in NOISE:
+        send(line)
+    sys.stderr.write("secret words to stderr\n")
+    sys.stderr.flush()
+    say(request_id, "after the noise")
+
+
+def change(request_id: int, args: dict) -> None:
+    Path("changed").touch()
+    say(request_id, "changed")
+
+
+TOOLS = {
+    function.__name__: function
+    for function in (echo, pid, env, die, hang, freeze, child, meet, rubbish, wrong_id, text, noise, change)
+}
+
+
+def handle(message: dict) -> None:
+    method, request_id, params = message.get("method"), message.get("id"), message.get("params", {})
+    if method == "initialize":
+        server = {"name": "odd", "version": "1"}
+        version = params["protocolVersion"]
+        answer(request_id, {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": server})
+    elif method == "tools/list":
+        if "no list" not in FLAGS:
+            answer(request_id, listing(params))
+    elif method == "tools/call" and params["name"] in {tool["name"] for tool in tools()} & TOOLS.keys():
+        TOOLS[params["name"]](request_id, params.get("arguments", {}))
+    elif request_id is not None:
+        error = {
+            "code": -32601 if method != "tools/call" else -32602,
+            "message": f"Unknown: {params.get('name', method)}",
+        }
+        send(json.dumps({"jsonrpc": "2.0", "id": request_id, "error": error}).encode())
+
+
+def main() -> None:
+    if "stubborn" in FLAGS:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for line in sys.stdin.buffer:
+        handle(json.loads(line))
+    while "stubborn" in FLAGS:
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main()
