@@ -311,7 +311,7 @@ async def stage(
 ) -> AsyncIterator[Stage]:
     """Run a worker of our own kind on a task queue of its own; `limits` are the most its sessions may have.
 
-    With `providers`, these are asked and not the stage's own vendor; with a `toolbox`, its sessions use the tools in it,
+    With `providers`, these are asked and not the stage's own vendor; with a `toolbox`, sessions use the tools in it,
     and none of the stage's own.
     """
     with tempfile.TemporaryDirectory() as folder:

@@ -28,8 +28,10 @@ async def read_and_remember(client: Client, model: str, workspace: Path) -> list
     secret = f"The harbour light is {uuid4().hex[:8]}"
     (workspace / "notes.txt").write_text(f"# {secret}\n\nIt is seen from afar.\n")
     providers = build_providers(Settings(offline_words_per_second=0))
-    async with build_toolbox(Settings(workspace_root=workspace)) as toolbox, stage(client, providers=providers) as on:
-        on.tools.specs, on.tools.run = await toolbox.list_tools(), toolbox.call
+    async with (
+        build_toolbox(Settings(workspace_root=workspace)) as toolbox,
+        stage(client, providers=providers, toolbox=toolbox) as on,
+    ):
         session = await on.start(SessionInput.model_validate({"model": model, "limits": SPARING}))
         await session.prompt("Think carefully about which tool you need. Read notes.txt and tell me its first heading.")
         await session.until(lambda state: state.status == "idle" and state.session.turn_count == 1, bound=PATIENCE)

@@ -48,8 +48,10 @@ async def with_real_tools(client: Client, wires: Sequence[VendorWire], workspace
     offline = build_providers(Settings(offline_words_per_second=0))
     factories = {split_model(wire.model)[0]: wire.provider for wire in wires}
     providers = Providers({**factories, "offline": lambda: offline.resolve("offline:")[0]})
-    async with build_toolbox(Settings(workspace_root=workspace)) as toolbox, stage(client, providers=providers) as on:
-        on.tools.specs, on.tools.run = await toolbox.list_tools(), toolbox.call
+    async with (
+        build_toolbox(Settings(workspace_root=workspace)) as toolbox,
+        stage(client, providers=providers, toolbox=toolbox) as on,
+    ):
         yield on
 
 
