@@ -2,10 +2,10 @@
 
 Theory of operation. Servers differ in what they leave out and what they add, so little is demanded: chunks with a
 `delta` in their first choice, and a `finish_reason`, which alone marks an answer as whole. Text grows by concatenation,
-whatever field it is in. A piece belongs to the latest call of its `index`, or to the latest of all where it has none; it
-begins another one if it brings a name and, with it, another id, or finds the arguments before it whole. A server's ids
-may be missing or repeat. What a message or a call has beyond what we understand is kept in the state, to go back to the
-same model.
+whatever field it is in. A piece belongs to the latest call of its `index`, or to the latest of all where it has none;
+it begins another one if it brings a name and, with it, another id, or finds the arguments before it whole. Ids of a
+server may be missing or repeat. What a message or a call has beyond what we understand is kept in the state, to go back
+to the same model.
 """
 
 import json
