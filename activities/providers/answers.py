@@ -5,7 +5,7 @@ in.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from pydantic import JsonValue
 from pydantic_core import from_json
@@ -63,3 +63,21 @@ def _held(value: JsonValue) -> Iterable[JsonValue]:
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()
+
+
+MOST_TOKENS = 10**12
+"""A count beyond is none."""
+
+
+def count_of(told: Mapping[str, object], name: str) -> int:
+    """Return a count of tokens among those a vendor tells; what is missing or null is 0. Raises `ValueError`.
+
+    >>> count_of({"input_tokens": 7}, "input_tokens"), count_of({"cached_tokens": None}, "cached_tokens")
+    (7, 0)
+    """
+    count = told.get(name)
+    if count is None:
+        return 0
+    if not isinstance(count, int) or not 0 <= count <= MOST_TOKENS:
+        raise ValueError(f"{name} is no count of tokens")
+    return count

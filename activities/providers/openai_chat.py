@@ -53,9 +53,7 @@ class OpenAIChatProvider:
         self._address = {"base_url": base_url, "api_key": api_key or "none"}
         self._protocol = protocol
         self._refused = RefusedParameters()
-        self._transport = Transport(
-            ENDPOINT, self._client, silence_timeout=silence_timeout, sends_key=api_key is not None
-        )
+        self._transport = Transport(ENDPOINT, self._client, silence_timeout=silence_timeout, sends_key=bool(api_key))
 
     async def stream(
         self, name: str, request: ModelRequest, context: CallContext

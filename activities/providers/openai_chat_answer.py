@@ -2,9 +2,10 @@
 
 Theory of operation. Servers differ in what they leave out and what they add, so little is demanded: chunks with a
 `delta` in their first choice, and a `finish_reason`, which alone marks an answer as whole. Text grows by concatenation,
-whatever field it is in. Calls are told apart by `index`, or by `id` where there is no index, or by a new name where
-there is neither; a server's ids may be missing or repeat. What a message or a call has beyond what we understand is
-kept in the state, to go back to the same model.
+whatever field it is in. A piece belongs to the latest call of its `index`, or to the latest of all where it has none;
+it begins another one if it brings a name and, with it, another id, or finds the arguments before it whole. Ids of a
+server may be missing or repeat. What a message or a call has beyond what we understand is kept in the state, to go back
+to the same model.
 """
 
 import json
@@ -14,7 +15,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from activities.providers.answers import arguments_of, joined
+from activities.providers.answers import arguments_of, count_of, joined
 from activities.providers.openai_chat_request import API
 from activities.providers.protocol import Delta, ModelError
 from activities.providers.text_answer import AnswerReader, parts_of
@@ -129,8 +130,8 @@ class Fold:
             parts=[*self._texts_told(), *(part for part, _ in calls)],
             stop=stop,
             usage=_usage(self._used),
-            model=self._model or self._name,
-            request_id=request_id or self._id,
+            model=joined([self._model or self._name]),
+            request_id=joined([request_id or self._id or ""]) or None,
             state=None if stop == "max_tokens" else self._state(calls),
         )
 
@@ -268,9 +269,9 @@ def _usage(told: Event | None) -> Usage | None:
         return None
     read, written = told.get("prompt_tokens_details") or {}, told.get("completion_tokens_details") or {}
     return Usage(
-        input_tokens=told.get("prompt_tokens") or 0,
-        output_tokens=told.get("completion_tokens") or 0,
-        cached_tokens=read.get("cached_tokens") or told.get("prompt_cache_hit_tokens") or 0,
-        cache_write_tokens=read.get("cache_write_tokens") or 0,
-        reasoning_tokens=written.get("reasoning_tokens") or 0,
+        input_tokens=count_of(told, "prompt_tokens"),
+        output_tokens=count_of(told, "completion_tokens"),
+        cached_tokens=count_of(read, "cached_tokens") or count_of(told, "prompt_cache_hit_tokens"),
+        cache_write_tokens=count_of(read, "cache_write_tokens"),
+        reasoning_tokens=count_of(written, "reasoning_tokens"),
     )

@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic_core import PydanticSerializationError, to_json
 
-from activities.providers.answers import arguments_of, joined
+from activities.providers.answers import arguments_of, count_of, joined
 from activities.providers.openai_responses_request import API
 from activities.providers.protocol import Delta, ModelError
 from activities.providers.transport import Event
@@ -72,8 +72,8 @@ class Fold:
             parts=parts,
             stop=_stop(parts, is_cut=is_cut),
             usage=_usage(end.get("usage")),
-            model=end.get("model") or self._name,
-            request_id=request_id or end.get("id"),
+            model=joined([end.get("model") or self._name]),
+            request_id=joined([request_id or end.get("id") or ""]) or None,
             state=None if is_cut else _state(self._name, items),
         )
 
@@ -94,7 +94,8 @@ def _parts_in(items: Sequence[Event]) -> Iterator[Part]:
                 yield RespondPart(kind="respond", text=gap + said)
                 gap = "\n\n"
             case {"type": "function_call", "call_id": str(call_id), "name": str(name)}:
-                yield CallPart(kind="call", id=call_id, name=name, args=arguments_of(item.get("arguments") or ""))
+                args = arguments_of(joined([item.get("arguments") or ""]))
+                yield CallPart(kind="call", id=joined([call_id]), name=joined([name]), args=args)
 
 
 def _thought(item: Event) -> str:
@@ -126,11 +127,11 @@ def _usage(told: Event | None) -> Usage | None:
         return None
     read, written = told.get("input_tokens_details") or {}, told.get("output_tokens_details") or {}
     return Usage(
-        input_tokens=told.get("input_tokens") or 0,
-        output_tokens=told.get("output_tokens") or 0,
-        cached_tokens=read.get("cached_tokens") or 0,
-        cache_write_tokens=read.get("cache_write_tokens") or 0,
-        reasoning_tokens=written.get("reasoning_tokens") or 0,
+        input_tokens=count_of(told, "input_tokens"),
+        output_tokens=count_of(told, "output_tokens"),
+        cached_tokens=count_of(read, "cached_tokens"),
+        cache_write_tokens=count_of(read, "cache_write_tokens"),
+        reasoning_tokens=count_of(written, "reasoning_tokens"),
     )
 
 

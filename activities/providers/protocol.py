@@ -1,8 +1,9 @@
 """The one small protocol behind every model (AGT-4).
 
 A provider turns a `ModelRequest` into a stream of `Delta`s that ends with exactly one `ModelResponse`. It raises
-`ModelError` for every failure and never retries by itself: `activities/failures.py` judges, Temporal retries. A stream
-that ends without a `ModelResponse` was cut off and is no answer (AGT-3).
+`ModelError` for every failure and never retries by itself: `activities/failures.py` judges, Temporal retries. (What a
+vendor refuses for a parameter may be sent at once without it; the same request is never sent twice.) A stream that ends
+without a `ModelResponse` was cut off and is no answer (AGT-3).
 """
 
 from collections.abc import AsyncGenerator

@@ -141,6 +141,8 @@ class Transport:
             return ModelError("connection", f"no connection to {vendor.name}")
         if isinstance(cause, http.TimeoutException):
             return ModelError("timeout", f"{vendor.name} sent nothing for {self._silence_timeout:g} s")
+        if isinstance(cause, http.DecodingError):  # OpenAI's SDK takes it for a broken connection
+            return self.garbled("its answer can't be read")
         return self.broken_off()
 
     def no_key(self) -> ModelError:

@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from activities.providers.openai_chat_answer import Fold, TextFold
 from activities.providers.openai_chat_request import OPENING, encode, encode_text, optional_in
@@ -383,6 +385,52 @@ def test_agt_3_half_characters_are_put_together_or_replaced():
     response = of_deltas({"content": "a \ud83d"}, {"content": "\ude00 b \ud83d", "mood": "\ud83d"})
     assert response.text == "a \U0001f600 b \ufffd"
     ModelResponse.model_validate_json(response.model_dump_json())
+
+
+KEYS = st.sampled_from(
+    [
+        "choices",
+        "delta",
+        "message",
+        "content",
+        "reasoning",
+        "refusal",
+        "tool_calls",
+        "function_call",
+        "function",
+        "index",
+        "id",
+        "name",
+        "arguments",
+        "finish_reason",
+        "usage",
+        "model",
+        "prompt_tokens",
+        "mood",
+        "object",
+        "error",
+    ]
+)
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.sampled_from(["", "stop", "length", "look", "{}", "\ud83d"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+UNDERSTOOD = (KeyError, IndexError, TypeError, AttributeError, ValueError, ModelError)
+"""What `Transport.understanding` takes for an answer that can't be read."""
+
+
+@given(st.lists(st.dictionaries(KEYS, ODD, max_size=4) | st.builds(chunk, st.dictionaries(KEYS, ODD)), max_size=4))
+@pytest.mark.parametrize("fold", [Fold, TextFold])
+def test_agt_11_whatever_a_server_sends_is_an_answer_that_can_be_kept_or_one_that_cant_be_read(fold, events):
+    answer = fold(MODEL, request=1)
+    try:
+        for event in [*events, chunk({}, "stop")]:
+            answer.take(event)
+        response = answer.response(request_id=None)
+    except UNDERSTOOD:
+        return
+    assert ModelResponse.model_validate_json(response.model_dump_json()) == response
 
 
 # ── The protocol text ────────────────────────────────────────────────────────────────────────────────────────────────

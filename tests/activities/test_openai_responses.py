@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from activities.providers.openai_responses_answer import Fold
 from activities.providers.openai_responses_request import encode
@@ -319,6 +321,68 @@ def test_agt_3_what_cannot_be_kept_is_not():
     assert response.state is None
     assert response.text == "\ufffd"
     ModelResponse.model_validate_json(response.model_dump_json())
+
+
+KEYS = st.sampled_from(
+    [
+        "type",
+        "item",
+        "output_index",
+        "delta",
+        "response",
+        "output",
+        "content",
+        "summary",
+        "text",
+        "refusal",
+        "id",
+        "call_id",
+        "name",
+        "arguments",
+        "usage",
+        "input_tokens",
+        "incomplete_details",
+        "encrypted_content",
+        "model",
+    ]
+)
+TYPES = st.sampled_from(
+    [
+        "message",
+        "reasoning",
+        "function_call",
+        "response.output_item.added",
+        "response.output_item.done",
+        "error",
+        "response.output_text.delta",
+        "response.reasoning_summary_text.delta",
+        "response.incomplete",
+        "response.failed",
+    ]
+)
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | TYPES | st.sampled_from(["", "look", "{}", "\ud83d"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5),
+    max_leaves=12,
+)
+UNDERSTOOD = (KeyError, IndexError, TypeError, AttributeError, ValueError, ModelError)
+"""What `Transport.understanding` takes for an answer that can't be read."""
+DONE = st.builds(
+    lambda item: {"type": "response.output_item.done", "output_index": 0, "item": item},
+    st.dictionaries(KEYS, ODD, max_size=6),
+)
+
+
+@given(st.lists(st.dictionaries(KEYS, ODD, max_size=5) | DONE, max_size=4), st.dictionaries(KEYS, ODD))
+def test_agt_11_whatever_a_server_sends_is_an_answer_that_can_be_kept_or_one_that_cant_be_read(events, end):
+    answer = Fold(MODEL)
+    try:
+        for event in [*events, {"type": "response.completed", "response": end}]:
+            answer.take(event)
+        response = answer.response(request_id=None)
+    except UNDERSTOOD:
+        return
+    assert ModelResponse.model_validate_json(response.model_dump_json()) == response
 
 
 def test_agt_10_tokens_are_counted_in_our_terms():

@@ -162,7 +162,7 @@ def test_ctx_13_texts_for_the_user_are_kept_apart_as_they_are_shown():
     assert "".join(delta.text for delta in read(*answer)[1]) == "".join(part.text for part in parts)
 
 
-def test_agt_5_text_is_shown_while_it_is_written_and_marks_never():
+def test_ctx_13_text_is_shown_while_it_is_written_and_marks_never():
     reader = AnswerReader()
     shown = [
         reader.read(piece) for piece in ("§thi", "nk: a", " b\n", "\n§resp", "ond: It", " is\n§", " 5\n", "\\§call: x")
@@ -179,7 +179,7 @@ def test_agt_5_text_is_shown_while_it_is_written_and_marks_never():
     ]
 
 
-def test_agt_5_a_call_is_announced_before_its_arguments_are_whole():
+def test_ctx_13_a_call_is_announced_before_its_arguments_are_whole():
     reader = AnswerReader()
     assert reader.read('§call: {"name": "file_wr') == []
     assert [(delta.kind, delta.text) for delta in reader.read('ite", "args": {"text": "')] == [("call", "file_write")]

@@ -22,7 +22,7 @@ _STOPS = {"end_turn": "stop", "tool_calls": "tool_calls", "max_tokens": "length"
 
 FAULTS: dict[Fault, tuple[int, Any]] = {
     "rate_limited": (429, {"error": {"message": "Too many requests", "type": "rate_limit_error", "code": None}}),
-    "overloaded": (503, {"error": {"message": "Loading model", "type": "unavailable_error", "code": 503}}),
+    "overloaded": (503, {"error": {"message": "Overloaded", "type": "overloaded_error", "code": 503}}),
     "provider_error": (500, {"object": "error", "message": "Internal Server Error", "type": "", "code": 500}),
     "auth": (401, {"error": "Unauthorized"}),
     "permission": (403, {"error": {"message": "This key may not use this model."}}),

@@ -1,0 +1,602 @@
+"""OpenAI's two APIs on the wire, through the real SDK: answers, and everything that can go wrong: AGT-9, AGT-11."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from pydantic import ValidationError
+
+from activities.providers.openai_chat import OpenAIChatProvider
+from activities.providers.openai_responses import OpenAIProvider
+from activities.providers.protocol import CallContext, Delta, ModelError, Provider
+from models.model_call import ModelMessage, ModelRequest, ModelResponse, RequestHead, ToolSpec
+from models.settings import Settings
+from tests.vendors import chat_wire, responses_wire
+from tests.vendors.chat_wire import ChatWire, chunk
+from tests.vendors.responses_wire import ResponsesWire
+from tests.vendors.server import BOUND, Answer, Call, Fault, Reply, VendorWire
+from worker import build_providers
+
+WHOLE = Answer(
+    text="There is a chair.", think="Where is it?", calls=[Call("call_1", "look", {"at": "left"})], reasoning=5
+)
+CONTEXT = CallContext(session_id="s", request=1, attempt=1)
+MAKERS: dict[str, Callable[[], VendorWire]] = {
+    "responses": ResponsesWire,
+    "chat": ChatWire,
+    "text": lambda: ChatWire("text"),
+}
+
+
+@pytest.fixture(params=MAKERS)
+async def wire(request: pytest.FixtureRequest) -> AsyncIterator[VendorWire]:
+    async with MAKERS[request.param]() as started:
+        yield started
+
+
+@pytest.fixture
+async def responses() -> AsyncIterator[ResponsesWire]:
+    async with ResponsesWire() as started:
+        yield started
+
+
+@pytest.fixture
+async def chat() -> AsyncIterator[ChatWire]:
+    async with ChatWire() as started:
+        yield started
+
+
+def asking(*messages: ModelMessage, max_tokens: int | None = None) -> ModelRequest:
+    head = RequestHead(system="Be brief.", tools=[ToolSpec(name="look")], max_tokens=max_tokens)
+    return ModelRequest(head=head, messages=list(messages) or [ModelMessage(role="user", content="What is there?")])
+
+
+async def ask(provider: Provider, asked: ModelRequest | None = None) -> tuple[list[Delta], ModelResponse]:
+    shown: list[Delta | ModelResponse] = []
+    async with asyncio.timeout(BOUND), aclosing(provider.stream("m", asked or asking(), CONTEXT)) as events:
+        async for event in events:
+            shown.append(event)
+    *deltas, response = shown
+    assert isinstance(response, ModelResponse)
+    return [delta for delta in deltas if isinstance(delta, Delta)], response
+
+
+async def failure(provider: Provider, asked: ModelRequest | None = None) -> ModelError:
+    with pytest.raises(ModelError) as raised:
+        await ask(provider, asked)
+    # What hangs on it would be written into the history and into logs, and has the vendor's body in it.
+    assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__ or raised.value.__context__ is None
+    return raised.value
+
+
+# ── Answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_agt_11_an_answer_is_streamed_and_then_whole(wire):
+    wire.script(WHOLE)
+    deltas, response = await ask(wire.provider())
+    told = {
+        kind: "".join(delta.text for delta in deltas if delta.kind == kind) for kind in ("think", "respond", "call")
+    }
+    assert told == {"think": "Where is it?", "respond": "There is a chair.", "call": "look"}
+    assert (response.text, response.thinking, response.stop) == ("There is a chair.", "Where is it?", "tool_calls")
+    assert [(call.name, call.args) for call in response.calls] == [("look", {"at": "left"})]
+    assert response.usage is not None
+    assert (response.usage.input_tokens, response.usage.output_tokens, response.usage.reasoning_tokens) == (100, 20, 5)
+    assert len(wire.requests) == 1
+
+
+async def test_agt_11_what_was_answered_goes_back_and_what_was_sent_stays(wire):
+    wire.script(WHOLE, Answer(text="Done."))
+    provider, begun = wire.provider(), ModelMessage(role="user", content="What is there?")
+    _, step = await ask(provider)
+    replayed = ModelResponse.model_validate_json(step.model_dump_json())
+    message = ModelMessage(role="assistant", content=step.text, tool_calls=replayed.calls, state=replayed.state)
+    results = [ModelMessage(role="tool", content="ok", call_id=call.id) for call in replayed.calls]
+    await ask(provider, asking(begun, message, *results))
+    key = "input" if isinstance(wire, ResponsesWire) else "messages"
+    before, after = (json.dumps(received.body[key])[:-1] for received in wire.requests)
+    assert after.startswith(before.removesuffix('"}'))
+
+
+async def test_agt_3_reasoning_goes_back_with_its_encrypted_content(responses):
+    responses.script(WHOLE, Answer(text="Done."))
+    provider = responses.provider()
+    _, step = await ask(provider)
+    message = ModelMessage(role="assistant", content=step.text, tool_calls=step.calls, state=step.state)
+    await ask(provider, asking(message, ModelMessage(role="tool", content="ok", call_id="call_1")))
+    assert [item.get("type") for item in responses.requests[1].body["input"]] == [
+        "reasoning",
+        "message",
+        "function_call",
+        "function_call_output",
+    ]
+    assert responses.requests[1].body["input"][0] == responses_wire.reasoning("Where is it?")
+
+
+async def test_agt_11_the_request_goes_where_it_should_with_the_key(wire):
+    wire.script(WHOLE)
+    await ask(wire.provider())
+    (received,) = wire.requests
+    is_responses = isinstance(wire, ResponsesWire)
+    assert received.path == ("/responses" if is_responses else "/v1/chat/completions")
+    assert received.headers["authorization"] == f"Bearer {responses_wire.KEY if is_responses else chat_wire.KEY}"
+
+
+async def test_agt_11_a_connection_is_used_again(wire):
+    wire.script(WHOLE, WHOLE, WHOLE)
+    provider = wire.provider()
+    for _ in range(3):
+        await ask(provider)
+    assert (len(wire.requests), wire.server.connections_made) == (3, 1)
+
+
+@pytest.mark.parametrize("piece", [1, 7])
+async def test_agt_11_slow_bytes_are_no_failure(wire, piece):
+    wire.script(wire.reply(WHOLE).slowly(piece=piece))
+    _, response = await ask(wire.provider())
+    assert response.text == "There is a chair."
+
+
+async def test_agt_11_an_answer_that_is_whole_needs_no_end_of_its_stream(wire):
+    reply = wire.reply(WHOLE)
+    wire.script(reply.cut_after(len(reply.chunks)), reply.ending_after(len(reply.chunks)))
+    for _ in range(2):
+        _, response = await ask(wire.provider())
+        assert response.text == "There is a chair."
+
+
+@pytest.mark.parametrize("ending", ["silent", "cut"])
+async def test_agt_11_an_answer_is_whole_with_its_reason_to_stop_whatever_becomes_of_its_usage(
+    chat, ending, monkeypatch
+):
+    monkeypatch.setattr("activities.providers.openai_chat.USAGE_WAIT", 0.1)
+    chunks = [chat_wire.sse(each) for each in (chunk({"content": "So."}), chunk({}, "stop"))]
+    reply = Reply.stream(chunks)
+    chat.script(reply.silent_after(2) if ending == "silent" else reply.cut_after(2))
+    _, response = await ask(chat.provider())
+    assert (response.text, response.usage) == ("So.", None)
+
+
+async def test_agt_10_an_endpoint_that_does_not_count_is_not_counted(chat):
+    chat.script(chat_wire.stream(chunk({"content": "So."}), chunk({}, "stop")))
+    _, response = await ask(chat.provider())
+    assert response.usage is None
+
+
+# ── What a model does not take ───────────────────────────────────────────────────────────────────────────────────────
+
+REFUSES = "Unsupported parameter: '{}' is not supported with this model."
+
+
+def refusing(parameter: str, message: str = REFUSES) -> Reply:
+    body = responses_wire.error_body(
+        "invalid_request_error", "unsupported_parameter", message.format(parameter), parameter
+    )
+    return Reply.error(400, body)
+
+
+async def test_agt_4_a_model_without_reasoning_is_asked_without_from_its_first_refusal_on(responses):
+    encrypted = "Encrypted content is not supported with this model."
+    responses.script(
+        refusing("reasoning.summary"), refusing("include", encrypted), Answer(text="So."), Answer(text="So.")
+    )
+    provider = responses.provider()
+    for _ in range(2):
+        _, response = await ask(provider)
+        assert response.text == "So."
+    asked = [{"reasoning", "include"} & set(received.body) for received in responses.requests]
+    assert asked == [{"reasoning", "include"}, {"include"}, set(), set()]
+
+
+async def test_agt_4_an_unverified_organisation_is_asked_without_summaries_and_keeps_its_reasoning(responses):
+    told = "Your organization must be verified to generate reasoning summaries."
+    responses.script(refusing("reasoning.summary", told), WHOLE)
+    _, response = await ask(responses.provider())
+    assert response.state is not None
+    assert responses.requests[1].body["include"] == ["reasoning.encrypted_content"]
+
+
+async def test_agt_4_a_refusal_that_leaves_nothing_out_is_told(responses):
+    responses.script(refusing("reasoning"), refusing("reasoning"), refusing("tools"))
+    provider = responses.provider()
+    for _ in range(2):
+        assert (await failure(provider)).error_type == "bad_request"
+    assert len(responses.requests) == 3
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"message": "Unknown parameter: 'stream_options'.", "param": "stream_options", "type": "x"}},
+        {"object": "error", "message": "[{'type': 'extra_forbidden', 'loc': ('body', 'stream_options')}]", "code": 400},
+        {
+            "detail": [
+                {"type": "extra_forbidden", "loc": ["body", "stream_options"], "msg": "Extra inputs not permitted"}
+            ]
+        },
+    ],
+)
+async def test_agt_4_an_endpoint_that_does_not_know_a_parameter_is_asked_without(chat, body):
+    chat.script(Reply.error(400, body), WHOLE, WHOLE)
+    provider = chat.provider()
+    for _ in range(2):
+        await ask(provider)
+    assert ["stream_options" in received.body for received in chat.requests] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"message": "'messages.1' : property 'reasoning_content' is unsupported", "type": "x"}},
+        {"detail": [{"loc": ["body", "messages", 1, "assistant", "reasoning_content"], "msg": "Extra inputs"}]},
+        {"error": {"message": "Unknown", "param": "messages[1].reasoning_content"}},
+    ],
+)
+async def test_agt_4_an_endpoint_that_wants_no_thinking_back_is_sent_none(chat, body):
+    chat.script(WHOLE, Reply.error(422, body), Answer(text="Done."))
+    provider = chat.provider()
+    _, step = await ask(provider)
+    message = ModelMessage(role="assistant", content=step.text, tool_calls=step.calls, state=step.state)
+    told = [ModelMessage(role="user", content="?"), message, ModelMessage(role="tool", content="ok", call_id="call_1")]
+    await ask(provider, asking(*told))
+    sent = ["reasoning_content" in json.dumps(received.body) for received in chat.requests]
+    assert sent == [False, True, False]
+
+
+async def test_agt_4_a_model_that_names_its_bound_otherwise_is_told_it_so(chat):
+    told = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+    chat.script(Reply.error(400, {"error": {"message": told, "param": "max_tokens"}}), WHOLE)
+    await ask(chat.provider(), asking(max_tokens=1024))
+    assert [received.body.get("max_completion_tokens") for received in chat.requests] == [None, 1024]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "registry.ollama.ai/library/gemma:2b does not support tools",
+        '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set',
+        "tools param requires --jinja flag",
+    ],
+)
+async def test_ctx_13_where_a_model_has_no_tool_calling_the_protocol_text_is_named(chat, told):
+    chat.script(Reply.error(400, {"error": {"message": told}}))
+    error = await failure(chat.provider())
+    assert error.error_type == "bad_request"
+    assert error.message.endswith("openai_chat.protocol='text' is for models without tool calling")
+
+
+# ── Refused ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+ERROR_TYPES: dict[Fault, str] = {"permission": "auth"}
+
+
+@pytest.mark.parametrize("fault", get_args(Fault))
+async def test_agt_11_a_refused_request_is_made_once_and_told_by_its_type(wire, fault):
+    wire.script(wire.fault(fault))
+    error = await failure(wire.provider())
+    assert error.error_type == ERROR_TYPES.get(fault, fault)
+    assert len(wire.requests) == 1
+    assert responses_wire.KEY not in error.message
+    assert chat_wire.KEY not in error.message
+
+
+def in_a_minute() -> str:
+    return format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True)
+
+
+@pytest.mark.parametrize(
+    ("headers", "least", "most"),
+    [
+        ({"retry-after-ms": "1500"}, 1.5, 1.5),
+        ({"retry-after": "2"}, 2, 2),
+        ({"retry-after": "86400"}, 86_400, 86_400),
+        ({"retry-after": "date"}, 1, 60),
+        ({"retry-after": "Thu, 01 Jan 2015 00:00:00 GMT"}, 0, 0),
+    ],
+)
+async def test_agt_11_retry_after_is_read_and_not_waited_for(wire, headers, least, most):
+    wire.script(
+        wire.fault("rate_limited", {name: in_a_minute() if said == "date" else said for name, said in headers.items()})
+    )
+    error = await failure(wire.provider())
+    assert error.retry_after is not None
+    assert least <= error.retry_after <= most
+    assert len(wire.requests) == 1
+
+
+@pytest.mark.parametrize(("said", "meant"), [("true", True), ("false", False)])
+async def test_agt_11_the_vendors_word_on_retrying_arrives(wire, said, meant):
+    wire.script(wire.fault("overloaded", {"x-should-retry": said}))
+    assert (await failure(wire.provider())).should_retry is meant
+
+
+TOO_LONG: list[tuple[int, Any]] = [
+    (400, {"error": {"code": "context_length_exceeded", "type": "invalid_request_error", "message": "Too long"}}),
+    (400, {"object": "error", "code": 400, "message": "This model's maximum context length is 4096 tokens. However…"}),
+    (400, {"error": {"code": 400, "message": "The prompt (length 9) is longer than the maximum model length of 8."}}),
+    (400, {"error": {"code": 400, "type": "exceed_context_size_error", "message": "the request exceeds the context"}}),
+    (500, {"error": {"code": 500, "message": "the request exceeds the available context size. try increasing it"}}),
+    (400, {"error": "Trying to keep the first 9 tokens when context the overflows. However, the model is loaded with "
+                    "context length of only 8 tokens, which is not enough."}),
+    (400, "Reached context length of 4096 tokens with this model"),
+    (413, "Payload Too Large"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "body"), TOO_LONG)
+async def test_ctx_7_a_context_that_is_too_long_is_told_in_every_servers_wording(wire, status, body):
+    wire.script(Reply.error(status, body))
+    assert (await failure(wire.provider())).error_type == "context_too_long"
+    assert len(wire.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "Item 'rs_1' of type 'reasoning' was provided without its required following item.",
+        "Item 'fc_1' of type 'function_call' was provided without its required 'reasoning' item: 'rs_1'.",
+        "Item with id 'rs_1' not found. Items are not persisted when `store` is set to false.",
+        "Reasoning input items can only be provided to a reasoning or computer use model.",
+        "The encrypted content gAAA... could not be verified.",
+    ],
+)
+async def test_agt_9_reasoning_that_is_not_taken_back_is_stale(responses, told):
+    responses.script(Reply.error(400, responses_wire.error_body("invalid_request_error", None, told, "input")))
+    assert (await failure(responses.provider())).error_type == "stale_reasoning"
+
+
+async def test_agt_11_a_proxys_page_is_judged_by_its_status(wire):
+    wire.script(Reply.error(502, "<html>Bad gateway</html>"), Reply.error(503, ""), Reply.error(500, {"detail": "x"}))
+    provider = wire.provider()
+    told = [(await failure(provider)).error_type for _ in range(3)]
+    assert told == ["provider_error", "overloaded", "provider_error"]
+
+
+@pytest.mark.parametrize("fault", ["overloaded", "rate_limited", "provider_error", "context_too_long", "quota"])
+async def test_agt_11_an_error_in_the_middle_of_a_stream_is_told_by_its_type(wire, fault):
+    wire.script(wire.fault_within(fault))
+    assert (await failure(wire.provider())).error_type == fault
+    assert len(wire.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "error_type"),
+    [
+        ("server_error", "provider_error"),
+        ("rate_limit_exceeded", "rate_limited"),
+        ("context_length_exceeded", "context_too_long"),
+        ("insufficient_quota", "quota"),
+        ("invalid_prompt", "bad_request"),
+        ("something_new", "provider_error"),
+    ],
+)
+async def test_agt_11_a_failed_response_is_told_by_its_code(responses, code, error_type):
+    events = responses_wire.events_of([], responses_wire.failed(code, "It failed."))
+    responses.script(responses_wire.stream(*events, known=False))
+    error = await failure(responses.provider())
+    assert error.error_type == error_type
+    assert "req_1" in error.message
+
+
+async def test_agt_11_an_answer_cut_at_the_end_of_the_context_is_told(wire):
+    wire.script(Answer(text="Half", stop="context_too_long"))
+    assert (await failure(wire.provider())).error_type == "context_too_long"
+
+
+@pytest.mark.parametrize("stop", ["max_tokens", "refusal"])
+async def test_agt_11_an_answer_that_is_cut_or_refused_is_told(wire, stop):
+    wire.script(Answer(text="Half", stop=stop))
+    if stop == "refusal":
+        assert (await failure(wire.provider())).error_type == "refusal"
+    else:
+        assert (await ask(wire.provider()))[1].stop == "max_tokens"
+
+
+# ── Cut off ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_agt_11_an_answer_that_ends_early_is_none_wherever_it_ends(wire):
+    reply = wire.reply(WHOLE)
+    provider = wire.provider()
+    for chunks in range(len(reply.chunks)):
+        wire.script(reply.ending_after(chunks), reply.cut_after(chunks))
+        for _ in range(2):
+            assert (await failure(provider)).error_type == "connection"
+    assert len(wire.requests) == 2 * len(reply.chunks)
+
+
+async def test_agt_11_silence_is_a_timeout_before_the_answer_and_within(wire):
+    wire.script(wire.reply(WHOLE).silent_after(0), wire.reply(WHOLE).silent_after(2))
+    provider = wire.provider(silence_timeout=0.5)
+    for _ in range(2):
+        error = await failure(provider)
+        assert error.error_type == "timeout"
+        assert error.message.endswith("sent nothing for 0.5 s")
+    await wire.server.until(lambda: wire.server.left == 2)
+    assert len(wire.requests) == 2
+
+
+async def test_agt_11_a_refused_connection_is_told_and_the_next_one_made(wire):
+    provider = wire.provider()
+    async with wire.server.refusing():
+        assert (await failure(provider)).error_type == "connection"
+    wire.script(WHOLE)
+    await ask(provider)
+    assert len(wire.requests) == 1
+
+
+async def test_agt_11_who_no_longer_waits_closes_the_connection_at_once(wire):
+    wire.script(wire.reply(WHOLE).silent_after(2), wire.reply(WHOLE).silent_after(0))
+    provider = wire.provider()
+    for silences in (1, 2):
+        waiting = asyncio.ensure_future(ask(provider))
+        await wire.server.until(lambda count=silences: wire.server.silences == count)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await wire.server.until(lambda count=silences: wire.server.left == count)
+
+
+# ── Garbled ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+GARBLED: dict[str, Reply] = {
+    "a page": Reply.error(200, "<html>Please sign in</html>"),
+    "a whole answer": Reply.error(200, {"object": "chat.completion", "choices": []}),
+    "broken JSON": Reply.stream([b'data: {"type": \n\n']),
+    "no object": Reply.stream([b"data: [1]\n\n"]),
+    "no UTF-8": Reply.stream([b'data: {"type": "\xff"}\n\n']),
+    "without end": Reply.stream([b"data: " + b"[" * 100_000 + b"\n\n"]),
+    "no number": Reply.stream([b'data: {"a": NaN}\n\n']),
+    "not compressed": Reply.stream([b"data: x\n\n"], {"content-encoding": "gzip"}),
+}
+ODD_CHUNKS: dict[str, dict[str, Any]] = {
+    "choices": {"choices": 7},
+    "a choice": {"choices": [7]},
+    "a delta": {"choices": [{"delta": 7}]},
+    "text": chunk({"content": 7}),
+    "calls": chunk({"tool_calls": 7}),
+    "a call": chunk({"tool_calls": [7]}),
+    "a function": chunk({"tool_calls": [{"index": 0, "function": 7}]}),
+    "an id": chunk({"tool_calls": [{"index": 0, "id": 7, "function": {"name": "look"}}]}, "stop"),
+    "a reason": {"choices": [{"delta": {}, "finish_reason": ["stop"]}]},
+    "a model": {**chunk({"content": "So."}, "stop"), "model": 7},
+    "huge counts": {**chunk({"content": "So."}, "stop"), "usage": {"prompt_tokens": 10**18}},
+    "counts": {**chunk({"content": "So."}, "stop"), "usage": {"prompt_tokens": "many"}},
+}
+ODD_ITEMS: dict[str, dict[str, Any]] = {
+    "content": {"type": "message", "content": 7},
+    "a piece": {"type": "message", "content": [7]},
+    "text": {"type": "message", "content": [{"text": 7}]},
+    "a summary": {"type": "reasoning", "summary": [{"text": 7}]},
+    "arguments": {"type": "function_call", "call_id": "a", "name": "look", "arguments": 7},
+}
+
+
+@pytest.mark.parametrize("what", GARBLED)
+async def test_agt_11_what_is_no_answer_is_the_providers_error(wire, what):
+    wire.script(GARBLED[what])
+    error = await failure(wire.provider())
+    assert error.error_type == "provider_error"
+    assert "could not be understood" in error.message
+    assert len(wire.requests) == 1
+
+
+@pytest.mark.parametrize("what", ODD_CHUNKS)
+async def test_agt_11_a_chunk_of_an_unexpected_shape_is_the_providers_error(chat, what):
+    chat.script(chat_wire.stream(ODD_CHUNKS[what], known=False))
+    assert (await failure(chat.provider())).error_type == "provider_error"
+
+
+@pytest.mark.parametrize("what", ODD_ITEMS)
+async def test_agt_11_an_item_of_an_unexpected_shape_is_the_providers_error(responses, what):
+    done = {"type": "response.output_item.done", "output_index": 0, "item": ODD_ITEMS[what]}
+    *_, end = responses_wire.events_of([])
+    responses.script(responses_wire.stream(done, end, known=False))
+    assert (await failure(responses.provider())).error_type == "provider_error"
+
+
+# ── Keys and addresses ───────────────────────────────────────────────────────────────────────────────────────────────
+
+OPENAIS_OWN = ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
+
+
+async def test_agt_4_nothing_that_is_openais_goes_to_another_endpoint(chat, monkeypatch):
+    for variable in OPENAIS_OWN:
+        monkeypatch.setenv(variable, "sk-openais-own-0123")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/elsewhere")
+    chat.script(WHOLE, WHOLE)
+    await ask(chat.provider())
+    await ask(OpenAIChatProvider(silence_timeout=BOUND, base_url=chat.base_url))
+    assert "sk-openais-own" not in str([received.headers for received in chat.requests])
+    assert [received.headers.get("authorization") for received in chat.requests] == [f"Bearer {chat_wire.KEY}", None]
+
+
+async def test_agt_4_the_key_and_the_address_of_the_environment_are_used(responses, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", responses_wire.KEY)
+    monkeypatch.setenv("OPENAI_BASE_URL", responses.base_url)
+    responses.script(WHOLE)
+    await ask(OpenAIProvider(silence_timeout=BOUND))
+    assert responses.requests[0].headers["authorization"] == f"Bearer {responses_wire.KEY}"
+
+
+@pytest.mark.parametrize("admin_key", [None, "sk-admin-0123456789"])
+async def test_agt_4_without_a_key_it_says_what_to_set(monkeypatch, admin_key):
+    for variable in OPENAIS_OWN:
+        monkeypatch.delenv(variable, raising=False)
+    if admin_key:
+        monkeypatch.setenv("OPENAI_ADMIN_KEY", admin_key)
+    error = await failure(OpenAIProvider(silence_timeout=1))
+    assert (error.error_type, error.message) == ("auth", "no key is set; set OPENAI_API_KEY for the worker")
+
+
+def test_agt_4_without_an_address_it_says_what_to_set():
+    with pytest.raises(ModelError, match=r"set openai_chat\.base_url"):
+        build_providers(Settings()).resolve("openai-chat:qwen3")
+
+
+async def test_agt_4_the_worker_asks_the_endpoint_of_its_settings(monkeypatch):
+    async with ChatWire("text") as wire:
+        endpoint = {"base_url": wire.base_url, "api_key": chat_wire.KEY, "protocol": "text"}
+        provider, name = build_providers(Settings(openai_chat=endpoint)).resolve("openai-chat:qwen3:8b")
+        wire.script(WHOLE)
+        _, response = await ask(provider)
+    assert name == "qwen3:8b"
+    assert response.calls[0].name == "look"
+    assert wire.requests[0].headers["authorization"] == f"Bearer {chat_wire.KEY}"
+    assert "tools" not in wire.requests[0].body
+
+
+def test_agt_4_the_sdk_is_not_loaded_before_a_model_is_asked():
+    script = (
+        "import sys\n"
+        "from models.settings import Settings\n"
+        "from worker import build_providers\n"
+        "providers = build_providers(Settings(openai_chat={'base_url': 'http://127.0.0.1:1/v1'}))\n"
+        "made = [type(providers.resolve(f'{name}:m')[0]).__name__ for name in ('openai', 'openai-chat')]\n"
+        "print(*made, [name for name in ('anthropic', 'openai') if name in sys.modules])\n"
+    )
+    root = Path(__file__).parents[2]
+    loaded = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == "OpenAIProvider OpenAIChatProvider []"
+
+
+async def test_agt_4_without_the_package_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "openai", None)
+    for provider in (
+        OpenAIProvider(silence_timeout=1, api_key="x"),
+        OpenAIChatProvider(silence_timeout=1, base_url="x"),
+    ):
+        with pytest.raises(ModelError) as raised:
+            await ask(provider)
+        assert "pip install 'turnkeeper[openai]'" in raised.value.message
+
+
+async def test_agt_4_a_model_without_a_name_is_told_how_to_name_one(wire):
+    with pytest.raises(ModelError, match="write its name behind the colon") as raised:
+        await anext(wire.provider().stream("", asking(), CONTEXT))
+    assert raised.value.error_type == "not_found"
+    assert wire.requests == []
+
+
+async def test_agt_11_ones_own_mistakes_fail_the_test():
+    with pytest.raises(ValidationError, match="input"):
+        ResponsesWire().check({"model": "m", "stream": True, "input": [{"type": "function_call"}]})
+    with pytest.raises(ValidationError, match="content"):
+        ChatWire().check({"model": "m", "stream": True, "messages": [{"role": "user"}]})
+    orphan = {"type": "function_call_output", "call_id": "a", "output": "x"}
+    with pytest.raises(AssertionError):
+        ResponsesWire().check({"model": "m", "stream": True, "store": False, "input": [orphan]})
+    with pytest.raises(AssertionError):
+        ChatWire().check({"model": "m", "stream": True, "messages": [{"role": "assistant", "content": "x"}]})
+    with pytest.raises(AssertionError):
+        ResponsesWire().check({"model": "m", "stream": True, "store": False, "input": [], "temprature": 1})
