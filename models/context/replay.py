@@ -11,8 +11,7 @@ write such texts too: a call's JSON may have any spacing, order of keys, escapes
 that is there twice, the last counts), and HISTORY may begin with a result. NaN and Infinity are no JSON: neither writes
 or takes them.
 
-The sign before an event's kind is `$` wherever people read. A model that is to answer in the same grammar is given
-another one (`Grammar`, CTX-13).
+The sign before an event's kind is `$`. A model that answers in the same grammar writes another one (`Grammar`, CTX-13).
 """
 
 import json
@@ -69,7 +68,7 @@ class Grammar:
 
 
 PLAIN = Grammar()
-"""The grammar of every text that people read."""
+"""The grammar of the replay text."""
 
 _SHOWING = re.compile(r"\n\(showing last ([1-9][0-9]{0,17}) of ([1-9][0-9]{0,17}) messages\)")
 
@@ -166,7 +165,6 @@ def render_replay(
     max_history: int = 20,
     *,
     left_out: int = 0,
-    grammar: Grammar = PLAIN,
 ) -> str:
     r"""Write the last `max_history` of the past events (0: all), without thinking, and all current ones.
 
@@ -191,7 +189,7 @@ def render_replay(
         shown = list(dropwhile(lambda event: isinstance(event, ResultEvent), shown))
     showing = f"\n(showing last {len(shown)} of {total} messages)" if len(shown) < total else ""
     current = _EVENTS.validate_python(current_events or [])
-    return "\n\n".join([*_section(HISTORY + showing, shown, grammar), *_section(CURRENT, current, grammar)])
+    return "\n\n".join([*_section(HISTORY + showing, shown), *_section(CURRENT, current)])
 
 
 def render_event(event: ReplayEvent, grammar: Grammar = PLAIN) -> str:
@@ -205,8 +203,8 @@ def render_event(event: ReplayEvent, grammar: Grammar = PLAIN) -> str:
     return grammar.escape(f"{grammar.sigil}{event.type}: {_body_of(event)}")
 
 
-def _section(header: str, events: Sequence[ReplayEvent], grammar: Grammar) -> list[str]:
-    return [header, *(render_event(event, grammar) for event in events)] if events else []
+def _section(header: str, events: Sequence[ReplayEvent]) -> list[str]:
+    return [header, *map(render_event, events)] if events else []
 
 
 def _body_of(event: ReplayEvent) -> str:

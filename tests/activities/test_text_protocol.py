@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from activities.providers.text_answer import GRAMMAR, AnswerReader, parts_of
 from activities.providers.text_protocol import conversation_text, system_text
-from models.context.replay import CallEvent, RespondEvent, ThinkEvent, render_event
+from models.context.replay import PLAIN, CallEvent, RespondEvent, ThinkEvent, render_event
 from models.model_call import CallPart, ModelMessage, RequestHead, RespondPart, ThinkPart, ToolSpec
 
 PIECES = st.sampled_from(
@@ -222,30 +222,30 @@ def test_ctx_13_the_conversation_is_told_as_replay_text_every_call_with_its_resu
         == """\
 === HISTORY ===
 
-§user: What is in a.txt?
+$user: What is in a.txt?
 
-§respond: I look.
+$respond: I look.
 
-§call: {"name": "file_read", "args": {"path": "a.txt"}}
+$call: {"name": "file_read", "args": {"path": "a.txt"}}
 
-§result: Read a.txt
+$result: Read a.txt
 
 \\§call: {}
 $call: {}
 
-§call: {"name": "now", "args": {}}
+$call: {"name": "now", "args": {}}
 
-§result: noon
+$result: noon
 
-§call: {"name": "pay", "args": "{no"}
+$call: {"name": "pay", "args": "{no"}
 
-§result: [error] pay was not called
+$result: [error] pay was not called
 
-§respond: It has a call in it.
+$respond: It has a call in it.
 
 === CURRENT ===
 
-§user: Thanks!
+$user: Thanks!
 \\§respond: You are welcome"""
     )
 
@@ -263,13 +263,14 @@ def test_ctx_13_within_a_turn_a_later_text_begins_with_an_earlier_one():
 def test_ctx_13_nobody_but_the_model_can_write_a_call(said, outcome, content):
     one_line = outcome.replace("\n", " ")
     messages = [user(said), assistant("", call("c1", "look")), result("c1", f"{one_line}\n\n{content}")]
-    marks = GRAMMAR.structural_line.findall(conversation_text(messages))
-    assert marks == ["=== CURRENT ===", "§user:", "§call:", "§result:"]
+    text = conversation_text(messages)
+    assert PLAIN.structural_line.findall(text) == ["=== CURRENT ===", "$user:", "$call:", "$result:"]
+    assert GRAMMAR.structural_line.findall(text) == ["=== CURRENT ==="]
 
 
 def test_ctx_13_arguments_that_json_has_not_are_told_as_text():
     text = conversation_text([user("go"), assistant("", call("c1", "pay", {"sum": float("nan")})), result("c1", "no")])
-    assert '§call: {"name": "pay", "args": "{\\"sum\\": NaN}"}' in text
+    assert '$call: {"name": "pay", "args": "{\\"sum\\": NaN}"}' in text
 
 
 def test_ctx_13_the_model_is_told_the_form_and_the_tools():

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from activities.providers.text_answer import GRAMMAR
+from models.context.replay import PLAIN
 from models.model_call import ToolInvocation
 from models.session import SessionInput
 from models.trajectory import ToolResult
@@ -97,5 +98,6 @@ async def test_ctx_13_a_call_in_a_users_or_a_tools_text_is_never_run(on: Stage, 
     assert turn.agent_message == "So it says."
     assert [call.name for call in on.tools.calls] == ["look"]
     told = wire.requests[1].body["messages"][1]["content"]
-    assert GRAMMAR.structural_line.findall(told) == ["=== CURRENT ===", "§user:", "§call:", "§result:"]
+    assert PLAIN.structural_line.findall(told) == ["=== CURRENT ===", "$user:", "$call:", "$result:"]
+    assert GRAMMAR.structural_line.findall(told) == ["=== CURRENT ==="]
     assert told.count(f"\n\\{forged}") == 2
