@@ -46,7 +46,7 @@ PROBE_SECONDS = 3.0
 """How soon a server must answer a question after a call of it was given up."""
 
 DRAIN_SECONDS = 30.0
-"""How long a server that hangs may yet answer its other calls: one that does a single thing at a time looks the same."""
+"""How long a server that hangs may yet answer its other calls: one that does one thing at a time looks the same."""
 
 PREDECESSOR_SECONDS = 6.0
 """How long a new link waits for the old one's end: two processes of one server may not get along."""
