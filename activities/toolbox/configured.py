@@ -17,8 +17,13 @@ def configured_servers(settings: Settings) -> list[ToolServer]:
     Raises:
         SettingsError: The file of foreign servers can't be used.
     """
-    own = built_in_server(settings.workspace_root, now=lambda: datetime.now(UTC))
-    return [ToolServer(OUR_OWN, own, trusted=True, built_in=True), *foreign_tool_servers(settings)]
+    return [own_tool_server(settings), *foreign_tool_servers(settings)]
+
+
+def own_tool_server(settings: Settings) -> ToolServer:
+    """Return the server of the built-in tools, in `workspace_root`."""
+    server = built_in_server(settings.workspace_root, now=lambda: datetime.now(UTC))
+    return ToolServer(OUR_OWN, server, trusted=True, built_in=True)
 
 
 def foreign_tool_servers(settings: Settings) -> Iterator[ToolServer]:

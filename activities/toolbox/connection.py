@@ -127,14 +127,15 @@ class Connection:
         """
         client = await self._usable_link().client()
         page = await client.list_tools()
-        tools, cursors = page.tools, {page.next_cursor}
-        while page.next_cursor is not None and len(tools) <= MOST_TOOLS_OF_A_SERVER and len(cursors) < MOST_PAGES:
+        tools, asked_for = page.tools, set[str]()
+        while page.next_cursor is not None and page.next_cursor not in asked_for:
+            if len(asked_for) >= MOST_PAGES or len(tools) >= MOST_TOOLS_OF_A_SERVER:
+                break
+            asked_for.add(page.next_cursor)
             page = await client.list_tools(cursor=page.next_cursor)
             tools = [*tools, *page.tools]
-            if page.next_cursor in cursors:
-                _log.warning("the tool server %r goes round in circles with its pages", self.server.name)
-                break
-            cursors.add(page.next_cursor)
+        if page.next_cursor is not None:
+            _log.warning("what comes after %d tools of %r is left out: it has no end", len(tools), self.server.name)
         return self._kept(tools)
 
     async def call(self, tool: str, args: dict[str, JsonValue], meta: RequestParamsMeta) -> CallToolResult:
@@ -145,18 +146,18 @@ class Connection:
             TimeoutError: The server's own `timeout` is over.
             MCPError: The server refused, or nobody knows; then its code tells.
         """
-        try:
-            return await self._call(tool, args, meta)
-        except MCPError as error:
-            if error.code != NOT_SENT:
-                raise
-        # It did not arrive, so it may be sent once more: to a server that was started anew, say.
-        try:
-            return await self._call(tool, args, meta)
-        except MCPError as error:
-            if error.code != NOT_SENT:
-                raise
-            raise UnreachableError(error.message) from error
+        for _ in range(2):
+            link = self._usable_link()
+            client = await link.client()
+            try:
+                if link.is_usable:
+                    return await self._answer(link, client.call_tool(tool, args, meta=meta))
+            except MCPError as error:
+                # Only over a link that has ended is this our own word, and not the server's.
+                if error.code != NOT_SENT or link.is_usable:
+                    raise
+            # It did not arrive, so it may be sent once more: to a server that was started anew, say.
+        raise UnreachableError("it takes no calls")
 
     async def aclose(self) -> None:
         """End all that goes on. A later call would connect again."""
@@ -192,12 +193,8 @@ class Connection:
         # Foreign servers promise no order; the model's cached context needs one.
         return kept if self.server.built_in else sorted(kept, key=lambda tool: tool.name)
 
-    async def _call(self, tool: str, args: dict[str, JsonValue], meta: RequestParamsMeta) -> CallToolResult:
-        link = self._usable_link()
-        client = await link.client()
-        if not link.is_usable:
-            raise MCPError(NOT_SENT, "The connection ended.")
-        asking = link.asking(client.call_tool(tool, args, meta=meta))
+    async def _answer(self, link: "Link", call: Coroutine[Any, Any, CallToolResult]) -> CallToolResult:
+        asking = link.asking(call)
         try:
             async with asyncio.timeout(self.server.timeout):
                 # Shielded: to tell the server of a cancellation may take a while, and we don't wait for it.
@@ -316,7 +313,7 @@ class Link:
 
 
 def _told(error: BaseException) -> str:
-    """Say why a server could not be connected, in words that quote neither its address nor its credentials.
+    """Say why a server could not be connected, in the system's words or the server's own.
 
     >>> _told(FileNotFoundError(2, "No such file or directory", "/secret")), _told(RuntimeError("secret"))
     ('No such file or directory', 'RuntimeError')

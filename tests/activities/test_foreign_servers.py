@@ -179,6 +179,13 @@ async def test_agt_7_calls_that_wait_for_a_server_that_dies_all_learn_of_it():
         assert [result.status for result in await asyncio.gather(*waiting)] == ["outcome_unknown"] * 3
 
 
+async def test_agt_7_a_server_that_claims_not_to_have_got_a_call_is_not_called_again():
+    async with configured(a=program()) as toolbox:
+        claim = await call(toolbox, "claim")
+        assert (claim.status, claim.content) == ("error", "call 1 did not arrive")
+        assert (await call(toolbox, "claim")).content == "call 2 did not arrive"
+
+
 @pytest.mark.parametrize(
     "server",
     [
@@ -240,12 +247,12 @@ async def test_agt_7_a_server_s_own_timeout_ends_a_call_and_says_so():
 
 
 async def test_agt_6_a_server_that_is_slow_to_list_holds_up_one_listing_and_no_later_one(monkeypatch):
-    monkeypatch.setattr(connection, "LISTING_SECONDS", 0.5)
+    monkeypatch.setattr(connection, "LISTING_SECONDS", 2.0)
     async with configured(slow=program("no list"), a=program()) as toolbox:
         await names(toolbox)
         assert toolbox._connections["slow"]._reading is not None
         for _ in range(20):
-            async with asyncio.timeout(0.4):
+            async with asyncio.timeout(1.0):
                 assert "echo" in await names(toolbox)
 
 
@@ -320,6 +327,13 @@ async def test_agt_6_what_is_left_out_of_a_list_is_logged(flag, caplog):
     async with configured(a=program(flag)) as toolbox:
         assert "echo" in await names(toolbox)
     assert "are left out: too many, or of the same name" in caplog.text
+
+
+@pytest.mark.parametrize("flag", ["endless", "circling"])
+async def test_agt_6_a_list_without_an_end_is_read_so_far_and_logged(flag, caplog):
+    async with configured(a=program(flag)) as toolbox:
+        assert len(await names(toolbox)) <= connection.MOST_PAGES + 1
+    assert "tools of 'a' is left out: it has no end" in caplog.text
 
 
 async def test_agt_6_a_list_that_cannot_be_read_is_logged_and_takes_no_other_s_tools_away(caplog):

@@ -35,6 +35,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 import worker
 from activities.asking import ProviderRegistry
 from activities.providers.protocol import CallContext, Delta, Provider
+from activities.toolbox.configured import own_tool_server
 from activities.toolbox.connection import ToolServer
 from activities.toolbox.toolbox import IDEMPOTENCY_KEY, Toolbox
 from models.model_call import ModelRequest, ModelResponse
@@ -163,11 +164,8 @@ class Shop:
 
 def build_toolbox(settings: Settings, course: Course) -> Toolbox:
     """Return the built-in tools and the shop's, its ledger in `state_dir`."""
-    built_in = worker.built_in_server(settings.workspace_root, now=lambda: worker.datetime.now(worker.UTC))
     shop = Shop(settings.state_dir / "ledger", course).server()
-    return Toolbox(
-        [ToolServer("turnkeeper", built_in, trusted=True, built_in=True), ToolServer("shop", shop, trusted=True)]
-    )
+    return Toolbox([own_tool_server(settings), ToolServer("shop", shop, trusted=True)])
 
 
 # ---- points in the worker

@@ -101,7 +101,7 @@ def freeze(request_id: int, args: dict) -> None:
 
 
 def child(request_id: int, args: dict) -> None:
-    """Start a process of its own that nobody asks to end, and never answer if `then` says so."""
+    """Start a process of its own that a SIGTERM does not end."""
     program = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"
     started = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     say(request_id, str(started.pid))
@@ -143,6 +143,16 @@ def noise(request_id: int, args: dict) -> None:
     say(request_id, "after the noise")
 
 
+claimed: list[int] = []
+
+
+def claim(request_id: int, args: dict) -> None:
+    """Answer with the code by which our side tells itself that a call was not sent."""
+    claimed.append(request_id)
+    error = {"code": -32_099, "message": f"call {len(claimed)} did not arrive"}
+    send(json.dumps({"jsonrpc": "2.0", "id": request_id, "error": error}).encode())
+
+
 def change(request_id: int, args: dict) -> None:
     Path("changed").touch()
     say(request_id, "changed")
@@ -150,7 +160,7 @@ def change(request_id: int, args: dict) -> None:
 
 TOOLS = {
     function.__name__: function
-    for function in (echo, pid, env, die, hang, freeze, child, meet, rubbish, wrong_id, text, noise, change)
+    for function in (echo, pid, env, die, hang, freeze, child, meet, rubbish, wrong_id, text, noise, claim, change)
 }
 
 
