@@ -4,6 +4,7 @@ import logging
 from typing import Protocol
 
 from temporalio import activity
+from temporalio.exceptions import ApplicationError
 
 from activities.heartbeat import heartbeating
 from activities.large_texts import LargeTexts
@@ -16,6 +17,15 @@ from models.trajectory import ToolResult
 _log = logging.getLogger(__name__)
 
 
+class LostCallError(Exception):
+    """The server was lost in a call that may be repeated. `result`: what the call came to, should it stay at that."""
+
+    def __init__(self, result: ToolResult) -> None:
+        """Keep what is known."""
+        super().__init__(result.outcome)
+        self.result = result
+
+
 class ToolSource(Protocol):
     """The tools of this worker; the composition root injects `activities.toolbox`."""
 
@@ -24,7 +34,7 @@ class ToolSource(Protocol):
         ...
 
     async def call(self, invocation: ToolInvocation) -> ToolResult:
-        """Run one call; whatever goes wrong is a result. Raises nothing but a cancellation."""
+        """Run one call; whatever goes wrong is a result. Raises `LostCallError` where a second run may help."""
         ...
 
 
@@ -54,8 +64,19 @@ class ToolActivities:
             resolved = await self._texts.resolve_call(session_id, invocation)
             if resolved is None:
                 return ToolResult(outcome=f"{invocation.name} was not called: {_UNREADABLE}", status="error")
-            result = await self._toolbox.call(resolved.model_copy(update={"session_id": session_id}))
+            result = await self._called(resolved.model_copy(update={"session_id": session_id}))
             return await self._texts.keep_result(session_id, result, invocation.inline_bytes)
+
+    async def _called(self, invocation: ToolInvocation) -> ToolResult:
+        """Call the tool; its server being lost in it fails the attempt, or after the last one is the result."""
+        try:
+            return await self._toolbox.call(invocation)
+        except LostCallError as lost:
+            info = activity.info()
+            most = info.retry_policy.maximum_attempts if info.retry_policy else 1
+            if info.attempt < most:
+                raise ApplicationError(str(lost), type="tool_server_lost") from None
+            return lost.result
 
 
 _UNREADABLE = "its arguments are in the store of large texts, which can't be read now"

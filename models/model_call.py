@@ -21,13 +21,17 @@ ToolEffect = Literal["read", "idempotent", "at_most_once"]
 
 
 class ToolSpec(Compact):
-    """A tool as the model sees it (name, description, schema of its input), and how a call of it may be repeated."""
+    """A tool as the model sees it (name, description, schema of its input), and how a call of it may be repeated.
+
+    `server`: the foreign server it belongs to, empty for the built-in ones.
+    """
 
     name: str
     description: str = ""
     input_schema: dict[str, JsonValue] = {}
     effect: ToolEffect = "at_most_once"
     built_in: bool = False
+    server: str = ""
 
 
 class ProviderState(Compact):
@@ -210,12 +214,14 @@ class ToolInvocation(Compact):
 
     `session_id` does not travel: the activity fills in its own workflow id. `max_chars` and `max_bytes` (as JSON) bound
     the result's content (CTX-14, SES-16); over `inline_bytes` it goes by reference (SES-15). With an `args_blob`,
-    `args` is empty and the store has it as JSON.
+    `args` is empty and the store has it as JSON. The tool `name` is meant as the session knows it, which is `server`'s;
+    with an empty `server`, whoever's it is.
     """
 
     session_id: str = ""
     call_id: str
     name: str
+    server: str = ""
     args: dict[str, JsonValue]
     args_blob: BlobRef | None = None
     workspace: str = ""

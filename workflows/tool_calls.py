@@ -133,12 +133,14 @@ class ToolCalls:
         remaining = frame.remaining()
         self._started.add(call.id)
         repeatable = self._is_repeatable(call.name)
+        tool = self._tool(call.name)
         try:
             return await workflow.execute_activity_method(
                 ToolActivities.call_tool,
                 ToolInvocation(
                     call_id=call.id,
                     name=call.name,
+                    server=tool.server if tool else "",
                     args=call.args if isinstance(call.args, dict) else {},
                     args_blob=call.args_blob,
                     workspace=self._session.config.workspace,

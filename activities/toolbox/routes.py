@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain, count, islice
-from typing import cast
+from typing import NoReturn, cast
 
 from jsonschema import Draft202012Validator, SchemaError, ValidationError
 from jsonschema.protocols import Validator
@@ -38,8 +38,9 @@ from pydantic import JsonValue
 from referencing import Registry
 
 from activities.toolbox.connection import Connection, UnreachableError
+from activities.tools import LostCallError
 from models.context.bounds import bound_text, encodable, encodable_text
-from models.model_call import ToolEffect, ToolSpec
+from models.model_call import ToolEffect, ToolInvocation, ToolSpec
 from models.trajectory import ToolResult, ToolStatus
 
 MOST_NAME_CHARS = 64
@@ -68,6 +69,17 @@ class Route:
         """The name with the server's before it, whether or not that is needed."""
         return _usable(f"{self.connection.server.name}__{self.tool.name}")
 
+    def is_meant_by(self, invocation: ToolInvocation) -> bool:
+        """Tell whether a call is of this tool, by the name it has now or one it had.
+
+        A session keeps the names it began with: one that needed its server's name then may need it no longer, and the
+        other way round. Whose tool it is does not change with that: it was that server's when it was approved.
+        """
+        if invocation.server and invocation.server != self.connection.server.name:
+            return False
+        names = {self.name, self.qualified_name, *([_usable(self.tool.name)] if invocation.server else [])}
+        return invocation.name in names
+
     @cached_property
     def spec(self) -> ToolSpec:
         """The tool as the session keeps it."""
@@ -79,6 +91,7 @@ class Route:
             input_schema={encodable_text(key): encodable(value) for key, value in self.tool.input_schema.items()},
             effect=effect_of(self.tool.annotations, trusted=server.trusted or server.built_in),
             built_in=server.built_in,
+            server="" if server.built_in else server.name,
         )
 
     @cached_property
@@ -109,16 +122,22 @@ class Route:
         return ToolResult(outcome=outcome, content=content, status=status)
 
     def failure(self, error: Exception) -> ToolResult:
-        """Return what is known after `error`; of a tool that must not be repeated it may be that nothing is known."""
+        """Return what is known after `error`; of a tool that must not be repeated it may be that nothing is known.
+
+        Raises `LostCallError` of a tool that may be repeated, where that may help.
+        """
         if isinstance(error, MCPError) and error.code not in _LOST:
             return error_result(f"{self.name} failed", error.message)
         # Its text may hold addresses and credentials of the server: for the log, not for the model.
         _log.warning("the call of %r failed", self.name, exc_info=error)
+        may_be_repeated = self.spec.effect != "at_most_once"
         if isinstance(error, UnreachableError):
-            return error_result(f"{self.name} was not called", "Its server can't be reached now.")
+            unreached = error_result(f"{self.name} was not called", "Its server can't be reached now.")
+            return _lost(unreached) if may_be_repeated else unreached
         why = self._why(error)
-        if self.spec.effect != "at_most_once":
-            return error_result(f"{self.name} failed", why)
+        if may_be_repeated:
+            failed = error_result(f"{self.name} failed", why)
+            return _lost(failed) if isinstance(error, MCPError) else failed
         return ToolResult(
             outcome=f"{self.name}: outcome unknown",
             content=f"{why} It may have had its effect, and is not repeated.",
@@ -131,6 +150,10 @@ class Route:
         if isinstance(error, MCPError):
             return "No answer could be had: the connection to its server was lost, or what it answered was none."
         return "Its answer could not be read."
+
+
+def _lost(result: ToolResult) -> NoReturn:
+    raise LostCallError(result)
 
 
 def effect_of(annotations: ToolAnnotations | None, *, trusted: bool) -> ToolEffect:

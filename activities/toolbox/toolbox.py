@@ -7,7 +7,8 @@ The way from a name to a tool is in `activities/toolbox/routes.py`, the way to a
 in `activities/toolbox/connection.py`. Every server is spoken to through the SDK's `Client`. The one in this process is
 called directly, without framing (about 0.15 ms).
 
-Whatever goes wrong is a result for the model to read. Only a cancellation passes through.
+Whatever goes wrong is a result for the model to read, but for a cancellation, and a server that was lost in a call
+which may be repeated.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from pydantic import JsonValue
 from activities.toolbox.built_in import ROOM_KEY, WORKSPACE_KEY
 from activities.toolbox.connection import Connection, ToolServer
 from activities.toolbox.routes import Names, Route, error_result, one_line
+from activities.tools import LostCallError
 from models.context.bounds import bound_json
 from models.model_call import ToolInvocation, ToolSpec
 from models.trajectory import ToolResult
@@ -66,13 +68,21 @@ class Toolbox:
         return list(self._specs())
 
     async def call(self, invocation: ToolInvocation) -> ToolResult:
-        """Run one call and return what it came to. Raises nothing but a cancellation.
+        """Run one call and return what it came to.
 
-        A second run runs the tool again, with the same idempotency key; whether there may be one, the caller knows
-        from the tool's effect.
+        A second run runs the tool again, with the same idempotency key.
+
+        Raises:
+            LostCallError: Its server was lost, and a second run may do no harm.
         """
         started = perf_counter()
-        result = await self._result_of(invocation)
+        try:
+            result = await self._result_of(invocation)
+        except LostCallError as lost:
+            raise LostCallError(self._bounded(lost.result, invocation, started)) from lost
+        return self._bounded(result, invocation, started)
+
+    def _bounded(self, result: ToolResult, invocation: ToolInvocation, started: float) -> ToolResult:
         return ToolResult(
             outcome=one_line(result.outcome),
             content=bound_json(result.content, invocation.max_chars, invocation.max_bytes),
@@ -83,7 +93,7 @@ class Toolbox:
     async def _result_of(self, invocation: ToolInvocation) -> ToolResult:
         route = await self._route_for(invocation)
         if route is None:
-            return self._unknown(invocation.name)
+            return self._unknown(invocation)
         if complaints := route.complaints(invocation.args):
             return error_result(f"{invocation.name} was not called: its arguments don't fit", "\n".join(complaints))
         try:
@@ -94,7 +104,7 @@ class Toolbox:
 
     async def _route_for(self, invocation: ToolInvocation) -> Route | None:
         """Return the way to the tool as it is now; `None`: there is none."""
-        route = self._route_to(invocation.name)
+        route = self._route_to(invocation)
         if route is None:
             # Listed by another worker, perhaps, or new since this one asked.
             await self._refresh(*self._connections.values())
@@ -103,12 +113,13 @@ class Toolbox:
             await self._refresh(route.connection)
         else:
             return route
-        return self._route_to(invocation.name)
+        return self._route_to(invocation)
 
-    def _route_to(self, name: str) -> Route | None:
-        # A session keeps the names it began with: one that needed its server's name then may need it no longer.
-        qualified = (route for route in self._routes.values() if route.qualified_name == name)
-        return self._routes.get(name) or next(qualified, None)
+    def _route_to(self, invocation: ToolInvocation) -> Route | None:
+        named = self._routes.get(invocation.name)
+        if named and named.is_meant_by(invocation):
+            return named
+        return next((route for route in self._routes.values() if route.is_meant_by(invocation)), None)
 
     async def _refresh(self, *connections: Connection) -> None:
         await asyncio.gather(*(connection.refresh() for connection in connections))
@@ -121,12 +132,13 @@ class Toolbox:
             except (ValueError, RecursionError) as error:
                 _log.warning("the tool %r is left out: it can't be told to a model", route.name, exc_info=error)
 
-    def _unknown(self, name: str) -> ToolResult:
+    def _unknown(self, invocation: ToolInvocation) -> ToolResult:
         told = [f"There are: {', '.join(self._routes)}"]
         unknown = [server for server, connection in self._connections.items() if not connection.is_known]
         if unknown:
             told.append(f"Not known are the tools of servers that can't be reached now: {', '.join(unknown)}")
-        return error_result(f"There is no tool {name!r}", "\n".join(told))
+        whose = f" of {invocation.server}" if invocation.server else ""
+        return error_result(f"There is no tool {invocation.name!r}{whose}", "\n".join(told))
 
 
 def _meta_for(server: ToolServer, invocation: ToolInvocation) -> RequestParamsMeta:

@@ -16,6 +16,7 @@ from activities.toolbox import connection, tether
 from activities.toolbox.configured import configured_servers
 from activities.toolbox.routes import validator_of
 from activities.toolbox.toolbox import Toolbox
+from activities.tools import LostCallError
 from models.model_call import ToolInvocation
 from models.settings import Settings
 from models.trajectory import ToolResult
@@ -52,7 +53,10 @@ def invocation(name: str, **args: Any) -> ToolInvocation:
 
 async def call(toolbox: Toolbox, name: str, **args: Any) -> ToolResult:
     async with asyncio.timeout(BOUND):
-        return await toolbox.call(invocation(name, **args))
+        try:
+            return await toolbox.call(invocation(name, **args))
+        except LostCallError as lost:
+            return lost.result
 
 
 async def names(toolbox: Toolbox) -> list[str]:
@@ -365,6 +369,7 @@ import asyncio, json, sys
 from pathlib import Path
 from activities.toolbox.configured import configured_servers
 from activities.toolbox.toolbox import Toolbox
+from activities.tools import LostCallError
 from models.model_call import ToolInvocation
 from models.settings import Settings
 

@@ -231,7 +231,7 @@ $call: {"name": "file_read", "args": {"path": "a.txt"}}
 $result: Read a.txt
 
 \\§call: {}
-$call: {}
+\\$call: {}
 
 $call: {"name": "now", "args": {}}
 

@@ -33,7 +33,7 @@ from mcp_types import (
 from activities.toolbox.built_in import built_in_server
 from activities.toolbox.connection import ToolServer
 from activities.toolbox.toolbox import IDEMPOTENCY_KEY, Toolbox
-from activities.tools import ToolSource
+from activities.tools import LostCallError, ToolSource
 from models.model_call import ToolInvocation
 from models.trajectory import ToolResult
 
@@ -89,7 +89,15 @@ async def raising(error: BaseException, annotations: ToolAnnotations | None = No
     server = MCPServer("foreign", log_level="CRITICAL")
     server.add_tool(tool, annotations=annotations)
     async with Toolbox([ToolServer("foreign", server, trusted=True)]) as toolbox:
-        return await toolbox.call(invocation("tool"))
+        return await came_of(toolbox, invocation("tool"))
+
+
+async def came_of(toolbox: Toolbox, called: ToolInvocation) -> ToolResult:
+    """Return what a call comes to that is not repeated."""
+    try:
+        return await toolbox.call(called)
+    except LostCallError as lost:
+        return lost.result
 
 
 def untimed(result: ToolResult) -> ToolResult:
@@ -322,7 +330,7 @@ async def test_agt_7_after_an_answer_nobody_can_read_the_outcome_of_an_at_most_o
 
     server = Server("foreign", on_list_tools=listed, on_call_tool=called)
     async with Toolbox([ToolServer("foreign", server, trusted=is_trusted)]) as toolbox:
-        assert (await toolbox.call(invocation("t"))).status == status
+        assert (await came_of(toolbox, invocation("t"))).status == status
 
 
 async def test_agt_7_a_server_that_cannot_be_reached_does_not_take_the_others_away(caplog):

@@ -90,6 +90,16 @@ def die(request_id: int, args: dict) -> None:
     os._exit(1)
 
 
+def die_first(request_id: int, args: dict) -> None:
+    """Die so many times, and note by which key each run was asked for."""
+    with Path("keys").open("a") as keys:
+        keys.write(f"{args['_meta']['turnkeeper/idempotency-key']}\n")
+    runs = len(Path("keys").read_text().split())
+    if runs <= args["times"]:
+        os._exit(1)
+    say(request_id, f"run {runs}")
+
+
 def hang(request_id: int, args: dict) -> None:
     Path("hanging").touch()
 
@@ -160,7 +170,23 @@ def change(request_id: int, args: dict) -> None:
 
 TOOLS = {
     function.__name__: function
-    for function in (echo, pid, env, die, hang, freeze, child, meet, rubbish, wrong_id, text, noise, claim, change)
+    for function in (
+        echo,
+        pid,
+        env,
+        die,
+        die_first,
+        hang,
+        freeze,
+        child,
+        meet,
+        rubbish,
+        wrong_id,
+        text,
+        noise,
+        claim,
+        change,
+    )
 }
 
 
@@ -174,7 +200,8 @@ def handle(message: dict) -> None:
         if "no list" not in FLAGS:
             answer(request_id, listing(params))
     elif method == "tools/call" and params["name"] in {tool["name"] for tool in tools()} & TOOLS.keys():
-        TOOLS[params["name"]](request_id, params.get("arguments", {}))
+        args = params.get("arguments", {})
+        TOOLS[params["name"]](request_id, {**args, "_meta": params["_meta"]} if params["name"] == "die_first" else args)
     elif request_id is not None:
         error = {
             "code": -32601 if method != "tools/call" else -32602,

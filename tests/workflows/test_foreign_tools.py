@@ -62,14 +62,8 @@ async def test_agt_6_a_session_uses_the_tools_of_a_configured_server_several_at_
         assert {"file_read", "meet"} <= {tool.name for tool in on.vendor.requests[-1].head.tools}
 
 
-@pytest.mark.parametrize(
-    ("keys", "status"), [({}, "outcome_unknown"), ({"trusted": True, "args": ["repeatable"]}, "error")]
-)
-async def test_agt_7_a_server_killed_in_the_middle_of_a_call_is_a_result_and_the_turn_goes_on(
-    temporal, tmp_path, keys, status
-):
-    server = program(tmp_path, *keys.pop("args", []), **keys)
-    async with staged(temporal, toolbox_of(tmp_path, odd=server)) as on:
+async def test_agt_7_a_server_killed_in_the_middle_of_a_call_is_a_result_and_the_turn_goes_on(temporal, tmp_path):
+    async with staged(temporal, toolbox_of(tmp_path, odd=program(tmp_path))) as on:
         (first,) = await results_of(on, ("pid", {}))
         on.vendor.script = [asks(("hang", {})), asks(("pid", {})), says("done")]
         session = await on.start(ALLOWED)
@@ -81,9 +75,55 @@ async def test_agt_7_a_server_killed_in_the_middle_of_a_call_is_a_result_and_the
         (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.agent_message) == ("completed", "done")
     hung, after = (step.tool_calls[0].result for step in turn.steps[:2])
-    assert hung.status == status
+    assert hung.status == "outcome_unknown"
     assert after.status == "ok"
     assert after.outcome != first.outcome
+
+
+@pytest.mark.parametrize(
+    ("keys", "flags", "deaths", "status", "runs"),
+    [
+        ({}, ["repeatable"], 1, "outcome_unknown", 1),
+        ({"trusted": True}, [], 1, "outcome_unknown", 1),
+        ({"trusted": True}, ["repeatable"], 1, "ok", 2),
+        ({"trusted": True}, ["repeatable"], 2, "ok", 3),
+        ({"trusted": True}, ["repeatable"], 9, "error", 3),
+    ],
+)
+async def test_agt_7_a_call_whose_server_dies_is_repeated_with_its_key_if_a_trusted_server_says_it_may_be(
+    temporal, tmp_path, keys, flags, deaths, status, runs
+):
+    async with staged(temporal, toolbox_of(tmp_path, odd=program(tmp_path, *flags, **keys))) as on:
+        (result,) = await results_of(on, ("die_first", {"times": deaths}))
+    assert result.status == status
+    used = (tmp_path / "keys").read_text().split()
+    assert (len(used), len(set(used))) == (runs, 1)
+    assert used[0].endswith("/1.1.0")
+
+
+async def test_agt_8_a_tool_stays_its_server_s_whatever_another_one_offers_by_its_name(temporal, tmp_path):
+    async with staged(temporal, toolbox_of(tmp_path, odd=program(tmp_path))) as on:
+        session = await on.start(ALLOWED)
+        await session.prompt("begin")
+        await session.idle(turns=1)
+        task_queue = on.task_queue
+    for servers in (["other"], ["other", "odd"]):
+        async with (
+            toolbox_of(tmp_path, **{name: program(tmp_path) for name in servers}) as other,
+            stage(temporal, task_queue=task_queue, toolbox=other) as on,
+        ):
+            on.vendor.script = [asks(("pid", {})), says("done")]
+            session = on.adopt(session.handle)
+            before = (await session.state()).session.turn_count
+            await session.prompt("go")
+            turn = (await session.idle(turns=before + 1))[-1]
+            result = turn.steps[0].tool_calls[0].result
+            told = (result.status, result.outcome)
+            if "odd" not in servers:
+                assert told == ("error", "There is no tool 'pid' of odd")
+            else:
+                mine = await call(other, "odd__pid")
+                assert told == ("ok", mine.outcome)
 
 
 async def test_agt_7_a_server_that_hangs_costs_a_call_its_time_limit_and_is_ended(temporal, tmp_path, monkeypatch):
@@ -122,7 +162,7 @@ async def test_agt_7_a_worker_that_does_not_know_a_session_s_tool_says_so_and_th
         turn = (await session.idle(turns=2))[-1]
     assert turn.agent_message == "done"
     result = turn.steps[0].tool_calls[0].result
-    assert (result.status, result.outcome) == ("error", "There is no tool 'pid'")
+    assert (result.status, result.outcome) == ("error", "There is no tool 'pid' of odd")
     assert result.content.endswith("Not known are the tools of servers that can't be reached now: gone")
 
 
