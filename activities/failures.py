@@ -71,7 +71,7 @@ _SENTENCES: dict[ErrorType, str] = {
     "rate_limited": "The model's provider is limiting requests",
     "overloaded": "The model's provider is overloaded",
     "provider_error": "The model's provider had an error",
-    "connection": "The model's provider could not be reached",
+    "connection": "The connection to the model's provider failed",
     "timeout": "The model did not answer in time",
     "auth": "The model's provider did not accept the credentials",
     "not_found": "The model was not found",

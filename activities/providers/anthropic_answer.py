@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from activities.providers.answers import arguments_of, joined
+from activities.providers.answers import arguments_of, count_of, joined
 from activities.providers.anthropic_request import API, sendable_input
 from activities.providers.protocol import Delta, ModelError
 from activities.providers.vendor_errors import quoted
@@ -69,8 +69,8 @@ class Fold:
             parts=parts,
             stop=stop,
             usage=_usage(self._used),
-            model=self._model,
-            request_id=request_id or self._message_id,
+            model=joined([self._model]),
+            request_id=joined([request_id or self._message_id or ""]) or None,
             state=self._state(stop, blocks),
         )
 
@@ -144,8 +144,8 @@ class _Block:
             case "text" if text := self._text("text"):
                 return RespondPart(kind="respond", text=text)
             case "tool_use":
-                name, call_id = self._fields["name"], self._fields["id"]
-                return CallPart.model_validate({"kind": "call", "id": call_id, "name": name, "args": self._args()})
+                name, call_id = joined([self._fields["name"]]), joined([self._fields["id"]])
+                return CallPart(kind="call", id=call_id, name=name, args=self._args())
         return None
 
     def item(self) -> JsonValue:
@@ -183,20 +183,25 @@ class _Block:
         return None
 
 
-def _usage(used: dict[str, Any]) -> Usage:
+def _usage(used: dict[str, Any]) -> Usage | None:
     """Return the tokens in our terms. Of Anthropic's counts, `input_tokens` leaves out what the cache took part in.
 
     >>> _usage({"input_tokens": 5, "cache_read_input_tokens": 90, "output_tokens": 7}).model_dump(exclude_defaults=True)
     {'input_tokens': 95, 'output_tokens': 7, 'cached_tokens': 90}
     """
-    read, written = used.get("cache_read_input_tokens", 0), used.get("cache_creation_input_tokens", 0)
-    return Usage(
-        input_tokens=used.get("input_tokens", 0) + read + written,
-        output_tokens=used.get("output_tokens", 0),
-        cached_tokens=read,
-        cache_write_tokens=written,
-        reasoning_tokens=used.get("output_tokens_details", {}).get("thinking_tokens", 0),
-    )
+    if not used:
+        return None
+    try:
+        read, written = count_of(used, "cache_read_input_tokens"), count_of(used, "cache_creation_input_tokens")
+        return Usage(
+            input_tokens=count_of(used, "input_tokens") + read + written,
+            output_tokens=count_of(used, "output_tokens"),
+            cached_tokens=read,
+            cache_write_tokens=written,
+            reasoning_tokens=count_of(used.get("output_tokens_details") or {}, "thinking_tokens"),
+        )
+    except ValueError:
+        return None  # what is no count is no reason to ask again
 
 
 def _refusal(details: object) -> str:

@@ -268,10 +268,13 @@ def _usage(told: Event | None) -> Usage | None:
     if not told:
         return None
     read, written = told.get("prompt_tokens_details") or {}, told.get("completion_tokens_details") or {}
-    return Usage(
-        input_tokens=count_of(told, "prompt_tokens"),
-        output_tokens=count_of(told, "completion_tokens"),
-        cached_tokens=count_of(read, "cached_tokens") or count_of(told, "prompt_cache_hit_tokens"),
-        cache_write_tokens=count_of(read, "cache_write_tokens"),
-        reasoning_tokens=count_of(written, "reasoning_tokens"),
-    )
+    try:
+        return Usage(
+            input_tokens=count_of(told, "prompt_tokens"),
+            output_tokens=count_of(told, "completion_tokens"),
+            cached_tokens=count_of(read, "cached_tokens") or count_of(told, "prompt_cache_hit_tokens"),
+            cache_write_tokens=count_of(read, "cache_write_tokens"),
+            reasoning_tokens=count_of(written, "reasoning_tokens"),
+        )
+    except ValueError:
+        return None  # what is no count is no reason to ask again

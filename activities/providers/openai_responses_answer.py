@@ -126,13 +126,16 @@ def _usage(told: Event | None) -> Usage | None:
     if not told:
         return None
     read, written = told.get("input_tokens_details") or {}, told.get("output_tokens_details") or {}
-    return Usage(
-        input_tokens=count_of(told, "input_tokens"),
-        output_tokens=count_of(told, "output_tokens"),
-        cached_tokens=count_of(read, "cached_tokens"),
-        cache_write_tokens=count_of(read, "cache_write_tokens"),
-        reasoning_tokens=count_of(written, "reasoning_tokens"),
-    )
+    try:
+        return Usage(
+            input_tokens=count_of(told, "input_tokens"),
+            output_tokens=count_of(told, "output_tokens"),
+            cached_tokens=count_of(read, "cached_tokens"),
+            cache_write_tokens=count_of(read, "cache_write_tokens"),
+            reasoning_tokens=count_of(written, "reasoning_tokens"),
+        )
+    except ValueError:
+        return None  # what is no count is no reason to ask again
 
 
 def _state(model: str, items: list[Event]) -> ProviderState | None:

@@ -303,12 +303,6 @@ GARBLED: dict[str, Reply] = {
         [sse({"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "id": "a"}})]
     ),
     "an odd id": stream(*sse_blocks(({"type": "tool_use", "id": 7, "name": "look", "input": {}}, None)), known=False),
-    "odd counts": stream(
-        {"type": "message_start", "message": {"usage": {"input_tokens": "many"}}},
-        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
-        {"type": "message_stop"},
-        known=False,
-    ),
     "no reason": stream({"type": "message_stop"}, known=False),
     "not compressed": Reply.stream([b"event: x\n\n"], {"content-encoding": "gzip"}),
 }

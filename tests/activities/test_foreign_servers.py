@@ -369,7 +369,6 @@ import asyncio, json, sys
 from pathlib import Path
 from activities.toolbox.configured import configured_servers
 from activities.toolbox.toolbox import Toolbox
-from activities.tools import LostCallError
 from models.model_call import ToolInvocation
 from models.settings import Settings
 

@@ -167,6 +167,19 @@ async def test_agt_9_a_fault_ends_as_it_should_and_the_vendor_is_asked_as_often_
         assert turns[-1].agent_message == ANSWER.text
 
 
+@pytest.mark.parametrize("count", [-1, 10**18])
+@pytest.mark.parametrize("api", WIRES)
+async def test_agt_10_a_count_that_is_none_is_not_kept_and_costs_no_answer(
+    temporal: Client, api: str, count: int
+) -> None:
+    async with WIRES[api]() as wire, asking(temporal, wire) as on:
+        wire.script(Answer(text=ANSWER.text, output=count))
+        session = await led(on, wire)
+        (turn,) = await session.idle(turns=1)
+        assert (turn.agent_message, turn.usage) == (ANSWER.text, None)
+        assert len(wire.requests) == 1
+
+
 @pytest.mark.parametrize("api", WIRES)
 async def test_agt_9_a_vendor_that_can_not_be_reached_is_asked_until_it_can(temporal: Client, api: str) -> None:
     async with WIRES[api]() as wire, asking(temporal, wire) as on:

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 
 from activities.providers.anthropic import AnthropicProvider
 from tests.vendors.server import BOUND, Answer, Call, Fault, Reply, VendorWire
+from tests.vendors.typed_dicts import fields_of, gone_through
 
 MODEL = "claude-sonnet-5-5"
 KEY = "sk-ant-test-0123456789"
@@ -50,8 +51,8 @@ class AnthropicWire(VendorWire):
 
     def check(self, body: Any) -> None:
         # Lists of the vendor's types are validated when they are gone through.
-        _gone_through(_REQUEST.validate_python(body))
-        assert set(body) <= set(MessageCreateParamsStreaming.__annotations__)
+        gone_through(_REQUEST.validate_python(body))
+        assert set(body) <= fields_of(MessageCreateParamsStreaming)
         _check_roles(body["messages"])
 
     def reply(self, answer: Answer) -> Reply:
@@ -162,14 +163,6 @@ def tool_use(call: Call) -> Block:
 def _halves(told: str) -> list[str]:
     middle = len(told) // 2
     return [piece for piece in (told[:middle], told[middle:]) if piece]
-
-
-def _gone_through(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _gone_through(inner) for key, inner in value.items()}
-    if isinstance(value, str | bytes | int | float | None):
-        return value
-    return [_gone_through(inner) for inner in value]
 
 
 def _check_roles(messages: list[dict[str, Any]]) -> None:
