@@ -15,6 +15,9 @@ from models.large_texts import STATE_INLINE_BYTES
 from models.limits import LARGEST_ANSWER_BYTES, MOST_LEVELS, SMALL_TEXT_BYTES
 from models.model_call import CallPart, ModelCall, ModelCallOutcome, ModelResponse
 
+LONGEST_NAME = 256
+"""Most characters of a call's name: four times what a tool may be called."""
+
 
 class ModelActivities:
     """Activities that ask a model for a turn's next step."""
@@ -61,20 +64,21 @@ class ModelActivities:
 def _without_traps(response: ModelResponse) -> ModelResponse:
     """Return the response as every later request can hold it.
 
-    Arguments that are nested too deeply to be read back become text: no tool is run with them. The vendor's own blocks
+    Arguments that are nested too deeply to be read back become text, and names no tool has are cut: nothing is run by
+    either. The vendor's own blocks
     go without a trace where they are nested like that, and where the answer was cut: a call in them that was not taken
     up would be an orphan, which makes vendors refuse every later request.
     """
-    parts = [
-        part.model_copy(update={"args": to_json(part.args).decode()})
-        if isinstance(part, CallPart) and is_nested_over(part.args, MOST_LEVELS)
-        else part
-        for part in response.parts
-    ]
+    parts = [_carriable(part) if isinstance(part, CallPart) else part for part in response.parts]
     state = response.state
     if state and (response.stop == "max_tokens" or is_nested_over(state.items, MOST_LEVELS)):
         state = None
     return response.model_copy(update={"parts": parts, "state": state})
+
+
+def _carriable(call: CallPart) -> CallPart:
+    args = to_json(call.args).decode() if is_nested_over(call.args, MOST_LEVELS) else call.args
+    return call.model_copy(update={"args": args, "name": call.name[:LONGEST_NAME]})
 
 
 def _json_size(response: ModelResponse) -> int:

@@ -67,10 +67,14 @@ class PendingApproval(Frozen):
 
 
 class PendingApprovals(Frozen):
-    """All calls that wait for a decision, in their order; `omitted` counts those an answer of about 1 MB leaves out."""
+    """All calls that wait for a decision, in their order; `omitted` counts those an answer of about 1 MB leaves out.
+
+    `allowances` are the tools that were allowed for the session; a new `tool_policy` ends them.
+    """
 
     approvals: list[PendingApproval] = []
     omitted: int = 0
+    allowances: list[str] = []
 
 
 def args_digest(call: ToolCall) -> str:
@@ -163,7 +167,9 @@ def awaiting_calls(turn: ConversationMessage | None) -> list[ToolCall]:
     return [call for call in step.tool_calls if call.awaits_approval] if isinstance(step, ModelStep) else []
 
 
-def pending_approvals(turn: ConversationMessage | None, tools: list[ToolSpec], *, most_bytes: int) -> PendingApprovals:
+def pending_approvals(
+    turn: ConversationMessage | None, tools: list[ToolSpec], allowances: list[str], *, most_bytes: int
+) -> PendingApprovals:
     """Return what people are asked to decide, as much as fits in `most_bytes` of JSON, one at least."""
     specs = {tool.name: tool for tool in tools}
     waiting, shown, room = awaiting_calls(turn), list[PendingApproval](), most_bytes
@@ -173,7 +179,7 @@ def pending_approvals(turn: ConversationMessage | None, tools: list[ToolSpec], *
         if room < 0 and shown:
             break
         shown.append(pending)
-    return PendingApprovals(approvals=shown, omitted=len(waiting) - len(shown))
+    return PendingApprovals(approvals=shown, omitted=len(waiting) - len(shown), allowances=allowances)
 
 
 def _pending(call: ToolCall, message_id: str, tool: ToolSpec | None) -> PendingApproval:

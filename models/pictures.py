@@ -77,8 +77,12 @@ def queue_of(session: Session, message_id: str | None = None) -> QueueView:
 
 def approvals_of(session: Session) -> PendingApprovals:
     """Return what people are asked to decide (AGT-8)."""
-    limits = session.config.limits
-    return pending_approvals(session.running_turn, session.tools or [], most_bytes=limits.page_bytes)
+    return pending_approvals(
+        session.running_turn,
+        session.tools or [],
+        session.allowances,
+        most_bytes=session.config.limits.page_bytes,
+    )
 
 
 def context_of(session: Session, request: ContextRequest | None = None) -> ContextView:

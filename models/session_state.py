@@ -533,6 +533,8 @@ class Session:
     def configure(self, change: Configure) -> None:
         """Change the configuration from the next turn on (SES-8). Raises `Refused`."""
         self.config = configured(self.config, change)
+        if change.tool_policy is not None:
+            self.allowances = []  # who says anew what is asked about means it
         self._changed()
 
     def end(self, reason: str, *, discard_queue: bool, now: datetime) -> None:

@@ -20,6 +20,9 @@ def decide(
 ) -> ToolDecision:
     """Say whether `tool` may run: the first pattern that matches, else read-only and built-in ones at once.
 
+    A foreign tool is matched by its name and by `server__name`, whichever of the two it goes by: that depends on what
+    other servers offer, and a policy must not.
+
     A tool in `allowed` was allowed for the session, so nobody is asked again; what is denied stays denied. Where nobody
     is there to be asked, in an `unattended` session, `deny` is what counts where the policy says nothing.
 
@@ -27,10 +30,13 @@ def decide(
     'deny'
     >>> decide({}, ToolSpec(name="file_write", built_in=True)), decide({}, ToolSpec(name="pay"))
     ('allow', 'ask')
+    >>> decide({"mail__*": "deny", "*": "allow"}, ToolSpec(name="send", server="mail"))
+    'deny'
     >>> decide({}, ToolSpec(name="pay"), unattended=True), decide({}, ToolSpec(name="pay"), allowed=["pay"])
     ('deny', 'allow')
     """
-    matching = (decision for pattern, decision in policy.items() if fnmatchcase(tool.name, pattern))
+    names = {tool.name, f"{tool.server}__{tool.name}" if tool.server else tool.name}
+    matching = (decision for pattern, decision in policy.items() if any(fnmatchcase(name, pattern) for name in names))
     decision = next(matching, None) or _default(tool, unattended=unattended)
     return "allow" if decision == "ask" and tool.name in allowed else decision
 

@@ -184,6 +184,10 @@ class DrivenSession:
         """Return the calls that wait for a decision."""
         return (await self._ask("get_pending_approvals", None, PendingApprovals)).approvals
 
+    async def allowances(self) -> list[str]:
+        """Return the tools that were allowed for the session."""
+        return (await self._ask("get_pending_approvals", None, PendingApprovals)).allowances
+
     async def awaited_approvals(self, count: int = 1) -> list[PendingApproval]:
         """Return the calls that wait for a decision once there are `count` of them."""
         await self.until(lambda state: state.status == "awaiting_approval")

@@ -27,6 +27,8 @@ def _facts(session: Session) -> list[str]:
         f"- **Conversation:** {_seen(session)}",
         f"- **Tools:** {tools}",
     ]
+    if session.allowances:
+        facts.append(f"- **Allowed for the session:** {', '.join(f'`{name}`' for name in session.allowances)}")
     facts += _archive(session)
     return [*facts, f"- [Open the conversation]({config.chat_url})"] if config.chat_url else facts
 

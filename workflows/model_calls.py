@@ -47,7 +47,7 @@ class ModelCalls:
         """Return the model's answer, waiting and repeating as `activities/failures.py` says (AGT-9)."""
         repeats = Counter[str]()
         while True:
-            outcome = await self._outcome(await self._open_new_request())
+            outcome = await self._heeded(await self._open_new_request())
             if outcome.response is not None:
                 self._slot.close()
                 return outcome.response
@@ -63,6 +63,19 @@ class ModelCalls:
     def _may_repeat(self, cause: str) -> bool:
         # Runs from before windows were halved end the turn at once.
         return cause != "context_too_long" or workflow.patched("halve-the-window")
+
+    async def _heeded(self, request: OpenRequest) -> ModelCallOutcome:
+        """Return the outcome of `request`; once it is refused, later ones go without the vendor's own blocks.
+
+        Not every vendor says it in known words when its own blocks are what it refuses. A session that went on sending
+        them would be refused for ever.
+        """
+        try:
+            return await self._outcome(request)
+        except TurnFailed as failure:
+            if failure.error_type == "bad_request" and any(message.state for message in request.request.messages):
+                self._session.view.open_segment()
+            raise
 
     async def _outcome(self, request: OpenRequest) -> ModelCallOutcome:
         """Return the first outcome of `request` that is no waiting."""

@@ -144,8 +144,10 @@ class _Block:
             case "text" if text := self._text("text"):
                 return RespondPart(kind="respond", text=text)
             case "tool_use":
-                name, call_id = joined([self._fields["name"]]), joined([self._fields["id"]])
-                return CallPart(kind="call", id=call_id, name=name, args=self._args())
+                part = CallPart.model_validate(
+                    {"kind": "call", "id": self._fields["id"], "name": self._fields["name"], "args": self._args()}
+                )
+                return part.model_copy(update={"id": joined([part.id]), "name": joined([part.name])})
         return None
 
     def item(self) -> JsonValue:

@@ -167,6 +167,22 @@ async def test_agt_9_a_fault_ends_as_it_should_and_the_vendor_is_asked_as_often_
         assert turns[-1].agent_message == ANSWER.text
 
 
+@pytest.mark.parametrize("api", ["anthropic", "openai"])
+async def test_agt_3_blocks_that_a_vendor_refuses_in_words_nobody_knows_are_sent_in_no_later_turn(
+    temporal: Client, api: str
+) -> None:
+    async with WIRES[api]() as wire, asking(temporal, wire) as on:
+        wire.script(CALL, wire.fault("bad_request"), ANSWER)
+        session = await led(on, wire)
+        (turn,) = await session.idle(turns=1)
+        assert (turn.error_type, len(wire.requests)) == ("bad_request", 2)
+        await session.prompt("and now?")
+        turns = await session.idle(turns=2)
+        assert turns[-1].agent_message == ANSWER.text
+        assert [CALL.think in request.raw.decode() for request in wire.requests] == [False, True, False]
+        assert [CALL.text in request.raw.decode() for request in wire.requests] == [False, True, True]
+
+
 @pytest.mark.parametrize("count", [-1, 10**18])
 @pytest.mark.parametrize("api", WIRES)
 async def test_agt_10_a_count_that_is_none_is_not_kept_and_costs_no_answer(

@@ -35,7 +35,7 @@ async def test_agt_8_what_waits_is_listed_and_decided_over_http(http: AsyncClien
     )
     (turn,) = await session.idle(turns=1)
     assert turn.steps[0].tool_calls[0].result.content == "Reason: Not today."
-    assert (await http.get(path)).json() == {"approvals": [], "omitted": 0}
+    assert (await http.get(path)).json() == {"approvals": [], "omitted": 0, "allowances": []}
     again = await http.post(f"{path}/{pending['call_id']}", json=decision)
     assert again.status_code == 200
     late = await http.post(f"{path}/{pending['call_id']}", json={**decision, "decision": "approve"})
@@ -93,7 +93,7 @@ async def test_api_2_a_session_that_never_was_or_has_ended_has_nothing_to_decide
         assert (answer.status_code, problem_of(answer)) == (404, "unknown-session")
     session, path = await asking(on)
     await session.handle.terminate()
-    assert (await http.get(path)).json() == {"approvals": [], "omitted": 0}
+    assert (await http.get(path)).json() == {"approvals": [], "omitted": 0, "allowances": []}
     answer = await http.post(f"{path}/1.1.0", json=decision)
     assert (answer.status_code, problem_of(answer)) == (409, "session-ended")
 

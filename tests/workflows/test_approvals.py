@@ -106,6 +106,19 @@ async def test_agt_8_a_later_denial_counts_more_than_an_allowance(on: Stage) -> 
     assert turns[-1].steps[0].tool_calls[0].result.status == "denied"
 
 
+async def test_agt_8_a_new_policy_ends_what_was_allowed_for_the_session(on: Stage) -> None:
+    session = await waiting_for(on, ("send_mail", {}))
+    (pending,) = await session.awaited_approvals()
+    await session.decide(pending, "allow_for_session")
+    await session.idle(turns=1)
+    assert await session.allowances() == ["send_mail"]
+    await session.update("configure", {"tool_policy": {"send_mail": "ask"}})
+    assert await session.allowances() == []
+    on.vendor.script = [asks(("send_mail", {}))]
+    await session.prompt("again")
+    await session.awaited_approvals()
+
+
 async def test_agt_8_a_decision_is_bound_to_the_call_and_to_the_arguments_that_were_seen(on: Stage) -> None:
     session = await waiting_for(on, ("send_mail", {"to": "bob"}), ("look", {}))
     (pending,) = await session.awaited_approvals()
