@@ -64,12 +64,18 @@ class Approvals:
     async def _expire(self) -> None:
         """Let the time to decide end for the calls that wait, all of which were asked about in the same moment."""
         while self._session.awaits_approval:
-            waiting = [call.approval for call in self._session.newest_step().tool_calls if call.awaits_approval]
-            until = min(approval.expires_at for approval in waiting if approval)
+            waiting = [call for call in self._session.newest_step().tool_calls if call.awaits_approval]
+            until = min(call.approval.expires_at for call in waiting if call.approval)
             seconds = max(0.0, (until - workflow.now()).total_seconds())
-            await workflow.sleep(seconds, summary=f"approval of {len(waiting)} tool calls")
+            await workflow.sleep(seconds, summary=self._summary(waiting))
             self._session.expire_approvals(now=workflow.now())
             self._frame.on_change()
+
+    def _summary(self, waiting: list[ToolCall]) -> str:
+        """Say in the Web UI what is waited for; as short as Temporal wants it."""
+        named = ", ".join(dict.fromkeys(call.name for call in waiting))
+        names = named if len(named) <= 80 else f"{len(waiting)} tool calls"
+        return f"approval of {names} · turn {self._session.turn_count} · step {self._frame.steps}"
 
     def _call(self, call_id: str) -> ToolCall:
         return next(call for call in self._session.newest_step().tool_calls if call.id == call_id)
