@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from models.approvals import DIGEST_PATTERN
 from models.context.hand_off import TaskValidationWarning
 from models.context.stored_history import ConversationHistory
 from models.conversation import ArchiveReport, ConversationState, ConversationUpdate, SessionStatus
@@ -69,14 +68,6 @@ class Cancel(Strict):
     """Stop the turn `message_id`, or the one that is running now."""
 
     message_id: Id | None = None
-    reason: Reason | None = None
-
-
-class DecideApproval(Strict):
-    """A decision on a tool call, about the arguments it was shown with: `args_digest` comes with the call."""
-
-    args_digest: str = Field(pattern=DIGEST_PATTERN)
-    decision: ApprovalDecision
     reason: Reason | None = None
 
 

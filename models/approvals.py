@@ -27,21 +27,24 @@ APPROVAL_BYTES = 900
 
 REASON_BYTES = 512
 
-DIGEST_PATTERN = r"^[0-9a-f]{64}$"
-
 CallId = Annotated[str, Field(pattern=CALL_ID_PATTERN, examples=["3.1.0"])]
 
 
-class ResolveApproval(Strict):
-    """A decision on the call `call_id` as it was shown: with the `args_digest` it was shown with.
+class Decision(Strict):
+    """A decision on a tool call as it was shown: `args_digest` comes with the call.
 
     The model is told the `reason` of a rejection.
     """
 
-    call_id: CallId
-    args_digest: str = Field(pattern=DIGEST_PATTERN)
+    args_digest: str = Field(pattern=r"^[0-9a-f]{64}$")
     decision: ApprovalDecision
     reason: Reason | None = None
+
+
+class ResolveApproval(Decision):
+    """Argument of `resolve_approval`: the decision on the call `call_id`."""
+
+    call_id: CallId
 
 
 class ApprovalReceipt(Compact):

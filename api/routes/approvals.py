@@ -2,9 +2,9 @@
 
 from fastapi import APIRouter
 
-from api.bodies import ApprovalDecided, DecideApproval
+from api.bodies import ApprovalDecided
 from api.dependencies import CallId, SessionId, SessionsDep
-from models.approvals import PendingApprovals, ResolveApproval
+from models.approvals import Decision, PendingApprovals, ResolveApproval
 
 router = APIRouter(tags=["approvals"])
 
@@ -17,7 +17,7 @@ async def get_pending_approvals(sessions: SessionsDep, session_id: SessionId) ->
 
 @router.post("/workflow/{id}/approvals/{call_id}", operation_id="resolve_approval")
 async def resolve_approval(
-    sessions: SessionsDep, session_id: SessionId, call_id: CallId, body: DecideApproval
+    sessions: SessionsDep, session_id: SessionId, call_id: CallId, body: Decision
 ) -> ApprovalDecided:
     """Approve or reject a call; the same decision twice is one, another one after it is 409."""
     request = ResolveApproval(call_id=call_id, **body.model_dump())

@@ -1,0 +1,62 @@
+"""A session that plays a script, its doomed worker, and the one that takes over."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.worker import Replayer
+
+from models.session import SessionInput
+from models.settings import Settings
+from stores.stores import Stores
+from tests.faults.doomed_worker import Course, Plan, build_toolbox
+from tests.harness import DrivenSession
+from worker import build_providers, build_worker
+from workflows.agentic_ai_workflow import AgenticAIWorkflow
+
+
+async def start(
+    temporal: Client, folder: Path, script: list[dict[str, Any]], **fields: Any
+) -> tuple[DrivenSession, dict[str, Any]]:
+    """Start a session whose model plays `script`, with no worker yet; return it, and the settings of its workers."""
+    (folder / "scripts").mkdir()
+    (folder / "scripts" / "story.json").write_text(json.dumps({"responses": script}))
+    (folder / "workspace").mkdir()
+    settings = {"state_dir": str(folder), "workspace_root": str(folder / "workspace"), "task_queue": f"q-{uuid4()}"}
+    handle = await temporal.start_workflow(
+        "AgenticAIWorkflow",
+        SessionInput.model_validate({"model": "offline:script/story", **fields}),
+        id=f"s-{uuid4()}",
+        task_queue=settings["task_queue"],
+    )
+    return DrivenSession(temporal, handle, patient=True), settings
+
+
+def plan_of(temporal: Client, given: dict[str, Any], **course: Any) -> Plan:
+    """Return what a doomed worker with the settings `given` is told."""
+    address = temporal.service_client.config.target_host
+    return Plan(address=address, settings=given, course=Course(**course))
+
+
+@asynccontextmanager
+async def next_worker(temporal: Client, given: dict[str, Any]) -> AsyncIterator[None]:
+    """Run a worker that takes over."""
+    settings = Settings(**{**given, "shutdown_grace": 0.5})
+    async with (
+        Stores.of(settings) as stores,
+        build_toolbox(settings, Course()) as tools,
+        build_worker(temporal, settings, providers=build_providers(settings), tools=tools, stores=stores),
+    ):
+        yield
+
+
+async def check_replay(session: DrivenSession) -> None:
+    """Replay what the workers have made together."""
+    await session.watches.close()
+    replayer = Replayer(workflows=[AgenticAIWorkflow], data_converter=pydantic_data_converter)
+    await replayer.replay_workflow(await session.handle.fetch_history())
