@@ -3,8 +3,10 @@
 What `call_model` and `summarise` share.
 """
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from datetime import timedelta
 from typing import Protocol
 
 from temporalio import activity
@@ -56,9 +58,10 @@ class Asking:
     async def answer(self, model: str, request: ModelRequest, *, number: int, rounds: int = 0) -> ModelResponse:
         """Return the model's whole answer, with its cost where that is known. Raises `ModelError`."""
         provider, name = self._providers.resolve(model)
-        attempt = activity.info().attempt
-        context = CallContext(session_id=own_session(), request=number, attempt=attempt, round=rounds)
-        response = await _whole_answer(provider.stream(name, request, context))
+        info = activity.info()
+        context = CallContext(session_id=own_session(), request=number, attempt=info.attempt, round=rounds)
+        async with _in_time(info.start_to_close_timeout):
+            response = await _whole_answer(provider.stream(name, request, context))
         return self._prices.priced(response, asked=model)
 
     async def _ask_workflow(self, number: int, digest: str) -> ModelRequest | None:
@@ -78,6 +81,20 @@ class Asking:
             offset = page.next_offset
         request = ModelRequest(head=head, messages=messages)
         return request if digest_of(request) == digest else None
+
+
+@asynccontextmanager
+async def _in_time(limit: timedelta | None) -> AsyncIterator[None]:
+    """Give up shortly before Temporal would: a model that takes too long is judged as every other failure is.
+
+    Raises `ModelError`.
+    """
+    seconds = limit.total_seconds() if limit else None
+    try:
+        async with asyncio.timeout(seconds and seconds - min(1.0, seconds / 10)):
+            yield
+    except TimeoutError:
+        raise ModelError("timeout", f"no whole answer within {seconds:,g} s") from None
 
 
 async def _whole_answer(stream: AsyncGenerator[Delta | ModelResponse, None]) -> ModelResponse:

@@ -58,6 +58,10 @@ RECEIPT_SECONDS = 0.7
 
 KNOWN_SESSIONS = 10_000
 
+UPDATES_AT_ONCE = 4
+"""Of one session; the others wait their turn. Temporal takes ten that are under way, those of other gateways too, and
+undoes what is beyond."""
+
 MOST_SUMMARY_BYTES = 200
 """What Temporal takes as a workflow's summary."""
 
@@ -105,6 +109,7 @@ class Sessions:
         self.client = client
         self._settings = settings
         self._flights: OrderedDict[str, SingleFlight[Question, Told]] = OrderedDict()
+        self._updating: OrderedDict[str, asyncio.Semaphore] = OrderedDict()
         self._first_run_ids: OrderedDict[str, str] = OrderedDict()
         self.watches = Watches(client)
 
@@ -276,6 +281,7 @@ class Sessions:
         """Drop what is remembered of a deleted session."""
         self._first_run_ids.pop(session_id, None)
         self._flights.pop(session_id, None)
+        self._updating.pop(session_id, None)
 
     # ---- changing
 
@@ -318,7 +324,15 @@ class Sessions:
                 rpc_timeout=timedelta(seconds=CALL_SECONDS),
             )
 
-        return await call_worker(self.client, repeated(update), session_id, workflow_id(session_id))
+        async with self._turn_to_update(session_id):
+            return await call_worker(self.client, repeated(update), session_id, workflow_id(session_id))
+
+    def _turn_to_update(self, session_id: str) -> asyncio.Semaphore:
+        gate = self._updating.get(session_id)
+        if gate is None:
+            gate = asyncio.Semaphore(UPDATES_AT_ONCE)
+            _remember(self._updating, session_id, gate)
+        return gate
 
     # ---- asking
 

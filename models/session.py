@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_se
 from pydantic_core import to_json
 
 from models.context.account import TURNS_A_PAGE
+from models.context.bounds import count_unencodable
 from models.context.model_context import CarriedContext
 from models.context.model_view import ViewRef
 from models.context.replay_turns import MovedEvents
@@ -55,7 +56,14 @@ UserName = Annotated[str, Field(pattern=USER_PATTERN)]
 SystemPrompt = Annotated[str, Field(max_length=50_000), AfterValidator(_carriable)]
 REASON_CHARS = 500
 
-Reason = Annotated[str, Field(max_length=REASON_CHARS)]
+
+def _keepable(reason: str) -> str:
+    if count_unencodable(reason):
+        raise ValueError("may hold no NUL and no lone surrogate")
+    return reason
+
+
+Reason = Annotated[str, Field(max_length=REASON_CHARS), AfterValidator(_keepable)]
 MessageId = Annotated[str, Field(pattern=ID_PATTERN)]
 
 

@@ -39,10 +39,14 @@ class Budgets:
         most = self._limits.max_steps
         return TurnFailed("max_steps", _reached(f"The turn took {steps:,} steps", "max_steps", f"{most:,}"))
 
-    def out_of_time(self) -> TurnFailed:
-        """Say that the turn's time is over, or would be before it could go on."""
-        most = self._limits.turn_timeout
-        return TurnFailed("budget", _reached("The turn ran out of time", "turn_timeout", f"{most:,g} s"))
+    def out_of_time(self, *, asked_to_wait: float | None = None) -> TurnFailed:
+        """Say that the turn's time is over, or would be after `asked_to_wait` seconds, which the vendor wants."""
+        took = "The turn ran out of time"
+        if asked_to_wait is not None:
+            took = (
+                f"The turn would have to wait {asked_to_wait:,g} s, since {self._model} takes no requests until then,"
+            )
+        return TurnFailed("budget", _reached(took, "turn_timeout", f"{self._limits.turn_timeout:,g} s"))
 
     def check_calls(self, calls: int) -> None:
         """Pass so many tool calls, those that are asked for now included. Raises `TurnFailed` over the limit."""

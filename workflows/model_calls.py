@@ -160,7 +160,7 @@ class ModelCalls:
         """Sleep until the model may be asked again; shown as `waiting_retry` (AGT-9)."""
         until = workflow.now() + timedelta(seconds=seconds)
         if until >= self._frame.deadline:
-            raise self._frame.out_of_time()
+            raise self._frame.budgets.out_of_time(asked_to_wait=seconds)
         self._frame.stop_if_told()
         self._session.wait_until(until)
         self._frame.on_change()

@@ -33,8 +33,10 @@ def main(lifeline: int, command: list[str]) -> None:
     _let_go_of_input_and_output()
     threading.Thread(target=_end_with_the_client, args=(lifeline,), daemon=True).start()
     code = server.wait()
-    print(f"[ended with {code}]", file=sys.stderr, flush=True)  # noqa: T201  # stderr is the server's log
-    os.killpg(0, signal.SIGKILL)
+    try:
+        print(f"[ended with {code}]", file=sys.stderr, flush=True)  # noqa: T201  # stderr is the server's log
+    finally:  # nobody may be left to read it
+        os.killpg(0, signal.SIGKILL)
 
 
 def _let_go_of_input_and_output() -> None:

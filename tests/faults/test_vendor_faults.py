@@ -230,6 +230,24 @@ async def test_agt_9_a_long_wait_is_the_workflow_s_and_everyone_sees_until_when(
 
 
 @pytest.mark.parametrize("api", WIRES)
+async def test_agt_9_an_answer_that_takes_too_long_is_judged_like_every_other_failure(
+    temporal: Client, api: str
+) -> None:
+    async with WIRES[api]() as wire, asking(temporal, wire, silence_timeout=60) as on:
+        wire.script(wire.reply(ANSWER).silent_after(MIDDLE), ANSWER)
+        session = await led(on, wire, limits={"model_timeout": 1})
+        (turn,) = await session.idle(turns=1)
+        assert (turn.agent_message, len(wire.requests), wire.server.left) == (ANSWER.text, 2, 1)
+        (history,) = await session.histories()
+        failures = [
+            event.activity_task_started_event_attributes.last_failure.application_failure_info.type
+            for event in history.events
+            if event.activity_task_started_event_attributes.attempt > 1
+        ]
+        assert failures == ["timeout"]
+
+
+@pytest.mark.parametrize("api", WIRES)
 async def test_agt_9_what_a_person_has_to_do_is_said_in_words(temporal: Client, api: str) -> None:
     async with WIRES[api]() as wire, asking(temporal, wire) as on:
         said = {}

@@ -1,5 +1,6 @@
 """Approvals over HTTP: AGT-8, API-1, API-2."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -57,6 +58,24 @@ async def test_agt_8_large_arguments_are_shown_by_reference_and_read_in_full(htt
     assert on.tools.calls[0].args == {"text": "x" * 20_000}
 
 
+async def test_api_2_many_decisions_at_once_are_all_taken(http: AsyncClient, on: Stage) -> None:
+    on.tools.specs = [ToolSpec(name="send_mail")]
+    on.vendor.script = [asks(*[("send_mail", {"n": number}) for number in range(120)]), says("done")]
+    session = await on.start()
+    await session.prompt("write to everybody")
+    path = f"/workflow/{session.handle.id}/approvals"
+    waiting = await session.awaited_approvals(120)
+    answers = await asyncio.gather(
+        *[
+            http.post(f"{path}/{call.call_id}", json={"args_digest": call.args_digest, "decision": "approve"})
+            for call in waiting
+        ]
+    )
+    assert {answer.status_code for answer in answers} == {200}
+    await session.idle(turns=1)
+    assert sorted(call.call_id for call in on.tools.calls) == sorted(call.call_id for call in waiting)
+
+
 @pytest.mark.parametrize(
     ("call_id", "body", "status", "problem"),
     [
@@ -65,6 +84,7 @@ async def test_agt_8_large_arguments_are_shown_by_reference_and_read_in_full(htt
         ("1.1.0", {"args_digest": "short"}, 422, "invalid"),
         ("1.1.0", {"args_digest": "0" * 64}, 409, "other-arguments"),
         ("1.1.0", {"reason": "x" * 501}, 422, "invalid"),
+        ("1.1.0", {"reason": "a\0b"}, 422, "invalid"),
         ("1.1.0", {"extra": 1}, 422, "invalid"),
         ("1.1.9", {"decision": "approve"}, 404, "unknown-call"),
         ("7.1.0", {"decision": "approve"}, 404, "unknown-call"),
