@@ -50,9 +50,9 @@ class AnthropicProvider:
             await run_out(events)
         yield response
 
-    def _client(self, sdk: ModuleType) -> Any:
+    def _client(self, sdk: ModuleType, http: Any) -> Any:
         # Its own tracing is off: what is traced, and under what names, is for one place to say.
-        client = sdk.AsyncAnthropic(**self._address, max_retries=0, open_telemetry=False)
+        client = sdk.AsyncAnthropic(**self._address, http_client=http, max_retries=0, open_telemetry=False)
         if not (client.api_key or client.auth_token or client.credentials):
             raise self._transport.no_key()
         return client

@@ -10,16 +10,16 @@ Only a whole message is an answer, and only one that stopped for its calls has c
 length limit can look whole.
 """
 
-from typing import Any
+from typing import Any, cast
 
 from pydantic import JsonValue
 
 from activities.providers.answers import arguments_of, count_of, joined
 from activities.providers.anthropic_request import API, sendable_input
 from activities.providers.protocol import Delta, ModelError
-from activities.providers.vendor_errors import quoted
+from activities.providers.quotes import quoted
 from activities.providers.verbatim import Block
-from models.context.bounds import encodable
+from models.context.bounds import encodable, encodable_text
 from models.model_call import CallPart, ModelResponse, Part, ProviderState, RespondPart, ThinkPart
 from models.trajectory import StopReason, Usage
 
@@ -101,9 +101,20 @@ class Fold:
 
     def _state(self, stop: StopReason, blocks: list["_Block"]) -> ProviderState | None:
         """Return the blocks for the vendor itself, if it would take them back: whole, every call with its result."""
-        if not blocks or stop == "max_tokens" or (stop == "end_turn" and self._has_calls()):
+        has_waiting_calls = stop != "tool_calls" and (self._has_calls() or self._stop["stop_reason"] == "tool_use")
+        items = [block.item() for block in blocks]
+        if not items or stop == "max_tokens" or has_waiting_calls or _has_unknown_calls(items):
             return None
-        return ProviderState(api=API, model=self._model, items=[block.item() for block in blocks])
+        return ProviderState(api=API, model=self._model, items=list[JsonValue](items))
+
+
+def _has_unknown_calls(items: list[Block]) -> bool:
+    """Tell whether there are calls of a kind that is not known here: nobody will answer them, unless the vendor has."""
+    answered = {item.get("tool_use_id") for item in items}
+    return any(
+        str(item["type"]).endswith("_use") and item["type"] != "tool_use" and item.get("id") not in answered
+        for item in items
+    )
 
 
 class _Block:
@@ -144,16 +155,18 @@ class _Block:
             case "text" if text := self._text("text"):
                 return RespondPart(kind="respond", text=text)
             case "tool_use":
-                name, call_id = joined([self._fields["name"]]), joined([self._fields["id"]])
-                return CallPart(kind="call", id=call_id, name=name, args=self._args())
+                return CallPart(kind="call", id=self._name("id"), name=self._name("name"), args=self._args())
         return None
 
-    def item(self) -> JsonValue:
+    def item(self) -> Block:
         """Return it as it came."""
         whole: Block = {**self._fields, **{key: self._text(key) for key in self._texts}}
         if self._arguments:
             whole["input"] = sendable_input(self._args())
-        return encodable(whole)
+        return {encodable_text(key): encodable(value) for key, value in whole.items()}
+
+    def _name(self, key: str) -> str:
+        return joined([cast(str, self._fields[key])])  # raises `TypeError` where it is none
 
     def _args(self) -> dict[str, JsonValue] | str:
         if self._arguments:

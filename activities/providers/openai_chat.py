@@ -81,7 +81,7 @@ class OpenAIChatProvider:
                 with transport.understanding():
                     deltas = answer.take(event)
                 if answer.failure is not None:
-                    raise transport.error(200, {"x-request-id": asked.request_id or ""}, answer.failure)
+                    raise asked.failed(answer.failure)
                 for delta in deltas:
                     yield delta
                 if answer.is_whole:
@@ -107,7 +107,7 @@ class OpenAIChatProvider:
         advice = "openai_chat.protocol='text' is for models without tool calling"
         return ModelError(error.error_type, f"{error.message}; {advice}", should_retry=error.should_retry)
 
-    def _client(self, sdk: ModuleType) -> Any:
+    def _client(self, sdk: ModuleType, http: Any) -> Any:
         nothing = sdk.Omit()
         headers = {"OpenAI-Organization": nothing, "OpenAI-Project": nothing}
-        return sdk.AsyncOpenAI(**self._address, default_headers=headers, max_retries=0)
+        return sdk.AsyncOpenAI(**self._address, default_headers=headers, http_client=http, max_retries=0)

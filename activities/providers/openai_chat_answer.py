@@ -18,9 +18,9 @@ from pydantic import JsonValue
 from activities.providers.answers import arguments_of, count_of, joined
 from activities.providers.openai_chat_request import API
 from activities.providers.protocol import Delta, ModelError
+from activities.providers.quotes import quoted
 from activities.providers.text_answer import AnswerReader, parts_of
 from activities.providers.transport import Event
-from activities.providers.vendor_errors import quoted
 from activities.providers.verbatim import Block
 from models.context.bounds import encodable
 from models.model_call import CallPart, ModelResponse, Part, ProviderState, RespondPart, ThinkPart

@@ -61,14 +61,14 @@ class OpenAIProvider:
             else:
                 raise transport.broken_off()
             if answer.failure is not None:
-                raise transport.error(200, {"x-request-id": asked.request_id or ""}, answer.failure)
+                raise asked.failed(answer.failure)
             with transport.understanding():
                 response = answer.response(request_id=asked.request_id)
             await run_out(events)
         yield response
 
-    def _client(self, sdk: ModuleType) -> Any:
-        client = sdk.AsyncOpenAI(**self._address, max_retries=0)
+    def _client(self, sdk: ModuleType, http: Any) -> Any:
+        client = sdk.AsyncOpenAI(**self._address, http_client=http, max_retries=0)
         if not client.api_key:
             raise self._transport.no_key()
         return client

@@ -17,8 +17,8 @@ from pydantic_core import PydanticSerializationError, to_json
 from activities.providers.answers import arguments_of, count_of, joined
 from activities.providers.openai_responses_request import API
 from activities.providers.protocol import Delta, ModelError
+from activities.providers.quotes import quoted
 from activities.providers.transport import Event
-from activities.providers.vendor_errors import quoted
 from models.model_call import CallPart, ModelResponse, Part, ProviderState, RespondPart, ThinkPart
 from models.trajectory import StopReason, Usage
 
