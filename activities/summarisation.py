@@ -58,7 +58,9 @@ class SummaryActivities:
 def _outcome_of(response: ModelResponse, evicted: ModelRequest) -> SummaryOutcome:
     """Return what the session can keep of the answer, or why that is nothing."""
     text, files = response.text.strip(), files_written(evicted.messages, evicted.head.tools)
-    trouble = summary_trouble(text, files, evicted.messages)
+    # One that was cut lacks what came last: where things stand.
+    is_cut = response.stop == "max_tokens"
+    trouble = "it was cut before its end" if is_cut else summary_trouble(text, files, evicted.messages)
     if trouble:
         return SummaryOutcome(trouble=trouble, usage=response.usage)
     listed, omitted = listed_files(files)

@@ -65,6 +65,24 @@ def _held(value: JsonValue) -> Iterable[JsonValue]:
     return value if isinstance(value, list) else ()
 
 
+def name_of(told: object) -> str:
+    r"""Return a vendor's name for something, as it can be kept; empty where it is none: it is no part of an answer.
+
+    >>> name_of("gpt-5.5"), name_of(7), name_of(None)
+    ('gpt-5.5', '', '')
+    """
+    return joined([told]) if isinstance(told, str) else ""
+
+
+def counts_in(told: object) -> Mapping[str, object]:
+    """Return what a vendor counts by its names; nothing where it has another shape.
+
+    >>> counts_in({"cached_tokens": 7}), counts_in([7]), counts_in("none")
+    ({'cached_tokens': 7}, {}, {})
+    """
+    return told if isinstance(told, dict) else {}
+
+
 MOST_TOKENS = 10**12
 """A count beyond is none."""
 

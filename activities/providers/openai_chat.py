@@ -13,7 +13,8 @@ from types import ModuleType
 from typing import Any, Literal
 
 from activities.providers.openai_chat_answer import Fold, TextFold
-from activities.providers.openai_chat_request import encode, encode_text, optional_in
+from activities.providers.openai_chat_request import DEMANDABLE, OPTIONAL, ROOM, encode, encode_text, fields_in
+from activities.providers.openai_tools import ToolsLeftOut
 from activities.providers.protocol import CallContext, Delta, ModelError
 from activities.providers.refused_parameters import RefusedParameters
 from activities.providers.transport import Event, Transport, VendorStream
@@ -31,6 +32,8 @@ _ABOUT_TOOLS = re.compile(
     re.IGNORECASE,
 )
 """How endpoints say that a model has no tool calling of its own."""
+
+_ABOUT_THE_BOUND = re.compile(r"max_(?:completion_)?tokens")
 
 
 class OpenAIChatProvider:
@@ -52,7 +55,8 @@ class OpenAIChatProvider:
             raise ModelError("bad_request", "set openai_chat.base_url, as in 'http://127.0.0.1:11434/v1' for Ollama")
         self._address = {"base_url": base_url, "api_key": api_key or "none"}
         self._protocol = protocol
-        self._refused = RefusedParameters()
+        self._of_models, self._of_sessions = RefusedParameters(), RefusedParameters()
+        self._left_out = ToolsLeftOut()
         self._transport = Transport(ENDPOINT, self._client, silence_timeout=silence_timeout, sends_key=bool(api_key))
 
     async def stream(
@@ -62,17 +66,34 @@ class OpenAIChatProvider:
         if not name:
             raise ModelError("not_found", "write its name behind the colon, as in 'openai-chat:qwen3'")
         written, fold = (encode_text, TextFold) if self._protocol == "text" else (encode, Fold)
+        if self._protocol == "native":
+            self._left_out.tell(request.head.tools)
+        session = (name, context.session_id)
+        spared: set[str] = set()
         while True:
-            asked = self._transport.request(PATH, written(request, name=name, without=self._refused.of(name)))
+            without = self._of_models.of(name) | self._of_sessions.of(session) | spared
+            body = written(request, name=name, without=without, demanded=self._of_sessions.demanded_of(session))
             try:
-                async with aclosing(self._answer(asked, fold(name, request=context.request))) as answer:
-                    async for piece in answer:
+                answer = self._answer(self._transport.request(PATH, body), fold(name, request=context.request))
+                async with aclosing(answer) as pieces:
+                    async for piece in pieces:
                         yield piece
             except ModelError as error:
-                if not self._refused.learn(name, error, optional=optional_in(request)):
+                if self._learn(error, request, name, session):
+                    continue
+                if ROOM in spared or not _is_bound_too_high(error, request):
                     raise self._with_advice(error, request) from None
+                spared.add(ROOM)
             else:
                 return
+
+    def _learn(self, error: ModelError, request: ModelRequest, name: str, session: tuple[str, str]) -> bool:
+        """Take note of what the endpoint refuses or demands; tell whether there is a changed request to be sent."""
+        if self._of_models.learn(name, error, optional=OPTIONAL):
+            return True
+        if self._protocol == "text":
+            return False
+        return self._of_sessions.learn(session, error, optional=fields_in(request, name=name), demandable=DEMANDABLE)
 
     async def _answer(self, asked: VendorStream, answer: Fold) -> AsyncGenerator[Delta | ModelResponse, None]:
         transport = self._transport
@@ -109,5 +130,15 @@ class OpenAIChatProvider:
 
     def _client(self, sdk: ModuleType, http: Any) -> Any:
         nothing = sdk.Omit()
-        headers = {"OpenAI-Organization": nothing, "OpenAI-Project": nothing}
-        return sdk.AsyncOpenAI(**self._address, default_headers=headers, http_client=http, max_retries=0)
+        client = sdk.AsyncOpenAI(**self._address, http_client=http, max_retries=0)
+        # In place of those it has found in `OPENAI_CUSTOM_HEADERS`; there is no way to give it none.
+        client._custom_headers = {"OpenAI-Organization": nothing, "OpenAI-Project": nothing}
+        return client
+
+
+def _is_bound_too_high(error: ModelError, request: ModelRequest) -> bool:
+    """Tell whether there may be an answer to the same request with less room for it."""
+    if request.head.max_tokens is None:
+        return False
+    is_blamed = _ABOUT_THE_BOUND.search(f"{error.parameter} {error.message}") is not None
+    return error.error_type == "context_too_long" or (error.error_type == "bad_request" and is_blamed)

@@ -5,17 +5,18 @@ Theory of operation. Servers differ in what they leave out and what they add, so
 whatever field it is in. A piece belongs to the latest call of its `index`, or to the latest of all where it has none;
 it begins another one if it brings a name and, with it, another id, or finds the arguments before it whole. Ids of a
 server may be missing or repeat. What a message or a call has beyond what we understand is kept in the state, to go back
-to the same model.
+to the same model; so is thinking at the beginning of the text, for templates that want it there.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import JsonValue
 
-from activities.providers.answers import arguments_of, count_of, joined
+from activities.providers.answers import arguments_of, count_of, counts_in, joined, name_of
+from activities.providers.leading_thought import LeadingThought
 from activities.providers.openai_chat_request import API
 from activities.providers.protocol import Delta, ModelError
 from activities.providers.quotes import quoted
@@ -103,35 +104,36 @@ class Fold:
         self.failure: Event | None = None
         """What the server says of an answer that failed."""
         self._name = name
-        self._model: str | None = None
-        self._id: str | None = None
+        self._model = self._id = ""
         self._request = request
-        self._texts: dict[str, list[str]] = {"content": [], "thought": [], "refusal": []}
+        self._content = LeadingThought()
+        self._texts: dict[str, list[str]] = {"thought": [], "refusal": []}
         self._beyond = _Grown()
         self._calls: list[_Call] = []
         self._finish = ""
-        self._used: Event | None = None
+        self._used: Mapping[str, object] = {}
 
     def take(self, event: Event) -> list[Delta]:
         """Take the next event; return what there is to show of it."""
         if event.get("object") == "error" or event.get("error"):
             self.failure = event
             return []
-        self._model, self._id = event.get("model") or self._model, event.get("id") or self._id
-        self._used = event.get("usage") or self._used
+        self._model, self._id = name_of(event.get("model")) or self._model, name_of(event.get("id")) or self._id
+        self._used = counts_in(event.get("usage")) or self._used
         choices = event.get("choices") or []
         return list(self._take_choice(choices[0])) if choices else []
 
     def response(self, *, request_id: str | None) -> ModelResponse:
         """Return the answer, once it is whole. Raises `ModelError` where it is a refusal, or has failed."""
+        self._content.finish(is_cut=self._finish == "length")
         stop = self._stop_reason()
         calls = self._whole_calls() if stop == "tool_calls" else []
         return ModelResponse(
             parts=[*self._texts_told(), *(part for part, _ in calls)],
             stop=stop,
             usage=_usage(self._used),
-            model=joined([self._model or self._name]),
-            request_id=joined([request_id or self._id or ""]) or None,
+            model=self._model or self._name,
+            request_id=request_id or self._id or None,
             state=None if stop == "max_tokens" else self._state(calls),
         )
 
@@ -141,7 +143,7 @@ class Fold:
         if isinstance(thought, str):
             yield self._show(Delta("think", thought), "thought")
         if content := delta.get("content"):
-            yield self._show(Delta("respond", _text_in(content)), "content")
+            yield from self._content.take(_text_in(content))
         if refusal := delta.get("refusal"):
             yield self._show(Delta("respond", refusal), "refusal")
         for told in _calls_in(delta):
@@ -194,7 +196,7 @@ class Fold:
             raise ModelError(kind, f"the endpoint ended its answer with {quoted(self._finish)!r}")
         if self._finish == "content_filter":
             raise ModelError("refusal", "a content filter stopped the answer")
-        if self._texts["refusal"] and not self._texts["content"] and not self._calls:
+        if self._texts["refusal"] and not self._content.said and not self._calls:
             raise ModelError("refusal", f"it says “{quoted(joined(self._texts['refusal']))}”")
         if self._finish == "length":
             return "max_tokens"
@@ -202,14 +204,15 @@ class Fold:
         return "tool_calls" if self._calls else "end_turn"
 
     def _texts_told(self) -> Iterator[Part]:
-        if thought := joined(self._texts["thought"]):
+        for thought in filter(None, (joined(self._texts["thought"]), self._content.thought)):
             yield ThinkPart(kind="think", text=thought)
-        if said := joined([*self._texts["content"], *self._texts["refusal"]]):
+        if said := self._content.said + joined(self._texts["refusal"]):
             yield RespondPart(kind="respond", text=said)
 
     def _state(self, calls: list[tuple[CallPart, Block]]) -> ProviderState | None:
         """Return what there is beyond the parts, if there is any: all else is written anew from them, and the same."""
-        beyond = [self._beyond.whole(), *(fields for _, fields in calls)]
+        lead: Block = {"content": self._content.lead} if self._content.lead.strip() else {}
+        beyond = [self._beyond.whole() | lead, *(fields for _, fields in calls)]
         if not any(beyond):
             return None
         ids = [dict[str, JsonValue](), *(dict[str, JsonValue](type="function", id=part.id) for part, _ in calls)]
@@ -259,7 +262,7 @@ def _calls_in(delta: Event) -> list[Event]:
     return [*calls, {"index": 0, "function": delta["function_call"]}] if delta.get("function_call") else calls
 
 
-def _usage(told: Event | None) -> Usage | None:
+def _usage(told: Mapping[str, object]) -> Usage | None:
     """Return the tokens in our terms; None where the server does not count.
 
     >>> _usage({"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": None}).input_tokens
@@ -267,14 +270,14 @@ def _usage(told: Event | None) -> Usage | None:
     """
     if not told:
         return None
-    read, written = told.get("prompt_tokens_details") or {}, told.get("completion_tokens_details") or {}
+    read = counts_in(told.get("prompt_tokens_details"))
     try:
         return Usage(
             input_tokens=count_of(told, "prompt_tokens"),
             output_tokens=count_of(told, "completion_tokens"),
             cached_tokens=count_of(read, "cached_tokens") or count_of(told, "prompt_cache_hit_tokens"),
             cache_write_tokens=count_of(read, "cache_write_tokens"),
-            reasoning_tokens=count_of(written, "reasoning_tokens"),
+            reasoning_tokens=count_of(counts_in(told.get("completion_tokens_details")), "reasoning_tokens"),
         )
     except ValueError:
         return None  # what is no count is no reason to ask again

@@ -6,15 +6,16 @@ text. So texts of the same speaker in a row become one message, and a conversati
 assistant's, such as a summary, is opened by a user's.
 
 What an answer had beyond its text and its calls goes back with it to the same model: thinking, which some servers
-demand (`reasoning_content`), signatures of calls. What is refused by name is left out from then on, as are optional
-parameters (`refused_parameters.py`).
+demand (`reasoning_content`), signatures of calls. So do the ids of calls, odd as they may be: there are models that
+were trained on theirs (`functions.now:0`), and servers that keep signatures in them. What is refused by name is left
+out from then on, as are optional parameters; what is demanded by name is sent (`refused_parameters.py`).
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from pydantic import JsonValue
 
-from activities.providers.openai_tools import parameters_of, written_arguments
+from activities.providers.openai_tools import description_of, parameters_of, tools_taken, written_arguments
 from activities.providers.text_protocol import STOP_SEQUENCES, conversation_text, system_text
 from activities.providers.tool_results import result_told
 from activities.providers.verbatim import Block, CallIds, own_items, sendable_name
@@ -22,17 +23,30 @@ from models.model_call import ModelMessage, ModelRequest, ToolSpec
 
 API = "openai.chat"
 """The name of this API in `ProviderState`. Its items: what the message had beyond its text and its calls, then the same
-of each call."""
+of each call. The message's `content` is what was in that before the text: thinking, with its tags."""
 
 OPTIONAL = frozenset({"stream_options", "max_tokens", "stop"})
 """What of every request an endpoint may refuse: without `max_tokens`, `max_completion_tokens` says the same."""
+
+DEMANDABLE = {"reasoning_content": " "}
+"""What endpoints may demand of every answer of the assistant's, and what it is where the answer has none: after a
+switch of models, in a new segment, in a step without thinking. There are servers that take "" for nothing."""
+
+ROOM = "room for reasoning"
+"""What a request whose answer is bounded may be sent without: where so much is too much."""
+
+REASONING_TOKENS = 7_000
+"""Most tokens for the reasoning before an answer whose length is bounded, which these APIs count with it. Many models
+take a bound of at most 8,192."""
 
 OPENING = "(The conversation began earlier.)"
 """Stands for a user's message before a conversation that begins with one of the assistant's."""
 
 
-def encode(request: ModelRequest, *, name: str, without: Collection[str] = frozenset()) -> Block:
-    """Return the body that asks the model `name`, leaving out what `without` names.
+def encode(
+    request: ModelRequest, *, name: str, without: Collection[str] = frozenset(), demanded: Collection[str] = frozenset()
+) -> Block:
+    """Return the body that asks the model `name`, leaving out what `without` names, with what is `demanded`.
 
     >>> asked = ModelRequest.model_validate({"head": {}, "messages": [{"role": "user", "content": "Hi"}]})
     >>> encode(asked, name="qwen3", without=["stream_options"])
@@ -41,13 +55,19 @@ def encode(request: ModelRequest, *, name: str, without: Collection[str] = froze
     head = request.head
     body = _body(name, head.max_tokens, without)
     if head.tools:
-        body["tools"] = [_tool(tool) for tool in head.tools]
+        body["tools"] = [_tool(tool) for tool in tools_taken(head.tools)]
     told: list[JsonValue] = [{"role": "system", "content": head.system}] if head.system.strip() else []
-    return body | {"messages": [*told, *_messages(request.messages, name, without)]}
+    anyway = {key: value for key, value in DEMANDABLE.items() if key in demanded}
+    return body | {"messages": [*told, *_messages(request.messages, name, without, anyway)]}
 
 
-def encode_text(request: ModelRequest, *, name: str, without: Collection[str] = frozenset()) -> Block:
-    """Return the body that asks the model `name` by the protocol `text` (CTX-13), leaving out what `without` names."""
+def encode_text(
+    request: ModelRequest, *, name: str, without: Collection[str] = frozenset(), demanded: Collection[str] = frozenset()
+) -> Block:
+    """Return the body that asks the model `name` by the protocol `text` (CTX-13), leaving out what `without` names.
+
+    Its messages have no fields that could be `demanded`.
+    """
     body = _body(name, request.head.max_tokens, without)
     if "stop" not in without:
         body["stop"] = list[JsonValue](STOP_SEQUENCES)
@@ -58,11 +78,11 @@ def encode_text(request: ModelRequest, *, name: str, without: Collection[str] = 
     return body | {"messages": told}
 
 
-def optional_in(request: ModelRequest) -> frozenset[str]:
-    """Return the names of what can be left out of the request: of parameters, and of what answers had beyond texts."""
+def fields_in(request: ModelRequest, *, name: str) -> frozenset[str]:
+    """Return the names of what the messages have beyond texts and calls for the model `name`, and can do without."""
     states = [message.state for message in request.messages if message.state and message.state.api == API]
-    items = [item for state in states for item in state.items if isinstance(item, dict)]
-    return OPTIONAL | {key for item in items for key in item} - _NEEDED
+    items = [item for state in states if state.model == name for item in state.items if isinstance(item, dict)]
+    return frozenset(key for item in items for key in item) - _NEEDED
 
 
 _NEEDED = frozenset({"role", "content", "tool_calls", "type", "id", "function"})
@@ -73,40 +93,46 @@ def _body(name: str, max_tokens: int | None, without: Collection[str]) -> Block:
     if "stream_options" not in without:
         body["stream_options"] = {"include_usage": True}
     if max_tokens is not None:
-        body["max_completion_tokens" if "max_tokens" in without else "max_tokens"] = max_tokens
+        bound = max_tokens + (0 if ROOM in without else REASONING_TOKENS)
+        body["max_completion_tokens" if "max_tokens" in without else "max_tokens"] = bound
     return body
 
 
 def _tool(tool: ToolSpec) -> Block:
     function: Block = {"name": sendable_name(tool.name), "parameters": parameters_of(tool)}
     if tool.description.strip():
-        function["description"] = tool.description
+        function["description"] = description_of(tool)
     return {"type": "function", "function": function}
 
 
 # ---- messages
 
 
-def _messages(messages: Iterable[ModelMessage], name: str, without: Collection[str]) -> list[Block]:
+def _messages(
+    messages: Iterable[ModelMessage], name: str, without: Collection[str], anyway: Mapping[str, JsonValue]
+) -> list[Block]:
     written: list[Block] = []
-    ids = CallIds()
+    ids = CallIds(takes_any=True)
     for message in messages:
-        block = _message(message, ids, name, without)
-        if not written and block["role"] == "assistant":
-            written.append({"role": "user", "content": OPENING})
+        block = _message(message, ids, _beyond(message, name, without))
+        if block["role"] == "assistant":
+            block = {**block, **{key: value for key, value in anyway.items() if key not in block}}
+            if not written:
+                written.append({"role": "user", "content": OPENING})
         if written and _are_one(written[-1], block):
             block = {**block, "content": _together(written.pop(), block)}
         written.append(block)
     return written
 
 
-def _message(message: ModelMessage, ids: CallIds, name: str, without: Collection[str]) -> Block:
+def _message(message: ModelMessage, ids: CallIds, all_beyond: list[Block]) -> Block:
     if message.role == "user":
         return {"role": "user", "content": message.content}
     if message.role == "tool":
         return {"role": "tool", "tool_call_id": ids.answered_by(message), "content": result_told(message)}
-    beyond, *beyond_calls = _beyond(message, name, without)
-    written: Block = {"role": "assistant", "content": message.content or None, **beyond}
+    beyond, *beyond_calls = all_beyond
+    written: Block = {"role": "assistant", "content": None, **beyond}
+    written["content"] = f"{beyond.get('content', '')}{message.content}" or None
     calls: list[JsonValue] = [
         {
             "id": call_id,
@@ -126,7 +152,7 @@ def _beyond(message: ModelMessage, name: str, without: Collection[str]) -> list[
     own = own_items(message, API, call_id_of=_call_id)
     if own is None or message.state is None or message.state.model != name:
         return [{}]
-    left_out = _NEEDED | set(without)
+    left_out = (_NEEDED - {"content"}) | set(without)
     return [{key: value for key, value in item.items() if key not in left_out} for item in own]
 
 

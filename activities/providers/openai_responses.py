@@ -7,6 +7,7 @@ from typing import Any
 
 from activities.providers.openai_responses_answer import Fold
 from activities.providers.openai_responses_request import OPTIONAL, encode
+from activities.providers.openai_tools import ToolsLeftOut
 from activities.providers.protocol import CallContext, Delta, ModelError
 from activities.providers.refused_parameters import RefusedParameters
 from activities.providers.transport import Transport, VendorStream, run_out
@@ -28,6 +29,7 @@ class OpenAIProvider:
         self._address = {"base_url": base_url, "api_key": api_key}
         self._transport = Transport(OPENAI, self._client, silence_timeout=silence_timeout)
         self._refused = RefusedParameters()
+        self._left_out = ToolsLeftOut()
 
     async def stream(
         self, name: str, request: ModelRequest, context: CallContext
@@ -35,6 +37,7 @@ class OpenAIProvider:
         """Ask the model `name`; yield deltas, then the whole response. Raises `ModelError`."""
         if not name:
             raise ModelError("not_found", "write its name behind the colon, as in 'openai:gpt-5.5'")
+        self._left_out.tell(request.head.tools)
         while True:
             refused = self._refused.of(name)
             body = encode(request, name=name, session_id=context.session_id, without=refused)

@@ -5,16 +5,16 @@ they are whole, in the order of the output. The *parts* are what we understand o
 calls. The *items* themselves are kept for the vendor, as they came. An answer is whole with `response.completed`, and
 cut with `response.incomplete`; the stream of any other is a failure.
 
-Reasoning that came without its encrypted content cannot go back, since the vendor has not kept it: an answer with such
-has no state, and is written anew from its parts.
+An answer that could not go back has no state, and is written anew from its parts: one with reasoning that came without
+its encrypted content, since the vendor has not kept it, and one with a call that gets no output from us.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from pydantic_core import PydanticSerializationError, to_json
 
-from activities.providers.answers import arguments_of, count_of, joined
+from activities.providers.answers import arguments_of, count_of, counts_in, joined, name_of
 from activities.providers.openai_responses_request import API
 from activities.providers.protocol import Delta, ModelError
 from activities.providers.quotes import quoted
@@ -71,10 +71,10 @@ class Fold:
         return ModelResponse(
             parts=parts,
             stop=_stop(parts, is_cut=is_cut),
-            usage=_usage(end.get("usage")),
-            model=joined([end.get("model") or self._name]),
-            request_id=joined([request_id or end.get("id") or ""]) or None,
-            state=None if is_cut else _state(self._name, items),
+            usage=_usage(counts_in(end.get("usage"))),
+            model=name_of(end.get("model")) or self._name,
+            request_id=request_id or name_of(end.get("id")) or None,
+            state=None if is_cut else _state(self._name, items, parts),
         )
 
     def _show(self, kind: Literal["think", "respond"], text: str, place: tuple[int, int]) -> list[Delta]:
@@ -122,10 +122,10 @@ def _stop(parts: Sequence[Part], *, is_cut: bool) -> StopReason:
     return "tool_calls" if any(isinstance(part, CallPart) for part in parts) else "end_turn"
 
 
-def _usage(told: Event | None) -> Usage | None:
+def _usage(told: Mapping[str, object]) -> Usage | None:
     if not told:
         return None
-    read, written = told.get("input_tokens_details") or {}, told.get("output_tokens_details") or {}
+    read, written = counts_in(told.get("input_tokens_details")), counts_in(told.get("output_tokens_details"))
     try:
         return Usage(
             input_tokens=count_of(told, "input_tokens"),
@@ -138,11 +138,26 @@ def _usage(told: Event | None) -> Usage | None:
         return None  # what is no count is no reason to ask again
 
 
-def _state(model: str, items: list[Event]) -> ProviderState | None:
+def _state(model: str, items: list[Event], parts: Sequence[Part]) -> ProviderState | None:
     if any(item.get("type") == "reasoning" and not item.get("encrypted_content") for item in items):
+        return None
+    if not _calls_in(items) <= {part.id for part in parts if isinstance(part, CallPart)} | _answered_in(items):
         return None
     try:
         to_json(items)
     except PydanticSerializationError:  # half a character, which can't be kept
         return None
     return ProviderState(api=API, model=model, items=items)
+
+
+def _calls_in(items: Sequence[Event]) -> set[object]:
+    """Return the ids of all that waits for an output, of kinds that are not known here too."""
+    kinds = [(str(item.get("type")), item) for item in items]
+    calls = {item["call_id"] for kind, item in kinds if item.get("call_id") and not kind.endswith("_output")}
+    return calls | {item.get("id") for kind, item in kinds if kind == "mcp_approval_request"}
+
+
+def _answered_in(items: Sequence[Event]) -> set[object]:
+    """Return the ids of the calls whose output is among the items: the vendor has run them itself."""
+    outputs = [item for item in items if str(item.get("type")).endswith("_output")]
+    return {item.get("call_id") or item.get("id") for item in outputs}

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from pydantic import JsonValue
 
-from activities.providers.openai_tools import parameters_of, written_arguments
+from activities.providers.openai_tools import description_of, parameters_of, tools_taken, written_arguments
 from activities.providers.tool_results import result_told
 from activities.providers.verbatim import Block, CallIds, own_items, sendable_name
 from models.model_call import ModelMessage, ModelRequest, RequestHead, ToolSpec
@@ -56,7 +56,7 @@ def encode(
     if head.system:
         body["instructions"] = head.system
     if head.tools:
-        body["tools"] = [_tool(tool) for tool in head.tools]
+        body["tools"] = [_tool(tool) for tool in tools_taken(head.tools)]
     if head.max_tokens is not None:
         # Reasoning is counted too: it has room of its own.
         body["max_output_tokens"] = max(LEAST_OUTPUT_TOKENS, head.max_tokens) + (REASONING_TOKENS if reasoning else 0)
@@ -88,7 +88,7 @@ def _tool(tool: ToolSpec) -> Block:
     return {
         "type": "function",
         "name": sendable_name(tool.name),
-        "description": tool.description,
+        "description": description_of(tool),
         "parameters": parameters_of(tool),
         # Strict schemas are a small part of JSON Schema: foreign tools' would be refused.
         "strict": False,

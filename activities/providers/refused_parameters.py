@@ -5,48 +5,119 @@ models stays right, and no table knows a name it has not seen. So requests ask f
 the endpoint's own word decides: what it refuses by name is left out, and the changed request is sent at once. That is
 no retry, since a refused request was not begun, and the same one is never sent twice. A worker remembers it for as long
 as it runs; it costs one refused request for each parameter and model.
+
+Only words of refusal count. "Missing `reasoning_content`" says the opposite, of the same name: what is demanded like
+that is sent from then on, with something for an answer that has none of its own. Parameters are the same in all
+requests, so that what is learned of one holds for a model; fields of messages depend on what a session has been
+through, so that what is learned of those holds for the session.
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Collection
+from collections import OrderedDict
+from collections.abc import Collection, Hashable
+from dataclasses import dataclass, field
+from typing import Literal
 
 from activities.providers.protocol import ModelError
 
+MOST_REMEMBERED = 10_000
+"""Models, or sessions, that are remembered; beyond it, the one is forgotten that was not asked for the longest."""
+
+
+@dataclass
+class _Known:
+    refused: set[str] = field(default_factory=set)
+    demanded: set[str] = field(default_factory=set)
+
 
 class RefusedParameters:
-    """What each model was found to refuse."""
+    """What each model, or each session, was found to refuse and to demand."""
 
     def __init__(self) -> None:
-        """Begin by supposing that everything is taken."""
-        self._refused: defaultdict[str, set[str]] = defaultdict(set)
+        """Begin by supposing that everything is taken and nothing demanded."""
+        self._known: OrderedDict[Hashable, _Known] = OrderedDict()
 
-    def of(self, model: str) -> frozenset[str]:
-        """Return the names of what is to be left out of requests to `model`."""
-        return frozenset(self._refused[model])
+    def of(self, whose: Hashable) -> frozenset[str]:
+        """Return the names of what is to be left out of requests to the model, or of the session, `whose` they are."""
+        known = self._known_of(whose)
+        return frozenset(known.refused - known.demanded)
 
-    def learn(self, model: str, error: ModelError, *, optional: Collection[str]) -> bool:
-        """Take note if `error` blames what is `optional`; tell whether there is a request without it to be sent.
+    def demanded_of(self, whose: Hashable) -> frozenset[str]:
+        """Return the names of what is to be sent even where there is nothing of it."""
+        return frozenset(self._known_of(whose).demanded)
+
+    def learn(
+        self, whose: Hashable, error: ModelError, *, optional: Collection[str], demandable: Collection[str] = ()
+    ) -> bool:
+        """Take note if `error` blames what can be changed; tell whether there is a changed request to be sent.
+
+        `optional`: what can be left out; `demandable`: what can be sent where there is nothing of it.
 
         >>> refused = RefusedParameters()
         >>> error = ModelError("bad_request", "Unsupported parameter: 'stream_options'")
         >>> [refused.learn("m", error, optional=["stream_options"]) for _ in range(2)], refused.of("m")
         ([True, False], frozenset({'stream_options'}))
+        >>> refused.learn("m", ModelError("bad_request", "Missing 'stream_options'"), optional=["stream_options"])
+        False
         """
         if error.error_type != "bad_request":
             return False
+        known = self._known_of(whose)
         # The longest first: a model may take `reasoning`, and refuse but `reasoning.summary`.
-        candidates = sorted(set(optional) - self._refused[model], key=lambda name: (-len(name), name))
-        blamed = next((name for name in candidates if _blames(error, name)), None)
-        if blamed is None:
-            return False
-        self._refused[model].add(blamed)
-        return True
+        for name in sorted({*optional, *demandable} - known.demanded, key=lambda name: (-len(name), name)):
+            verdict = _verdict(error, name)
+            if verdict == "refused" and name in optional and name not in known.refused:
+                known.refused.add(name)
+                return True
+            if verdict == "demanded" and name in demandable:
+                known.demanded.add(name)
+                return True
+        return False
+
+    def _known_of(self, whose: Hashable) -> _Known:
+        known = self._known.setdefault(whose, _Known())
+        self._known.move_to_end(whose)
+        if len(self._known) > MOST_REMEMBERED:
+            self._known.popitem(last=False)
+        return known
 
 
-def _blames(error: ModelError, name: str) -> bool:
-    if error.parameter:
-        # `reasoning.summary`, `include[0]`, `messages[2].reasoning_content`
-        return re.search(rf"(?:^|[.\]]){re.escape(name)}(?!\w)", error.parameter) is not None
+_DEMAND = re.compile(
+    r"\bmissing\b|\brequire[sd]?\b|\bpassed back\b|\bneeds? to be\b"
+    r"|\bmust (?!not\b)(?:\w+ )?(?:be (?:passed|sent|set|given|provided|included|present|returned)|have|contain)\b",
+    re.IGNORECASE,
+)
+_REFUSAL = re.compile(
+    r"\bun(?:supported|known|recogni[sz]ed|expected)|\bextra|forbidden|\bdeprecated|\bincompatible|\bmust be verified"
+    r"|\b(?:not|no longer) (?:\w+ )?(?:supported|permitted|allowed|accepted|available|recogni[sz]ed|implemented)"
+    r"|(?:\bnot|n't) (?:support|accept|allow|recogni[sz]e)|\b(?:must|should) not\b|\bcan(?:not|'t) be\b|\bremove\b"
+    r"|\b(?:invalid|not a valid) (?:value|parameter|argument|field|property)",
+    re.IGNORECASE,
+)
+_CLAUSE_END = re.compile(r"[;\n]|(?<=[.!?])\s|\},\s*\{")
+"""Between two complaints: of sentences, of lists, and of lists as Python prints them."""
+
+
+def _verdict(error: ModelError, name: str) -> Literal["refused", "demanded"] | None:
+    """Return what is said of `name`: by the complaint that names it, or else by all of it."""
+    if not _is_blamed(error, name):
+        return None
+    complaints = [clause for clause in _CLAUSE_END.split(error.message) if _names(clause, name)]
+    for said in (*complaints, error.message):
+        if _DEMAND.search(said):
+            return "demanded"
+        if _REFUSAL.search(said):
+            return "refused"
+    return None
+
+
+def _is_blamed(error: ModelError, name: str) -> bool:
+    if error.parameter and _names(error.parameter, name):
+        return True  # `reasoning.summary`, `include[0]`, `messages[2].reasoning_content`
     # Without a name of its own the sentence counts, for names that are no words of English.
-    return "_" in name and re.search(rf"(?<!\w){re.escape(name)}(?!\w)", error.message) is not None
+    is_another = error.parameter and not error.parameter.startswith("messages")
+    return not is_another and "_" in name and _names(error.message, name)
+
+
+def _names(text: str, name: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) is not None

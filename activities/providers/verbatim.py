@@ -1,7 +1,7 @@
 """What every vendor's adapter does to write the past: a vendor's own blocks as they came, and ids of calls (AGT-3).
 
 A step goes back to the API it came from block for block, ids and all; to any other it is written anew from its parts.
-Ids written anew are ones that every vendor takes, and unique within a request. Everything here depends on the messages
+Ids written anew are ones that the vendor takes, and unique within a request. Everything here depends on the messages
 so far alone, in their order: the beginning of a conversation is written the same however it goes on.
 """
 
@@ -57,8 +57,9 @@ class CallIds:
     ['c_1', 'c_1-2']
     """
 
-    def __init__(self) -> None:
-        """Begin a request."""
+    def __init__(self, *, takes_any: bool = False) -> None:
+        """Begin a request; `takes_any`: to an API that takes any text for an id, so that they stay as they are."""
+        self._spelled: Callable[[str], str] = (lambda own: own or "_") if takes_any else sendable_name
         self._taken: set[str] = set()
         self._unanswered: dict[str, list[str]] = {}
 
@@ -79,7 +80,7 @@ class CallIds:
         """Return the id of the call that this tool message answers."""
         own = message.call_id or ""
         waiting = self._unanswered.get(own)
-        return waiting.pop(0) if waiting else sendable_name(own)
+        return waiting.pop(0) if waiting else self._spelled(own)
 
     def _open(self, message: ModelMessage, ids: list[str]) -> None:
         # The results of a step follow it at once: what an earlier step left unanswered is not meant any more.
@@ -89,7 +90,7 @@ class CallIds:
             self._unanswered.setdefault(call.id, []).append(written)
 
     def _free(self, call_id: str) -> str:
-        name, count = sendable_name(call_id), 1
+        name, count = self._spelled(call_id), 1
         free = name
         while free in self._taken:
             count += 1

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from activities.providers.openai_chat_answer import Fold, TextFold
-from activities.providers.openai_chat_request import OPENING, encode, encode_text, optional_in
+from activities.providers.openai_chat_request import (
+    OPENING,
+    REASONING_TOKENS,
+    ROOM,
+    encode,
+    encode_text,
+    fields_in,
+)
 from activities.providers.protocol import Delta, ModelError
 from models.model_call import (
     CallPart,
@@ -121,14 +128,44 @@ def test_agt_3_what_an_answer_had_beyond_its_texts_goes_back_to_the_same_model_a
 
 def test_agt_4_what_an_endpoint_refuses_is_left_out_of_parameters_and_messages():
     request = ModelRequest(head=HEAD, messages=CONVERSATION)
-    assert optional_in(request) == {"stream_options", "max_tokens", "stop", "reasoning_content", "extra_content"}
+    assert fields_in(request, name=MODEL) == {"reasoning_content", "extra_content"}
+    assert fields_in(request, name="other") == frozenset()
     body = encoded(*CONVERSATION, without=["stream_options", "reasoning_content", "extra_content"])
     assert "stream_options" not in body
     assert set(body["messages"][2]) == {"role", "content", "tool_calls"}
-    assert encoded(user("?"), head=SUMMARY)["max_tokens"] == 1024
-    without = encoded(user("?"), head=SUMMARY, without=["max_tokens"])
+    without = encoded(user("?"), head=SUMMARY, without=["max_tokens", ROOM])
     assert (without["max_completion_tokens"], "max_tokens" in without) == (1024, False)
     assert "stop" not in encoded(user("?"), without=["stop"], by=encode_text)
+
+
+def test_agt_4_what_an_endpoint_demands_is_in_every_answer_that_has_none_of_its_own():
+    messages = [*CONVERSATION, user("Go home.")]
+    request = ModelRequest(head=HEAD, messages=messages)
+    body = encode(request, name=MODEL, demanded=["reasoning_content"])
+    said = [message for message in body["messages"] if message["role"] == "assistant"]
+    assert [message["reasoning_content"] for message in said] == ["First the\nleft…", " ", " ", " "]
+    others = [message for message in body["messages"] if message["role"] != "assistant"]
+    assert not [message for message in others if "reasoning_content" in message]
+
+
+@pytest.mark.parametrize(("without", "most"), [([], 1024 + REASONING_TOKENS), ([ROOM], 1024)])
+@pytest.mark.parametrize("by", [encode, encode_text])
+def test_agt_4_a_bounded_answer_has_room_for_its_reasoning(without, most, by):
+    assert encoded(user("?"), head=SUMMARY, without=without, by=by)["max_tokens"] == most
+    assert "max_tokens" not in encoded(user("?"), by=by)
+
+
+def test_agt_3_ids_of_calls_stay_as_they_are_and_are_made_unique():
+    body = encoded(
+        user("?"),
+        assistant("", Call("functions.look:0", "look"), Call("functions.look:0", "look"), Call("", "look")),
+        result("functions.look:0", "a chair"),
+        result("functions.look:0", "a table"),
+        result("", "a wall"),
+    )
+    ids = [call["id"] for call in body["messages"][2]["tool_calls"]]
+    assert ids == ["functions.look:0", "functions.look:0-2", "_"]
+    assert [message["tool_call_id"] for message in body["messages"][3:]] == ids
 
 
 def test_agt_4_a_user_speaks_first_and_nobody_twice_in_a_row():
@@ -159,6 +196,10 @@ def test_agt_4_a_message_with_calls_and_no_text_has_no_content_and_arguments_are
         {"name": "files_read", "arguments": '{"at": "x"}'},
         {"name": "look", "arguments": '{"invalid_json": "{\\"at\\": "}'},
     ]
+
+
+ODD_COUNT = {"prompt_tokens": 9, "completion_tokens": -(10**9)}
+DETAILS = ("prompt_tokens_details", "completion_tokens_details")
 
 
 # ── Answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -431,6 +472,60 @@ def test_agt_11_whatever_a_server_sends_is_an_answer_that_can_be_kept_or_one_tha
     except UNDERSTOOD:
         return
     assert ModelResponse.model_validate_json(response.model_dump_json()) == response
+
+
+@pytest.mark.parametrize("fold", [Fold, TextFold])
+@pytest.mark.parametrize("size", [1, 3, 1_000])
+def test_ctx_13_thinking_that_leads_the_text_is_thinking_and_goes_back_where_it_stood(fold, size):
+    mark = "§respond: " if fold is TextFold else ""
+    text = f"<think>\nIs a < b?\n</think>\n\n{mark}Hi </think> there"
+    pieces = [chunk({"content": text[at : at + size]}) for at in range(0, len(text), size)]
+    deltas, response = folded(*pieces, chunk({}, "stop"), fold=fold)
+    assert response.parts == [
+        ThinkPart(kind="think", text="Is a < b?"),
+        RespondPart(kind="respond", text="Hi </think> there"),
+    ]
+    assert "".join(delta.text for delta in deltas if delta.kind == "think").strip() == "Is a < b?"
+    assert "".join(delta.text for delta in deltas if delta.kind == "respond") == "Hi </think> there"
+    if fold is Fold:
+        again = encoded(user("?"), ModelMessage(role="assistant", content=response.text, state=response.state))
+        assert again["messages"][2] == {"role": "assistant", "content": text}
+
+
+@pytest.mark.parametrize(
+    "text", ["<thi", "<think>", "<think> is a tag.", " <think\n", "a <think>b</think>", "<thinking>", "\n\nSo.", "<"]
+)
+def test_ctx_13_what_only_looks_like_thinking_is_text(text):
+    pieces = [chunk({"content": char}) for char in text]
+    response = folded(*pieces, chunk({}, "stop"))[1]
+    assert (response.parts, response.state) == ([RespondPart(kind="respond", text=text)], None)
+
+
+def test_ctx_13_thinking_that_was_cut_is_no_answer():
+    response = of_deltas({"content": "<think>Is a <"}, {"content": " b?"}, finish="length")
+    assert response.parts == [ThinkPart(kind="think", text="Is a < b?")]
+
+
+@pytest.mark.parametrize("used", ["none", 7, [], [{}], {"prompt_tokens": 12.5}, {"prompt_tokens": "n/a"}, ODD_COUNT])
+def test_agt_10_a_usage_that_is_none_costs_no_answer(used):
+    response = folded({**chunk({"content": "So."}, "stop"), "usage": used})[1]
+    assert (response.text, response.usage) == ("So.", None)
+
+
+@pytest.mark.parametrize("odd", [[], [7], "none", 7, {}])
+def test_agt_10_odd_details_are_none(odd):
+    used = {"prompt_tokens": 9, "completion_tokens": 2} | dict.fromkeys(DETAILS, odd)
+    assert folded({**chunk({"content": "So."}, "stop"), "usage": used})[1].usage == Usage(
+        input_tokens=9, output_tokens=2
+    )
+
+
+@pytest.mark.parametrize("odd", [7, ["m"], {}, None])
+def test_agt_3_a_name_that_is_none_costs_no_answer(odd):
+    answer = Fold(MODEL, request=1)
+    answer.take({**chunk({"content": "So."}, "stop"), "model": odd, "id": odd})
+    response = answer.response(request_id=None)
+    assert (response.text, response.model, response.request_id) == ("So.", MODEL, None)
 
 
 # ── The protocol text ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -48,6 +48,7 @@ HEAD = RequestHead(
         ToolSpec(name="pay", input_schema={"anyOf": [{"type": "object"}], "additionalProperties": False}),
     ],
 )
+CUT = "\n[... the rest is left out ...]"
 SUMMARY = RequestHead(system="Summarise.", max_tokens=1024)
 
 
@@ -178,6 +179,33 @@ def test_agt_4_tools_are_functions_of_objects_and_not_strict():
         },
     ]
     assert not {"tools", "parallel_tool_calls", "instructions"} & set(encoded(user("?"), head=RequestHead()))
+
+
+MANY = [ToolSpec(name=f"look_{number}") for number in range(200)]
+
+
+def test_agt_6_more_tools_than_are_taken_are_left_out_but_no_built_in_one():
+    head = RequestHead(tools=[*MANY, ToolSpec(name="now", built_in=True)])
+    offered = [tool["name"] for tool in encoded(user("?"), head=head)["tools"]]
+    assert offered == [*(tool.name for tool in MANY[:127]), "now"]
+
+
+@pytest.mark.parametrize(
+    ("described", "sent"),
+    [
+        ("x" * 1_024, "x" * 1_024),
+        ("It looks. " * 200, " ".join(["It looks."] * 99) + CUT),
+        ("Looks at\n" * 200, "\n".join(["Looks at"] * 110) + CUT),
+        ("look " * 300, " ".join(["look"] * 198) + CUT),
+        ("x" * 4_000, "x" * (1_024 - len(CUT)) + CUT),
+        ("Looks. " + "x" * 4_000, "Looks. " + "x" * (1_017 - len(CUT)) + CUT),
+    ],
+    ids=["just so", "sentences", "lines", "words", "one word", "one word after a sentence"],
+)
+def test_agt_6_a_description_longer_than_is_taken_is_cut_where_something_ends(described, sent):
+    head = RequestHead(tools=[ToolSpec(name="look", description=described)])
+    assert encoded(user("?"), head=head)["tools"][0]["description"] == sent
+    assert len(sent) <= 1_024
 
 
 def test_agt_4_requests_of_a_session_share_a_key_of_at_most_64_characters():
@@ -393,6 +421,72 @@ def test_agt_10_tokens_are_counted_in_our_terms():
         input_tokens=100, output_tokens=20, cached_tokens=60, reasoning_tokens=7, cache_write_tokens=5
     )
     assert of_items(message("So."))[1].usage is None
+
+
+@pytest.mark.parametrize(
+    "used", ["none", 7, [], {"input_tokens": 12.5}, {"input_tokens": -1}, {"output_tokens": "n/a"}]
+)
+def test_agt_10_a_usage_that_is_none_costs_no_answer(used):
+    response = folded(*events_of([message("So.")], usage=used))[1]
+    assert (response.text, response.usage) == ("So.", None)
+
+
+@pytest.mark.parametrize("odd", [[], [7], "none", 7])
+def test_agt_10_odd_details_are_none(odd):
+    used = {"input_tokens": 9, "output_tokens": 2, "input_tokens_details": odd, "output_tokens_details": odd}
+    assert folded(*events_of([message("So.")], usage=used))[1].usage == Usage(input_tokens=9, output_tokens=2)
+
+
+@pytest.mark.parametrize("odd", [7, ["m"], {}])
+def test_agt_3_a_name_that_is_none_costs_no_answer(odd):
+    response = folded(*events_of([message("So.")], {"status": "completed", "model": odd, "id": odd}), request_id=None)[
+        1
+    ]
+    assert (response.text, response.model, response.request_id) == ("So.", MODEL, None)
+
+
+def other_call(kind: str, **fields: Any) -> Item:
+    return {"type": kind, "id": f"{kind}_1", "status": "completed", **fields}
+
+
+ANSWERED_BY_US: dict[str, Item] = {
+    "a custom tool": other_call("custom_tool_call", call_id="call_9", name="patch", input="x"),
+    "a shell": other_call("local_shell_call", call_id="call_9", action={"type": "exec", "command": ["ls"], "env": {}}),
+    "of next year": other_call("dream_call", call_id="call_9"),
+    "an approval": other_call("mcp_approval_request", name="pay", arguments="{}", server_label="bank"),
+    "without a name": {"type": "function_call", "call_id": "call_9", "name": None, "arguments": "{}"},
+}
+
+
+@pytest.mark.parametrize("what", ANSWERED_BY_US)
+def test_agt_3_an_answer_with_a_call_that_gets_no_output_does_not_go_back(what):
+    *events, end = events_of([message("So."), function_call(Call("call_1", "look"))])
+    odd = {"type": "response.output_item.done", "output_index": 2, "item": ANSWERED_BY_US[what]}
+    response = folded(*events, odd, end)[1]
+    assert ([call.id for call in response.calls], response.state) == (["call_1"], None)
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [other_call("web_search_call", action={"type": "search", "query": "x"})],
+        [
+            other_call("shell_call", call_id="call_9", action={"commands": ["ls"]}),
+            other_call("shell_call_output", call_id="call_9", output=[]),
+        ],
+        [other_call("local_shell_call", call_id="call_9"), {"type": "local_shell_call_output", "id": "call_9"}],
+    ],
+    ids=["without an output", "with its output", "with its output by another name"],
+)
+def test_agt_3_calls_that_the_vendor_has_run_itself_go_back(items):
+    *events, end = events_of([message("So.")])
+    done = [
+        {"type": "response.output_item.done", "output_index": index, "item": item}
+        for index, item in enumerate(items, 1)
+    ]
+    response = folded(*events, *done, end)[1]
+    assert response.state is not None
+    assert response.state.items == [message("So."), *items]
 
 
 def test_agt_3_without_a_request_id_the_response_has_its_own():

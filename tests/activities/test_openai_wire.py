@@ -59,9 +59,11 @@ def asking(*messages: ModelMessage, max_tokens: int | None = None) -> ModelReque
     return ModelRequest(head=head, messages=list(messages) or [ModelMessage(role="user", content="What is there?")])
 
 
-async def ask(provider: Provider, asked: ModelRequest | None = None) -> tuple[list[Delta], ModelResponse]:
+async def ask(
+    provider: Provider, asked: ModelRequest | None = None, context: CallContext = CONTEXT
+) -> tuple[list[Delta], ModelResponse]:
     shown: list[Delta | ModelResponse] = []
-    async with asyncio.timeout(BOUND), aclosing(provider.stream("m", asked or asking(), CONTEXT)) as events:
+    async with asyncio.timeout(BOUND), aclosing(provider.stream("m", asked or asking(), context)) as events:
         async for event in events:
             shown.append(event)
     *deltas, response = shown
@@ -253,11 +255,161 @@ async def test_agt_4_an_endpoint_that_wants_no_thinking_back_is_sent_none(chat, 
     assert sent == [False, True, False]
 
 
+OTHER_SESSION = CallContext(session_id="other", request=1, attempt=1)
+DEMANDS = [
+    "The `reasoning_content` in the thinking mode must be passed back to the API.",
+    "Missing `reasoning_content` field in the assistant message at message index 1. For more information, please refer "
+    "to https://api-docs.deepseek.com/guides/thinking_mode#tool-calls",
+    "thinking is enabled but reasoning_content is missing in assistant tool call message at index 2",
+    "messages.1.reasoning_content: Field required",
+    "[{'type': 'extra_forbidden', 'loc': ('body', 'x_y')}, {'type': 'missing', 'loc': ('body', 'reasoning_content')}]",
+]
+
+
+def looked(step: ModelResponse, *, has_state: bool = True) -> ModelRequest:
+    """A request after a step whose state is there yet, or is not: in a new segment, after a switch of models."""
+    state = step.state if has_state else None
+    message = ModelMessage(role="assistant", content=step.text, tool_calls=step.calls, state=state)
+    result = ModelMessage(role="tool", content="ok", call_id="call_1")
+    return asking(ModelMessage(role="user", content="?"), message, result)
+
+
+def thoughts_sent(wire: VendorWire) -> list[list[str | None]]:
+    """For each request, the thinking in each message of the assistant's."""
+    return [
+        [message.get("reasoning_content") for message in received.body["messages"] if message["role"] == "assistant"]
+        for received in wire.requests
+    ]
+
+
+@pytest.mark.parametrize("told", DEMANDS)
+async def test_agt_4_a_session_without_the_thinking_that_is_demanded_gets_through_and_no_other_loses_its_own(
+    chat, told
+):
+    refused = Reply.error(400, {"error": {"message": told, "type": "invalid_request_error", "param": None}})
+    chat.script(WHOLE, refused, *[Answer(text="Done.")] * 3)
+    provider = chat.provider()
+    _, step = await ask(provider)
+    await ask(provider, looked(step, has_state=False), OTHER_SESSION)
+    await ask(provider, looked(step))
+    await ask(provider, looked(step, has_state=False), OTHER_SESSION)
+    assert thoughts_sent(chat) == [[], [None], [" "], ["Where is it?"], [" "]]
+
+
+async def test_agt_4_a_demand_that_cannot_be_met_is_told_once_it_has_been_tried(chat):
+    refused = Reply.error(400, {"error": {"message": DEMANDS[0]}})
+    chat.script(WHOLE, *[refused] * 3)
+    provider = chat.provider()
+    _, step = await ask(provider)
+    assert (await failure(provider, looked(step, has_state=False))).error_type == "bad_request"
+    assert (await failure(provider, looked(step, has_state=False))).error_type == "bad_request"
+    assert thoughts_sent(chat) == [[], [None], [" "], [" "]]
+
+
+async def test_agt_4_what_one_session_is_refused_of_its_messages_another_sends(chat):
+    refused = Reply.error(400, {"error": {"message": "'messages.1' : property 'reasoning_content' is unsupported"}})
+    chat.script(WHOLE, refused, *[Answer(text="Done.")] * 3)
+    provider = chat.provider()
+    _, step = await ask(provider)
+    await ask(provider, looked(step), OTHER_SESSION)
+    await ask(provider, looked(step), OTHER_SESSION)
+    await ask(provider, looked(step))
+    assert thoughts_sent(chat) == [[], ["Where is it?"], [None], [None], ["Where is it?"]]
+
+
+async def test_agt_4_who_refuses_a_field_and_then_demands_it_is_not_asked_for_ever(chat):
+    refused = Reply.error(400, {"error": {"message": "Unknown field: reasoning_content"}})
+    demanded = Reply.error(400, {"error": {"message": "Missing field: reasoning_content"}})
+    chat.script(WHOLE, refused, demanded, refused)
+    provider = chat.provider()
+    _, step = await ask(provider)
+    assert (await failure(provider, looked(step))).error_type == "bad_request"
+    assert thoughts_sent(chat) == [[], ["Where is it?"], [None], ["Where is it?"]]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "Missing required parameter: 'stream_options'.",
+        "stream_options must be sent with stream",
+        "stream_options: 7 is too high",
+        "We had trouble with stream_options.",
+    ],
+)
+async def test_agt_4_a_parameter_is_left_out_only_for_words_of_refusal(chat, told):
+    chat.script(Reply.error(400, {"error": {"message": told, "param": "stream_options"}}), WHOLE)
+    provider = chat.provider()
+    assert (await failure(provider)).error_type == "bad_request"
+    await ask(provider)
+    assert ["stream_options" in received.body for received in chat.requests] == [True, True]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "Unrecognized request argument supplied: stream_options",
+        "Argument not supported on this model: stream_options",
+        "m does not support parameters: ['stream_options']. To drop these, set drop_params.",
+        'Invalid JSON payload received. Unknown name "stream_options": Cannot find field.',
+        'json: unknown field "stream_options"',
+        "body.stream_options: Extra inputs are not permitted; body.x: Field required",
+        "stream_options is not allowed",
+        "Additional properties are not allowed ('stream_options' was unexpected)",
+        "There is a parameter that is no longer supported. It is stream_options.",
+    ],
+)
+async def test_agt_4_words_of_refusal_are_known_in_many_servers_wordings(chat, told):
+    chat.script(Reply.error(400, {"error": {"message": told}}), WHOLE)
+    await ask(chat.provider())
+    assert ["stream_options" in received.body for received in chat.requests] == [True, False]
+
+
+TOO_MUCH = [
+    "'max_tokens' or 'max_completion_tokens' is too large: 8024. This model's maximum context length is 8192 tokens.",
+    "max_tokens is too large: 8024. This model supports at most 4096 completion tokens.",
+    "Invalid max_tokens value, the valid range of max_tokens is [1, 4096]",
+]
+
+
+@pytest.mark.parametrize("told", TOO_MUCH)
+async def test_ctx_5_where_there_is_no_room_for_reasoning_a_summary_is_asked_for_without(told):
+    async with ChatWire() as chat:
+        chat.script(*[Reply.error(400, {"error": {"message": told}}), WHOLE] * 2)
+        provider = chat.provider()
+        for _ in range(2):
+            await ask(provider, asking(max_tokens=1024))
+        assert [received.body["max_tokens"] for received in chat.requests] == [8024, 1024] * 2
+
+
+async def test_ctx_5_a_summary_that_is_too_long_without_room_for_reasoning_too_is_told(chat):
+    chat.script(*[chat.fault("context_too_long")] * 3)
+    provider = chat.provider()
+    assert (await failure(provider, asking(max_tokens=1024))).error_type == "context_too_long"
+    assert (await failure(provider)).error_type == "context_too_long"
+    assert [received.body.get("max_tokens") for received in chat.requests] == [8024, 1024, None]
+
+
+async def test_agt_6_tools_that_are_too_many_are_left_out_and_the_log_says_so_once(wire, caplog):
+    request = asking()
+    many = [ToolSpec(name=f"look_{number}") for number in range(130)]
+    request = request.model_copy(update={"head": request.head.model_copy(update={"tools": many})})
+    wire.script(*[Answer(text="So.")] * 2)
+    provider = wire.provider()
+    for _ in range(2):
+        await ask(provider, request)
+    if isinstance(wire, ChatWire) and wire.protocol == "text":
+        assert "## look_129" in wire.requests[0].body["messages"][0]["content"]
+        assert caplog.messages == []
+    else:
+        assert [len(received.body["tools"]) for received in wire.requests] == [128, 128]
+        assert caplog.messages == ["OpenAI's APIs take 128 tools; not offered: look_128, look_129"]
+
+
 async def test_agt_4_a_model_that_names_its_bound_otherwise_is_told_it_so(chat):
     told = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
     chat.script(Reply.error(400, {"error": {"message": told, "param": "max_tokens"}}), WHOLE)
     await ask(chat.provider(), asking(max_tokens=1024))
-    assert [received.body.get("max_completion_tokens") for received in chat.requests] == [None, 1024]
+    assert [received.body.get("max_completion_tokens") for received in chat.requests] == [None, 8024]
 
 
 @pytest.mark.parametrize(
@@ -469,7 +621,6 @@ ODD_CHUNKS: dict[str, dict[str, Any]] = {
     "a function": chunk({"tool_calls": [{"index": 0, "function": 7}]}),
     "an id": chunk({"tool_calls": [{"index": 0, "id": 7, "function": {"name": "look"}}]}, "stop"),
     "a reason": {"choices": [{"delta": {}, "finish_reason": ["stop"]}]},
-    "a model": {**chunk({"content": "So."}, "stop"), "model": 7},
 }
 ODD_ITEMS: dict[str, dict[str, Any]] = {
     "content": {"type": "message", "content": 7},
@@ -512,6 +663,7 @@ async def test_agt_4_nothing_that_is_openais_goes_to_another_endpoint(chat, monk
     for variable in OPENAIS_OWN:
         monkeypatch.setenv(variable, "sk-openais-own-0123")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/elsewhere")
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Secret: sk-openais-own\nAuthorization: Bearer sk-openais-own")
     chat.script(WHOLE, WHOLE)
     await ask(chat.provider())
     await ask(OpenAIChatProvider(silence_timeout=BOUND, base_url=chat.base_url))
