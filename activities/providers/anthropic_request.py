@@ -22,7 +22,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from activities.providers.verbatim import Block, CallIds, own_items, sendable_name
+from activities.providers.verbatim import OPENING, Block, CallIds, own_items, plain_schema, sendable_name
 from models.model_call import ModelMessage, ModelRequest, ToolSpec
 
 API = "anthropic.messages"
@@ -41,9 +41,6 @@ _FEWER_TOKENS = {
 
 THINKING_TOKENS = 8_000
 """Most of them for thinking, where that has to be said."""
-
-OPENING = "(The conversation began earlier.)"
-"""Stands for a user's message before a conversation that begins with one of the assistant's, such as a summary."""
 
 GO_ON = "(Go on.)"
 """Stands for a user's message after one of the assistant's: newer models refuse to continue their own text."""
@@ -131,16 +128,7 @@ def _thinking(name: str) -> dict[str, Any] | None:
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:
     described = {"description": tool.description} if tool.description.strip() else {}
-    return {"name": tool.name, **described, "input_schema": _schema(tool.input_schema)}
-
-
-def _schema(schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return the schema as the API takes it: of an object, and without a choice at its top.
-
-    What that leaves open is not lost: a call's arguments are checked against the tool's own schema before it is run.
-    """
-    plain = {key: value for key, value in schema.items() if key not in ("oneOf", "anyOf", "allOf")}
-    return {**plain, "type": "object"}
+    return {"name": tool.name, **described, "input_schema": plain_schema(tool)}
 
 
 # ---- messages

@@ -16,7 +16,7 @@ SDKs are imported at the first request, in a thread: that takes a second or two,
 import asyncio
 import importlib
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, contextmanager
 from datetime import UTC, datetime
 from types import ModuleType
 from typing import Any
@@ -28,9 +28,6 @@ from activities.providers.vendor_errors import Vendor, error_of
 
 CONNECT_TIMEOUT = 10.0
 """Seconds for a connection to be made."""
-
-RUN_OUT = 0.5
-"""Seconds that a stream has to end after its last event, so that its connection can be used again."""
 
 Event = dict[str, Any]
 """An event of a vendor's stream: a JSON object, of at most `MOST_LEVELS` levels, its numbers finite."""
@@ -173,7 +170,7 @@ class VendorStream:
 
     def __init__(self, transport: Transport, path: str, body: Mapping[str, object]) -> None:
         """Send `body` to `path` once the events are asked for."""
-        self._transport = transport
+        self.transport = transport
         self._path = path
         self._body = body
         self._headers: Mapping[str, str] = {}
@@ -183,10 +180,10 @@ class VendorStream:
 
         Closing the generator, and cancelling whoever waits for it, closes the connection at once.
         """
-        stream = await self._transport.post(self._path, self._body)
+        stream = await self.transport.post(self._path, self._body)
         try:
             self._headers = stream.response.headers
-            with self._transport.in_our_terms(self._body, headers=self._headers), self._readable():
+            with self.transport.in_our_terms(self._body, headers=self._headers), self._readable():
                 await self._refuse_other_than_events(stream.response)
                 async with aclosing(aiter(stream)) as events:
                     async for event in events:
@@ -201,7 +198,7 @@ class VendorStream:
 
     def failed(self, failure: Event) -> ModelError:
         """Return the error of an answer that ends with the vendor's word on what went wrong."""
-        return self._transport.error(200, self._headers, failure, asked=self._body)
+        return self.transport.error(200, self._headers, failure, asked=self._body)
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -209,7 +206,7 @@ class VendorStream:
         try:
             yield
         except (ValueError, RecursionError):  # no JSON, no UTF-8, JSON without end
-            raise self._transport.garbled("its answer is no stream of events") from None
+            raise self.transport.garbled("its answer is no stream of events") from None
 
     async def _refuse_other_than_events(self, response: Any) -> None:
         """Raise `ModelError` for a page or an object that came with a good status: a proxy's, or a vendor's error."""
@@ -220,17 +217,9 @@ class VendorStream:
             if isinstance(body, dict) and body.get("error"):
                 raise self.failed(body)
         if kind in NO_STREAMS:
-            raise self._transport.garbled(f"it sent {kind} in place of a stream of events")
+            raise self.transport.garbled(f"it sent {kind} in place of a stream of events")
 
     def _checked(self, event: object) -> Event:
         if not isinstance(event, dict) or not is_keepable(event):
-            raise self._transport.garbled("an event of its answer is no proper JSON object")
+            raise self.transport.garbled("an event of its answer is no proper JSON object")
         return event
-
-
-async def run_out(events: AsyncGenerator[Event, None]) -> None:
-    """Let the stream end after its last event, so that its connection can be used again; the answer is whole by now."""
-    with suppress(TimeoutError, ModelError):
-        async with asyncio.timeout(RUN_OUT):
-            async for _ in events:
-                pass

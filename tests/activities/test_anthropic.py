@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from activities.providers.anthropic_answer import Fold
-from activities.providers.anthropic_request import ANSWER_TOKENS, GO_ON, OPENING, encode
+from activities.providers.anthropic_request import ANSWER_TOKENS, GO_ON, encode
 from activities.providers.protocol import Delta, ModelError
+from activities.providers.verbatim import OPENING
 from models.model_call import CallPart, ModelMessage, ModelRequest, ModelResponse, ProviderState, RequestHead, ToolSpec
 from models.trajectory import Usage
 from tests.vendors.anthropic_wire import (
@@ -285,7 +286,7 @@ def test_agt_4_a_bounded_answer_has_room_for_its_thinking(name: str) -> None:
 
 def folded(*events: dict[str, Any], request_id: str | None = "req_1") -> tuple[list[Delta], ModelResponse]:
     answer = Fold(MODEL)
-    deltas = [delta for event in events if (delta := answer.take(event)) is not None]
+    deltas = [delta for event in events for delta in answer.take(event)]
     assert answer.is_whole
     return deltas, answer.response(request_id=request_id)
 
