@@ -33,7 +33,7 @@ ANSWER_TOKENS = 32_000
 that is kept (`models/limits.py`)."""
 
 _FEWER_TOKENS = {
-    re.compile(r".*claude-3[-.]5"): 8_192,
+    re.compile(r".*claude-(?:\w+-)?3[-.]5"): 8_192,
     re.compile(r".*claude-"): 4_096,
     re.compile(r""): 8_192,  # of others, behind a proxy, little is known; nearly all may write as many
 }

@@ -41,12 +41,15 @@ def client_of(sdk: Any) -> httpx2.AsyncClient:
 async def _bound(response: httpx2.Response) -> None:
     """Bound the body of a response that has not been read yet."""
     body = cast(httpx2.AsyncByteStream, response.stream)
-    if response.headers.pop("content-encoding", "identity").strip().lower() != "identity":
-        response.stream = _Unreadable(body) if response.is_success else _Unread(body)
-    elif response.is_success and content_type(response.headers) not in NO_STREAMS:
-        response.stream = _Stream(body)
+    is_compressed = response.headers.pop("content-encoding", "identity").strip().lower() != "identity"
+    if not response.is_success:
+        response.stream = _Beginning(body, most=0 if is_compressed else MOST_BODY_BYTES)
+    elif is_compressed:
+        response.stream = _Unreadable(body)
+    elif content_type(response.headers) in NO_STREAMS:
+        response.stream = _Beginning(body, most=MOST_BODY_BYTES)
     else:
-        response.stream = _Beginning(body)
+        response.stream = _Stream(body)
 
 
 class _Bounded(httpx2.AsyncByteStream):
@@ -59,16 +62,8 @@ class _Bounded(httpx2.AsyncByteStream):
         await self._body.aclose()
 
 
-class _Unread(_Bounded):
-    """A body that is passed by: its status says enough."""
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for piece in tuple[bytes, ...]():
-            yield piece
-
-
 class _Unreadable(_Bounded):
-    """A body without which there is no answer."""
+    """A body that could not be bounded, and without which there is no answer."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         raise httpx2.DecodingError("it is compressed")
@@ -76,10 +71,14 @@ class _Unreadable(_Bounded):
 
 
 class _Beginning(_Bounded):
-    """A body that is cut."""
+    """A body that is cut after its first `most` bytes."""
+
+    def __init__(self, body: httpx2.AsyncByteStream, *, most: int) -> None:
+        super().__init__(body)
+        self._most = most
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        left = MOST_BODY_BYTES
+        left = self._most
         async for piece in self._body:
             yield piece[:left]
             left -= len(piece)

@@ -22,6 +22,9 @@ MOST_READ = 4_000
 RUN = 4
 """So many words in a row that stand in the request too are repeated from there; fewer come together by chance."""
 
+LEAST_REPEATED = 5
+"""Fewer characters are not looked for."""
+
 LEFT_OUT = "[…]"
 
 
@@ -135,6 +138,9 @@ def _echoes(words: list[str], said: str) -> Iterator[tuple[int, int]]:
 def _is_echo(run: list[str], said: str) -> bool:
     """Tell whether the request says this; short of `RUN` words, whether it is all that one of its texts says."""
     text = " ".join(run)
-    if len(run) == RUN or (len(text) > RUN and not text.isascii()):  # languages that put no space between words
+    if len(run) == RUN:
         return f" {text} " in said
-    return len(text) > RUN and not _LOWER_LETTERS.fullmatch(text) and f"\n {text} \n" in said
+    if len(text) < LEAST_REPEATED or _LOWER_LETTERS.fullmatch(text):
+        return False
+    # There are languages that put no space between words, and vendors speak English.
+    return (f"\n {text} \n" if text.isascii() else f" {text} ") in said

@@ -29,6 +29,12 @@ from models.errors import ErrorType
 Kind = ErrorType | Literal["stale_reasoning", "permission"]
 """An error's type, before `permission` is counted among `auth`: the two are mended differently."""
 
+LONGEST_PARAMETER = 200
+"""Most characters of how a vendor names what it blames."""
+
+MOST_COMPLAINTS = 20
+"""Of so many values a server says what is wrong with them, before the rest is left out."""
+
 
 @dataclass(frozen=True)
 class Vendor:
@@ -151,7 +157,7 @@ class _Told:
                 codes=frozenset(code.lower() for code in codes if isinstance(code, str)),
                 kind=next((kind for kind in map(_lower, codes[:2]) if kind in _GENERAL_KINDS), ""),
                 message=message,
-                parameter=_first_text(error.get("param"), *_blamed(error.get("detail"))),
+                parameter=_first_text(error.get("param"), *_blamed(error.get("detail")))[:LONGEST_PARAMETER],
                 retry_after=next(_delays(details, message), None),
             )
         return cls(codes=frozenset(), kind="", message="" if _is_page(error) else spoken(_first_text(error)))
@@ -170,9 +176,6 @@ def _complaints(detail: object) -> Iterator[str]:
     found = [part for part in detail[:MOST_COMPLAINTS] if isinstance(part, dict)] if isinstance(detail, list) else []
     if found:
         yield "; ".join(f"{'.'.join(map(str, part.get('loc', [])))}: {part.get('msg', '')}" for part in found)
-
-
-MOST_COMPLAINTS = 20
 
 
 def _blamed(detail: object) -> Iterator[str]:
