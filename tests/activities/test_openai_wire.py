@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from activities.providers.openai_chat import OpenAIChatProvider
 from activities.providers.openai_responses import OpenAIProvider
 from activities.providers.protocol import CallContext, Delta, ModelError, Provider
+from activities.providers.refused_parameters import RefusedParameters
 from models.model_call import ModelMessage, ModelRequest, ModelResponse, RequestHead, ToolSpec
 from models.settings import Settings
 from tests.vendors import chat_wire, responses_wire
@@ -325,6 +326,16 @@ async def test_agt_4_who_refuses_a_field_and_then_demands_it_is_not_asked_for_ev
     _, step = await ask(provider)
     assert (await failure(provider, looked(step))).error_type == "bad_request"
     assert thoughts_sent(chat) == [[], ["Where is it?"], [None], ["Where is it?"]]
+
+
+def test_agt_4_what_was_learned_is_bounded_and_forgotten_with_those_who_no_longer_ask(monkeypatch):
+    monkeypatch.setattr("activities.providers.refused_parameters.MOST_REMEMBERED", 2)
+    refused, error = RefusedParameters(), ModelError("bad_request", "Unknown field: a_b")
+    for session in ("s1", "s2"):
+        assert refused.learn(session, error, optional=["a_b"])
+    refused.of("s1")
+    refused.of("s3")
+    assert [refused.of(session) for session in ("s1", "s2")] == [{"a_b"}, frozenset()]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from activities.providers.leading_thought import LeadingThought
 from activities.providers.text_answer import GRAMMAR, AnswerReader, parts_of
 from activities.providers.text_protocol import conversation_text, system_text
 from models.context.replay import PLAIN, CallEvent, RespondEvent, ThinkEvent, render_event
@@ -184,6 +185,26 @@ def test_ctx_13_a_call_is_announced_before_its_arguments_are_whole():
     assert reader.read('§call: {"name": "file_wr') == []
     assert [(delta.kind, delta.text) for delta in reader.read('ite", "args": {"text": "')] == [("call", "file_write")]
     assert reader.read("a long text") == []
+
+
+THOUGHTS = st.lists(
+    st.sampled_from(["<think>", "</think>", "<", "</", "think>", " ", "\n", "Hm", "§respond: x"]), max_size=8
+).map("".join)
+
+
+@given(THOUGHTS, st.lists(st.integers(0, 40), max_size=6), st.booleans())
+def test_ctx_13_thinking_is_told_apart_the_same_in_whatever_pieces_it_comes(text, cuts, is_cut):
+    whole, pieces = LeadingThought(), LeadingThought()
+    whole.take(text)
+    bounds = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    shown = [delta for start, end in pairwise(bounds) for delta in pieces.take(text[start:end])]
+    for each in (whole, pieces):
+        each.finish(is_cut=is_cut)
+    assert (pieces.thought, pieces.said, pieces.lead) == (whole.thought, whole.said, whole.lead)
+    assert whole.lead + whole.said in (text, text[: text.find("<think>") + len("<think>")])
+    if whole.lead.strip().endswith("</think>"):
+        assert "".join(delta.text for delta in shown if delta.kind == "think").strip() == whole.thought
+        assert "".join(delta.text for delta in shown if delta.kind == "respond") == whole.said
 
 
 # ── The request ──────────────────────────────────────────────────────────────────────────────────────────────────────
