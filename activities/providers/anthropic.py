@@ -5,10 +5,11 @@ from contextlib import aclosing
 from types import ModuleType
 from typing import Any
 
+from activities.providers.answer_stream import answer_of
 from activities.providers.anthropic_answer import Fold
 from activities.providers.anthropic_request import encode
 from activities.providers.protocol import CallContext, Delta, ModelError
-from activities.providers.transport import Transport, run_out
+from activities.providers.transport import Transport
 from activities.providers.vendor_errors import Vendor
 from models.model_call import ModelRequest, ModelResponse
 
@@ -33,26 +34,14 @@ class AnthropicProvider:
         """Ask the model `name`; yield deltas, then the whole response. Raises `ModelError`."""
         if not name:
             raise ModelError("not_found", "write its name behind the colon, as in 'anthropic:claude-sonnet-5-5'")
-        transport, answer = self._transport, Fold(name)
-        asked = transport.request(PATH, encode(request, name=name))
-        async with aclosing(asked.events()) as events:
-            async for event in events:
-                with transport.understanding():
-                    delta = answer.take(event)
-                if delta:
-                    yield delta
-                if answer.is_whole:
-                    break
-            else:
-                raise transport.broken_off()
-            with transport.understanding():
-                response = answer.response(request_id=asked.request_id)
-            await run_out(events)
-        yield response
+        asked = self._transport.request(PATH, encode(request, name=name))
+        async with aclosing(answer_of(asked, Fold(name))) as answer:
+            async for piece in answer:
+                yield piece
 
-    def _client(self, sdk: ModuleType) -> Any:
+    def _client(self, sdk: ModuleType, http: Any) -> Any:
         # Its own tracing is off: what is traced, and under what names, is for one place to say.
-        client = sdk.AsyncAnthropic(**self._address, max_retries=0, open_telemetry=False)
+        client = sdk.AsyncAnthropic(**self._address, http_client=http, max_retries=0, open_telemetry=False)
         if not (client.api_key or client.auth_token or client.credentials):
             raise self._transport.no_key()
         return client

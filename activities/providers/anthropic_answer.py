@@ -10,20 +10,23 @@ Only a whole message is an answer, and only one that stopped for its calls has c
 length limit can look whole.
 """
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Literal, cast
 
 from pydantic import JsonValue
 
+from activities.providers.answer_stream import Grown
 from activities.providers.answers import arguments_of, count_of, joined
 from activities.providers.anthropic_request import API, sendable_input
 from activities.providers.protocol import Delta, ModelError
-from activities.providers.vendor_errors import quoted
+from activities.providers.quotes import quoted
+from activities.providers.transport import Event
 from activities.providers.verbatim import Block
 from models.context.bounds import encodable
 from models.model_call import CallPart, ModelResponse, Part, ProviderState, RespondPart, ThinkPart
 from models.trajectory import StopReason, Usage
 
-_SHOWN_AS = {"thinking": "think", "text": "respond"}
+_SHOWN_AS: dict[str, Literal["think", "respond"]] = {"thinking": "think", "text": "respond"}
 
 
 class Fold:
@@ -33,13 +36,15 @@ class Fold:
         """Begin an answer of the model `name`."""
         self.is_whole = False
         """The last event has come."""
+        self.failure: Event | None = None
+        """Always: failures are events that the SDK raises."""
         self._model = name
         self._message_id: str | None = None
         self._blocks: dict[int, _Block] = {}
         self._stop: dict[str, Any] = {}
         self._used: dict[str, Any] = {}
 
-    def take(self, event: dict[str, Any]) -> Delta | None:
+    def take(self, event: Event) -> list[Delta]:
         """Take in the next event, and return what there is to show of it. Kinds that are not known are passed over."""
         match event["type"]:
             case "message_start":
@@ -48,15 +53,15 @@ class Fold:
                 self._count(message.get("usage"))
             case "content_block_start":
                 block = self._blocks[event["index"]] = _Block(event["content_block"])
-                return block.begun()
+                return list(block.begun())
             case "content_block_delta":
-                return self._blocks[event["index"]].add(event["delta"])
+                return list(self._blocks[event["index"]].add(event["delta"]))
             case "message_delta":
                 self._stop = event["delta"]
                 self._count(event.get("usage"))
             case "message_stop":
                 self.is_whole = True
-        return None
+        return []
 
     def response(self, *, request_id: str | None) -> ModelResponse:
         """Return the answer, once it is whole. Raises `ModelError` where it is none."""
@@ -101,40 +106,51 @@ class Fold:
 
     def _state(self, stop: StopReason, blocks: list["_Block"]) -> ProviderState | None:
         """Return the blocks for the vendor itself, if it would take them back: whole, every call with its result."""
-        if not blocks or stop == "max_tokens" or (stop == "end_turn" and self._has_calls()):
+        has_waiting_calls = stop != "tool_calls" and (self._has_calls() or self._stop["stop_reason"] == "tool_use")
+        items = [block.item() for block in blocks]
+        if not items or stop == "max_tokens" or has_waiting_calls or _has_unknown_calls(items):
             return None
-        return ProviderState(api=API, model=self._model, items=[block.item() for block in blocks])
+        return ProviderState(api=API, model=self._model, items=list[JsonValue](items))
+
+
+def _has_unknown_calls(items: list[Block]) -> bool:
+    """Tell whether there are calls of a kind that is not known here: nobody will answer them, unless the vendor has."""
+    answered = {item.get("tool_use_id") for item in items}
+    return any(
+        str(item["type"]).endswith("_use") and item["type"] != "tool_use" and item.get("id") not in answered
+        for item in items
+    )
 
 
 class _Block:
     """A block of the message while it comes in."""
 
     def __init__(self, start: Block) -> None:
-        self._fields = dict(start)
-        self._texts: dict[str, list[str]] = {}
+        self._grown = Grown(start)
         self._arguments: list[str] = []
         self.kind = str(start["type"])
+        self._begun = start
 
-    def begun(self) -> Delta | None:
+    def begun(self) -> Iterator[Delta]:
         """Return what there is to show of its beginning."""
         if self.kind == "tool_use":
-            return Delta(kind="call", text=str(self._fields["name"]))
-        return self._shown(str(self._fields.get(self.kind) or ""))
+            yield Delta(kind="call", text=str(self._begun["name"]))
+        yield from self._shown(self._begun)
 
-    def add(self, delta: Block) -> Delta | None:
+    def add(self, delta: Block) -> Iterator[Delta]:
         """Take in a delta, and return what there is to show of it."""
         match delta:
             case {"type": "input_json_delta", "partial_json": str(text)}:
                 self._arguments.append(text)
             case {"type": "citations_delta", "citation": citation}:
-                self._put("citations", [citation])
+                self._grown.add("citations", [citation])
             case {"type": "signature_delta", "signature": signature}:
-                self._fields["signature"] = signature
+                self._grown.put("signature", signature)
             case _:
                 # Fields that the block did not begin with (counts, say) are the stream's own: it could not go back.
-                for key in self._fields.keys() & delta.keys() - {"type"}:
-                    self._put(key, delta[key])
-        return self._shown(str(delta.get(self.kind) or ""))
+                for key in self._begun.keys() & delta.keys() - {"type"}:
+                    self._grown.add(key, delta[key])
+        yield from self._shown(delta)
 
     def part(self) -> Part | None:
         """Return what we understand of it; None: nothing."""
@@ -144,45 +160,31 @@ class _Block:
             case "text" if text := self._text("text"):
                 return RespondPart(kind="respond", text=text)
             case "tool_use":
-                part = CallPart.model_validate(
-                    {"kind": "call", "id": self._fields["id"], "name": self._fields["name"], "args": self._args()}
-                )
-                return part.model_copy(update={"id": joined([part.id]), "name": joined([part.name])})
+                return CallPart(kind="call", id=self._name("id"), name=self._name("name"), args=self._args())
         return None
 
-    def item(self) -> JsonValue:
+    def item(self) -> Block:
         """Return it as it came."""
-        whole: Block = {**self._fields, **{key: self._text(key) for key in self._texts}}
         if self._arguments:
-            whole["input"] = sendable_input(self._args())
-        return encodable(whole)
+            self._grown.put("input", sendable_input(self._args()))
+        return self._grown.whole()
 
     def _args(self) -> dict[str, JsonValue] | str:
         if self._arguments:
             return arguments_of(joined(self._arguments))
-        given = encodable(self._fields.get("input"))
+        given = encodable(self._begun.get("input"))
         return given if isinstance(given, dict) else {}
 
-    def _put(self, key: str, value: JsonValue) -> None:
-        """Put a piece to what there is under `key`: text and lists grow, all else is replaced."""
-        held = self._fields.get(key)
-        if isinstance(value, str) and isinstance(held, str | None):
-            self._texts.setdefault(key, []).append(value)
-        elif isinstance(value, list) and isinstance(held, list | None):
-            self._fields[key] = [*(held or []), *value]
-        else:
-            self._fields[key] = value
-
     def _text(self, key: str) -> str:
-        return joined([str(self._fields.get(key) or ""), *self._texts.get(key, [])])
+        return joined([str(self._grown.get(key) or "")])
 
-    def _shown(self, text: str) -> Delta | None:
-        match _SHOWN_AS.get(self.kind):
-            case "think" if text:
-                return Delta(kind="think", text=text)
-            case "respond" if text:
-                return Delta(kind="respond", text=text)
-        return None
+    def _name(self, key: str) -> str:
+        return joined([cast(str, self._grown.get(key))])  # raises `TypeError` where it is none
+
+    def _shown(self, told: Block) -> Iterator[Delta]:
+        kind, text = _SHOWN_AS.get(self.kind), told.get(self.kind)
+        if kind and text:
+            yield Delta(kind=kind, text=str(text))
 
 
 def _usage(used: dict[str, Any]) -> Usage | None:

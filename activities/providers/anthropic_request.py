@@ -13,7 +13,7 @@ at the two ends something may be added, since the API wants a user to speak firs
   see what it wrote.
 - Prompt caching is the API's automatic one, for everything but single requests (those with `max_tokens`: a summary),
   which nothing will ever read from the cache again.
-- Thinking depends on the model, as `_thinking` says.
+- Thinking depends on the model, as `_thinking` says, and with older ones on the conversation, as `_may_think` says.
 """
 
 import re
@@ -22,21 +22,25 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from activities.providers.verbatim import Block, CallIds, own_items, sendable_name
+from activities.providers.verbatim import OPENING, Block, CallIds, own_items, plain_schema, sendable_name
 from models.model_call import ModelMessage, ModelRequest, ToolSpec
 
 API = "anthropic.messages"
 """The name of this API in `ProviderState`."""
 
 ANSWER_TOKENS = 32_000
-"""Most tokens of an answer, thinking included. Every model we know of may write as many; about as long as the longest
-answer that is kept (`models/limits.py`)."""
+"""Most tokens of an answer, thinking included: all that think may write as many. About as long as the longest answer
+that is kept (`models/limits.py`)."""
+
+_FEWER_TOKENS = {
+    re.compile(r".*claude-(?:\w+-)?3[-.]5"): 8_192,
+    re.compile(r".*claude-"): 4_096,
+    re.compile(r""): 8_192,  # of others, behind a proxy, little is known; nearly all may write as many
+}
+"""Most tokens of an answer of models that do not think, and refuse to be asked for more; the first that fits counts."""
 
 THINKING_TOKENS = 8_000
 """Most of them for thinking, where that has to be said."""
-
-OPENING = "(The conversation began earlier.)"
-"""Stands for a user's message before a conversation that begins with one of the assistant's, such as a summary."""
 
 GO_ON = "(Go on.)"
 """Stands for a user's message after one of the assistant's: newer models refuse to continue their own text."""
@@ -54,29 +58,50 @@ def encode(request: ModelRequest, *, name: str) -> dict[str, Any]:
     >>> body["system"], body["messages"]
     ('Be brief.', [{'role': 'user', 'content': [{'type': 'text', 'text': 'Hi'}]}])
     """
-    head = request.head
+    head, messages = request.head, _messages(request.messages)
     return {
         "model": name,
         "stream": True,
-        **_bounds(name, head.max_tokens),
+        **_bounds(name, head.max_tokens, messages),
         **({"system": head.system} if head.system.strip() else {}),
         **({"tools": [_tool(tool) for tool in head.tools]} if head.tools else {}),
-        "messages": _messages(request.messages),
+        "messages": messages,
     }
 
 
 # ---- how long and how deep
 
 
-def _bounds(name: str, max_tokens: int | None) -> dict[str, Any]:
+def _bounds(name: str, max_tokens: int | None, messages: list[dict[str, Any]]) -> dict[str, Any]:
     thinking = _thinking(name)
+    most = ANSWER_TOKENS if thinking else next(few for old, few in _FEWER_TOKENS.items() if old.match(name))
     if max_tokens is None:
+        is_told = thinking and (thinking["type"] == "adaptive" or _may_think(messages))
         caching = {"cache_control": {"type": "ephemeral"}}
-        return {"max_tokens": ANSWER_TOKENS, **caching, **({"thinking": thinking} if thinking else {})}
+        return {"max_tokens": most, **caching, **({"thinking": thinking} if is_told else {})}
     if thinking and thinking["type"] == "adaptive":
         # Some of these models can't be told not to think, and what they think counts too: it has room of its own.
         return {"max_tokens": max_tokens + THINKING_TOKENS, "thinking": thinking}
-    return {"max_tokens": max_tokens}
+    return {"max_tokens": min(max_tokens, most)}
+
+
+def _may_think(messages: list[dict[str, Any]]) -> bool:
+    """Tell whether a model that thinks by budget may be told to, as the API has it: not amid calls it made unthinking.
+
+    The calls since somebody spoke last, with their results, are one answer in the making. It thinks from its beginning
+    or not at all, and the thinking must be there: after an eviction, or by another model, there is none.
+    """
+    if not any(block["type"] == "tool_result" for block in messages[-1]["content"]):
+        return True
+    first = len(messages) - 2
+    while first > 1 and _is_of_results(messages[first - 1]):
+        first -= 2
+    return messages[first]["content"][0]["type"] in ("thinking", "redacted_thinking")
+
+
+def _is_of_results(message: dict[str, Any]) -> bool:
+    """Tell whether a user's message is of results alone, so that nobody spoke."""
+    return all(block["type"] == "tool_result" for block in message["content"])
 
 
 def _thinking(name: str) -> dict[str, Any] | None:
@@ -103,16 +128,7 @@ def _thinking(name: str) -> dict[str, Any] | None:
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:
     described = {"description": tool.description} if tool.description.strip() else {}
-    return {"name": tool.name, **described, "input_schema": _schema(tool.input_schema)}
-
-
-def _schema(schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return the schema as the API takes it: of an object, and without a choice at its top.
-
-    What that leaves open is not lost: a call's arguments are checked against the tool's own schema before it is run.
-    """
-    plain = {key: value for key, value in schema.items() if key not in ("oneOf", "anyOf", "allOf")}
-    return {**plain, "type": "object"}
+    return {"name": tool.name, **described, "input_schema": plain_schema(tool)}
 
 
 # ---- messages

@@ -5,19 +5,19 @@ By the protocol `native` the model is given its tools by the API; by `text`, the
 for OpenAI itself, a key above all, is sent to another endpoint.
 """
 
-import asyncio
 import re
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from types import ModuleType
 from typing import Any, Literal
 
+from activities.providers.answer_stream import answer_of
 from activities.providers.openai_chat_answer import Fold, TextFold
 from activities.providers.openai_chat_request import DEMANDABLE, OPTIONAL, ROOM, encode, encode_text, fields_in
 from activities.providers.openai_tools import ToolsLeftOut
 from activities.providers.protocol import CallContext, Delta, ModelError
 from activities.providers.refused_parameters import RefusedParameters
-from activities.providers.transport import Event, Transport, VendorStream
+from activities.providers.transport import Transport
 from activities.providers.vendor_errors import Vendor
 from models.model_call import ModelRequest, ModelResponse
 
@@ -74,8 +74,8 @@ class OpenAIChatProvider:
             without = self._of_models.of(name) | self._of_sessions.of(session) | spared
             body = written(request, name=name, without=without, demanded=self._of_sessions.demanded_of(session))
             try:
-                answer = self._answer(self._transport.request(PATH, body), fold(name, request=context.request))
-                async with aclosing(answer) as pieces:
+                asked, answer = self._transport.request(PATH, body), fold(name, request=context.request)
+                async with aclosing(answer_of(asked, answer, run_out=USAGE_WAIT)) as pieces:
                     async for piece in pieces:
                         yield piece
             except ModelError as error:
@@ -95,32 +95,6 @@ class OpenAIChatProvider:
             return False
         return self._of_sessions.learn(session, error, optional=fields_in(request, name=name), demandable=DEMANDABLE)
 
-    async def _answer(self, asked: VendorStream, answer: Fold) -> AsyncGenerator[Delta | ModelResponse, None]:
-        transport = self._transport
-        async with aclosing(asked.events()) as events:
-            async for event in events:
-                with transport.understanding():
-                    deltas = answer.take(event)
-                if answer.failure is not None:
-                    raise transport.error(200, {"x-request-id": asked.request_id or ""}, answer.failure)
-                for delta in deltas:
-                    yield delta
-                if answer.is_whole:
-                    break
-            else:
-                raise transport.broken_off()
-            await self._take_rest(events, answer)
-        with transport.understanding():
-            response = answer.response(request_id=asked.request_id)
-        yield response
-
-    async def _take_rest(self, events: AsyncGenerator[Event, None], answer: Fold) -> None:
-        """Take what comes after the answer's end; it is whole, whatever becomes of its usage."""
-        with suppress(TimeoutError, ModelError), self._transport.understanding():
-            async with asyncio.timeout(USAGE_WAIT):
-                async for event in events:
-                    answer.take(event)
-
     def _with_advice(self, error: ModelError, request: ModelRequest) -> ModelError:
         """Return the error, with a way out where it is the tools that the model does not take."""
         if error.error_type != "bad_request" or not request.head.tools or not _ABOUT_TOOLS.search(error.message):
@@ -128,9 +102,9 @@ class OpenAIChatProvider:
         advice = "openai_chat.protocol='text' is for models without tool calling"
         return ModelError(error.error_type, f"{error.message}; {advice}", should_retry=error.should_retry)
 
-    def _client(self, sdk: ModuleType) -> Any:
+    def _client(self, sdk: ModuleType, http: Any) -> Any:
         nothing = sdk.Omit()
-        client = sdk.AsyncOpenAI(**self._address, max_retries=0)
+        client = sdk.AsyncOpenAI(**self._address, http_client=http, max_retries=0)
         # In place of those it has found in `OPENAI_CUSTOM_HEADERS`; there is no way to give it none.
         client._custom_headers = {"OpenAI-Organization": nothing, "OpenAI-Project": nothing}
         return client

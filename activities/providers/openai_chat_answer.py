@@ -15,15 +15,15 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from activities.providers.answer_stream import Grown
 from activities.providers.answers import arguments_of, count_of, counts_in, joined, name_of
 from activities.providers.leading_thought import LeadingThought
 from activities.providers.openai_chat_request import API
 from activities.providers.protocol import Delta, ModelError
+from activities.providers.quotes import quoted
 from activities.providers.text_answer import AnswerReader, parts_of
 from activities.providers.transport import Event
-from activities.providers.vendor_errors import quoted
 from activities.providers.verbatim import Block
-from models.context.bounds import encodable
 from models.model_call import CallPart, ModelResponse, Part, ProviderState, RespondPart, ThinkPart
 from models.trajectory import StopReason, Usage
 
@@ -40,34 +40,6 @@ _FAILED = {
 
 
 @dataclass
-class _Grown:
-    """Fields that grow from chunk to chunk: text and lists by what is added, all else is replaced."""
-
-    fields: dict[str, JsonValue] = field(default_factory=dict)
-    texts: dict[str, list[str]] = field(default_factory=dict)
-
-    def add_all(self, piece: Event, *, but: frozenset[str]) -> None:
-        """Take the fields of a piece whose names are not in `but`."""
-        for key, value in piece.items():
-            if key not in but:
-                self._add(key, value)
-
-    def _add(self, key: str, value: JsonValue) -> None:
-        held = self.fields.get(key)
-        if isinstance(value, str):
-            self.texts.setdefault(key, []).append(value)
-        elif isinstance(value, list) and isinstance(held, list):
-            self.fields[key] = [*held, *value]
-        elif value not in (None, [], {}):
-            self.fields[key] = value
-
-    def whole(self) -> Block:
-        """Return what has grown; what stayed empty is left out."""
-        texts = {key: text for key, pieces in self.texts.items() if (text := joined(pieces))}
-        return {key: encodable(value) for key, value in self.fields.items()} | texts
-
-
-@dataclass
 class _Call:
     """A call while it comes in."""
 
@@ -75,7 +47,7 @@ class _Call:
     id: str
     name: str = ""
     arguments: list[str] = field(default_factory=list)
-    beyond: _Grown = field(default_factory=_Grown)
+    beyond: Grown = field(default_factory=Grown)
 
     def add(self, delta: Event) -> None:
         function = delta.get("function") or {}
@@ -86,7 +58,9 @@ class _Call:
         if arguments:
             # Some servers give an object where the text of one is meant.
             self.arguments.append(arguments if isinstance(arguments, str) else json.dumps(arguments))
-        self.beyond.add_all(delta, but=_OF_A_CALL)
+        for key, piece in delta.items():
+            if key not in _OF_A_CALL:
+                self.beyond.add(key, piece)
 
     @property
     def is_complete(self) -> bool:
@@ -108,7 +82,7 @@ class Fold:
         self._request = request
         self._content = LeadingThought()
         self._texts: dict[str, list[str]] = {"thought": [], "refusal": []}
-        self._beyond = _Grown()
+        self._beyond = Grown()
         self._calls: list[_Call] = []
         self._finish = ""
         self._used: Mapping[str, object] = {}
@@ -149,7 +123,9 @@ class Fold:
         for told in _calls_in(delta):
             if named := self._take_call(told):
                 yield Delta("call", named)
-        self._beyond.add_all(delta, but=_UNDERSTOOD)
+        for key, piece in delta.items():
+            if key not in _UNDERSTOOD:
+                self._beyond.add(key, piece)
         self._finish = choice.get("finish_reason") or self._finish
         self.is_whole = bool(self._finish)
 

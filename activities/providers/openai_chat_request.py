@@ -18,7 +18,7 @@ from pydantic import JsonValue
 from activities.providers.openai_tools import description_of, parameters_of, tools_taken, written_arguments
 from activities.providers.text_protocol import STOP_SEQUENCES, conversation_text, system_text
 from activities.providers.tool_results import result_told
-from activities.providers.verbatim import Block, CallIds, own_items, sendable_name
+from activities.providers.verbatim import OPENING, Block, CallIds, own_items, sendable_name
 from models.model_call import ModelMessage, ModelRequest, ToolSpec
 
 API = "openai.chat"
@@ -38,9 +38,6 @@ ROOM = "room for reasoning"
 REASONING_TOKENS = 7_000
 """Most tokens for the reasoning before an answer whose length is bounded, which these APIs count with it. Many models
 take a bound of at most 8,192."""
-
-OPENING = "(The conversation began earlier.)"
-"""Stands for a user's message before a conversation that begins with one of the assistant's."""
 
 
 def encode(

@@ -5,12 +5,13 @@ from contextlib import aclosing
 from types import ModuleType
 from typing import Any
 
+from activities.providers.answer_stream import answer_of
 from activities.providers.openai_responses_answer import Fold
 from activities.providers.openai_responses_request import OPTIONAL, encode
 from activities.providers.openai_tools import ToolsLeftOut
 from activities.providers.protocol import CallContext, Delta, ModelError
 from activities.providers.refused_parameters import RefusedParameters
-from activities.providers.transport import Transport, VendorStream, run_out
+from activities.providers.transport import Transport
 from activities.providers.vendor_errors import Vendor
 from models.model_call import ModelRequest, ModelResponse
 
@@ -42,7 +43,7 @@ class OpenAIProvider:
             refused = self._refused.of(name)
             body = encode(request, name=name, session_id=context.session_id, without=refused)
             try:
-                async with aclosing(self._answer(name, self._transport.request(PATH, body))) as answer:
+                async with aclosing(answer_of(self._transport.request(PATH, body), Fold(name))) as answer:
                     async for piece in answer:
                         yield piece
             except ModelError as error:
@@ -51,27 +52,8 @@ class OpenAIProvider:
             else:
                 return
 
-    async def _answer(self, name: str, asked: VendorStream) -> AsyncGenerator[Delta | ModelResponse, None]:
-        transport, answer = self._transport, Fold(name)
-        async with aclosing(asked.events()) as events:
-            async for event in events:
-                with transport.understanding():
-                    deltas = answer.take(event)
-                for delta in deltas:
-                    yield delta
-                if answer.is_over:
-                    break
-            else:
-                raise transport.broken_off()
-            if answer.failure is not None:
-                raise transport.error(200, {"x-request-id": asked.request_id or ""}, answer.failure)
-            with transport.understanding():
-                response = answer.response(request_id=asked.request_id)
-            await run_out(events)
-        yield response
-
-    def _client(self, sdk: ModuleType) -> Any:
-        client = sdk.AsyncOpenAI(**self._address, max_retries=0)
+    def _client(self, sdk: ModuleType, http: Any) -> Any:
+        client = sdk.AsyncOpenAI(**self._address, http_client=http, max_retries=0)
         if not client.api_key:
             raise self._transport.no_key()
         return client

@@ -17,8 +17,8 @@ from pydantic_core import PydanticSerializationError, to_json
 from activities.providers.answers import arguments_of, count_of, counts_in, joined, name_of
 from activities.providers.openai_responses_request import API
 from activities.providers.protocol import Delta, ModelError
+from activities.providers.quotes import quoted
 from activities.providers.transport import Event
-from activities.providers.vendor_errors import quoted
 from models.model_call import CallPart, ModelResponse, Part, ProviderState, RespondPart, ThinkPart
 from models.trajectory import StopReason, Usage
 
@@ -32,8 +32,8 @@ class Fold:
         self._items: dict[int, Event] = {}
         self._shown: dict[str, tuple[int, int]] = {}
         self._end: Event = {}
-        self.is_over = False
-        """The last event has come, of an answer or of a failure."""
+        self.is_whole = False
+        """The last event of the answer has come; it may have been cut."""
         self.failure: Event | None = None
         """What the vendor says of an answer that failed."""
 
@@ -51,15 +51,15 @@ class Fold:
             case {"type": "response.output_item.done", "item": dict(item)}:
                 self._items[event.get("output_index", len(self._items))] = item
             case {"type": "response.completed" | "response.incomplete", "response": dict(response)}:
-                self._end, self.is_over = event, True
+                self._end, self.is_whole = event, True
             case {"type": "response.failed" | "response.cancelled", "response": dict(response)}:
-                self.failure, self.is_over = response.get("error") or {"type": "server_error"}, True
+                self.failure = response.get("error") or {"type": "server_error"}
             case {"type": "error"}:
-                self.failure, self.is_over = event, True
+                self.failure = event
         return []
 
     def response(self, *, request_id: str | None) -> ModelResponse:
-        """Return the answer, once it is over and no failure. Raises `ModelError` where it is a refusal."""
+        """Return the answer, once it is whole. Raises `ModelError` where it is a refusal."""
         end = self._end["response"]
         items = [self._items[index] for index in sorted(self._items)] or list(end.get("output") or [])
         is_cut = self._end["type"] == "response.incomplete"

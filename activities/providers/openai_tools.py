@@ -5,7 +5,7 @@ import logging
 import re
 from collections.abc import Sequence
 
-from activities.providers.verbatim import Block
+from activities.providers.verbatim import Block, plain_schema
 from models.model_call import CallPart, ToolSpec
 
 MOST_TOOLS = 128
@@ -16,7 +16,6 @@ LONGEST_DESCRIPTION = 1_024
 
 _CUT = "\n[... the rest is left out ...]"
 _BOUNDARIES = (re.compile(r"(?s).*(?:[.!?](?=\s)|(?=\n))"), re.compile(r"(?s).*(?=\s)"))
-_NOT_AT_THE_TOP = frozenset({"oneOf", "anyOf", "allOf", "enum", "not"})
 _log = logging.getLogger(__name__)
 
 
@@ -63,14 +62,10 @@ def description_of(tool: ToolSpec) -> str:
 def parameters_of(tool: ToolSpec) -> Block:
     """Return the schema of the tool's arguments as one that is taken: of an object, with properties.
 
-    What says more at the top level would get the whole request refused; it is left out. The call's arguments are
-    checked against the tool's own schema in any case.
-
     >>> parameters_of(ToolSpec(name="now", input_schema={"anyOf": [{"required": ["a"]}]}))
     {'type': 'object', 'properties': {}}
     """
-    kept = {key: value for key, value in tool.input_schema.items() if key not in _NOT_AT_THE_TOP}
-    return {"type": "object", "properties": {}, **kept} | {"type": "object"}
+    return {"type": "object", "properties": {}, **plain_schema(tool)}
 
 
 def written_arguments(call: CallPart) -> str:

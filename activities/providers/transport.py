@@ -5,9 +5,10 @@ and its reading of answers are passed by: `post(…, cast_to=object, stream=True
 events as plain dicts. Both vendors' SDKs are generated alike, so that one class serves both.
 
 What an SDK lets through is made whole here. It retries by itself (switched off: Temporal does). It reads a page of HTML
-that comes with status 200 as a stream without events. It passes on `json.JSONDecodeError`, `UnicodeDecodeError` and the
-exceptions of its HTTP library as they are. And it does not notice that a stream ends cleanly, but before its last
-event: that is for the adapter, who knows the last event, and raises `broken_off`.
+that comes with status 200 as a stream without events. It reads whatever is sent to its end (`bounded_body.py` ends it).
+It passes on `json.JSONDecodeError`, `UnicodeDecodeError` and the exceptions of its HTTP library as they are. And it
+does not notice that a stream ends cleanly, but before its last event: that is for the adapter, who knows the last
+event, and raises `broken_off`.
 
 SDKs are imported at the first request, in a thread: that takes a second or two, and heartbeats must go on meanwhile.
 """
@@ -15,32 +16,25 @@ SDKs are imported at the first request, in a thread: that takes a second or two,
 import asyncio
 import importlib
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, contextmanager
 from datetime import UTC, datetime
 from types import ModuleType
 from typing import Any
 
 from activities.providers.answers import is_keepable
+from activities.providers.content_types import NO_STREAMS, content_type
 from activities.providers.protocol import ModelError
 from activities.providers.vendor_errors import Vendor, error_of
 
 CONNECT_TIMEOUT = 10.0
 """Seconds for a connection to be made."""
 
-RUN_OUT = 0.5
-"""Seconds that a stream has to end after its last event, so that its connection can be used again."""
-
-MOST_STREAM_BYTES = 64 * 1024 * 1024
-"""Of one answer on the wire: some fifty times of what the largest answer that is kept has there."""
-
 Event = dict[str, Any]
 """An event of a vendor's stream: a JSON object, of at most `MOST_LEVELS` levels, its numbers finite."""
 
-_NO_STREAMS = ("text/html", "application/xhtml+xml", "application/json")
-"""Others are read: some servers name the kind of their streams wrongly, or not at all."""
-
-MakeClient = Callable[[ModuleType], Any]
-"""Makes the asynchronous client of an SDK, without retries of its own. May raise whatever the SDK raises."""
+MakeClient = Callable[[ModuleType, Any], Any]
+"""Makes the asynchronous client of an SDK with this `http_client`, and without retries of its own. May raise whatever
+the SDK raises."""
 
 
 class Transport:
@@ -72,7 +66,7 @@ class Transport:
         async with self._opening:
             if self._client is None:
                 await asyncio.to_thread(self._open)
-        with self.in_our_terms():
+        with self.in_our_terms(body):
             return await self._client.post(
                 path,
                 cast_to=object,
@@ -87,12 +81,13 @@ class Transport:
         try:
             self._sdk = importlib.import_module(vendor.package)
             self._http = importlib.import_module("httpx2")
+            bounded_body = importlib.import_module("activities.providers.bounded_body")
         except ImportError as error:
             # Not auth, not a bad request: whoever reads it as "The model was not found" is sent the right way.
             install = f"pip install 'turnkeeper[{vendor.package}]'"
             raise ModelError("not_found", f"this worker lacks the package {vendor.package!r}: {install}") from error
         try:
-            self._client = self._make_client(self._sdk)
+            self._client = self._make_client(self._sdk, bounded_body.client_of(self._sdk))
         except ModelError:
             raise
         except self._sdk.APIError.__base__:  # OpenAI's, without a key
@@ -105,13 +100,17 @@ class Transport:
         headers = {} if self._sends_key else {"Authorization": self._sdk.Omit()}
         return {"max_retries": 0, "timeout": timeout, "headers": headers}
 
-    def error(self, status: int, headers: Mapping[str, str], body: object) -> ModelError:
-        """Return what the vendor answered in our own terms."""
-        return error_of(status, headers, body, vendor=self.vendor, now=datetime.now(UTC))
+    def error(
+        self, status: int, headers: Mapping[str, str], body: object, *, asked: Mapping[str, object]
+    ) -> ModelError:
+        """Return what the vendor answered to the request `asked` in our own terms."""
+        return error_of(status, headers, body, vendor=self.vendor, now=datetime.now(UTC), asked=asked)
 
     @contextmanager
-    def in_our_terms(self, *, headers: Mapping[str, str] | None = None) -> Iterator[None]:
-        """Turn whatever the SDK raises of a vendor into a `ModelError`; `headers` are those of the stream that is read.
+    def in_our_terms(self, asked: Mapping[str, object], *, headers: Mapping[str, str] | None = None) -> Iterator[None]:
+        """Turn whatever the SDK raises of a vendor into a `ModelError`.
+
+        `asked` is the body of the request, `headers` are those of the stream that is read.
 
         Raised `from None`: the text of the SDK's exceptions has the vendor's body in it, which may repeat the request,
         and causes are written into Temporal's history and into logs.
@@ -120,11 +119,11 @@ class Transport:
         try:
             yield
         except sdk.APIStatusError as error:
-            raise self.error(error.status_code, error.response.headers, error.body) from None
+            raise self.error(error.status_code, error.response.headers, error.body, asked=asked) from None
         except (sdk.APIConnectionError, http.TransportError) as error:
             raise self._lost(error.__cause__ if isinstance(error, sdk.APIError) else error) from None
         except sdk.APIError as error:  # OpenAI's, in the middle of a stream
-            raise self.error(200, headers or {}, error.body or error.message) from None
+            raise self.error(200, headers or {}, error.body or error.message, asked=asked) from None
         except sdk.APIError.__base__:  # of credentials that could not be had
             raise self.no_key() from None
         except (http.RequestError, http.StreamError):  # what can't be decompressed, too many redirects
@@ -171,28 +170,35 @@ class VendorStream:
 
     def __init__(self, transport: Transport, path: str, body: Mapping[str, object]) -> None:
         """Send `body` to `path` once the events are asked for."""
-        self._transport = transport
+        self.transport = transport
         self._path = path
         self._body = body
-        self.request_id: str | None = None
-        """The vendor's name for the request, once it has begun to answer."""
+        self._headers: Mapping[str, str] = {}
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Send the request, and yield the events of the answer as they come. Raises `ModelError`.
 
         Closing the generator, and cancelling whoever waits for it, closes the connection at once.
         """
-        stream = await self._transport.post(self._path, self._body)
+        stream = await self.transport.post(self._path, self._body)
         try:
-            headers = stream.response.headers
-            self.request_id = headers.get("request-id") or headers.get("x-request-id")
-            with self._transport.in_our_terms(headers=headers), self._readable():
+            self._headers = stream.response.headers
+            with self.transport.in_our_terms(self._body, headers=self._headers), self._readable():
                 await self._refuse_other_than_events(stream.response)
                 async with aclosing(aiter(stream)) as events:
                     async for event in events:
-                        yield self._checked(event, stream.response)
+                        yield self._checked(event)
         finally:
             await stream.response.aclose()
+
+    @property
+    def request_id(self) -> str | None:
+        """The vendor's name for the request, once it has begun to answer."""
+        return self._headers.get("request-id") or self._headers.get("x-request-id")
+
+    def failed(self, failure: Event) -> ModelError:
+        """Return the error of an answer that ends with the vendor's word on what went wrong."""
+        return self.transport.error(200, self._headers, failure, asked=self._body)
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -200,30 +206,20 @@ class VendorStream:
         try:
             yield
         except (ValueError, RecursionError):  # no JSON, no UTF-8, JSON without end
-            raise self._transport.garbled("its answer is no stream of events") from None
+            raise self.transport.garbled("its answer is no stream of events") from None
 
     async def _refuse_other_than_events(self, response: Any) -> None:
         """Raise `ModelError` for a page or an object that came with a good status: a proxy's, or a vendor's error."""
-        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        kind = content_type(response.headers)
         if kind == "application/json":
             await response.aread()
             body = response.json()
             if isinstance(body, dict) and body.get("error"):
-                raise self._transport.error(200, response.headers, body)
-        if kind in _NO_STREAMS:
-            raise self._transport.garbled(f"it sent {kind} in place of a stream of events")
+                raise self.failed(body)
+        if kind in NO_STREAMS:
+            raise self.transport.garbled(f"it sent {kind} in place of a stream of events")
 
-    def _checked(self, event: object, response: Any) -> Event:
+    def _checked(self, event: object) -> Event:
         if not isinstance(event, dict) or not is_keepable(event):
-            raise self._transport.garbled("an event of its answer is no proper JSON object")
-        if response.num_bytes_downloaded > MOST_STREAM_BYTES:
-            raise ModelError("too_large", f"it has over {MOST_STREAM_BYTES:,} bytes on the wire")
+            raise self.transport.garbled("an event of its answer is no proper JSON object")
         return event
-
-
-async def run_out(events: AsyncGenerator[Event, None]) -> None:
-    """Let the stream end after its last event, so that its connection can be used again; the answer is whole by now."""
-    with suppress(TimeoutError, ModelError):
-        async with asyncio.timeout(RUN_OUT):
-            async for _ in events:
-                pass

@@ -10,8 +10,8 @@ Theory of operation. A failure is judged in three looks, the first that knows it
 3. *the HTTP status*.
 
 What is shown is our own sentence, the status, and the vendor's name for the request. The vendor's own words are shown
-where nobody could act without them, on one line, short, and without what looks like a secret. What is to be done about
-an error is not judged here but in `activities/failures.py`.
+where nobody could act without them, and as `quotes.py` allows. What is to be done about an error is not judged here but
+in `activities/failures.py`.
 """
 
 import math
@@ -23,13 +23,17 @@ from email.utils import parsedate_to_datetime
 from typing import Literal
 
 from activities.providers.protocol import ModelError
+from activities.providers.quotes import quoted, spoken
 from models.errors import ErrorType
 
 Kind = ErrorType | Literal["stale_reasoning", "permission"]
 """An error's type, before `permission` is counted among `auth`: the two are mended differently."""
 
-LONGEST_QUOTE = 300
-"""Most characters of a vendor's own words that are shown."""
+LONGEST_PARAMETER = 200
+"""Most characters of how a vendor names what it blames."""
+
+MOST_COMPLAINTS = 20
+"""Of so many values a server says what is wrong with them, before the rest is left out."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +77,18 @@ def should_retry_of(headers: Mapping[str, str]) -> bool | None:
     return {"true": True, "false": False}.get(headers.get("x-should-retry", "").strip().lower())
 
 
-def error_of(status: int, headers: Mapping[str, str], body: object, *, vendor: Vendor, now: datetime) -> ModelError:
+def error_of(
+    status: int,
+    headers: Mapping[str, str],
+    body: object,
+    *,
+    vendor: Vendor,
+    now: datetime,
+    asked: Mapping[str, object] | None = None,
+) -> ModelError:
     """Return the failure in our own terms. `body` is the answer's JSON or text; of a stream, its error event.
+
+    `asked` is the body of the request: what the vendor repeats of it is not shown.
 
     >>> nobody = Vendor(name="Acme", key="ACME_KEY", package="acme")
     >>> told = {"error": {"type": "overloaded_error", "message": "Overloaded"}}
@@ -83,27 +97,17 @@ def error_of(status: int, headers: Mapping[str, str], body: object, *, vendor: V
     ('overloaded', 'HTTP 529, request req_1')
     """
     told = _Told.of(body)
+    retry_after = retry_after_of(headers, now=now)
     general = _GENERAL_KINDS.get(told.kind) if status < 400 else None
     kind = _meant(status, told) or general or _kind_of_status(status)
     where = ", ".join(filter(None, [_place(status, told), _request_named(headers, body)]))
     return ModelError(
         "auth" if kind == "permission" else kind,
-        _sentence(kind, told.message, where, vendor),
-        retry_after=retry_after_of(headers, now=now),
+        _sentence(kind, told.message, where, vendor, asked),
+        retry_after=told.retry_after if retry_after is None else retry_after,
         should_retry=should_retry_of(headers),
         parameter=told.parameter or None,
     )
-
-
-def quoted(words: str, *, most: int = LONGEST_QUOTE) -> str:
-    r"""Return a vendor's own words as they may be shown: on one line, short, without what looks like a secret.
-
-    >>> quoted("model: x\nkey sk-ant-api03-abcdef, Bearer eyJhbGciOi.x.y")
-    'model: x key [secret], [secret]'
-    """
-    line = " ".join("".join(char if char.isprintable() else " " for char in words[: 10 * most]).split())
-    line = _SECRET.sub("[secret]", line)
-    return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 # ---- how long to wait
@@ -138,6 +142,7 @@ class _Told:
     kind: str
     message: str
     parameter: str = ""
+    retry_after: float | None = None
 
     @classmethod
     def of(cls, body: object) -> "_Told":
@@ -147,13 +152,15 @@ class _Told:
         if isinstance(error, dict):
             details = error.get("details")
             codes = (error.get("code"), error.get("type"), isinstance(details, dict) and details.get("error_code"))
+            message = spoken(_first_text(error.get("message"), error.get("detail"), *_complaints(error.get("detail"))))
             return cls(
                 codes=frozenset(code.lower() for code in codes if isinstance(code, str)),
                 kind=next((kind for kind in map(_lower, codes[:2]) if kind in _GENERAL_KINDS), ""),
-                message=_first_text(error.get("message"), error.get("detail"), *_complaints(error.get("detail"))),
-                parameter=_first_text(error.get("param"), *_blamed(error.get("detail"))),
+                message=message,
+                parameter=_first_text(error.get("param"), *_blamed(error.get("detail")))[:LONGEST_PARAMETER],
+                retry_after=next(_delays(details, message), None),
             )
-        return cls(codes=frozenset(), kind="", message="" if _is_page(error) else _first_text(error))
+        return cls(codes=frozenset(), kind="", message="" if _is_page(error) else spoken(_first_text(error)))
 
 
 def _lower(value: object) -> str:
@@ -166,7 +173,7 @@ def _first_text(*values: object) -> str:
 
 def _complaints(detail: object) -> Iterator[str]:
     """Return what FastAPI's servers say: `[{"loc": ["body", "stop"], "msg": "Extra inputs are not permitted"}]`."""
-    found = [part for part in detail if isinstance(part, dict)] if isinstance(detail, list) else []
+    found = [part for part in detail[:MOST_COMPLAINTS] if isinstance(part, dict)] if isinstance(detail, list) else []
     if found:
         yield "; ".join(f"{'.'.join(map(str, part.get('loc', [])))}: {part.get('msg', '')}" for part in found)
 
@@ -177,6 +184,20 @@ def _blamed(detail: object) -> Iterator[str]:
         place = part.get("loc") if isinstance(part, dict) else None
         if isinstance(place, list) and place:
             yield str(place[-1])
+
+
+def _delays(details: object, message: str) -> Iterator[float]:
+    """Return in how many seconds the body says to ask again: Gemini's `RetryInfo`, or words."""
+    infos = [part for part in details if isinstance(part, dict)] if isinstance(details, list) else []
+    for said in (*(f"retry in {info['retryDelay']}" for info in infos if "retryDelay" in info), message):
+        if (asked := _RETRY_IN.search(said)) is not None:
+            yield sum(float(number) * _UNITS[unit.lower()] for number, unit in _DURATION.findall(asked[1]))
+
+
+_UNITS = {"ms": 0.001, "milli": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0}
+"""Seconds in each."""
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(ms|milli|[smh])", re.IGNORECASE)
+_RETRY_IN = re.compile(rf"(?:retry|try again) in ((?:{_DURATION.pattern}[a-z]* ?)+)", re.IGNORECASE)
 
 
 def _is_page(body: object) -> bool:
@@ -193,17 +214,6 @@ def _request_named(headers: Mapping[str, str], body: object) -> str:
 
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,80}")
-
-_SECRET = re.compile(
-    r"\bbearer\s+[\w.~+/=-]+"
-    r"|\b(?:sk|pk|rk|gsk|xai|ghp|hf|key)[-_][\w*.-]{5,}"
-    r"|\bAIza[\w-]{10,}"
-    r"|\beyJ[\w.-]{10,}"
-    r"|(?<=://)[^\s/@]+(?=@)"
-    r"|\b(?:api[-_ ]?key|authorization|token|secret|password)[\"']?\s*[:=]\s*[\"']?(?:bearer\s+)?[^\s\"',;]{4,}"
-    r"|\b(?=[A-Za-z0-9+/_-]*\d)(?=[A-Za-z0-9+/_-]*[A-Za-z])[A-Za-z0-9+/_-]{40,}={0,2}",
-    re.IGNORECASE,
-)
 
 
 # ---- what it means
@@ -234,7 +244,7 @@ _MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
     "stale_reasoning": (
         frozenset({"invalid_encrypted_content"}),
         re.compile(
-            r"bound to a different conversation"
+            r"bound to a different conversation|expected `?thinking`? or `?redacted_thinking`?, but found"
             r"|`?(?:redacted_)?thinking`?.{0,80}blocks?.{0,80}cannot be modified"
             r"|invalid `?signature`? in `?thinking`?"
             r"|encrypted content .{0,120}could not be (?:verified|decrypted)"
@@ -251,7 +261,6 @@ _MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
                 "context_length_exceeded",
                 "exceed_context_size_error",
                 "request_too_large",
-                "string_above_max_length",
                 "request_body_too_large_after_decoding",
             }
         ),
@@ -318,8 +327,16 @@ def _meant(status: int, told: _Told) -> Kind | None:
     for kind in kinds:
         codes, wording = _MEANINGS[kind]
         if told.codes & codes or wording.search(told.message):
-            return kind
+            # Gemini says "quota" of what is used up for this minute, and when there is more.
+            return "rate_limited" if kind == "quota" and told.retry_after is not None else kind
+    if _TOO_LONG_SOMEWHERE in told.codes and _OF_THE_CONVERSATION.match(told.parameter):
+        return "context_too_long"
     return None
+
+
+_TOO_LONG_SOMEWHERE = "string_above_max_length"
+_OF_THE_CONVERSATION = re.compile(r"(?:messages|input)\b")
+"""What a smaller window mends; a tool's description would stay too long in any."""
 
 
 def _kind_of_status(status: int) -> Kind:
@@ -336,14 +353,23 @@ def _place(status: int, told: _Told) -> str:
     return f"HTTP {status}" if status >= 400 else f"in the middle of its answer{told.kind and ', ' + told.kind}"
 
 
-def _sentence(kind: Kind, words: str, where: str, vendor: Vendor) -> str:
+def _sentence(kind: Kind, words: str, where: str, vendor: Vendor, asked: Mapping[str, object] | None) -> str:
     """Return what follows the beginning that `activities/failures.py` has for the kind."""
-    said = f"{vendor.name} says “{quoted(words)}”" if words else f"{vendor.name} gives no reason"
-    mend = {
-        "auth": f"check {vendor.key}",
-        "permission": f"the key in {vendor.key} lacks the permission; change it at {vendor.name}, or use another",
-        "quota": f"add credit at {vendor.name}, or raise the spending limit there",
-        "not_found": f"check its name; {said}",
-        "bad_request": said,
-    }.get(kind)
-    return f"{mend} ({where})" if mend else where
+    match kind:
+        case "auth":
+            mend = f"check {vendor.key}"
+        case "permission":
+            mend = f"the key in {vendor.key} lacks the permission; change it at {vendor.name}, or use another"
+        case "quota":
+            mend = f"add credit at {vendor.name}, or raise the spending limit there"
+        case "not_found":
+            mend = f"check its name; {_said(words, vendor, asked)}"
+        case "bad_request":
+            mend = _said(words, vendor, asked)
+        case _:
+            return where
+    return f"{mend} ({where})"
+
+
+def _said(words: str, vendor: Vendor, asked: Mapping[str, object] | None) -> str:
+    return f"{vendor.name} says “{quoted(words, asked=asked)}”" if words else f"{vendor.name} gives no reason"

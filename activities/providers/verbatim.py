@@ -1,4 +1,4 @@
-"""What every vendor's adapter does to write the past: a vendor's own blocks as they came, and ids of calls (AGT-3).
+"""What every vendor's adapter does to write a request: blocks as they came, ids of calls, tools' schemas (AGT-3).
 
 A step goes back to the API it came from block for block, ids and all; to any other it is written anew from its parts.
 Ids written anew are ones that the vendor takes, and unique within a request. Everything here depends on the messages
@@ -10,13 +10,17 @@ from collections.abc import Callable
 
 from pydantic import JsonValue
 
-from models.model_call import ModelMessage
+from models.model_call import ModelMessage, ToolSpec
 
 LONGEST_NAME = 64
 
 Block = dict[str, JsonValue]
 """One of a vendor's own blocks."""
 
+OPENING = "(The conversation began earlier.)"
+"""Stands for a user's message before a conversation that begins with one of the assistant's, such as a summary."""
+
+_NOT_AT_THE_TOP = frozenset({"oneOf", "anyOf", "allOf", "enum", "not"})
 _ODD = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -43,6 +47,16 @@ def sendable_name(name: str) -> str:
     ('files_read_it_', '_')
     """
     return _ODD.sub("_", name)[:LONGEST_NAME] or "_"
+
+
+def plain_schema(tool: ToolSpec) -> Block:
+    """Return the schema of the tool's arguments as every vendor takes it: of an object, and with no choice at its top.
+
+    With one, the whole request would be refused. What is left open is not lost: the arguments of a call are checked
+    against the tool's own schema before it is run.
+    """
+    kept = {key: value for key, value in tool.input_schema.items() if key not in _NOT_AT_THE_TOP}
+    return {**kept, "type": "object"}
 
 
 class CallIds:

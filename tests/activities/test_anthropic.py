@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from activities.providers.anthropic_answer import Fold
-from activities.providers.anthropic_request import ANSWER_TOKENS, GO_ON, OPENING, encode
+from activities.providers.anthropic_request import ANSWER_TOKENS, GO_ON, encode
 from activities.providers.protocol import Delta, ModelError
+from activities.providers.verbatim import OPENING
 from models.model_call import CallPart, ModelMessage, ModelRequest, ModelResponse, ProviderState, RequestHead, ToolSpec
 from models.trajectory import Usage
 from tests.vendors.anthropic_wire import (
@@ -219,6 +220,58 @@ def test_agt_4_other_names_are_told_to_think_by_what_they_look_like(name: str, k
     assert encoded(user("?"), name=name).get("thinking", {}).get("type") == kind
 
 
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("claude-2.1", 4_096),
+        ("claude-instant-1.2", 4_096),
+        ("claude-3-opus-20240229", 4_096),
+        ("anthropic.claude-3-haiku-20240307-v1:0", 4_096),
+        ("claude-3-5-haiku-latest", 8_192),
+        ("anthropic/claude-3.5-sonnet", 8_192),
+        ("kimi-k3", 8_192),
+        ("claude-3-7-sonnet-latest", ANSWER_TOKENS),
+        ("claude-opus-4-20250514", ANSWER_TOKENS),
+        ("claude-of-next-year", ANSWER_TOKENS),
+    ],
+)
+def test_agt_4_no_more_tokens_are_asked_for_than_the_model_may_write(name: str, most: int) -> None:
+    assert encoded(user("?"), name=name)["max_tokens"] == most
+    asked_for = encoded(user("?"), head=RequestHead(max_tokens=50_000), name=name)["max_tokens"]
+    assert asked_for == (50_000 + 8_000 if name == "claude-of-next-year" else most)
+
+
+THOUGHT, ANEW = STEP, assistant("I look.", Call("a", "look"))
+UNTHINKING = assistant("", Call("b", "look"), items=[{"type": "tool_use", "id": "b", "name": "look", "input": {}}])
+RESULTS = {id(THOUGHT): CONVERSATION[2:4], id(ANEW): [result("a", "?")], id(UNTHINKING): [result("b", "?")]}
+
+
+@pytest.mark.parametrize(
+    ("steps", "thinks"),
+    [
+        ([], True),
+        ([THOUGHT], True),
+        ([THOUGHT, UNTHINKING], True),
+        ([ANEW], False),
+        ([UNTHINKING], False),
+        ([ANEW, THOUGHT], False),
+        ([ANEW, UNTHINKING], False),
+        ([ANEW, user("Quick.")], False),
+        ([ANEW, user("Quick."), THOUGHT], True),
+        ([THOUGHT, user("Quick."), UNTHINKING], False),
+        ([ANEW, assistant("A chair."), user("And?")], True),
+        ([ANEW, assistant("A chair."), user("And?"), THOUGHT], True),
+    ],
+)
+def test_agt_3_a_model_that_thinks_by_budget_goes_on_unthinking_where_its_thinking_is_gone(
+    steps: list[ModelMessage], thinks: bool
+) -> None:
+    messages = [message for step in steps for message in [step, *RESULTS.get(id(step), [])]]
+    # Such requests are held against the vendor's demand on their way.
+    assert ("thinking" in encoded(user("?"), *messages, name="claude-sonnet-4-5")) is thinks
+    assert encoded(user("?"), *messages)["thinking"]["type"] == "adaptive"
+
+
 @pytest.mark.parametrize("name", [*KNOWN_MODELS, "kimi-k3"])
 def test_agt_4_a_bounded_answer_has_room_for_its_thinking(name: str) -> None:
     body = encoded(user("?"), head=RequestHead(max_tokens=1024), name=name)
@@ -233,7 +286,7 @@ def test_agt_4_a_bounded_answer_has_room_for_its_thinking(name: str) -> None:
 
 def folded(*events: dict[str, Any], request_id: str | None = "req_1") -> tuple[list[Delta], ModelResponse]:
     answer = Fold(MODEL)
-    deltas = [delta for event in events if (delta := answer.take(event)) is not None]
+    deltas = [delta for event in events for delta in answer.take(event)]
     assert answer.is_whole
     return deltas, answer.response(request_id=request_id)
 
@@ -335,7 +388,7 @@ def test_agt_3_arguments_given_at_once_or_not_at_all_are_taken() -> None:
     assert [call.args for call in response.calls] == [{"at": "left"}, {}]
 
 
-@given(st.lists(st.characters(), max_size=20), st.integers(min_value=1, max_value=7))
+@given(st.lists(st.characters(codec="utf-8"), max_size=20), st.integers(min_value=1, max_value=7))
 def test_agt_3_what_was_answered_goes_back_however_it_was_cut_into_pieces(chars: list[str], size: int) -> None:
     told = "x" + "".join(chars)
     pieces = [told[at : at + size] for at in range(0, len(told), size)]
@@ -360,7 +413,7 @@ def test_agt_3_what_was_answered_goes_back_however_it_was_cut_into_pieces(chars:
 def test_agt_3_why_the_model_stopped(stop: str, meant: str) -> None:
     _, response = of_blocks(text("Well."), stop=stop)
     assert (response.stop, response.text) == (meant, "Well.")
-    assert (response.state is None) is (stop == "max_tokens")
+    assert (response.state is None) is (stop in ("max_tokens", "tool_use"))
 
 
 @pytest.mark.parametrize("stop", ["end_turn", "max_tokens", "stop_sequence", "of_next_year"])
@@ -369,6 +422,26 @@ def test_agt_3_only_an_answer_that_stopped_for_its_calls_has_any(stop: str) -> N
     assert response.calls == []
     assert response.text == "Well."
     assert response.state is None
+
+
+CODE = {"type": "server_tool_use", "id": "srv_1", "name": "code", "input": {}}
+RAN: Block = ({"type": "code_execution_tool_result", "tool_use_id": "srv_1", "content": []}, [])
+
+
+@pytest.mark.parametrize(
+    ("blocks", "stop", "is_kept"),
+    [
+        ([text("Well."), (CODE, []), RAN], "end_turn", True),
+        ([(CODE, []), RAN, tool_use(Call("a", "look"))], "tool_use", True),
+        ([(CODE, []), tool_use(Call("a", "look"))], "tool_use", False),
+        ([text("Well."), ({**CODE, "type": "dream_use"}, [])], "tool_use", False),
+        ([text("Well."), ({"type": "dream", "id": "d_1"}, [])], "tool_use", False),
+        ([text("Well."), ({"type": "dream", "id": "d_1"}, [])], "end_turn", True),
+    ],
+)
+def test_agt_3_no_call_goes_back_that_nobody_answers(blocks: list[Block], stop: str, is_kept: bool) -> None:
+    _, response = of_blocks(*blocks, stop=stop)
+    assert (response.state is not None) is is_kept
 
 
 @pytest.mark.parametrize(

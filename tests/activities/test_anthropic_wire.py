@@ -1,9 +1,12 @@
 """Anthropic's API on the wire, through the real SDK: answers, and everything that can go wrong: AGT-9, AGT-11."""
 
 import asyncio
+import gzip
 import json
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any, cast, get_args
@@ -12,10 +15,10 @@ import pytest
 from pydantic import ValidationError
 
 from activities.providers.anthropic import AnthropicProvider
+from activities.providers.bounded_body import MOST_EVENT_BYTES, MOST_STREAM_BYTES
 from activities.providers.protocol import CallContext, Delta, ModelError, Provider
-from activities.providers.transport import MOST_STREAM_BYTES
 from models.model_call import ModelMessage, ModelRequest, ModelResponse, RequestHead, ToolSpec
-from tests.vendors.anthropic_wire import KEY, MODEL, AnthropicWire, sse, stream
+from tests.vendors.anthropic_wire import KEY, MODEL, AnthropicWire, error_body, sse, stream
 from tests.vendors.server import BOUND, Answer, Call, Fault, Received, Reply
 
 WHOLE = Answer(text="There is a chair.", think="Where is it?", calls=[Call("toolu_1", "look", {"at": "left"})])
@@ -328,12 +331,98 @@ async def test_agt_11_a_stream_named_by_the_wrong_kind_is_read_all_the_same(wire
     assert response.text == "There is a chair."
 
 
-async def test_agt_11_an_answer_without_end_is_given_up(wire: AnthropicWire, monkeypatch: pytest.MonkeyPatch) -> None:
+# ---- without end
+
+
+PIECE = b"x" * 65_536
+ENDLESS = [PIECE] * 3_200
+"""Two hundred megabytes."""
+
+BOUNDED: dict[str, tuple[Reply, str]] = {
+    "a line": (Reply.stream([b"event: x\ndata: ", *ENDLESS]), "too_large"),
+    "an event of many lines": (Reply.stream([b"event: x\n", *[b"data: 1\n" * 8_192] * 3_200]), "too_large"),
+    "an object": (replace(Reply.error(200, {}), chunks=(b'{"error": {"message": "', *ENDLESS)), "provider_error"),
+    "a page": (replace(Reply.error(200, ""), chunks=(b"<html>", *ENDLESS)), "provider_error"),
+    "an error": (
+        replace(Reply.error(400, {}), chunks=(b'{"error": {"message": "prompt is too long ', *ENDLESS)),
+        "context_too_long",
+    ),
+    "an error in plain text": (replace(Reply.error(529, "x"), chunks=(b"Overloaded ", *ENDLESS)), "overloaded"),
+    "a redirection": (Reply(chunks=tuple(ENDLESS), status=307), "provider_error"),
+}
+
+
+@pytest.mark.parametrize("what", BOUNDED)
+async def test_agt_9_no_more_is_read_of_what_has_no_end_than_is_good(wire: AnthropicWire, what: str) -> None:
+    reply, error_type = BOUNDED[what]
+    provider = wire.provider()
+    wire.script(WHOLE, reply)
+    await ask(provider)  # what is loaded once is not counted
+    tracemalloc.start()
+    try:
+        error = await failure(provider)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert error.error_type == error_type
+    assert len(error.message) < 600
+    assert peak < 4 * MOST_EVENT_BYTES
+
+
+async def test_agt_9_an_answer_without_end_is_given_up(wire: AnthropicWire, monkeypatch: pytest.MonkeyPatch) -> None:
     assert MOST_STREAM_BYTES > 10_000_000
-    monkeypatch.setattr("activities.providers.transport.MOST_STREAM_BYTES", 100_000)
+    monkeypatch.setattr("activities.providers.bounded_body.MOST_STREAM_BYTES", 100_000)
     ping = sse({"type": "weather", "told": "x" * 10_000})
     wire.script(Reply.stream([ping] * 20))
     assert (await failure(wire.provider())).error_type == "too_large"
+
+
+@pytest.mark.parametrize("piece", [1, 3, 1_000])
+async def test_agt_9_events_are_bounded_one_by_one_however_they_are_cut(
+    wire: AnthropicWire, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr("activities.providers.bounded_body.MOST_EVENT_BYTES", 400)
+    whole = wire.reply(WHOLE)
+    assert len(b"".join(whole.chunks)) > 2_000
+    with_carriage_returns = replace(whole, chunks=tuple(chunk.replace(b"\n", b"\r\n") for chunk in whole.chunks))
+    wire.script(whole.slowly(piece=piece), with_carriage_returns.slowly(piece=piece))
+    for _ in range(2):
+        _, response = await ask(wire.provider())
+        assert response.text == "There is a chair."
+
+
+async def test_agt_9_an_answer_is_asked_for_uncompressed_and_a_bomb_is_not_unpacked(wire: AnthropicWire) -> None:
+    bomb = gzip.compress(b'{"error": {"message": "prompt is too long"}}' + b" " * 200_000_000, compresslevel=1)
+    packed = {"content-encoding": "gzip", "retry-after": "7"}
+    wire.script(WHOLE, Reply.stream([bomb], packed), replace(Reply.error(429, {}, packed), chunks=(bomb,)))
+    provider = wire.provider()
+    await ask(provider)
+    assert wire.requests[0].headers["accept-encoding"] == "identity"
+    error = await failure(provider)
+    assert (error.error_type, error.message) == (
+        "provider_error",
+        "Anthropic could not be understood, its answer can't be read",
+    )
+    error = await failure(provider)
+    assert (error.error_type, error.retry_after) == ("rate_limited", 7)
+
+
+async def test_agt_9_what_the_vendor_repeats_of_the_request_is_not_told_on(wire: AnthropicWire) -> None:
+    said = "I divorce Anna, don't tell Ben."
+    echo = error_body("invalid_request_error", f"max_tokens: too many, in answer to “{said}”")
+    within = {**echo, "type": "error"}
+    wire.script(
+        Reply.error(400, echo),
+        Reply.error(200, echo),
+        Reply.error(422, f"max_tokens: too many: {said}"),
+        Reply.stream([*wire.reply(WHOLE).chunks[:3], sse(within)]),
+    )
+    provider = wire.provider()
+    for _ in range(4):
+        with pytest.raises(ModelError, match="max_tokens: too many") as raised:
+            await ask(provider, request(ModelMessage(role="user", content=said)))
+        assert raised.value.error_type == "bad_request"
+        assert "Anna" not in raised.value.message
 
 
 # ---- keys and packages

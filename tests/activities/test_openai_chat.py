@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from activities.providers.openai_chat_answer import Fold, TextFold
 from activities.providers.openai_chat_request import (
-    OPENING,
     REASONING_TOKENS,
     ROOM,
     encode,
@@ -17,6 +16,7 @@ from activities.providers.openai_chat_request import (
     fields_in,
 )
 from activities.providers.protocol import Delta, ModelError
+from activities.providers.verbatim import OPENING
 from models.model_call import (
     CallPart,
     ModelMessage,

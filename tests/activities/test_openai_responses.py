@@ -253,7 +253,7 @@ def test_agt_4_the_least_bound_of_an_answer_is_the_apis():
 def folded(*events: dict[str, Any], request_id: str | None = "req_1") -> tuple[list[Delta], ModelResponse]:
     answer = Fold(MODEL)
     deltas = [delta for event in events for delta in answer.take(event)]
-    assert answer.is_over
+    assert answer.is_whole
     assert answer.failure is None
     return deltas, answer.response(request_id=request_id)
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -14,14 +15,20 @@ from temporalio.exceptions import ActivityError, ApplicationError, RetryState
 
 from activities.failures import describe_failure
 from activities.providers.protocol import ModelError
-from activities.providers.vendor_errors import Vendor, error_of, quoted, retry_after_of, should_retry_of
+from activities.providers.quotes import MOST_READ, quoted
+from activities.providers.vendor_errors import Vendor, error_of, retry_after_of, should_retry_of
 
 ACME = Vendor(name="Acme", key="ACME_API_KEY", package="acme")
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
-def judged(status: int, body: object = None, headers: Mapping[str, str] | None = None) -> ModelError:
-    return error_of(status, headers or {}, body, vendor=ACME, now=NOW)
+def judged(
+    status: int,
+    body: object = None,
+    headers: Mapping[str, str] | None = None,
+    asked: Mapping[str, object] | None = None,
+) -> ModelError:
+    return error_of(status, headers or {}, body, vendor=ACME, now=NOW, asked=asked)
 
 
 def anthropic(kind: str, message: str = "?", **details: Any) -> dict[str, Any]:
@@ -75,6 +82,52 @@ def test_agt_9_no_retry_after_is_taken_for_a_time_that_is_none(headers: dict[str
 def test_agt_9_the_vendors_word_on_retrying_is_read(said: str, meant: bool | None) -> None:
     assert should_retry_of({"x-should-retry": said}) is meant
     assert judged(500, headers={"x-should-retry": said}).should_retry is meant
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        ("Please retry in 23.2s.", 23.2),
+        ("Please retry in 41.183297461s", 41.183297461),
+        ("Please try again in 6m0s. Visit", 360),
+        ("please try again in 1h2m3.5s", 3_723.5),
+        ("Please try again in 250ms.", 0.25),
+        ("Please retry in 5 seconds", 5),
+        ("try again in 20 milliseconds", 0.02),
+        ("Try again in 2 minutes and 3 seconds", 120),
+        ("Please try again in a while", None),
+        ("Please try again in 7", None),
+        ("we retry in our own time", None),
+    ],
+)
+def test_agt_9_without_a_header_the_vendors_words_say_when_to_ask_again(words: str, seconds: float | None) -> None:
+    assert judged(429, openai(f"Rate limit reached. {words}")).retry_after == seconds
+    assert judged(429, openai(f"Rate limit reached. {words}"), {"retry-after": "2"}).retry_after == 2
+
+
+def gemini(message: str, *details: Any) -> list[Any]:
+    return [{"error": {"code": 429, "message": message, "status": "RESOURCE_EXHAUSTED", "details": [*details]}}]
+
+
+USED_UP = "You exceeded your current quota, please check your plan and billing details."
+RETRY_INFO = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "23s"}
+QUOTA_FAILURE = {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [{"quotaValue": "15"}]}
+
+
+@pytest.mark.parametrize(
+    ("body", "error_type", "seconds"),
+    [
+        (gemini(f"{USED_UP}\nPlease retry in 23.2s.", QUOTA_FAILURE), "rate_limited", 23.2),
+        (gemini(USED_UP, QUOTA_FAILURE, RETRY_INFO), "rate_limited", 23),
+        (gemini(USED_UP, QUOTA_FAILURE, {"retryDelay": {"seconds": 3}}, 7), "quota", None),
+        (gemini(USED_UP), "quota", None),
+    ],
+)
+def test_agt_9_a_quota_that_is_back_in_a_while_is_a_rate_limit(
+    body: object, error_type: str, seconds: float | None
+) -> None:
+    error = judged(429, body)
+    assert (error.error_type, error.retry_after) == (error_type, seconds)
 
 
 # ---- what it means
@@ -173,6 +226,28 @@ def test_agt_9_too_long_is_known_in_every_vendors_wording(status: int, body: obj
 
 
 @pytest.mark.parametrize(
+    ("parameter", "error_type"),
+    [
+        ("messages[3].content", "context_too_long"),
+        ("messages", "context_too_long"),
+        ("input", "context_too_long"),
+        ("input[2].output", "context_too_long"),
+        ("tools[0].function.description", "bad_request"),
+        ("tools[0].function.parameters.properties.input", "bad_request"),
+        ("instructions", "bad_request"),
+        ("inputs_of_something", "bad_request"),
+        (None, "bad_request"),
+    ],
+)
+def test_agt_9_a_text_that_is_too_long_is_too_long_a_context_only_where_it_is_the_conversations(
+    parameter: str | None, error_type: str
+) -> None:
+    body = openai("Invalid text: string too long.", code="string_above_max_length")
+    body["error"]["param"] = parameter
+    assert judged(400, body).error_type == error_type
+
+
+@pytest.mark.parametrize(
     "message",
     [
         "max_tokens: 200000 > 64000, which is the maximum allowed number of output tokens for claude-sonnet-4-5",
@@ -195,6 +270,12 @@ def test_agt_9_what_sounds_like_it_is_not_taken_for_too_long_or_stale(message: s
             "modified. These blocks must remain as they were in the original response.",
         ),
         anthropic("invalid_request_error", "messages.1.content.0: Invalid `signature` in `thinking` block"),
+        anthropic(
+            "invalid_request_error",
+            "messages.1.content.0.type: Expected `thinking` or `redacted_thinking`, but found `tool_use`. When "
+            "`thinking` is enabled, a final `assistant` message must start with a thinking block (preceeding the "
+            "lastmost set of `tool_use` and `tool_result` blocks).",
+        ),
         openai("The encrypted content gAAA… could not be verified.", code="invalid_encrypted_content"),
         openai("Item 'rs_1' of type 'reasoning' was provided without its required following item."),
         openai("Item with id 'rs_1' not found. Items are not persisted when `store` is set to false."),
@@ -331,3 +412,109 @@ def test_agt_9_no_body_is_too_odd_to_be_judged(status: int, body: object) -> Non
 def test_agt_9_a_vendors_request_is_never_named_by_something_else() -> None:
     assert judged(500, None, {"request-id": "<script>"}).message == "HTTP 500"
     assert json.dumps(judged(500, {"request_id": ["x"]}).message) == '"HTTP 500"'
+
+
+# ---- what is not said
+
+
+PROMPT = 'I divorce Anna. Don\'t tell "Ben"!\nPIN 1234, Grüße aus Köln'
+SHORT = "Anna, 4711"
+ASKED = {
+    "model": "qwen3",
+    "tools": [{"name": "look_up_weather", "description": "Look the weather up in a place."}],
+    "messages": [
+        {"role": "system", "content": "You are the lawyer of a rich man in Cologne."},
+        {"role": "user", "content": [{"type": "text", "text": PROMPT}]},
+        {"role": "tool", "tool_call_id": "c1", "content": SHORT},
+        {"role": "user", "content": "请告诉我离婚协议书怎么写"},
+    ],
+}
+PRIVATE = ("divorce", "Anna", "Ben", "1234", "4711", "lawyer", "Köln", "rich man", "离婚协议书")
+
+PYDANTIC = [
+    {"type": "less_than_equal", "loc": ("body", "top_p"), "msg": "Input should be ≤ 1", "input": 7, "ctx": {"le": 1}},
+    {
+        "type": "string_type",
+        "loc": ("body", "messages", 1, "content"),
+        "msg": "Input should be a string",
+        "input": PROMPT,
+    },
+    {"type": "missing", "loc": ("body", "user"), "msg": "Field required", "input": ASKED},
+]
+REPR = f"1 validation error\ntop_p\n  Input should be ≤ 1 [type=less_than, input_value={ASKED!r}, input_type=dict]"
+
+ECHOES: dict[str, object] = {
+    "vLLM, a repr in the message": {"object": "error", "message": repr(PYDANTIC), "code": 400},
+    "vLLM, JSON in the message": {"error": {"message": json.dumps(PYDANTIC), "type": "Bad Request", "code": 400}},
+    "pydantic, in the message": {"error": {"message": REPR}},
+    "pydantic, as text": REPR,
+    "FastAPI's details": {"detail": PYDANTIC},
+    "a detail of its own": {"detail": f"top_p: Input should be ≤ 1, got {PROMPT!r}"},
+    "a proxy's whole request": {"message": f"top_p: Input should be ≤ 1; request = {json.dumps(ASKED)}"},
+    "llama.cpp": {"message": f"top_p: Input should be ≤ 1; messages = {json.dumps(ASKED['messages'], indent=1)}"},
+    "jsonschema": {"message": f"top_p: Input should be ≤ 1: {[PROMPT, SHORT]!r} is not of type 'string'"},
+    "as text": f"top_p: Input should be ≤ 1. Your prompt was “{PROMPT}” and “{SHORT}”.",
+    "escaped": f"top_p: Input should be ≤ 1 after {json.dumps(PROMPT)} and {json.dumps(ASKED['messages'])}",
+    "cut": 'top_p: Input should be ≤ 1 {"messages": [{"role": "system", "content": "You are the lawyer of a ri',
+    "before the point": f"{PROMPT}: top_p: Input should be ≤ 1",
+    "without spaces": f"top_p: Input should be ≤ 1: {ASKED['messages'][3]['content']}。",  # type: ignore[index]
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ECHOES)
+@pytest.mark.parametrize("status", [400, 404, 422])
+def test_agt_9_a_vendors_echo_of_the_request_is_not_told_on(what: str, status: int) -> None:
+    message = judged(status, ECHOES[what], asked=ASKED).message
+    assert not [private for private in PRIVATE if private in message], message
+    assert "top_p" in message
+    assert "≤ 1" in message
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "top_p: must be ≤ 1",
+        "model: claude-nobody",
+        "The model `qwen3` does not exist or you do not have access to it.",
+        "Unsupported parameter: 'stream_options'. Did you mean 'stream'?",
+        "Invalid type for 'input': expected a string, but got an object instead.",
+        "Invalid schema for function 'look_up_weather': schema must be a JSON Schema of 'type: \"object\"'",
+        "tools.0.custom.input_schema: JSON schema is invalid. It must match JSON Schema draft 2020-12",
+        "messages: text content blocks must be non-empty",
+        "Value error, 'qwen3' is not multimodal",
+    ],
+)
+def test_agt_9_what_helps_of_a_vendors_words_is_told(words: str) -> None:
+    assert f"“{words}”" in judged(400, openai(words), asked=ASKED).message
+
+
+def test_agt_9_what_an_error_means_is_not_read_from_the_prompt_it_repeats() -> None:
+    asked = {
+        "messages": [{"role": "user", "content": "why is my prompt is too long, or my credit balance is too low?"}]
+    }
+    for words in (f"1 validation error [input_value={asked!r}]", f"bad: messages = {json.dumps(asked['messages'])}"):
+        assert judged(400, openai(words), asked=asked).error_type == "bad_request"
+    # Of what the vendor says itself, words that are in the conversation too count all the same.
+    too_long = "prompt is too long: 215000 tokens > 200000 maximum"
+    error = judged(400, openai(too_long), asked={"messages": [{"role": "user", "content": too_long}]})
+    assert error.error_type == "context_too_long"
+
+
+@pytest.mark.parametrize(
+    "filler", ["x", "thinking ", "encrypted content ", "a1-_", "1m1s", "retry in 1s ", '{"input": ']
+)
+def test_agt_9_a_huge_error_is_read_only_so_far(filler: str) -> None:
+    huge = "Overloaded. " + filler * (5_000_000 // len(filler))
+    before = time.process_time()
+    for body in (huge, openai(huge), {"detail": [{"loc": ["body"], "msg": huge}] * 3}):
+        assert len(judged(400, body).message) < 600
+    assert time.process_time() - before < 1  # read to their ends, they take ten
+    assert judged(400, openai("?" * MOST_READ + "prompt is too long")).error_type == "bad_request"
+
+
+@pytest.mark.parametrize("filler", ["x", "a1-_", "a b ", "Ü "])
+def test_agt_9_a_huge_request_is_compared_in_little_time(filler: str) -> None:
+    huge = filler * (2_000_000 // len(filler))
+    before = time.process_time()
+    judged(400, openai(huge), asked={"input": [{"role": "user", "content": huge}]})
+    assert time.process_time() - before < 5

@@ -73,6 +73,11 @@ def broken(name: str, make: Callable[[VendorWire, Reply], Reply]) -> Trouble:
     return Trouble(name, lambda wire, whole: [make(wire, whole)], asked=2)
 
 
+def endless(begun: bytes, status: int) -> Callable[..., list[Reply]]:
+    """Twelve megabytes that go on as they begin."""
+    return lambda wire, whole: [Reply(chunks=(begun, *[b"x" * 65_536] * 190), status=status)]
+
+
 MIDDLE = 3
 """After so many chunks every API has begun its answer, and none has ended it."""
 
@@ -115,6 +120,8 @@ TROUBLES = [
     broken("an event that is no JSON", lambda wire, whole: Reply.stream([*whole.chunks[:MIDDLE], b'data: {"a\n\n'])),
     broken("an event that is no object", lambda wire, whole: Reply.stream([*whole.chunks[:MIDDLE], b"data: 1\n\n"])),
     broken("bytes that are no UTF-8", lambda wire, whole: Reply.stream([*whole.chunks[:MIDDLE], b"data: \xff\n\n"])),
+    Trouble("a line without end", endless(b"data: ", 200), 1, "too_large"),
+    Trouble("an error without end", endless(b'{"error": {"message": "prompt is too long: ', 400), asked=2),
     Trouble("slow bytes", lambda wire, whole: [whole.slowly(piece=5)], asked=1),
 ]  # fmt: skip
 

@@ -54,6 +54,7 @@ class AnthropicWire(VendorWire):
         gone_through(_REQUEST.validate_python(body))
         assert set(body) <= fields_of(MessageCreateParamsStreaming)
         _check_roles(body["messages"])
+        _check_thinking(body)
 
     def reply(self, answer: Answer) -> Reply:
         return stream(*answer_events(answer))
@@ -181,3 +182,19 @@ def _check_roles(messages: list[dict[str, Any]]) -> None:
         assert len(set(waiting)) == len(waiting)
         assert not seen & set(waiting)
         seen.update(waiting)
+
+
+def _check_thinking(body: dict[str, Any]) -> None:
+    """Hold what the API demands of models that think by budget: an answer that goes on began with its thinking."""
+    if body.get("thinking", {}).get("type") != "enabled" or "tool_result" not in _kinds(body["messages"][-1]):
+        return
+    began = max(at for at, message in enumerate(body["messages"][:-1]) if message["role"] == "user"
+                and _kinds(message) != {"tool_result"}) + 1  # fmt: skip
+    kind = body["messages"][began]["content"][0]["type"]
+    assert kind in ("thinking", "redacted_thinking"), (
+        f"messages.{began}.content.0.type: Expected `thinking` or `redacted_thinking`, but found `{kind}`"
+    )
+
+
+def _kinds(message: dict[str, Any]) -> set[str]:
+    return {block["type"] for block in message["content"]}

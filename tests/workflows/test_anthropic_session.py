@@ -7,8 +7,8 @@ import pytest
 from activities.providers.protocol import Provider
 from models.session import SessionInput
 from tests.harness import Stage
-from tests.vendors.anthropic_wire import MODEL, AnthropicWire
-from tests.vendors.server import Answer, Call
+from tests.vendors.anthropic_wire import MODEL, AnthropicWire, error_body
+from tests.vendors.server import Answer, Call, Reply
 
 LOOK_TWICE = Answer(
     think="Left, then right.",
@@ -85,3 +85,43 @@ async def test_agt_9_an_overload_is_retried_and_a_wrong_key_is_told(on: Stage, w
         "The model's provider did not accept the credentials: check ANTHROPIC_API_KEY (HTTP 401, request req_fault).",
     )
     assert len(wire.requests) == 3
+
+
+def look(number: int, *, think: str = "") -> Answer:
+    return Answer(think=think, text="I look.", calls=[Call(f"toolu_{number}", "look", {"at": number})])
+
+
+async def test_agt_3_a_turn_whose_thinking_was_evicted_goes_on_without_and_the_next_thinks_again(
+    on: Stage, wire: AnthropicWire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What such a model would refuse is refused by the wire: thinking in an answer that did not begin with its own."""
+    provider: Provider = wire.provider()
+    monkeypatch.setattr(on.vendor, "resolve", lambda model: (provider, "claude-sonnet-4-5"))
+    steps = [look(number, think="Where?") for number in range(12)]
+    wire.script(*steps, Answer(text="A chair."), look(12, think="Again?"), Answer(text="Still a chair."))
+    history = {"max_messages": 8, "preserve_first_n": 0, "preserve_last_n": 2}
+    session = await on.start(SessionInput.model_validate({"model": wire.model, "history": history}))
+    await session.prompt("What is there?")
+    await session.idle(turns=1)
+    await session.prompt("And now?")
+    turns = await session.idle(turns=2)
+    assert [turn.agent_message for turn in turns] == ["A chair.", "Still a chair."]
+    thinks = ["thinking" in received.body for received in wire.requests]
+    assert thinks[0]
+    assert False in thinks[:13], "an eviction has taken the turn's thinking away"
+    assert thinks[13:] == [True, True]
+
+
+async def test_agt_9_a_model_that_misses_its_thinking_is_asked_without(
+    on: Stage, wire: AnthropicWire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider: Provider = wire.provider()
+    monkeypatch.setattr(on.vendor, "resolve", lambda model: (provider, "claude-sonnet-4-5"))
+    missed = "messages.1.content.0.type: Expected `thinking` or `redacted_thinking`, but found `text`. When `thinking`…"
+    refused = Reply.error(400, error_body("invalid_request_error", missed))
+    wire.script(look(1, think="Where?"), refused, Answer(text="A chair."))
+    session = await on.start(SessionInput(model=wire.model))
+    await session.prompt("What is there?")
+    (turn,) = await session.idle(turns=1)
+    assert turn.agent_message == "A chair."
+    assert ["thinking" in received.body for received in wire.requests] == [True, True, False]
