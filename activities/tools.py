@@ -12,6 +12,7 @@ from activities.own_ids import own_session
 from models.context.bounds import is_nested_over
 from models.limits import MOST_LEVELS, TOOL_LIST_BYTES
 from models.model_call import ToolInvocation, ToolList, ToolSpec
+from models.tool_list import carried_bytes
 from models.trajectory import ToolResult
 
 _log = logging.getLogger(__name__)
@@ -29,8 +30,8 @@ class LostCallError(Exception):
 class ToolSource(Protocol):
     """The tools of this worker; the composition root injects `activities.toolbox`."""
 
-    async def list_tools(self) -> list[ToolSpec]:
-        """Return all tools in a stable order, their names unique."""
+    async def list_tools(self) -> ToolList:
+        """Return all tools in a stable order, their names unique, and the servers that could not be asked."""
         ...
 
     async def call(self, invocation: ToolInvocation) -> ToolResult:
@@ -50,7 +51,8 @@ class ToolActivities:
     async def list_tools(self) -> ToolList:
         """Return the tools there are now. A second run reads them again, to no effect."""
         async with heartbeating():
-            return ToolList(tools=_carriable(await self._toolbox.list_tools()))
+            listed = await self._toolbox.list_tools()
+            return listed.model_copy(update={"tools": _carriable(listed.tools)})
 
     @activity.defn
     async def call_tool(self, invocation: ToolInvocation) -> ToolResult:
@@ -89,7 +91,7 @@ def _carriable(tools: list[ToolSpec]) -> list[ToolSpec]:
         if is_nested_over(tool.input_schema, MOST_LEVELS):
             _log.warning("the tool %s is left out: its schema is nested over %d levels", tool.name, MOST_LEVELS)
             continue
-        room -= len(tool.model_dump_json().encode())
+        room -= carried_bytes(tool)
         if room < 0:
             _log.warning(
                 "%d of %d tools are left out: a session has room for no more", len(tools) - len(kept), len(tools)

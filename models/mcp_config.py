@@ -21,7 +21,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from models.context.bounds import count_unencodable
-from models.settings import Settings, SettingsError
+from models.settings import DEFAULT_FILE as SETTINGS_FILE
+from models.settings import Settings, SettingsError, settings_file
 from models.wire import Strict
 
 DEFAULT_FILE = "mcp.json"
@@ -119,6 +120,15 @@ def load_foreign_servers(settings: Settings) -> dict[str, ForeignServer]:
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{file} cannot be read: {type(error).__name__}.") from error
     return foreign_servers(text, file=str(file), variables=os.environ)
+
+
+def configuration(settings: Settings) -> list[Path]:
+    """Return what a worker is configured by, now or when it is started otherwise, as absolute paths.
+
+    Whoever can write one of them can have any program run. The state folder is among them: it says where Temporal is.
+    """
+    files = {settings_file(), Path(SETTINGS_FILE), settings.mcp_config or Path(DEFAULT_FILE), Path(DEFAULT_FILE)}
+    return sorted(path.absolute() for path in {*files, settings.state_dir})
 
 
 def foreign_servers(text: str, *, file: str, variables: Mapping[str, str]) -> dict[str, ForeignServer]:

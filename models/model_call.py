@@ -1,5 +1,7 @@
 """What a model is asked and what it answers: the neutral form every provider encodes and folds (AGT-2, AGT-3)."""
 
+import json
+from hashlib import sha256
 from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, PlainSerializer
@@ -32,6 +34,15 @@ class ToolSpec(Compact):
     effect: ToolEffect = "at_most_once"
     built_in: bool = False
     server: str = ""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all of it in hex: what a policy or a person decided about (AGT-8).
+
+        >>> ToolSpec(name="pay").digest == ToolSpec(name="pay", effect="read").digest
+        False
+        """
+        return sha256(json.dumps(json.loads(self.model_dump_json()), sort_keys=True).encode()).hexdigest()
 
 
 class ProviderState(Compact):
@@ -204,9 +215,10 @@ class SummaryOutcome(Compact):
 
 
 class ToolList(Compact):
-    """Output of `list_tools`: the tools, in a stable order."""
+    """Output of `list_tools`: the tools, in a stable order. `unread`: the servers that could not be asked now."""
 
     tools: list[ToolSpec] = []
+    unread: list[str] = []
 
 
 class ToolInvocation(Compact):
@@ -214,14 +226,17 @@ class ToolInvocation(Compact):
 
     `session_id` does not travel: the activity fills in its own workflow id. `max_chars` and `max_bytes` (as JSON) bound
     the result's content (CTX-14, SES-16); over `inline_bytes` it goes by reference (SES-15). With an `args_blob`,
-    `args` is empty and the store has it as JSON. The tool `name` is meant as the session knows it, which is `server`'s;
-    with an empty `server`, whoever's it is.
+    `args` is empty and the store has it as JSON. The tool `name` is meant as the session knows it: `server`'s, with a
+    `tool_digest` of its spec; or one of our own, if `built_in`. Sessions of earlier releases say neither, and mean
+    whoever's it is.
     """
 
     session_id: str = ""
     call_id: str
     name: str
     server: str = ""
+    built_in: bool = False
+    tool_digest: str = ""
     args: dict[str, JsonValue]
     args_blob: BlobRef | None = None
     workspace: str = ""

@@ -108,7 +108,9 @@ class CarriedState(Compact):
     limit_warned: bool = False
     tools: list[ToolSpec] | None = None
     tools_segment: int = 0
-    """The segment the tools were read for; 0: by an earlier release."""
+    """The segment the tools were read for; 0: they are to be read again."""
+    tools_due_turn: int = 0
+    """The turn in which servers that could not be asked for their tools are asked again; 0: all could."""
     allowances: list[str] = []
     """Tools that were allowed for the session (AGT-8)."""
     ending: str | None = None

@@ -65,6 +65,7 @@ class Session:
         self.usage = carried.usage
         self.tools: list[ToolSpec] | None = carried.tools
         self.tools_segment = carried.tools_segment
+        self.tools_due_turn = carried.tools_due_turn
         self.allowances: list[str] = carried.allowances
         """Tools that were allowed for the session; the list is replaced, never changed (AGT-8)."""
         self.transcript = Transcript(carried.turns, archived=carried.archived_count, page_bytes=start.limits.page_bytes)
@@ -240,8 +241,13 @@ class Session:
 
     # ---- tools
 
-    def take_tools(self, tools: list[ToolSpec]) -> None:
-        """Offer the model `tools` from the next request on, for this segment (AGT-6).
+    @property
+    def tools_are_due(self) -> bool:
+        """The tools are to be read before the next request: for a new segment, or since they are known to be wrong."""
+        return self.tools_segment != self.view.segment or 0 < self.tools_due_turn <= self.turn_count
+
+    def take_tools(self, tools: list[ToolSpec], *, is_whole: bool = True) -> None:
+        """Offer the model `tools` from the next request on, for this segment; if not whole, for this turn (AGT-6).
 
         Others than before open a new segment. What was allowed for the session was this tool, not another of its name.
         """
@@ -255,6 +261,7 @@ class Session:
             self.view.open_segment()
             self._changed()
         self.tools_segment = self.view.segment
+        self.tools_due_turn = 0 if is_whole else self.turn_count + 1
 
     # ---- the running turn
 
@@ -352,7 +359,10 @@ class Session:
         return step
 
     def add_result(self, call_id: str, result: ToolResult) -> None:
-        """Record the result of a call of the newest step."""
+        """Record the result of a call of the newest step; if its tool has changed, the tools are read again."""
+        if result.tool_changed:
+            self.tools_segment = 0
+            result = result.model_copy(update={"tool_changed": False})  # said to the session, not to people
         self.turn_bytes += len(result.model_dump_json(exclude_defaults=True))
         if result.cut:
             self.archive.count_cut_result()
@@ -573,6 +583,7 @@ class Session:
             limit_warned=self.context.limit_warned,
             tools=self.tools,
             tools_segment=self.tools_segment,
+            tools_due_turn=self.tools_due_turn,
             allowances=self.allowances,
             ending=self.ending,
             running=running,

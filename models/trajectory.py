@@ -33,7 +33,7 @@ class ToolResult(Frozen):
     """What a tool call came to. `outcome` is one line for people; `content` is what the model reads below it.
 
     With a `blob`, `content` is an excerpt and the model reads the whole text. `cut`: the store was down when the result
-    came, and what `content` leaves out is lost.
+    came, and what `content` leaves out is lost. `tool_changed`: it was not called: the session knows another.
     """
 
     outcome: str
@@ -42,6 +42,7 @@ class ToolResult(Frozen):
     duration_ms: int | None = None
     blob: BlobRef | None = None
     cut: bool = False
+    tool_changed: bool = False
 
 
 class Approval(Frozen):

@@ -241,6 +241,7 @@ async def _tool_servers(settings: Settings) -> list[Finding]:
 
 async def _tool_server(server: "ToolServer") -> Finding:
     from activities.toolbox.connection import Connection, UnreachableError
+    from activities.toolbox.routes import Route
     from activities.toolbox.stdio_server import StdioServer
 
     subject = f"tools of {server.name}"
@@ -250,7 +251,10 @@ async def _tool_server(server: "ToolServer") -> Finding:
     connection = Connection(server)
     try:
         async with asyncio.timeout(TOOL_SERVER_SECONDS):
-            return _good(subject, f"{len(await connection.read_tools())} tools")
+            tools = await connection.read_tools()
+        refused = [tool.name for tool in tools if Route(tool.name, connection, tool).trouble]
+        told = f"; vendors refuse the schema of {', '.join(refused)}, so it is told as text" if refused else ""
+        return _good(subject, f"{len(tools)} tools{told}")
     except TimeoutError:
         return Finding(subject, "broken", f"no answer within {TOOL_SERVER_SECONDS:.0f} s", mend)
     except UnreachableError as error:

@@ -29,6 +29,7 @@ from models.model_call import (
     ModelResponse,
     RespondPart,
     ToolInvocation,
+    ToolList,
     ToolSpec,
 )
 from models.prompts import QueueView
@@ -137,12 +138,15 @@ class Tools:
             ToolSpec(name="pay", effect="at_most_once", built_in=True),
         ]
     )
+    unread: list[str] = field(default_factory=list)
+    listings: int = 0
     calls: list[ToolInvocation] = field(default_factory=list)
     gate: Gate = field(default_factory=lambda: Gate(is_open=True))
     run: Callable[[ToolInvocation], Awaitable[ToolResult]] | None = None
 
-    async def list_tools(self) -> list[ToolSpec]:
-        return self.specs
+    async def list_tools(self) -> ToolList:
+        self.listings += 1
+        return ToolList(tools=self.specs, unread=self.unread)
 
     async def call(self, invocation: ToolInvocation) -> ToolResult:
         self.calls.append(invocation)

@@ -141,6 +141,8 @@ class ToolCalls:
                     call_id=call.id,
                     name=call.name,
                     server=tool.server if tool else "",
+                    built_in=tool is not None and tool.built_in,
+                    tool_digest=tool.digest if tool and tool.server else "",
                     args=call.args if isinstance(call.args, dict) else {},
                     args_blob=call.args_blob,
                     workspace=self._session.config.workspace,

@@ -1,7 +1,9 @@
 """Which tools the model is offered: read once a segment, and frozen for it (AGT-6).
 
 A list that changed within a segment would change the prefix of every request, and with it the vendor's cache and its
-reasoning. So what servers offer anew, or no longer, is taken up where the prefix changes anyway.
+reasoning. So what servers offer anew, or no longer, is taken up where the prefix changes anyway; and where the session
+is known to be wrong: a call met another tool than it knows, or a server could not be asked. Of such a server it keeps
+what it knew, and asks again in its next turn.
 """
 
 from temporalio import workflow
@@ -11,6 +13,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 with workflow.unsafe.imports_passed_through():
     from activities.tools import ToolActivities
     from models.model_call import ToolList as ReadTools
+    from models.tool_list import with_known
     from workflows import activity_options
     from workflows.turn_frame import Frame
 
@@ -31,21 +34,28 @@ class ToolList:
             listed = await self._read(activity_options.TOOL_LIST_RETRIES)
         except ActivityError as error:
             raise self._frame.failure(error, of="The session's tools could not be read") from error
-        self._session.take_tools(listed.tools)
+        self._take(listed)
 
     async def renew(self) -> None:
-        """Read the tools again if a new segment has begun; where that fails, those of the one before stay."""
+        """Read the tools again if they are due, as in a new segment; where that fails, those of before stay."""
         # Runs from before keep the tools they began with.
-        if self._session.tools_segment == self._session.view.segment or not workflow.patched("tools-per-segment"):
+        if not self._session.tools_are_due or not workflow.patched("tools-per-segment"):
             return
         try:
-            tools = (await self._read(activity_options.TOOL_RENEWAL_RETRIES)).tools
+            self._take(await self._read(activity_options.TOOL_RENEWAL_RETRIES))
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise self._frame.failure(error) from error
             workflow.logger.warning("the tools could not be read again; those of before stay")
-            tools = self._session.tools or []
-        self._session.take_tools(tools)
+            self._session.take_tools(self._session.tools or [])
+
+    def _take(self, listed: ReadTools) -> None:
+        # Runs from before took a list for whole in any case.
+        if listed.unread and workflow.patched("tools-of-servers-unread"):
+            workflow.logger.warning("the tool servers %s could not be asked", ", ".join(listed.unread))
+            self._session.take_tools(with_known(listed, self._session.tools or []), is_whole=False)
+        else:
+            self._session.take_tools(listed.tools)
 
     async def _read(self, retries: RetryPolicy) -> ReadTools:
         return await workflow.execute_activity_method(

@@ -10,7 +10,7 @@ The SDK runs tools that are no coroutines in a worker thread, so files never blo
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
@@ -53,9 +53,14 @@ class CutAt:
     searched_bytes: int = 100_000_000
 
 
-def built_in_server(root: Path, *, now: Callable[[], datetime], cut_at: CutAt | None = None) -> MCPServer:
-    """Return the server of the built-in tools, over the folders below `root`. `now` is a clock aware of its zone."""
-    files = _FileTools(root, cut_at or CutAt())
+def built_in_server(
+    root: Path, *, now: Callable[[], datetime], cut_at: CutAt | None = None, off_limits: Collection[Path] = ()
+) -> MCPServer:
+    """Return the server of the built-in tools, over the folders below `root`, without what is `off_limits`.
+
+    `now` is a clock aware of its zone.
+    """
+    files = _FileTools(root, cut_at or CutAt(), off_limits)
     reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     replaces = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
     tools = [
@@ -101,9 +106,10 @@ CountArgument = Annotated[int, Field(ge=1, le=1_000_000_000)]
 class _FileTools:
     """The tools over the files of a workspace. Their docstrings are what the model reads."""
 
-    def __init__(self, root: Path, cut_at: CutAt) -> None:
+    def __init__(self, root: Path, cut_at: CutAt, off_limits: Collection[Path]) -> None:
         self._root = root
         self._cut_at = cut_at
+        self._off_limits = off_limits
 
     def file_read(
         self,
@@ -175,7 +181,7 @@ class _FileTools:
         return _told(f"Wrote {path} ({_counted(len(encoded), 'byte')})")
 
     def _workspace(self, ctx: Context) -> Workspace:
-        return Workspace.at(self._root, _meta_of(ctx).get(WORKSPACE_KEY, ""))
+        return Workspace.at(self._root, _meta_of(ctx).get(WORKSPACE_KEY, ""), off_limits=self._off_limits)
 
     def _room(self, ctx: Context) -> int:
         """Return how many bytes of lines a result may hold; what is left is for notes."""

@@ -7,7 +7,7 @@ from activities.toolbox.built_in import built_in_server
 from activities.toolbox.connection import Remote, ToolServer
 from activities.toolbox.http_server import HttpServer
 from activities.toolbox.stdio_server import StdioServer
-from models.mcp_config import OUR_OWN, ForeignServer, load_foreign_servers
+from models.mcp_config import OUR_OWN, ForeignServer, configuration, load_foreign_servers
 from models.settings import Settings
 
 
@@ -21,8 +21,9 @@ def configured_servers(settings: Settings) -> list[ToolServer]:
 
 
 def own_tool_server(settings: Settings) -> ToolServer:
-    """Return the server of the built-in tools, in `workspace_root`."""
-    server = built_in_server(settings.workspace_root, now=lambda: datetime.now(UTC))
+    """Return the server of the built-in tools, in `workspace_root`; what the worker is configured by is off limits."""
+    off_limits = configuration(settings)
+    server = built_in_server(settings.workspace_root, now=lambda: datetime.now(UTC), off_limits=off_limits)
     return ToolServer(OUR_OWN, server, trusted=True, built_in=True)
 
 

@@ -9,7 +9,8 @@ A foreign server dies, hangs, is slow, and comes back. What is done about it:
     hangs   a call that is cancelled or out of time leaves at once. A server that then still answers a question keeps
             its link, for a browser or a login may hang on it; any other link takes no further calls and is ended
     slow    nobody waits for a list of tools longer than `LISTING_SECONDS`; it is read on beside everything else
-    down    it is left alone for `REST_SECONDS`; what it offered before stays listed, calls try to reach it
+    down    it is left alone, for longer each time; what it offered before stays listed, calls try to reach it
+    other   a link is asked for its tools before its first call, when it says that they have changed, and now and then
 
 A link lives in a task of its own: the SDK's scopes must be left by the task that entered them, while the task of a
 call ends with its call; and what breaks in a link must not reach into whoever happened to open it.
@@ -25,10 +26,11 @@ from typing import Any, Protocol
 from mcp import Client, MCPError
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
-from mcp_types import CallToolResult, RequestParamsMeta, Tool
+from mcp_types import CallToolResult, RequestParamsMeta, Tool, ToolListChangedNotification
 from pydantic import JsonValue
 
 from activities.toolbox.messages import NOT_SENT
+from activities.toolbox.screen import screened
 
 LISTING_SECONDS = 10.0
 """How long anybody waits for one server's list of tools; it must not hold up the others'."""
@@ -39,8 +41,15 @@ CONNECT_SECONDS = 60.0
 READING_SECONDS = 90.0
 """How long connecting and reading the tools may take together."""
 
+LIST_COUNTS_SECONDS = 60.0
+"""How long its list of tools counts before a call of one: few servers say that it has changed, and a person may have
+taken a day to approve of the call."""
+
 REST_SECONDS = 5.0
-"""How long a server that could not be asked for its tools is not asked again."""
+"""How long a server that could not be asked for its tools is not asked again; twice as long after each further time."""
+
+MOST_REST_SECONDS = 300.0
+"""After how long it is asked again in any case: to ask one that hangs costs somebody `LISTING_SECONDS`."""
 
 PROBE_SECONDS = 3.0
 """How soon a server must answer a question after a call of it was given up."""
@@ -87,6 +96,10 @@ class UnreachableError(Exception):
     """A server could not be reached: nothing was called. The message says why, to the operator."""
 
 
+class OtherToolsError(Exception):
+    """A server no longer offers the tool as it was known: nothing was called."""
+
+
 class Connection:
     """A server, reached when it is first needed."""
 
@@ -102,6 +115,7 @@ class Connection:
         self._background: set[asyncio.Task[None]] = set()
         self._reading: asyncio.Task[None] | None = None
         self._patience_ends = 0.0
+        self._rest_seconds = 0.0
         self._rests_until = 0.0
 
     def begin_to_read(self) -> None:
@@ -125,7 +139,10 @@ class Connection:
             UnreachableError: It can't be connected.
             MCPError: It refuses to say, or the connection broke.
         """
-        client = await self._usable_link().client()
+        return await self._listed_over(self._usable_link())
+
+    async def _listed_over(self, link: "Link") -> list[Tool]:
+        client = await link.client()
         page = await client.list_tools()
         tools, asked_for = page.tools, set[str]()
         while page.next_cursor is not None and page.next_cursor not in asked_for:
@@ -138,10 +155,11 @@ class Connection:
             _log.warning("what comes after %d tools of %r is left out: it has no end", len(tools), self.server.name)
         return self._kept(tools)
 
-    async def call(self, tool: str, args: dict[str, JsonValue], meta: RequestParamsMeta) -> CallToolResult:
-        """Call a tool by the server's own name for it.
+    async def call(self, tool: Tool, args: dict[str, JsonValue], meta: RequestParamsMeta) -> CallToolResult:
+        """Call a tool, if the server still offers it just so.
 
         Raises:
+            OtherToolsError: It does not, and was not called; `tools` says what it offers.
             UnreachableError: It was not called.
             TimeoutError: The server's own `timeout` is over.
             MCPError: The server refused, or nobody knows; then its code tells.
@@ -149,9 +167,10 @@ class Connection:
         for _ in range(2):
             link = self._usable_link()
             client = await link.client()
+            await self._see_that_it_offers(tool, link)
             try:
                 if link.is_usable:
-                    return await self._answer(link, client.call_tool(tool, args, meta=meta))
+                    return await self._answer(link, client.call_tool(tool.name, args, meta=meta))
             except MCPError as error:
                 # Only over a link that has ended is this our own word, and not the server's.
                 if error.code != NOT_SENT or link.is_usable:
@@ -166,19 +185,43 @@ class Connection:
         links = self._ending | ({self._link} if self._link else set())
         await asyncio.gather(*(link.aclose() for link in links))
 
+    async def _see_that_it_offers(self, tool: Tool, link: "Link") -> None:
+        """Have the tools read over this very link, and not long ago: a server can become another version of itself.
+
+        Raises `OtherToolsError` or `UnreachableError` where the tool is not among them just so.
+        """
+        if not link.list_counts and not await self._is_listed_anew(link):
+            raise UnreachableError("it does not say which tools it has")
+        if tool not in self.tools:
+            raise OtherToolsError
+
+    async def _is_listed_anew(self, link: "Link") -> bool:
+        for _ in range(2):  # one that is under way may be another link's
+            if self._reading is None or self._reading.done():
+                self._reading = self._in_background(self._read())
+            await asyncio.wait([self._reading])
+            if link.is_listed:
+                return True
+        return False
+
     async def _read(self) -> None:
         link = self._usable_link()
+        link.begin_list()
         try:
             async with asyncio.timeout(READING_SECONDS):
-                tools = await self.read_tools()
+                tools = await self._listed_over(link)
         except Exception as error:  # noqa: BLE001  # one broken server must not take the others' tools away
             if isinstance(error, TimeoutError):
                 link.give_up()
             self.is_known = False
-            self._rests_until = asyncio.get_running_loop().time() + REST_SECONDS
+            link.forget_list()
+            self._rest_seconds = min(MOST_REST_SECONDS, 2 * self._rest_seconds or REST_SECONDS)
+            self._rests_until = asyncio.get_running_loop().time() + self._rest_seconds
             _log.warning("the tools of %r could not be read", self.server.name, exc_info=error)
         else:
             self.tools, self.is_known = tools, True
+            link.end_list()
+            self._rest_seconds = 0.0
 
     def _kept(self, tools: list[Tool]) -> list[Tool]:
         """Return the tools in a stable order, each name once, and no more than anybody could use."""
@@ -236,6 +279,8 @@ class Link:
         """Begin to open it, once the link `after` which it comes has had its time to end."""
         self.over = asyncio.Event()
         """Set once it is to take no further calls; it ends with the last of those it has."""
+        self._listed_at: float | None = None
+        self._list_is_old = False
         self._server = server
         self._drain_seconds: float | None = None
         self._client: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
@@ -246,6 +291,30 @@ class Link:
     def is_usable(self) -> bool:
         """Whether it is open, or being opened."""
         return not (self.over.is_set() or self.keeper.done())
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether its tools have been asked for, and it has not said since that they have changed."""
+        return self._listed_at is not None
+
+    @property
+    def list_counts(self) -> bool:
+        """Whether it is listed, and not long ago."""
+        now = asyncio.get_running_loop().time()
+        return self._listed_at is not None and now < self._listed_at + LIST_COUNTS_SECONDS
+
+    def begin_list(self) -> None:
+        """Note that its tools are being asked for."""
+        self._list_is_old = False
+
+    def end_list(self) -> None:
+        """Note that they are known, unless the server has said in the meantime that they have changed."""
+        if not self._list_is_old:
+            self._listed_at = asyncio.get_running_loop().time()
+
+    def forget_list(self) -> None:
+        """Take what is known of the server's tools for nothing."""
+        self._list_is_old, self._listed_at = True, None
 
     async def client(self) -> Client:
         """Return the client once it is connected. Raises `UnreachableError` if it can't be."""
@@ -287,7 +356,9 @@ class Link:
                 await asyncio.wait([after.keeper], timeout=PREDECESSOR_SECONDS)
             async with AsyncExitStack() as opened:
                 async with asyncio.timeout(CONNECT_SECONDS):
-                    client = await opened.enter_async_context(Client(self._target(), cache=None))
+                    client = await opened.enter_async_context(
+                        Client(self._target(), cache=None, message_handler=self._hear)
+                    )
                 self._client.set_result(client)
                 await self.over.wait()
                 if self._calls:
@@ -298,9 +369,15 @@ class Link:
             self.over.set()
             self._client.cancel()  # of no effect once it has a result
 
+    async def _hear(self, message: object) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            self.forget_list()
+
     def _target(self) -> Any:
         target = self._server.target
-        return target if isinstance(target, MCPServer | Server) else target.connected(self.over)
+        if isinstance(target, MCPServer | Server):
+            return target
+        return screened(target.connected(self.over), server=self._server.name)
 
     def _fail(self, error: Exception) -> None:
         if self._client.done():

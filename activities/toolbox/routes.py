@@ -11,13 +11,11 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from itertools import chain, count, islice
-from typing import NoReturn, cast
+from functools import cached_property
+from itertools import chain, count
+from typing import NoReturn
 
-from jsonschema import Draft202012Validator, SchemaError, ValidationError
-from jsonschema.protocols import Validator
-from jsonschema.validators import extend, validator_for
+from jsonschema import ValidationError
 from mcp import MCPError
 from mcp_types import (
     CONNECTION_CLOSED,
@@ -35,9 +33,10 @@ from mcp_types import (
     ToolAnnotations,
 )
 from pydantic import JsonValue
-from referencing import Registry
+from pydantic_core import to_json
 
 from activities.toolbox.connection import Connection, UnreachableError
+from activities.toolbox.schemas import OPEN, misfits, trouble_with
 from activities.tools import LostCallError
 from models.context.bounds import bound_text, encodable, encodable_text
 from models.model_call import ToolEffect, ToolInvocation, ToolSpec
@@ -46,7 +45,6 @@ from models.trajectory import ToolResult, ToolStatus
 MOST_NAME_CHARS = 64
 """What every vendor's API accepts as a tool name."""
 
-MOST_COMPLAINTS = 5
 OUTCOME_CHARS = 300
 DESCRIPTION_CHARS = 4_000
 
@@ -75,37 +73,53 @@ class Route:
         A session keeps the names it began with: one that needed its server's name then may need it no longer, and the
         other way round. Whose tool it is does not change with that: it was that server's when it was approved.
         """
-        if invocation.server and invocation.server != self.connection.server.name:
+        server = self.connection.server
+        if (invocation.server and invocation.server != server.name) or (invocation.built_in and not server.built_in):
             return False
         names = {self.name, self.qualified_name, *([_usable(self.tool.name)] if invocation.server else [])}
         return invocation.name in names
 
+    def is_as_shown(self, invocation: ToolInvocation) -> bool:
+        """Tell whether the tool is still as the session knows it: policies and people decided about that one (AGT-8).
+
+        Our own tools stay what they are under their names: what they take may grow with a release, what they do does
+        not. Sessions of earlier releases do not say what they know.
+        """
+        known_as = self.spec.model_copy(update={"name": invocation.name})
+        return not invocation.tool_digest or invocation.tool_digest == known_as.digest
+
+    @cached_property
+    def trouble(self) -> str | None:
+        """Why vendors would refuse the tool with its schema, and with it every request; `None`: they would not."""
+        return trouble_with(self._schema_json)
+
     @cached_property
     def spec(self) -> ToolSpec:
-        """The tool as the session keeps it."""
-        server = self.connection.server
-        description = bound_text(self.tool.description or "", DESCRIPTION_CHARS, 4 * DESCRIPTION_CHARS)
+        """The tool as the session keeps it. Where vendors would refuse its schema, that is in its description."""
+        server, description, schema = self.connection.server, self.tool.description or "", self._schema
+        if self.trouble:
+            description = f"{description}\n\nIts arguments, in its server's words: {self._schema_json}"
+            schema = OPEN
         return ToolSpec(
             name=self.name,
-            description=description,
-            input_schema={encodable_text(key): encodable(value) for key, value in self.tool.input_schema.items()},
+            description=bound_text(description, DESCRIPTION_CHARS, 4 * DESCRIPTION_CHARS),
+            input_schema=schema,
             effect=effect_of(self.tool.annotations, trusted=server.trusted or server.built_in),
             built_in=server.built_in,
             server="" if server.built_in else server.name,
         )
 
     @cached_property
-    def _validator(self) -> Validator | None:
-        return validator_of(json.dumps(self.tool.input_schema))
+    def _schema(self) -> dict[str, JsonValue]:
+        return {encodable_text(key): encodable(value) for key, value in self.tool.input_schema.items()}
+
+    @cached_property
+    def _schema_json(self) -> str:
+        return to_json(self._schema, inf_nan_mode="null").decode()
 
     def complaints(self, args: Mapping[str, JsonValue]) -> list[str]:
-        """Say what is wrong with the arguments: nothing if they fit, or if the schema itself can't be used."""
-        if self._validator is None:
-            return []
-        try:
-            return [_complaint(error) for error in islice(self._validator.iter_errors(args), MOST_COMPLAINTS)]
-        except Exception:  # noqa: BLE001  # references to nowhere, bad patterns, ...: its server checks once more
-            return []
+        """Say what is wrong with the arguments: nothing if they fit, or if that is left to the server."""
+        return [_complaint(error) for error in misfits(self._schema_json, args)]
 
     def told(self, answer: CallToolResult) -> ToolResult:
         """Return what the server answered, as an outcome and its content."""
@@ -214,25 +228,6 @@ def _usable(name: str) -> str:
         return usable
     digest = hashlib.sha256(name.encode(errors="replace")).hexdigest()[:8]
     return f"{usable[: MOST_NAME_CHARS - 9]}_{digest}"
-
-
-@lru_cache(maxsize=1_024)
-def validator_of(schema_json: str) -> Validator | None:
-    """Return what checks arguments against a schema; `None` if it is no valid one, or not one for us.
-
-    Patterns are left to the server: one can be written that takes for ever, and would hold up the whole worker.
-    """
-    schema = json.loads(schema_json)
-    if '"patternProperties"' in schema_json:
-        return None
-    validator = validator_for(schema, default=Draft202012Validator)
-    without_patterns = cast(type[Validator], extend(validator, {"pattern": lambda *_: ()}))  # type: ignore[no-untyped-call]
-    try:
-        validator.check_schema(schema)
-    except SchemaError:
-        return None
-    # With a registry of its own it does not fetch what a foreign schema refers to.
-    return without_patterns(schema, registry=Registry())
 
 
 def _complaint(error: ValidationError) -> str:

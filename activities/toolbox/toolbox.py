@@ -21,11 +21,11 @@ from mcp_types import RequestParamsMeta
 from pydantic import JsonValue
 
 from activities.toolbox.built_in import ROOM_KEY, WORKSPACE_KEY
-from activities.toolbox.connection import Connection, ToolServer
+from activities.toolbox.connection import Connection, OtherToolsError, ToolServer
 from activities.toolbox.routes import Names, Route, error_result, one_line
 from activities.tools import LostCallError
 from models.context.bounds import bound_json
-from models.model_call import ToolInvocation, ToolSpec
+from models.model_call import ToolInvocation, ToolList, ToolSpec
 from models.trajectory import ToolResult
 
 IDEMPOTENCY_KEY = "turnkeeper/idempotency-key"
@@ -59,13 +59,15 @@ class Toolbox:
         """Close all connections, and end the servers' processes. A later call would open them again."""
         await asyncio.gather(*(connection.aclose() for connection in self._connections.values()))
 
-    async def list_tools(self) -> list[ToolSpec]:
+    async def list_tools(self) -> ToolList:
         """Return the tools there are now, in a stable order, under unique names.
 
         Of a server that can't be asked, or takes too long, what it offered before is returned; the log says why.
         """
         await self._refresh(*self._connections.values())
-        return list(self._specs())
+        unread = [name for name, connection in self._connections.items() if not connection.is_known]
+        # In a thread: to check a thousand foreign schemas takes a while.
+        return ToolList(tools=await asyncio.to_thread(lambda: list(self._specs())), unread=unread)
 
     async def call(self, invocation: ToolInvocation) -> ToolResult:
         """Run one call and return what it came to.
@@ -83,24 +85,39 @@ class Toolbox:
         return self._bounded(result, invocation, started)
 
     def _bounded(self, result: ToolResult, invocation: ToolInvocation, started: float) -> ToolResult:
-        return ToolResult(
-            outcome=one_line(result.outcome),
-            content=bound_json(result.content, invocation.max_chars, invocation.max_bytes),
-            status=result.status,
-            duration_ms=round((perf_counter() - started) * 1_000),
+        return result.model_copy(
+            update={
+                "outcome": one_line(result.outcome),
+                "content": bound_json(result.content, invocation.max_chars, invocation.max_bytes),
+                "duration_ms": round((perf_counter() - started) * 1_000),
+            }
         )
 
     async def _result_of(self, invocation: ToolInvocation) -> ToolResult:
-        route = await self._route_for(invocation)
-        if route is None:
-            return self._unknown(invocation)
-        if complaints := route.complaints(invocation.args):
-            return error_result(f"{invocation.name} was not called: its arguments don't fit", "\n".join(complaints))
-        try:
-            meta = _meta_for(route.connection.server, invocation)
-            return route.told(await route.connection.call(route.tool.name, invocation.args, meta))
-        except Exception as error:  # noqa: BLE001  # whatever a tool or its server does is for the model, not the turn
-            return route.failure(error)
+        for _ in range(2):
+            route = await self._route_for(invocation)
+            if route is None:
+                return self._unknown(invocation)
+            if not route.is_as_shown(invocation):
+                break
+            if complaints := route.complaints(invocation.args):
+                return error_result(f"{invocation.name} was not called: its arguments don't fit", "\n".join(complaints))
+            try:
+                meta = _meta_for(route.connection.server, invocation)
+                return route.told(await route.connection.call(route.tool, invocation.args, meta))
+            except OtherToolsError:
+                self._take_routes()
+            except Exception as error:  # noqa: BLE001  # whatever a tool or its server does is for the model, not the turn
+                return route.failure(error)
+        told = (
+            "It is no longer as it was when this session read its tools. It is read again now; it may be called then."
+        )
+        return ToolResult(
+            outcome=f"{invocation.name} has changed, and was not called",
+            content=told,
+            status="error",
+            tool_changed=True,
+        )
 
     async def _route_for(self, invocation: ToolInvocation) -> Route | None:
         """Return the way to the tool as it is now; `None`: there is none."""
@@ -108,7 +125,7 @@ class Toolbox:
         if route is None:
             # Listed by another worker, perhaps, or new since this one asked.
             await self._refresh(*self._connections.values())
-        elif route.complaints(invocation.args):
+        elif not route.is_as_shown(invocation) or route.complaints(invocation.args):
             # What does not fit may have come to fit: its server may have changed it since it was asked.
             await self._refresh(route.connection)
         else:
@@ -123,10 +140,17 @@ class Toolbox:
 
     async def _refresh(self, *connections: Connection) -> None:
         await asyncio.gather(*(connection.refresh() for connection in connections))
+        self._take_routes()
+
+    def _take_routes(self) -> None:
         self._routes = self._names.routes_over(self._connections.values())
 
     def _specs(self) -> Iterator[ToolSpec]:
-        for route in self._routes.values():
+        for route in list(self._routes.values()):
+            if route.trouble:
+                _log.warning(
+                    "vendors would refuse %r with its schema: %s; it gets an open one", route.name, route.trouble
+                )
             try:
                 yield route.spec
             except (ValueError, RecursionError) as error:
@@ -138,7 +162,10 @@ class Toolbox:
         if unknown:
             told.append(f"Not known are the tools of servers that can't be reached now: {', '.join(unknown)}")
         whose = f" of {invocation.server}" if invocation.server else ""
-        return error_result(f"There is no tool {invocation.name!r}{whose}", "\n".join(told))
+        nothing = error_result(f"There is no tool {invocation.name!r}{whose}", "\n".join(told))
+        owner = self._connections.get(invocation.server)
+        is_gone = invocation.built_in or (bool(invocation.tool_digest) and owner is not None and owner.is_known)
+        return nothing.model_copy(update={"tool_changed": is_gone})
 
 
 def _meta_for(server: ToolServer, invocation: ToolInvocation) -> RequestParamsMeta:

@@ -5,6 +5,11 @@ prefixes is wrong even without a race (CVE-2025-53109, CVE-2025-53110). So a pat
 each name is opened relative to the descriptor of the folder before it with `O_NOFOLLOW`: the kernel itself refuses a
 link in the step that would follow it. `..` is taken away beforehand, as text, which is exact where no link is followed.
 
+What this process is configured by may lie below the root, and is no part of it (`OffLimits`): whoever could write it
+could have any program run, and whoever could read it would have the credentials in it. It is told by what it is, not by
+how it is written: by the identity of the file, so that another name of it is no way in, and by that of its folder, so
+that it can't be made either.
+
 What is asked about a name before it is opened (`_require`) only makes the message clear; the flags make it safe.
 """
 
@@ -13,7 +18,7 @@ import os
 import secrets
 import stat
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,31 +59,53 @@ class Entry:
     size: int
 
 
+class OffLimits:
+    """Files and folders that are no part of any workspace, whether or not they exist yet.
+
+    They are known by their identities at this moment: to be made anew for each use.
+    """
+
+    def __init__(self, paths: Collection[Path] = ()) -> None:
+        """Look where `paths` lead to now, by whatever links."""
+        ends = {end for path in paths for end in (path.absolute(), Path(os.path.realpath(path)))}
+        self._files = {identity for end in ends if (identity := _identity_at(end))}
+        self._places = {(identity, _folded(end.name)) for end in ends if (identity := _identity_at(end.parent))}
+
+    def has_place(self, name: str, *, parent: int) -> bool:
+        """Tell whether `name` in the folder with the descriptor `parent` is, or would be, one of them."""
+        return (_identity(os.fstat(parent)), _folded(name)) in self._places
+
+    def has(self, state: os.stat_result) -> bool:
+        """Tell whether what is in this state is one of them, by whatever name it was found."""
+        return _identity(state) in self._files
+
+
 class Workspace:
     """A folder whose files can be read, listed and replaced, and nothing outside of it.
 
-    Not part of it: links, devices, and whatever has a name that begins with "." (`.git`, `.env`, `.turnkeeper`).
-    Its methods block; call them from a thread.
+    Not part of it: links, devices, whatever has a name that begins with "." (`.git`, `.env`, `.turnkeeper`), and what
+    is off limits. Its methods block; call them from a thread.
     """
 
-    def __init__(self, root: Path, folder: tuple[str, ...] = ()) -> None:
+    def __init__(self, root: Path, folder: tuple[str, ...] = (), off_limits: OffLimits | None = None) -> None:
         """Use the names `folder` below `root`; `Workspace.at` takes a path instead. Nothing is opened yet."""
         self._root = root
         self._folder = folder
+        self._off_limits = off_limits or OffLimits()
 
     @classmethod
-    def at(cls, root: Path, folder: str) -> "Workspace":
+    def at(cls, root: Path, folder: str, *, off_limits: Collection[Path] = ()) -> "Workspace":
         """Return the workspace in `folder`, a relative path below `root`; "" is `root` itself.
 
         It need not exist: it is empty until the first write makes it. Raises `WorkspaceError`.
         """
-        return cls(root, _names_in(folder))
+        return cls(root, _names_in(folder), OffLimits(off_limits))
 
     def read(self, path: str, *, max_bytes: int = MOST_READ_BYTES) -> bytes:
         """Return the content of a regular file. Raises `WorkspaceError`, also if it has more than `max_bytes`."""
         names = _names_of_file(path)
         with _explained(path), self._opened(path, names[:-1]) as folder:
-            _require(path, names[-1], folder, stat.S_IFREG)
+            self._require(path, names[-1], folder, stat.S_IFREG)
             with open(os.open(names[-1], _READ, dir_fd=folder), "rb") as file:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                     raise _refusal(path, "was swapped for something that is no regular file.")
@@ -98,14 +125,14 @@ class Workspace:
             raise _refusal(path, f"was not written: {len(content):,} bytes given, {MOST_WRITE_BYTES:,} are allowed.")
         names = _names_of_file(path)
         with _explained(path), self._opened(path, names[:-1], create=True) as folder:
-            _replace(names[-1], content, folder, mode=_mode_to_keep(path, names[-1], folder))
+            _replace(names[-1], content, folder, mode=self._mode_to_keep(path, names[-1], folder))
 
     def entries(self, path: str = ".") -> list[Entry]:
         """Return what a folder holds, sorted by name. Raises `WorkspaceError`."""
         names = _names_in(path)
         try:
             with _explained(path), self._opened(path, names) as folder, os.scandir(folder) as found:
-                return sorted(_entries(found, names), key=lambda entry: entry.path)
+                return sorted(self._entries(found, names, folder), key=lambda entry: entry.path)
         except MissingError:
             if names:
                 raise
@@ -117,7 +144,7 @@ class Workspace:
         if not names:
             return Entry("", is_folder=True, size=0)
         with _explained(path), self._opened(path, names[:-1]) as folder:
-            return _entry(names, _require(path, names[-1], folder, stat.S_IFREG, stat.S_IFDIR))
+            return _entry(names, self._require(path, names[-1], folder, stat.S_IFREG, stat.S_IFDIR))
 
     def walk(self, path: str = ".") -> Iterator[Entry]:
         """Yield what a folder and the folders in it hold, each before its content, sorted by name; or a file itself.
@@ -142,12 +169,73 @@ class Workspace:
         descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
         try:
             for name in (*self._folder, *names):
-                inner = _opened_folder(path, name, descriptor, create=create)
+                inner = self._opened_folder(path, name, descriptor, create=create)
                 os.close(descriptor)
                 descriptor = inner
             yield descriptor
         finally:
             os.close(descriptor)
+
+    def _require(self, path: str, name: str, parent: int, *wanted: int) -> os.stat_result:
+        """Return the state of `name` itself. Raises `WorkspaceError` if it is off limits, or of no `wanted` type."""
+        off_limits = "is not part of the workspace: what this worker is configured by is off limits."
+        if self._off_limits.has_place(name, parent=parent):
+            raise _refusal(path, off_limits)
+        state = _require(path, name, parent, *wanted)
+        if self._off_limits.has(state):
+            raise _refusal(path, off_limits)
+        return state
+
+    def _opened_folder(self, path: str, name: str, parent: int, *, create: bool) -> int:
+        try:
+            self._require(path, name, parent, stat.S_IFDIR)
+        except MissingError:
+            if not create:
+                raise
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=parent)
+        return os.open(name, _FOLDER, dir_fd=parent)
+
+    def _mode_to_keep(self, path: str, name: str, folder: int) -> int | None:
+        """Return the permissions of the file to be replaced; `None` if it is new. Raises `WorkspaceError`."""
+        try:
+            return self._require(path, name, folder, stat.S_IFREG).st_mode & 0o777
+        except MissingError:
+            return None
+
+    def _entries(self, found: "Iterator[os.DirEntry[str]]", parents: tuple[str, ...], folder: int) -> Iterator[Entry]:
+        """Yield what of a folder is part of the workspace: no links, no devices, no names that would be refused."""
+        for item in found:
+            if _problem_of(item.name) or len(parents) >= MOST_LEVELS:
+                continue
+            if self._off_limits.has_place(item.name, parent=folder):
+                continue
+            with suppress(FileNotFoundError):
+                state = item.stat(follow_symlinks=False)
+                is_usable = stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)
+                if is_usable and not self._off_limits.has(state):
+                    yield _entry((*parents, item.name), state)
+
+
+def _identity_at(path: Path) -> tuple[int, int] | None:
+    try:
+        return _identity(path.stat())
+    except (OSError, ValueError):
+        return None
+
+
+def _identity(state: os.stat_result) -> tuple[int, int]:
+    return state.st_dev, state.st_ino
+
+
+def _folded(name: str) -> str:
+    r"""Return the one form of all names that some file system takes for the same: case, accents, what is not seen.
+
+    >>> _folded("MCP.JSON"), _folded("mcp\u200c.json. ")
+    ('mcp.json', 'mcp.json')
+    """
+    seen = "".join(char for char in name if unicodedata.category(char) != "Cf")
+    return unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", seen).casefold()).rstrip(". ")
 
 
 def _names_of_file(path: str) -> tuple[str, ...]:
@@ -195,17 +283,6 @@ def _problem_of(name: str) -> str | None:
     return None
 
 
-def _opened_folder(path: str, name: str, parent: int, *, create: bool) -> int:
-    try:
-        _require(path, name, parent, stat.S_IFDIR)
-    except MissingError:
-        if not create:
-            raise
-        with suppress(FileExistsError):
-            os.mkdir(name, dir_fd=parent)
-    return os.open(name, _FOLDER, dir_fd=parent)
-
-
 def _require(path: str, name: str, parent: int, *wanted: int) -> os.stat_result:
     """Return the state of `name` itself, were it a link. Raises `WorkspaceError` unless it is of a `wanted` type."""
     try:
@@ -224,14 +301,6 @@ def _require(path: str, name: str, parent: int, *wanted: int) -> os.stat_result:
     raise _refusal(path, f"leads to {_shown(name)}, a device, socket or pipe; files and folders are allowed.")
 
 
-def _mode_to_keep(path: str, name: str, folder: int) -> int | None:
-    """Return the permissions of the file to be replaced; `None` if it is new. Raises `WorkspaceError`."""
-    try:
-        return _require(path, name, folder, stat.S_IFREG).st_mode & 0o777
-    except MissingError:
-        return None
-
-
 def _replace(name: str, content: bytes, folder: int, *, mode: int | None) -> None:
     temporary = f".{secrets.token_hex(8)}.tmp"  # hidden: not part of the workspace, were it left over
     try:
@@ -247,17 +316,6 @@ def _replace(name: str, content: bytes, folder: int, *, mode: int | None) -> Non
     finally:
         with suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=folder)
-
-
-def _entries(found: "Iterator[os.DirEntry[str]]", parents: tuple[str, ...]) -> Iterator[Entry]:
-    """Yield what of a folder is part of the workspace: no links, no devices, no names that would be refused."""
-    for item in found:
-        if _problem_of(item.name) or len(parents) >= MOST_LEVELS:
-            continue
-        with suppress(FileNotFoundError):
-            state = item.stat(follow_symlinks=False)
-            if stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode):
-                yield _entry((*parents, item.name), state)
 
 
 def _entry(names: tuple[str, ...], state: os.stat_result) -> Entry:

@@ -92,7 +92,7 @@ def test_agt_6_making_the_server_leaves_the_logging_of_the_process_as_it_was(
 
 
 async def test_agt_6_the_tools_say_what_they_do_and_what_a_repetition_may_do(toolbox):
-    tools = {tool.name: tool for tool in await toolbox.list_tools()}
+    tools = {tool.name: tool for tool in (await toolbox.list_tools()).tools}
     assert {name: tool.effect for name, tool in tools.items()} == {
         "file_read": "read",
         "file_list": "read",
@@ -111,7 +111,7 @@ async def test_agt_6_only_writing_is_said_to_destroy(tmp_path):
 
 
 async def test_agt_7_no_argument_is_silently_ignored_and_no_tokens_are_spent_on_titles(toolbox):
-    for tool in await toolbox.list_tools():
+    for tool in (await toolbox.list_tools()).tools:
         assert tool.input_schema["additionalProperties"] is False
         assert "title" not in json.dumps(tool.input_schema)
 

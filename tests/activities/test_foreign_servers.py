@@ -14,7 +14,7 @@ import pytest
 
 from activities.toolbox import connection, tether
 from activities.toolbox.configured import configured_servers
-from activities.toolbox.routes import validator_of
+from activities.toolbox.schemas import misfits
 from activities.toolbox.toolbox import Toolbox
 from activities.tools import LostCallError
 from models.model_call import ToolInvocation
@@ -48,7 +48,8 @@ def program(*flags: str, **keys: Any) -> dict[str, Any]:
 
 
 def invocation(name: str, **args: Any) -> ToolInvocation:
-    return ToolInvocation(session_id="s-1", call_id="1.2.0", name=name, args=args)
+    said = {field: args.pop(field) for field in ("server", "tool_digest", "built_in") if field in args}
+    return ToolInvocation(session_id="s-1", call_id="1.2.0", name=name, args=args, **said)
 
 
 async def call(toolbox: Toolbox, name: str, **args: Any) -> ToolResult:
@@ -62,7 +63,7 @@ async def call(toolbox: Toolbox, name: str, **args: Any) -> ToolResult:
 async def names(toolbox: Toolbox) -> list[str]:
     """Return the names of all foreign tools."""
     async with asyncio.timeout(BOUND):
-        return [tool.name for tool in await toolbox.list_tools() if not tool.built_in]
+        return [tool.name for tool in (await toolbox.list_tools()).tools if not tool.built_in]
 
 
 async def pid_of(toolbox: Toolbox, tool: str = "pid") -> int:
@@ -260,21 +261,93 @@ async def test_agt_6_a_server_that_is_slow_to_list_holds_up_one_listing_and_no_l
                 assert "echo" in await names(toolbox)
 
 
+async def test_agt_6_a_list_says_which_servers_could_not_be_asked(monkeypatch):
+    monkeypatch.setattr(connection, "LISTING_SECONDS", 1.5)
+    async with configured(slow=program("no list"), gone={"command": "no-such-program"}, a=program()) as toolbox:
+        listed = await toolbox.list_tools()
+        assert listed.unread == ["slow", "gone"]
+        assert "echo" in [tool.name for tool in listed.tools]
+
+
+async def test_agt_6_a_server_that_fails_again_and_again_is_asked_less_and_less_often(monkeypatch):
+    async with configured(gone={"command": "no-such-program"}) as toolbox:
+        failing, rests = toolbox._connections["gone"], []
+        for _ in range(9):
+            failing._rests_until = 0.0
+            begun = asyncio.get_running_loop().time()
+            await names(toolbox)
+            rests.append(failing._rests_until - begun)
+    assert [round(rest, -1 if rest > 9 else 0) for rest in rests[:5]] == [5, 10, 20, 40, 80]
+    assert max(rests) < connection.MOST_REST_SECONDS + 5
+
+
 # Changing
 
 
-async def test_agt_6_a_tool_that_is_gone_is_a_clear_result_and_a_changed_schema_counts_as_it_is_now():
+async def as_known(toolbox: Toolbox, name: str) -> dict[str, str]:
+    """Return what a session that reads its tools now says of one when it calls it."""
+    (tool,) = [tool for tool in (await toolbox.list_tools()).tools if tool.name == name]
+    return {"server": tool.server, "tool_digest": tool.digest}
+
+
+CHANGED = "echo has changed, and was not called"
+
+
+async def test_agt_8_a_tool_that_has_changed_since_the_session_read_it_is_not_called():
     async with configured(a=program("changing")) as toolbox:
-        assert (await call(toolbox, "echo", text="a")).outcome == "a"
-        assert (await call(toolbox, "echo", text=1)).status == "error"
+        before = await as_known(toolbox, "echo")
+        gone_later = await as_known(toolbox, "pid")
+        assert (await call(toolbox, "echo", text="a", **before)).outcome == "a"
         await call(toolbox, "change")
-        gone = await call(toolbox, "pid")
-        assert (gone.status, gone.content) == ("error", "Unknown: pid")
-        assert (await call(toolbox, "echo", text=1)).outcome == "1"
-        complaint = await call(toolbox, "echo", text="a")
+        now = await as_known(toolbox, "echo")
+        for text in ("a", 1):
+            result = await call(toolbox, "echo", text=text, **before)
+            assert (result.status, result.outcome, result.tool_changed) == ("error", CHANGED, True)
+        assert (await call(toolbox, "echo", text=1, **now)).outcome == "1"
+        complaint = await call(toolbox, "echo", text="a", **now)
         assert "text: 'a' is not of type 'integer'" in complaint.content
-        assert await names(toolbox) == ["echo"]
-        assert (await call(toolbox, "pid")).outcome == "There is no tool 'pid'"
+        gone = await call(toolbox, "pid", **gone_later)
+        assert (gone.outcome, gone.tool_changed) == ("There is no tool 'pid' of a", True)
+        # A session of an earlier release says nothing of what it knows.
+        assert (await call(toolbox, "echo", text=1)).outcome == "1"
+
+
+@pytest.mark.parametrize("why", ["restarted", "told", "long ago"])
+async def test_agt_8_a_tool_is_looked_at_again_before_a_call_where_it_may_have_changed(why, monkeypatch):
+    async with configured(a=program("changing", *["telling"] * (why == "told"))) as toolbox:
+        before = await as_known(toolbox, "echo")
+        first = await pid_of(toolbox)
+        await call(toolbox, "change")
+        if why == "restarted":
+            os.kill(first, signal.SIGKILL)
+            await until(lambda: not toolbox._connections["a"]._link.is_usable)
+        if why == "long ago":
+            monkeypatch.setattr(connection, "LIST_COUNTS_SECONDS", 0.001)
+        result = await call(toolbox, "echo", text="a", **before)
+        assert (result.outcome, result.tool_changed) == (CHANGED, True)
+
+
+async def test_agt_8_a_tool_that_another_worker_read_since_is_called_here_too():
+    async with configured(a=program("changing")) as toolbox, configured(a=program("changing")) as other:
+        await names(toolbox)
+        await call(other, "change")
+        result = await call(toolbox, "echo", text=1, **await as_known(other, "echo"))
+        assert (result.status, result.outcome) == ("ok", "1")
+
+
+async def test_agt_8_a_tool_of_another_effect_is_another_tool():
+    async with configured(a=program("repeatable", trusted=True)) as toolbox:
+        before = await as_known(toolbox, "echo")
+    async with configured(a=program(trusted=True)) as toolbox:
+        result = await call(toolbox, "echo", text="a", **before)
+        assert (result.outcome, result.tool_changed) == (CHANGED, True)
+
+
+async def test_agt_8_a_call_of_a_built_in_tool_reaches_no_foreign_one_of_its_name():
+    async with configured(a=program()) as toolbox:
+        gone = await call(toolbox, "echo", text="a", built_in=True)
+        assert (gone.status, gone.tool_changed) == ("error", True)
+        assert (await call(toolbox, "now", built_in=True)).status == "ok"
 
 
 # Rubbish
@@ -341,16 +414,22 @@ async def test_agt_6_a_list_without_an_end_is_read_so_far_and_logged(flag, caplo
 
 
 async def test_agt_6_a_list_that_cannot_be_read_is_logged_and_takes_no_other_s_tools_away(caplog):
-    async with configured(a=program("no schema"), b=program()) as toolbox:
+    async with configured(a=program("no tools"), b=program()) as toolbox:
         assert "echo" in await names(toolbox)
     assert "the tools of 'a' could not be read" in caplog.text
 
 
-async def test_agt_7_a_pattern_that_takes_for_ever_is_not_tried():
-    schema = {"type": "object", "properties": {"text": {"type": "string", "pattern": "^(a+)+$"}}}
-    validator = validator_of(json.dumps(schema))
-    assert list(validator.iter_errors({"text": "a" * 60 + "b"})) == []
-    assert list(validator.iter_errors({"text": 1})) != []
+async def test_agt_6_what_is_no_tool_in_a_list_is_left_out_and_logged_and_takes_no_other_away(caplog):
+    async with configured(a=program("no schema")) as toolbox:
+        assert await names(toolbox) == sorted(odd.TOOLS)
+        assert (await call(toolbox, "echo", text="a")).outcome == "a"
+    assert f"of {len(odd.TOOLS) + 4} tools of 'a' 4 are none" in caplog.text
+
+
+def test_agt_7_a_pattern_that_takes_for_ever_is_not_tried():
+    schema = json.dumps({"type": "object", "properties": {"text": {"type": "string", "pattern": "^(a+)+$"}}})
+    assert misfits(schema, {"text": "a" * 60 + "b"}) == []
+    assert misfits(schema, {"text": 1}) != []
 
 
 # Nothing is left behind

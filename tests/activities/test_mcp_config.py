@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from activities.toolbox.configured import own_tool_server
+from activities.toolbox.toolbox import Toolbox
 from models.mcp_config import DEFAULT_FILE, ForeignServer, foreign_servers, load_foreign_servers
+from models.model_call import ToolInvocation
 from models.settings import Settings, SettingsError
+from models.trajectory import ToolResult
 
 SECRET = "hunter2"
+COMMENT = f"# {SECRET}"
 
 
 @pytest.fixture(autouse=True)
@@ -196,3 +201,87 @@ def test_agt_6_a_file_that_is_no_text_stops_the_start_without_its_content(folder
     (folder / DEFAULT_FILE).write_bytes(b"\xff" + SECRET.encode())
     with pytest.raises(SettingsError, match=r"^mcp.json cannot be read: UnicodeDecodeError\.$"):
         load_foreign_servers(Settings())
+
+
+# No session gets at what the worker is configured by
+
+
+TOUCHES: list[tuple[str, dict[str, object]]] = [
+    ("file_read", {}),
+    ("file_write", {"content": '{"mcpServers": {}}'}),
+    ("file_list", {}),
+    ("file_search", {"query": SECRET}),
+]
+
+
+async def touched(path: str, *, workspace: str = "", settings: Settings | None = None) -> list[ToolResult]:
+    """Return what becomes of every tool over files that is told `path`."""
+    async with Toolbox([own_tool_server(settings or Settings())]) as toolbox:
+        return [
+            await toolbox.call(
+                ToolInvocation(call_id="1.1.0", name=tool, args={"path": path, **args}, workspace=workspace)
+            )
+            for tool, args in TOUCHES
+        ]
+
+
+def is_off_limits(result: ToolResult) -> bool:
+    told = result.outcome + result.content
+    return result.status == "error" and "is not part of the workspace" in told and SECRET not in told
+
+
+@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.parametrize("name", ["mcp.json", "turnkeeper.toml"])
+@pytest.mark.parametrize(
+    "spelled", ["{}", "./x/..//{}", "{}/inside", "{upper}", "{title}", "{0}. ", "\u200d{}", "deep/../{}"]
+)
+async def test_agt_6_no_session_gets_at_what_the_worker_is_configured_by(folder, name, spelled, exists):
+    if exists:
+        (folder / name).write_text(COMMENT)
+    path = spelled.format(name, upper=name.upper(), title=name.title())
+    assert all(map(is_off_limits, await touched(path)))
+    assert [found.read_text() for found in folder.glob("[!.]*")] == [COMMENT] * exists
+
+
+@pytest.mark.parametrize("exists", [True, False])
+async def test_agt_6_no_session_gets_at_it_from_a_folder_of_its_own_or_by_another_name_of_it(
+    folder, monkeypatch, exists
+):
+    (folder / "conf").mkdir()
+    monkeypatch.setenv("TURNKEEPER_CONFIG", "conf/my.toml")
+    (folder / "turnkeeper.toml").symlink_to("conf/linked.toml")
+    settings = Settings(mcp_config=Path("conf/tools.json"), state_dir=Path("conf/state"))
+    names = ["my.toml", "tools.json", "linked.toml", "state"]
+    for name in names * exists:
+        (folder / "conf" / name).write_text(SECRET)
+        (folder / "conf" / f"other {name}").hardlink_to(folder / "conf" / name)
+        read, written, _, searched = await touched(f"other {name}", workspace="conf", settings=settings)
+        assert all(map(is_off_limits, [read, written, searched]))
+    for name in names:
+        assert all(map(is_off_limits, await touched(name, workspace="conf", settings=settings)))
+        assert all(map(is_off_limits, await touched("x", workspace=f"conf/{name}", settings=settings)))
+
+
+async def test_agt_6_what_the_worker_is_configured_by_is_neither_listed_nor_found_with_the_rest(folder):
+    for name in ("mcp.json", "turnkeeper.toml", "notes.txt"):
+        (folder / name).write_text(COMMENT)
+    async with Toolbox([own_tool_server(Settings())]) as toolbox:
+        for tool, args in (
+            ("file_list", {}),
+            ("file_list", {"pattern": "*"}),
+            ("file_search", {"query": SECRET}),
+        ):
+            result = await toolbox.call(ToolInvocation(call_id="1.1.0", name=tool, args=args))
+            assert (result.status, result.content.split(":")[0].split(" ")[0]) == ("ok", "notes.txt")
+            assert "mcp.json" not in result.content
+            assert "turnkeeper.toml" not in result.content
+
+
+async def test_agt_6_a_file_of_the_same_name_in_a_folder_below_is_a_file_like_any_other(folder):
+    (folder / "app").mkdir()
+    results = await touched("app/mcp.json")
+    assert not any(map(is_off_limits, results))
+    assert [result.outcome.split(" (")[0] for result in results[:2]] == [
+        "'app/mcp.json' does not exist in the workspace.",
+        "Wrote app/mcp.json",
+    ]

@@ -29,12 +29,14 @@ from mcp_types import (
     Tool,
     ToolAnnotations,
 )
+from referencing._core import Resolver
 
+from activities.toolbox import schemas
 from activities.toolbox.built_in import built_in_server
 from activities.toolbox.connection import ToolServer
 from activities.toolbox.toolbox import IDEMPOTENCY_KEY, Toolbox
 from activities.tools import LostCallError, ToolSource
-from models.model_call import ToolInvocation
+from models.model_call import ToolInvocation, ToolSpec
 from models.trajectory import ToolResult
 
 READ_ONLY = ToolAnnotations(read_only_hint=True)
@@ -110,7 +112,7 @@ def untimed(result: ToolResult) -> ToolResult:
 
 async def names_of(*servers: ToolServer, reserved: tuple[str, ...] = ()) -> list[str]:
     async with Toolbox(servers, reserved=reserved) as toolbox:
-        return [tool.name for tool in await toolbox.list_tools()]
+        return [tool.name for tool in (await toolbox.list_tools()).tools]
 
 
 async def test_agt_6_the_built_in_tools_come_first_and_the_order_is_stable(tmp_path):
@@ -144,7 +146,7 @@ def tool_saying(name: str) -> Callable[[], Awaitable[str]]:
 async def test_agt_6_a_session_s_name_with_the_server_s_works_also_when_it_is_no_longer_needed():
     async with Toolbox([ToolServer("a", server_of(tool_saying("a")))]) as toolbox:
         assert (await toolbox.call(invocation("a__say"))).outcome == "said by a"
-        assert [tool.name for tool in await toolbox.list_tools()] == ["say"]
+        assert [tool.name for tool in (await toolbox.list_tools()).tools] == ["say"]
 
 
 async def test_agt_6_a_reserved_name_is_given_to_no_tool():
@@ -153,7 +155,7 @@ async def test_agt_6_a_reserved_name_is_given_to_no_tool():
 
 async def test_agt_6_names_that_only_differ_in_forbidden_characters_stay_apart_and_reach_their_tools():
     async with Toolbox([ToolServer("a", offering("x.y", "x y", "x_y", "a__x_y"))]) as toolbox:
-        tools = await toolbox.list_tools()
+        tools = (await toolbox.list_tools()).tools
         outcomes = {(await toolbox.call(invocation(tool.name))).outcome for tool in tools}
     assert outcomes == {"x.y", "x y", "x_y", "a__x_y"}
 
@@ -193,7 +195,7 @@ async def test_agt_7_what_is_not_annotated_by_a_trusted_server_runs_at_most_once
     server.add_tool(echo, annotations=annotations)
     for is_trusted, expected in ((True, effect), (False, "at_most_once")):
         async with Toolbox([ToolServer("foreign", server, trusted=is_trusted)]) as toolbox:
-            (tool,) = await toolbox.list_tools()
+            (tool,) = (await toolbox.list_tools()).tools
         assert (tool.effect, tool.built_in) == (expected, False)
 
 
@@ -203,7 +205,7 @@ async def test_agt_6_descriptions_and_schemas_enter_the_history_bounded_and_enco
         return ListToolsResult(tools=[Tool(name="t", description="\0" + "x" * 9_000, input_schema=schema)])
 
     async with Toolbox([ToolServer("foreign", Server("foreign", on_list_tools=listed))]) as toolbox:
-        (tool,) = await toolbox.list_tools()
+        (tool,) = (await toolbox.list_tools()).tools
     assert len(tool.description) <= 4_000
     assert "\\u0000" not in tool.model_dump_json()
 
@@ -263,6 +265,157 @@ async def test_agt_7_a_schema_that_cannot_be_used_is_left_to_its_server_and_noth
     server = Server("foreign", on_list_tools=listed, on_call_tool=called)
     async with Toolbox([ToolServer("foreign", server)]) as toolbox:
         result = await toolbox.call(invocation("t", {"a": 1}))
+    assert (result.status, result.outcome) == ("ok", '{"a": 1}')
+
+
+def doubling(levels: int) -> dict[str, Any]:
+    """Return a schema of 2**levels nodes, in 70 bytes a level."""
+    twice = {f"d{level}": {"allOf": [{"$ref": f"#/$defs/d{level + 1}"}] * 2} for level in range(levels)}
+    end = {f"d{levels}": {"type": "string"}}
+    return {"type": "object", "properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": twice | end}
+
+
+def nothing_of(length: int) -> dict[str, Any]:
+    return {str(number): 0 for number in range(length)}
+
+
+async def test_agt_7_a_small_schema_that_would_take_for_ever_is_left_to_its_server(monkeypatch):
+    followed = counting_lookups(monkeypatch)
+    async with Toolbox([ToolServer("foreign", serving(doubling(17)))]) as toolbox:
+        result = await toolbox.call(invocation("t", {"a": "x"}))
+    assert (result.status, result.outcome) == ("ok", '{"a": "x"}')
+    assert 0 < len(followed) < schemas.MOST_STEPS
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (doubling(17), "x"),
+        ({"properties": {"a": {"items": {"items": {"type": "integer"}}}}}, [[1] * 300] * 300),
+        ({"properties": {"a": {"anyOf": [{"anyOf": [{"type": "integer"}] * 30}] * 30}}}, "x" * 100_000),
+        ({"properties": {"a": {"items": {"enum": list(map(str, range(3_000)))}}}}, ["2999"] * 3_000),
+        ({"properties": {"a": {"items": {"$ref": "#/$defs/b"}}}, "$defs": {"b": nothing_of(3_000)}}, [1] * 3_000),
+    ],
+)
+def test_agt_7_however_much_work_a_schema_makes_it_ends_after_so_many_steps(schema, value, monkeypatch):
+    spent: list[int] = []
+
+    def counted(steps: int, *, spend: Callable[[int], None] = schemas._spend) -> None:
+        spent.append(steps)
+        spend(steps)
+
+    assert schemas.trouble_with(json.dumps(schema)) is None
+    monkeypatch.setattr(schemas, "_spend", counted)
+    followed = counting_lookups(monkeypatch)
+    assert schemas.misfits(json.dumps(schema), {"a": value}) == []
+    assert len(followed) <= len(spent) <= schemas.MOST_STEPS < sum(spent)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"uniqueItems": True}, [{}] * 3_000),
+        ({"enum": [[{}] * 300] * 300}, [{}] * 299),
+        ({"const": [[]]}, []),
+        ({"unevaluatedProperties": False}, {"b": 1}),
+        ({"unevaluatedItems": False}, [1]),
+    ],
+)
+def test_agt_7_what_would_be_done_uncounted_is_left_to_the_server(schema, value, monkeypatch):
+    looked_for = ("find_evaluated_property_keys_by_schema", "find_evaluated_item_indexes_by_schema")
+    for uncounted in ("equal", "uniq", *looked_for):
+        monkeypatch.setattr(f"jsonschema._keywords.{uncounted}", lambda *_: pytest.fail("done"))
+    assert schemas.misfits(json.dumps({"properties": {"a": schema}}), {"a": value}) == []
+    assert schemas.misfits('{"properties": {"a": {"minLength": 2}}}', {"a": "x"}) != []
+
+
+def counting_lookups(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list of all references that are followed from here on."""
+    followed: list[str] = []
+    lookup = Resolver.lookup
+
+    def noted(resolver: Resolver[Any], reference: str) -> Any:
+        followed.append(reference)
+        return lookup(resolver, reference)
+
+    monkeypatch.setattr(Resolver, "lookup", noted)
+    return followed
+
+
+# What vendors are told of a tool's arguments
+
+
+def serving(schema: dict[str, Any], description: str = "") -> Server[Any]:
+    """Return a foreign server of one tool, which answers with its arguments."""
+
+    async def listed(_ctx: object, _params: object) -> ListToolsResult:
+        return ListToolsResult(tools=[Tool(name="t", description=description, input_schema=schema)])
+
+    async def called(_ctx: object, params: Any) -> CallToolResult:
+        return CallToolResult(content=[TextContent(text=json.dumps(params.arguments))])
+
+    return Server("foreign", on_list_tools=listed, on_call_tool=called)
+
+
+async def spec_of(schema: dict[str, Any]) -> ToolSpec:
+    async with Toolbox([ToolServer("foreign", serving(schema, "Does it."))]) as toolbox:
+        (tool,) = (await toolbox.list_tools()).tools
+        return tool
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {},
+        {"a": {"type": "string", "pattern": "("}, "b-c.d_e": {"enum": ["x"], "description": "b"}},
+        {"a": {"$ref": "#/$defs/a"}, "b": {"anyOf": [{"$ref": "#/$defs/a~1b/0"}, True]}},
+        {"a": {"type": "object", "properties": {"$filter": {"type": "string"}}}},
+        {f"p{number}": {"type": "integer", "description": "x" * 60} for number in range(500)},
+    ],
+)
+@pytest.mark.parametrize("dialect", [{}, {"$schema": "http://json-schema.org/draft-07/schema#"}])
+async def test_agt_6_a_schema_that_vendors_take_is_theirs_unchanged(properties, dialect):
+    definitions = {"a": {"type": "string"}, "a/b": [{"type": "integer"}]} if "$ref" in json.dumps(properties) else {}
+    schema = {**dialect, "type": "object", "properties": properties, "$defs": definitions}
+    if definitions:
+        schema["$defs"]["a/b"] = {"0": {"type": "integer"}}
+    spec = await spec_of(schema)
+    assert (spec.input_schema, spec.description) == (schema, "Does it.")
+
+
+def nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"a b": {"type": "string"}}},
+        {"type": "object", "properties": {"": {"type": "string"}}},
+        {"type": "object", "properties": {"x" * 65: {"type": "string"}}},
+        {"type": "object", "properties": {"a": {"type": "any"}}},
+        {"type": "object", "properties": {"a": {"type": "string", "required": True}}},
+        {"type": "object", "properties": {"a": {"type": "array", "items": [{"type": "string"}]}}},
+        {"type": "object", "properties": {"a": {"type": "number", "exclusiveMinimum": True}}},
+        {"type": "object", "properties": {"a": {"minimum": float("nan")}}},
+        {"type": "object", "properties": {"a": {"$ref": "#/$defs/nowhere"}}},
+        {"type": "object", "properties": {"a": {"$ref": "https://example.invalid/schema.json"}}},
+        {"type": "object", "properties": []},
+        {"type": "object", "required": [{}] * 20_000},
+        nested(90),
+    ],
+)
+async def test_agt_6_a_schema_that_a_vendor_would_refuse_is_told_as_text_and_the_tool_can_be_called(schema, caplog):
+    spec = await spec_of(schema)
+    assert spec.input_schema == {"type": "object"}
+    assert spec.description.startswith("Does it.\n\nIts arguments, in its server's words: {")
+    assert len(spec.description) <= 4_000
+    assert "vendors would refuse 't' with its schema" in caplog.text
+    async with Toolbox([ToolServer("foreign", serving(schema, "Does it."))]) as toolbox:
+        result = await toolbox.call(invocation("t", {"a": 1}, server="foreign", tool_digest=spec.digest))
     assert (result.status, result.outcome) == ("ok", '{"a": 1}')
 
 
@@ -341,7 +494,7 @@ async def test_agt_7_a_server_that_cannot_be_reached_does_not_take_the_others_aw
 
     unreachable = MCPServer("broken", log_level="CRITICAL", lifespan=broken)
     async with Toolbox([ToolServer("broken", unreachable), ToolServer("foreign", server_of(echo))]) as toolbox:
-        assert [tool.name for tool in await toolbox.list_tools()] == ["echo"]
+        assert [tool.name for tool in (await toolbox.list_tools()).tools] == ["echo"]
         assert (await toolbox.call(invocation("echo", {"text": "a"}))).outcome == "a"
         assert "the tools of 'broken' could not be read" in caplog.text
 
@@ -358,10 +511,10 @@ async def test_agt_7_a_server_that_is_gone_keeps_its_tools_and_its_calls_are_res
     server = MCPServer("foreign", log_level="CRITICAL", lifespan=sometimes)
     server.add_tool(echo)
     toolbox = Toolbox([ToolServer("foreign", server)])
-    listed = await toolbox.list_tools()
+    listed = (await toolbox.list_tools()).tools
     await toolbox.aclose()
     available[0] = False
-    assert await toolbox.list_tools() == listed
+    assert (await toolbox.list_tools()).tools == listed
     # Nothing was called: the outcome is known, though a second run of it would not be allowed.
     assert listed[0].effect == "at_most_once"
     gone = ToolResult(outcome="echo was not called", content="Its server can't be reached now.", status="error")

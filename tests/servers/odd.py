@@ -48,14 +48,22 @@ def tools() -> list[object]:
     if "odd names" in FLAGS:
         named += [{"name": name, "inputSchema": ANY} for name in ("é \n*", "x" * 300, "", "a\0b", "a/b", "a.b")]
     if "no schema" in FLAGS:
-        named += [{"name": "bad", "inputSchema": "none"}]
+        named += [{"name": "bad", "inputSchema": "none"}, 5, {}, {"name": "other", "inputSchema": {"type": "array"}}]
+    if "refused schema" in FLAGS:
+        named += [{"name": "refused", "inputSchema": {**ANY, "properties": {"a b": {"type": "any", "required": True}}}}]
     return named
+
+
+def names() -> set[str]:
+    return {tool["name"] for tool in tools() if isinstance(tool, dict) and "name" in tool}
 
 
 def listing(params: dict) -> dict:
     if "endless" in FLAGS:
         page = int(params.get("cursor", "0"))
         return {"tools": [{"name": f"tool_{page}", "inputSchema": ANY}], "nextCursor": str(page + 1)}
+    if "no tools" in FLAGS:
+        return {"tools": "none"}
     if "circling" in FLAGS:
         return {"tools": tools(), "nextCursor": "again"}
     return {"tools": tools()}
@@ -165,6 +173,8 @@ def claim(request_id: int, args: dict) -> None:
 
 def change(request_id: int, args: dict) -> None:
     Path("changed").touch()
+    if "telling" in FLAGS:
+        send(b'{"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}')
     say(request_id, "changed")
 
 
@@ -199,7 +209,7 @@ def handle(message: dict) -> None:
     elif method == "tools/list":
         if "no list" not in FLAGS:
             answer(request_id, listing(params))
-    elif method == "tools/call" and params["name"] in {tool["name"] for tool in tools()} & TOOLS.keys():
+    elif method == "tools/call" and params["name"] in names() & TOOLS.keys():
         args = params.get("arguments", {})
         TOOLS[params["name"]](request_id, {**args, "_meta": params["_meta"]} if params["name"] == "die_first" else args)
     elif request_id is not None:

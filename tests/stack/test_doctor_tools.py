@@ -62,9 +62,15 @@ async def test_ops_3_every_tool_server_is_asked_and_what_is_wrong_is_told_with_t
 
 
 async def test_ops_3_a_list_of_tools_that_is_none_is_told(folder):
-    write(folder, bad=program("no schema"))
+    write(folder, bad=program("no tools"))
     (finding,) = await findings()
     assert (finding.state, finding.told) == ("broken", "its list of tools cannot be read (ValidationError)")
+
+
+async def test_ops_3_tools_whose_schema_vendors_would_refuse_are_named(folder):
+    write(folder, odd=program("refused schema"))
+    told = f"{len(odd.TOOLS) + 1} tools; vendors refuse the schema of refused, so it is told as text"
+    assert await findings() == [Finding("tools of odd", "good", told)]
 
 
 async def test_ops_4_a_wrong_file_is_a_finding(folder):

@@ -17,7 +17,7 @@ from activities.toolbox import connection
 from activities.toolbox.configured import configured_servers
 from activities.toolbox.toolbox import Toolbox
 from models.limits import Limits
-from models.model_call import ToolInvocation
+from models.model_call import ToolInvocation, ToolSpec
 from models.session import SessionInput
 from models.settings import Settings
 from models.trajectory import ToolResult
@@ -126,6 +126,89 @@ async def test_agt_8_a_tool_stays_its_server_s_whatever_another_one_offers_by_it
                 assert told == ("ok", mine.outcome)
 
 
+async def test_agt_8_what_was_approved_is_the_tool_as_it_was_shown_and_a_changed_one_is_read_again(temporal, tmp_path):
+    toolbox = toolbox_of(tmp_path, odd=program(tmp_path, "changing", "telling"))
+    async with staged(temporal, toolbox) as on:
+        on.vendor.script = [asks(("echo", {"text": "a"})), asks(("echo", {"text": 1})), says("done")]
+        session = await on.start()
+        await session.prompt("go")
+        (pending,) = await session.awaited_approvals()
+        await call(toolbox, "change")
+        await session.decide(pending, "allow_for_session")
+        # It is asked about anew: what was allowed was another tool.
+        await session.until(lambda state: state.messages[-1].steps[1:] and state.status == "awaiting_approval")
+        (again,) = await session.awaited_approvals()
+        await session.decide(again, "approve")
+        (turn,) = await session.idle(turns=1)
+        first, second = (step.tool_calls[0].result for step in turn.steps[:2])
+        assert (first.status, first.outcome) == ("error", "echo has changed, and was not called")
+        assert (second.status, second.outcome) == ("ok", "1")
+        offered = [
+            {tool.name: tool.input_schema for tool in request.head.tools if not tool.built_in}
+            for request in on.vendor.requests
+        ]
+        assert [schemas["echo"]["properties"]["text"]["type"] for schemas in offered] == [
+            "string",
+            "integer",
+            "integer",
+        ]
+        assert "pid" in offered[0]
+        assert "pid" not in offered[1]
+
+
+async def test_agt_6_a_session_keeps_the_tools_of_a_server_that_is_down_and_asks_again_in_its_next_turn(temporal):
+    mail, news = ToolSpec(name="send_mail", server="mail"), ToolSpec(name="read_news", server="news")
+    async with stage(temporal) as on:
+        built_in = on.tools.specs
+
+        async def offered(turns: int) -> list[str]:
+            """Return the tools of the next turn's two requests, which are the same."""
+            on.vendor.script = [asks(("look", {})), says("done")]
+            await session.prompt(f"turn {turns}")
+            await session.idle(turns=turns)
+            first, second = (request.head.tools for request in on.vendor.requests[-2:])
+            assert first == second
+            return [tool.name for tool in first[len(built_in) :]]
+
+        on.tools.specs, on.tools.unread = built_in, ["mail"]
+        session = await on.start()
+        assert await offered(1) == []
+        on.tools.specs, on.tools.unread = [*built_in, mail, news], []
+        assert await offered(2) == ["send_mail", "read_news"]
+        segment = (await session.context()).segment
+        assert on.tools.listings == 2
+        on.tools.specs = built_in  # from here on all could be asked: its list is whole until the segment ends
+        assert await offered(3) == ["send_mail", "read_news"]
+        assert (on.tools.listings, (await session.context()).segment) == (2, segment)
+
+
+@pytest.mark.parametrize("listed", [[], ["read_news"], ["send_mail", "read_news"]])
+async def test_agt_6_a_renewal_takes_no_tool_away_of_a_server_that_could_not_be_asked(temporal, listed):
+    foreign = {"send_mail": "mail", "read_news": "news", "pay_bill": "bank"}
+    specs = {name: ToolSpec(name=name, server=server) for name, server in foreign.items()}
+    window = {"max_messages": 6, "preserve_last_n": 2, "evict_block": 3}
+    async with stage(temporal) as on:
+        built_in = on.tools.specs
+        on.tools.specs = [*built_in, *specs.values()]
+        session = await on.start(SessionInput.model_validate({"history": window}))
+        await session.prompt("turn 0")
+        await session.idle(turns=1)
+        on.tools.specs = [*built_in, *(specs[name] for name in listed)]
+        on.tools.unread = ["mail", "news"]
+        for number in range(1, 6):
+            await session.prompt(f"turn {number}")
+            await session.idle(turns=number + 1)
+        assert on.tools.listings > 1
+        names = [tool.name for tool in on.vendor.requests[-1].head.tools[len(built_in) :]]
+        assert names == ["send_mail", "read_news"]
+        before = on.tools.listings
+        on.tools.specs, on.tools.unread = built_in, []
+        await session.prompt("turn 6")
+        await session.idle(turns=7)
+        assert on.tools.listings == before + 1
+        assert on.vendor.requests[-1].head.tools == built_in
+
+
 async def test_agt_7_a_server_that_hangs_costs_a_call_its_time_limit_and_is_ended(temporal, tmp_path, monkeypatch):
     monkeypatch.setattr(connection, "PROBE_SECONDS", 0.3)
     toolbox = toolbox_of(tmp_path, odd=program(tmp_path))
@@ -194,7 +277,7 @@ async def call(toolbox: Toolbox, name: str, **args: object) -> ToolResult:
 async def test_agt_6_a_server_from_pypi_is_listed_and_called(tmp_path, request):
     (command,) = time_server(request.config.cache)
     async with toolbox_of(tmp_path, clock={"command": command, "trusted": True}) as toolbox:
-        effects = {tool.name: tool.effect for tool in await toolbox.list_tools() if not tool.built_in}
+        effects = {tool.name: tool.effect for tool in (await toolbox.list_tools()).tools if not tool.built_in}
         assert effects == {"convert_time": "read", "get_current_time": "read"}
         result = await call(toolbox, "get_current_time", timezone="UTC")
     assert json.loads(result.content)["timezone"] == "UTC"
@@ -204,7 +287,7 @@ async def test_agt_6_a_server_from_pypi_is_listed_and_called(tmp_path, request):
 async def test_agt_6_a_server_from_npm_is_listed_and_called_over_either_transport(tmp_path, request, transport):
     command = everything_server(request.config.cache)
     async with everything_over(transport, command) as server, toolbox_of(tmp_path, everything=server) as toolbox:
-        assert {"echo", "get-sum"} <= {tool.name for tool in await toolbox.list_tools()}
+        assert {"echo", "get-sum"} <= {tool.name for tool in (await toolbox.list_tools()).tools}
         assert (await call(toolbox, "get-sum", a=2, b=3)).outcome == "The sum of 2 and 3 is 5."
         image = await call(toolbox, "get-tiny-image")
         assert "[image, image/png," in image.content
