@@ -6,7 +6,6 @@ What `call_model` and `summarise` share.
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from datetime import timedelta
 from typing import Protocol
 
 from temporalio import activity
@@ -60,7 +59,7 @@ class Asking:
         provider, name = self._providers.resolve(model)
         info = activity.info()
         context = CallContext(session_id=own_session(), request=number, attempt=info.attempt, round=rounds)
-        async with _in_time(info.start_to_close_timeout):
+        async with _in_time(info):
             response = await _whole_answer(provider.stream(name, request, context))
         return self._prices.priced(response, asked=model)
 
@@ -84,12 +83,13 @@ class Asking:
 
 
 @asynccontextmanager
-async def _in_time(limit: timedelta | None) -> AsyncIterator[None]:
+async def _in_time(info: activity.Info) -> AsyncIterator[None]:
     """Give up shortly before Temporal would: a model that takes too long is judged as every other failure is.
 
-    Raises `ModelError`.
+    Not where the time of the whole turn ends first: that is Temporal's to say. Raises `ModelError`.
     """
-    seconds = limit.total_seconds() if limit else None
+    limit, end = info.start_to_close_timeout, info.schedule_to_close_timeout
+    seconds = limit.total_seconds() if limit and (end is None or limit < end) else None
     try:
         async with asyncio.timeout(seconds and seconds - min(1.0, seconds / 10)):
             yield
