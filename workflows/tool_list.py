@@ -52,7 +52,6 @@ class ToolList:
     def _take(self, listed: ReadTools) -> None:
         # Runs from before took a list for whole in any case.
         if listed.unread and workflow.patched("tools-of-servers-unread"):
-            workflow.logger.warning("the tool servers %s could not be asked", ", ".join(listed.unread))
             self._session.take_tools(with_known(listed, self._session.tools or []), is_whole=False)
         else:
             self._session.take_tools(listed.tools)

@@ -272,6 +272,30 @@ async def tools_renewed(on: Stage) -> DrivenSession:
     return session
 
 
+async def tools_read_again(on: Stage) -> DrivenSession:
+    """A server that could not be asked is asked in the next turn; a call that met another tool has the list read."""
+
+    async def change(invocation: ToolInvocation) -> ToolResult:
+        return ToolResult(outcome="look has changed, and was not called", status="error", tool_changed=True)
+
+    built_in = on.tools.specs
+    on.tools.unread = ["mail"]
+    session = await on.start()
+    for number, mail in enumerate(([], ["send_mail"], [])):
+        await session.prompt(f"turn {number}")
+        await session.idle(turns=number + 1)
+        on.tools.specs = [*built_in, *(ToolSpec(name=name, server="mail") for name in mail)]
+        on.tools.unread = [] if mail else ["mail"]
+    on.tools.run = change
+    on.vendor.script = [asks(("look", {})), says("done")]
+    await session.prompt("look")
+    await session.idle(turns=4)
+    await session.prompt("and now?")
+    await session.idle(turns=5)
+    assert on.tools.listings > 3
+    return session
+
+
 STORIES: dict[str, Story] = {
     story.__name__: story
     for story in (
@@ -297,5 +321,6 @@ STORIES: dict[str, Story] = {
         approved,
         approval_expired,
         tools_renewed,
+        tools_read_again,
     )
 }
