@@ -25,11 +25,17 @@ from pydantic import JsonValue
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
+from models.context.bounds import is_nested_over
+
 MOST_STEPS = 100_000
 """How much is done to check the arguments of one call: about 0.1 s."""
 
 MOST_STEPS_FOR_A_SCHEMA = 1_000_000
 """How much is done to check a schema itself, once: enough for one of 100 KB."""
+
+MOST_SCHEMA_LEVELS = 50
+"""Most levels of lists and objects in a schema: much less than an evaluation has room for on Python's stack, so that
+every worker comes to the same verdict, wherever it evaluates."""
 
 MOST_COMPLAINTS = 5
 
@@ -74,10 +80,12 @@ def trouble_with(schema_json: str) -> str | None:
     'properties.a.type: it is no valid JSON Schema of draft 2020-12'
     """
     schema = json.loads(schema_json)
+    if is_nested_over(schema, MOST_SCHEMA_LEVELS):
+        return f"it is nested over {MOST_SCHEMA_LEVELS} levels"
     try:
         error = next(_errors(_META_VALIDATOR, schema, most_steps=MOST_STEPS_FOR_A_SCHEMA), None)
     except (_TooMuchError, RecursionError):
-        return "it is too large, or nested too deeply"
+        return "it is too large"
     if error is not None:
         return f"{error.json_path.removeprefix('$').lstrip('.')}: it is no valid JSON Schema of draft 2020-12"
     for name in schema.get("properties", {}):
@@ -104,6 +112,7 @@ def _validator_of(schema_json: str) -> Validator | None:
     for node in _objects_in(schema):
         if node.keys() & _UNKNOWN_WAYS:
             return None
+    _work.left = MOST_STEPS  # to look at its keys is a step too, and the evaluation before may have had too few
     # With a registry of its own it does not fetch what a foreign schema refers to.
     validator: Validator = _Counting(schema, registry=Registry())
     return validator

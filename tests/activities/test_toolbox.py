@@ -268,6 +268,13 @@ async def test_agt_7_a_schema_that_cannot_be_used_is_left_to_its_server_and_noth
     assert (result.status, result.outcome) == ("ok", '{"a": 1}')
 
 
+def nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
 def doubling(levels: int) -> dict[str, Any]:
     """Return a schema of 2**levels nodes, in 70 bytes a level."""
     twice = {f"d{level}": {"allOf": [{"$ref": f"#/$defs/d{level + 1}"}] * 2} for level in range(levels)}
@@ -309,6 +316,15 @@ def test_agt_7_however_much_work_a_schema_makes_it_ends_after_so_many_steps(sche
     followed = counting_lookups(monkeypatch)
     assert schemas.misfits(json.dumps(schema), {"a": value}) == []
     assert len(followed) <= len(spent) <= schemas.MOST_STEPS < sum(spent)
+
+
+async def test_agt_7_a_schema_that_was_given_up_takes_no_steps_from_the_next_one():
+    checked_elsewhere = '{"properties": {"a": {"type": "integer", "title": "checked in another thread"}}}'
+    assert await asyncio.to_thread(schemas.trouble_with, checked_elsewhere) is None
+    assert schemas.misfits(json.dumps(doubling(18)), {"a": "x"}) == []
+    assert [error.message for error in schemas.misfits(checked_elsewhere, {"a": "x"})] == [
+        "'x' is not of type 'integer'"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -371,6 +387,7 @@ async def spec_of(schema: dict[str, Any]) -> ToolSpec:
         {"a": {"$ref": "#/$defs/a"}, "b": {"anyOf": [{"$ref": "#/$defs/a~1b/0"}, True]}},
         {"a": {"type": "object", "properties": {"$filter": {"type": "string"}}}},
         {f"p{number}": {"type": "integer", "description": "x" * 60} for number in range(500)},
+        {"a": nested(20)},
     ],
 )
 @pytest.mark.parametrize("dialect", [{}, {"$schema": "http://json-schema.org/draft-07/schema#"}])
@@ -381,13 +398,6 @@ async def test_agt_6_a_schema_that_vendors_take_is_theirs_unchanged(properties, 
         schema["$defs"]["a/b"] = {"0": {"type": "integer"}}
     spec = await spec_of(schema)
     assert (spec.input_schema, spec.description) == (schema, "Does it.")
-
-
-def nested(levels: int) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": "string"}
-    for _ in range(levels):
-        schema = {"type": "object", "properties": {"a": schema}}
-    return schema
 
 
 @pytest.mark.parametrize(
@@ -405,7 +415,8 @@ def nested(levels: int) -> dict[str, Any]:
         {"type": "object", "properties": {"a": {"$ref": "https://example.invalid/schema.json"}}},
         {"type": "object", "properties": []},
         {"type": "object", "required": [{}] * 20_000},
-        nested(90),
+        nested(25),
+        {"type": "object", "properties": {"a": {"anyOf": [{"type": "integer"}] * 4_000}}},
     ],
 )
 async def test_agt_6_a_schema_that_a_vendor_would_refuse_is_told_as_text_and_the_tool_can_be_called(schema, caplog):
