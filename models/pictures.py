@@ -79,8 +79,8 @@ def approvals_of(session: Session) -> PendingApprovals:
     """Return what people are asked to decide (AGT-8)."""
     return pending_approvals(
         session.running_turn,
-        session.tools or [],
-        session.allowances,
+        session.tools.specs or [],
+        session.tools.allowances,
         most_bytes=session.config.limits.page_bytes,
     )
 

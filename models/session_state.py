@@ -6,8 +6,6 @@ Every method that changes what a query shows raises the revision (SES-12). Ids a
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 
-from pydantic_core import to_json
-
 from models.approvals import (
     APPROVAL_BYTES,
     ApprovalReceipt,
@@ -40,6 +38,7 @@ from models.session import (
     configured,
     title_of,
 )
+from models.session_tools import SessionTools
 from models.trajectory import BlobRef, ModelStep, ReasoningTrajectory, Step, ToolCall, ToolResult, Usage, UserStep
 from models.transcript import Transcript, carried_size
 
@@ -63,11 +62,12 @@ class Session:
         self.turn_count = carried.turn_count
         self.request_count = carried.request_count
         self.usage = carried.usage
-        self.tools: list[ToolSpec] | None = carried.tools
-        self.tools_segment = carried.tools_segment
-        self.tools_due_turn = carried.tools_due_turn
-        self.allowances: list[str] = carried.allowances
-        """Tools that were allowed for the session; the list is replaced, never changed (AGT-8)."""
+        self.tools = SessionTools(
+            carried.tools,
+            segment=carried.tools_segment,
+            due_turn=carried.tools_due_turn,
+            allowances=carried.allowances,
+        )
         self.transcript = Transcript(carried.turns, archived=carried.archived_count, page_bytes=start.limits.page_bytes)
         self.queue = PromptQueue(
             waiting=carried.waiting,
@@ -88,7 +88,7 @@ class Session:
         self.waiting_until: datetime | None = None
         self.archive = ArchiveHealth(carried.archive, carried.archive_again_at)
         self.moved_events = carried.moved_events
-        self._sizes: dict[str, tuple[object, int]] = {}
+        self._measured_config: tuple[SessionInput, int] | None = None
         self._head: RequestHead | None = None
         self.turn_bytes = carried_size(self.running_turn) if self.running_turn else 0
         """JSON bytes of the running turn as it is carried; counted step by step."""
@@ -152,23 +152,19 @@ class Session:
         """Count what is carried beside the turns; the queue counts as if it were full."""
         queue = self.config.limits.queued_bytes + QUEUED_PROMPT_BYTES * len(self.queue)
         memory = self.queue.ids_bytes + self.queue.fates_bytes
-        allowances = self._sized("allowances") if self.allowances else 0
-        fixed = ENVELOPE_BYTES + self._sized("config") + self._sized("tools") + allowances
+        fixed = ENVELOPE_BYTES + self._config_bytes() + self.tools.carried_bytes
         return fixed + self.context.carried_bytes + memory + queue
 
-    def _sized(self, name: str) -> int:
-        """Return the JSON bytes of what seldom changes; measured when it has."""
-        value = getattr(self, name)
-        known = self._sizes.get(name)
-        if known is None or known[0] is not value:
-            size = value.counted_bytes if isinstance(value, SessionInput) else len(to_json(value))
-            known = self._sizes[name] = (value, size)
-        return known[1]
+    def _config_bytes(self) -> int:
+        """Return the JSON bytes of the configuration; measured when it has changed."""
+        if self._measured_config is None or self._measured_config[0] is not self.config:
+            self._measured_config = (self.config, self.config.counted_bytes)
+        return self._measured_config[1]
 
     @property
     def head(self) -> RequestHead:
         """What is sent to the model before the messages; the same object until tools or system prompt change."""
-        known, tools = self._head, self.tools or []
+        known, tools = self._head, self.tools.specs or []
         if known is None or known.tools != tools or known.system != self.config.system_prompt:
             known = self._head = RequestHead(system=self.config.system_prompt, tools=tools)
         return known
@@ -243,25 +239,19 @@ class Session:
 
     @property
     def tools_are_due(self) -> bool:
-        """The tools are to be read before the next request: for a new segment, or since they are known to be wrong."""
-        return self.tools_segment != self.view.segment or 0 < self.tools_due_turn <= self.turn_count
+        """The tools are to be read before the next request."""
+        return self.tools.are_due(segment=self.view.segment, turn=self.turn_count)
 
     def take_tools(self, tools: list[ToolSpec], *, is_whole: bool = True) -> None:
         """Offer the model `tools` from the next request on, for this segment; if not whole, for this turn (AGT-6).
 
-        Others than before open a new segment. What was allowed for the session was this tool, not another of its name.
+        Others than before open a new segment.
         """
-        if self.tools is None:
-            self.tools = tools
-        elif tools != self.tools:
-            before = {tool.name: tool for tool in self.tools}
-            changed = {tool.name for tool in tools if tool != before.get(tool.name)}
-            self.allowances = [name for name in self.allowances if name not in changed]
-            self.tools = tools
+        if self.tools.replace(tools):
             self.view.open_segment()
             self._changed()
-        self.tools_segment = self.view.segment
-        self.tools_due_turn = 0 if is_whole else self.turn_count + 1
+        self.tools.segment = self.view.segment
+        self.tools.due_turn = 0 if is_whole else self.turn_count + 1
 
     # ---- the running turn
 
@@ -361,7 +351,7 @@ class Session:
     def add_result(self, call_id: str, result: ToolResult) -> None:
         """Record the result of a call of the newest step; if its tool has changed, the tools are read again."""
         if result.tool_changed:
-            self.tools_segment = 0
+            self.tools.distrust()
             result = result.model_copy(update={"tool_changed": False})  # said to the session, not to people
         self.turn_bytes += len(result.model_dump_json(exclude_defaults=True))
         if result.cut:
@@ -401,8 +391,8 @@ class Session:
         tool = self.check_decision(request, now=now)
         if tool.awaits_approval:
             for_all = request.decision == "allow_for_session"
-            if for_all and tool.name not in self.allowances:
-                self.allowances = [*self.allowances, tool.name]
+            if for_all:
+                self.tools.allow(tool.name)
             self._replace_calls(
                 decided(call, request.decision, reason=request.reason, now=now)
                 if call.awaits_approval and (call.id == tool.id or (for_all and call.name == tool.name))
@@ -544,7 +534,7 @@ class Session:
         """Change the configuration from the next turn on (SES-8). Raises `Refused`."""
         self.config = configured(self.config, change)
         if change.tool_policy is not None:
-            self.allowances = []  # who says anew what is asked about means it
+            self.tools.end_allowances()  # who says anew what is asked about means it
         self._changed()
 
     def end(self, reason: str, *, discard_queue: bool, now: datetime) -> None:
@@ -581,10 +571,10 @@ class Session:
             segment=self.view.segment,
             context=self.context.carried,
             limit_warned=self.context.limit_warned,
-            tools=self.tools,
-            tools_segment=self.tools_segment,
-            tools_due_turn=self.tools_due_turn,
-            allowances=self.allowances,
+            tools=self.tools.specs,
+            tools_segment=self.tools.segment,
+            tools_due_turn=self.tools.due_turn,
+            allowances=self.tools.allowances,
             ending=self.ending,
             running=running,
             archive=self.archive.report,

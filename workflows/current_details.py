@@ -17,7 +17,7 @@ def _heading(session: Session) -> str:
 
 def _facts(session: Session) -> list[str]:
     config = session.config
-    tools = ", ".join(tool.name for tool in session.tools or []) or "read at the first turn"
+    tools = ", ".join(tool.name for tool in session.tools.specs or []) or "read at the first turn"
     facts = [
         f"- **Status:** {_status(session)}",
         f"- **User:** {_plain(config.user or 'not given')}",
@@ -27,8 +27,8 @@ def _facts(session: Session) -> list[str]:
         f"- **Conversation:** {_seen(session)}",
         f"- **Tools:** {tools}",
     ]
-    if session.allowances:
-        facts.append(f"- **Allowed for the session:** {', '.join(f'`{name}`' for name in session.allowances)}")
+    if session.tools.allowances:
+        facts.append(f"- **Allowed for the session:** {', '.join(f'`{name}`' for name in session.tools.allowances)}")
     facts += _archive(session)
     return [*facts, f"- [Open the conversation]({config.chat_url})"] if config.chat_url else facts
 

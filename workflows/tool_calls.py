@@ -102,9 +102,9 @@ class ToolCalls:
 
     def _refuse_call(self, call: ToolCall) -> ToolResult | None:
         """Return the result of a call that is not run: unknown, malformed or denied (AGT-7, AGT-8)."""
-        tool = self._tool(call.name)
+        tool = self._session.tools.find(call.name)
         if tool is None:
-            names = ", ".join(tool.name for tool in self._session.tools or []) or "none"
+            names = ", ".join(tool.name for tool in self._session.tools.specs or []) or "none"
             return ToolResult(outcome=f"Unknown tool {call.name!r}", content=f"Tools: {names}", status="error")
         if isinstance(call.args, str):
             return ToolResult(
@@ -118,13 +118,13 @@ class ToolCalls:
         """Tell whether a call runs only once a person has decided on it; one that was asked about stays so."""
         if call.approval is not None or self._refuse_call(call):
             return call.approval is not None
-        tool = self._tool(call.name)
+        tool = self._session.tools.find(call.name)
         return tool is not None and self._decide(tool) == "ask"
 
     def _decide(self, tool: ToolSpec) -> ToolDecision:
         session = self._session
         return decide(
-            self._frame.terms.tool_policy, tool, unattended=session.config.unattended, allowed=session.allowances
+            self._frame.terms.tool_policy, tool, unattended=session.config.unattended, allowed=session.tools.allowances
         )
 
     async def _execute(self, call: ToolCall, inline_bytes: int) -> ToolResult:
@@ -133,7 +133,7 @@ class ToolCalls:
         remaining = frame.remaining()
         self._started.add(call.id)
         repeatable = self._is_repeatable(call.name)
-        tool = self._tool(call.name)
+        tool = self._session.tools.find(call.name)
         try:
             return await workflow.execute_activity_method(
                 ToolActivities.call_tool,
@@ -168,11 +168,8 @@ class ToolCalls:
             return _outcome_unknown(call.name, "the turn ended first")
         return ToolResult(outcome=f"{call.name} was cancelled", status="cancelled")
 
-    def _tool(self, name: str) -> ToolSpec | None:
-        return next((tool for tool in self._session.tools or [] if tool.name == name), None)
-
     def _is_repeatable(self, name: str) -> bool:
-        tool = self._tool(name)
+        tool = self._session.tools.find(name)
         return tool is not None and tool.effect != "at_most_once"
 
 

@@ -28,7 +28,7 @@ class ToolList:
 
     async def know(self) -> None:
         """Read the tools if they were never read. Raises `TurnFailed`."""
-        if self._session.tools is not None:
+        if self._session.tools.specs is not None:
             return
         try:
             listed = await self._read(activity_options.TOOL_LIST_RETRIES)
@@ -47,12 +47,12 @@ class ToolList:
             if is_cancelled_exception(error):
                 raise self._frame.failure(error) from error
             workflow.logger.warning("the tools could not be read again; those of before stay")
-            self._session.take_tools(self._session.tools or [])
+            self._session.take_tools(self._session.tools.specs or [])
 
     def _take(self, listed: ReadTools) -> None:
         # Runs from before took a list for whole in any case.
         if listed.unread and workflow.patched("tools-of-servers-unread"):
-            self._session.take_tools(with_known(listed, self._session.tools or []), is_whole=False)
+            self._session.take_tools(with_known(listed, self._session.tools.specs or []), is_whole=False)
         else:
             self._session.take_tools(listed.tools)
 
