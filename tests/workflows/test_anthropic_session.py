@@ -72,21 +72,6 @@ async def test_agt_9_reasoning_the_vendor_no_longer_takes_back_is_left_out_once(
     assert [block["type"] for block in taken[1]["content"]] == ["text", "tool_use", "tool_use"]
 
 
-async def test_agt_9_an_overload_is_retried_and_a_wrong_key_is_told(on: Stage, wire: AnthropicWire) -> None:
-    wire.script(wire.fault("overloaded", {"retry-after-ms": "10"}), Answer(text="Hi."), wire.fault("auth"))
-    session = await on.start(SessionInput(model=wire.model))
-    await session.prompt("Hello?")
-    await session.idle(turns=1)
-    await session.prompt("Still there?")
-    first, second = await session.idle(turns=2)
-    assert first.agent_message == "Hi."
-    assert (second.error_type, second.error) == (
-        "auth",
-        "The model's provider did not accept the credentials: check ANTHROPIC_API_KEY (HTTP 401, request req_fault).",
-    )
-    assert len(wire.requests) == 3
-
-
 def look(number: int, *, think: str = "") -> Answer:
     return Answer(think=think, text="I look.", calls=[Call(f"toolu_{number}", "look", {"at": number})])
 

@@ -151,7 +151,7 @@ def handed_over(message_id: str) -> SessionInput:
     before = Session("s1", SessionInput(), now=datetime.now(UTC))
     before.receive({"text": "long", "id": message_id}, extra_arguments=0, new_id="", now=datetime.now(UTC))
     before.begin_turn(now=datetime.now(UTC))
-    before.tools = []
+    before.take_tools([])
     config = before.config
     deadline = datetime.now(UTC) + timedelta(hours=1)
     terms = CarriedTurn(deadline=deadline, model=config.model, limits=config.limits, history=config.history, steps=1)

@@ -58,18 +58,6 @@ async def test_agt_4_a_turn_with_parallel_calls_comes_to_its_answer_and_the_next
         assert sent == [{key: value for key, value in item.items() if key != "status"} for item in own]
 
 
-async def test_agt_9_an_overload_is_retried_and_a_lack_of_credit_is_told(on: Stage, wire: VendorWire):
-    wire.script(wire.fault("overloaded", {"retry-after-ms": "10"}), Answer(text="Hi."), wire.fault("quota"))
-    session = await on.start(SessionInput(model=wire.model))
-    await session.prompt("Hello?")
-    await session.idle(turns=1)
-    await session.prompt("Still there?")
-    first, second = await session.idle(turns=2)
-    assert first.agent_message == "Hi."
-    assert second.error_type == "quota"
-    assert len(wire.requests) == 3
-
-
 @pytest.mark.parametrize("wire", ["responses"], indirect=True)
 async def test_agt_9_reasoning_the_vendor_no_longer_takes_back_is_left_out_once(on: Stage, wire: VendorWire):
     wire.script(LOOK_TWICE, wire.fault("stale_reasoning"), Answer(text="A chair."))
