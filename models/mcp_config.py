@@ -4,7 +4,7 @@
                     "issues": {"url": "https://example.org/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}}}}
 
 `${NAME}` within a text is the value of that environment variable, `${NAME:-default}` has a default for one that is not
-set or empty. `trusted`, `disabled` and `timeout` are our own keys.
+set or empty; one reference does not stand in another. `trusted`, `disabled` and `timeout` are our own keys.
 
 Whatever is wrong with the file stops the start, with a sentence that names file, server and key. Values are
 credentials as often as not: no message repeats one, nor does a `repr`.
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, AnyHttpUrl, Field, TypeAdapter, ValidationError, model_validator
 
 from models.context.bounds import count_unencodable
 from models.settings import DEFAULT_FILE as SETTINGS_FILE
@@ -36,8 +36,11 @@ OUR_OWN = "turnkeeper"
 _SERVER_NAME = re.compile(r"(?=.{1,32}$)[A-Za-z0-9-]+(_[A-Za-z0-9-]+)*")
 """A part of the names of tools, `server__tool`: what every vendor accepts, and no doubt where it ends."""
 
-_REFERENCE = re.compile(r"\$\{(?P<inside>[^}]*)\}")
-_VARIABLE = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(:-(?P<default>.*))?", re.DOTALL)
+_REFERENCE = re.compile(r"\$\{((?P<name>[A-Za-z_][A-Za-z0-9_]*)(:-(?P<default>[^{}]*))?\})?")
+"""A reference to a variable; without a name: what only begins like one."""
+
+_SHOWN_KEY = re.compile(r"[\w.-]{1,64}")
+"""A key that a message may name; what is put in the place of one may be a value, as in `TOKEN=secret`."""
 
 
 def _utterable(text: str) -> str:
@@ -57,11 +60,25 @@ def _fits(pattern: str, told: str) -> AfterValidator:
     return AfterValidator(fitting)
 
 
+def _reachable(url: str) -> str:
+    """Refuse what is no URL in our own words: pydantic would quote it."""
+    told = "is no URL of the form http://host:port/path or https://host:port/path"
+    if not re.fullmatch(r"https?://[^\s/\\]+\S*", url):
+        raise ValueError(told)  # what pydantic would mend, while we keep what is written
+    try:
+        _HTTP_URL.validate_python(url)
+    except ValidationError:
+        raise ValueError(told) from None
+    return url
+
+
+_HTTP_URL = TypeAdapter(AnyHttpUrl)
+
 Text = Annotated[str, AfterValidator(_utterable)]
 VariableName = Annotated[Text, _fits(r"[^=]+", "is no name of an environment variable")]
 HeaderName = Annotated[str, _fits(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", "is no name of an HTTP header")]
 HeaderValue = Annotated[str, _fits(r"[\x20-\x7e\t]*", "holds what no HTTP header can; printable ASCII is allowed")]
-Url = Annotated[str, _fits(r"https?://[^\s/]+\S*", "is no URL that begins with http:// or https://")]
+Url = Annotated[str, AfterValidator(_reachable)]
 
 
 class ForeignServer(Strict):
@@ -160,10 +177,11 @@ def expanded(text: str, variables: Mapping[str, str]) -> str:
     """
 
     def value(reference: re.Match[str]) -> str:
-        parts = _VARIABLE.fullmatch(reference["inside"])
-        if parts is None:
-            raise ValueError("holds a reference that is neither ${NAME} nor ${NAME:-default}")
-        name, default = parts["name"], parts["default"]
+        name, default = reference["name"], reference["default"]
+        if name is None:
+            raise ValueError(
+                "holds a reference that is neither ${NAME} nor ${NAME:-default}, with no braces in the default"
+            )
         if default is not None:
             return variables.get(name) or default
         if name not in variables:
@@ -221,7 +239,8 @@ def _with_variables(value: Any, variables: Mapping[str, str], key: str = "") -> 
     """Return `value` with every text in it expanded, but not the names of keys."""
     if isinstance(value, dict):
         return {
-            name: _with_variables(inner, variables, f"{key}.{name}" if key else name) for name, inner in value.items()
+            name: _with_variables(inner, variables, f"{key}.{_shown(name)}" if key else _shown(name))
+            for name, inner in value.items()
         }
     if isinstance(value, list):
         return [_with_variables(inner, variables, f"{key}[{index}]") for index, inner in enumerate(value)]
@@ -237,12 +256,16 @@ def _told(error: ValidationError) -> str:
     """Say the first thing that is wrong, without any value."""
     problem = error.errors(include_input=False, include_url=False)[0]
     message = problem["msg"].removeprefix("Value error, ")
-    path = ".".join(str(part) for part in problem["loc"] if part != "[key]")
+    path = ".".join(_shown(str(part)) for part in problem["loc"] if part != "[key]")
     if problem["type"] == "extra_forbidden":
         close = difflib.get_close_matches(path, ForeignServer.model_fields, n=1, cutoff=0.7)
         meant = f"did you mean {close[0]}?" if close else f"allowed are {', '.join(ForeignServer.model_fields)}."
         return f"{path}: is no key; {meant}"
     return f"{path}: {_lower(message)}." if path else f"{message}."
+
+
+def _shown(key: str) -> str:
+    return key if _SHOWN_KEY.fullmatch(key) else "…"
 
 
 def _lower(message: str) -> str:

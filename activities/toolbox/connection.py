@@ -172,8 +172,7 @@ class Connection:
                 if link.is_usable:
                     return await self._answer(link, client.call_tool(tool.name, args, meta=meta))
             except MCPError as error:
-                # Only over a link that has ended is this our own word, and not the server's.
-                if error.code != NOT_SENT or link.is_usable:
+                if error.code != NOT_SENT:
                     raise
             # It did not arrive, so it may be sent once more: to a server that was started anew, say.
         raise UnreachableError("it takes no calls")

@@ -7,7 +7,8 @@ are none look to it like a refusal. Here each becomes a JSON-RPC error for the o
     4xx                                                    INVALID_REQUEST    refused
     5xx, a broken connection, what is no answer            CONNECTION_CLOSED  nobody knows
 
-It listens between the SDK and the network, so redirects, sessions and event streams stay the SDK's business.
+It listens between the SDK and the network, so redirects, sessions and event streams stay the SDK's business; only the
+messages in a stream are read here first, as all others are (`activities/toolbox/messages.py`).
 """
 
 import asyncio
@@ -22,7 +23,7 @@ import httpx2
 from mcp.client.streamable_http import MCP_SESSION_ID, streamable_http_client
 from mcp_types import INVALID_REQUEST, JSONRPCError, JSONRPCMessage, JSONRPCResponse
 
-from activities.toolbox.messages import MOST_MESSAGE_BYTES, NOT_SENT, lost, message_in
+from activities.toolbox.messages import MOST_MESSAGE_BYTES, NOT_SENT, lost, message_in, whole_message_in
 
 CONNECT_SECONDS = 10.0
 WRITE_SECONDS = 30.0
@@ -62,7 +63,7 @@ class _Wire(httpx2.AsyncClient):
         """Send a request. What went wrong with a message is told in a response of our own."""
         if request.method != "POST":
             async with asyncio.timeout(GOODBYE_SECONDS if request.method == "DELETE" else None):
-                return await super().send(request, **options)
+                return _with_messages_read(await super().send(request, **options))
         try:
             return await self._readable(await super().send(request, **options), _id_of(request))
         except _NOT_SENT as error:
@@ -87,10 +88,51 @@ class _Wire(httpx2.AsyncClient):
         if response.status_code >= HTTPStatus.BAD_REQUEST:
             return await _replaced(response, _refusal(response.status_code))
         if request_id is None or kind.startswith("text/event-stream"):
-            return response
+            return _with_messages_read(response)
         return await _replaced(response, lost(None, _NO_ANSWER))
 
 
+class _Events(httpx2.AsyncByteStream):
+    """The body of a stream of events, with the messages in it as we read them."""
+
+    def __init__(self, response: httpx2.Response) -> None:
+        self._response = response
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        begun = bytearray()
+        async for piece in self._response.aiter_bytes():
+            end = 1 + max(piece.rfind(b"\n"), piece.rfind(b"\r"))
+            begun += piece[:end]
+            if end or len(begun) > MOST_MESSAGE_BYTES:  # the SDK refuses what is longer
+                yield b"".join(map(_as_read, bytes(begun).splitlines(keepends=True)))
+                begun.clear()
+            begun += piece[end:]
+        yield bytes(begun)
+
+    async def aclose(self) -> None:
+        """Read no more of it."""
+        await self._response.aclose()
+
+
+def _as_read(line: bytes) -> bytes:
+    """Return a line of a stream of events, a message in it as we read it; few servers spread one over several."""
+    content = line.rstrip(b"\r\n")
+    if not content.startswith(b"data:"):
+        return line
+    message = whole_message_in(content.removeprefix(b"data:").decode(errors="replace"))
+    if message is None:
+        return line
+    return b"data: " + _json_of(message).encode() + line[len(content) :]
+
+
+def _with_messages_read(response: httpx2.Response) -> httpx2.Response:
+    if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+        return response
+    headers = {name: value for name, value in response.headers.items() if name not in _HEADERS_OF_A_BODY}
+    return httpx2.Response(response.status_code, headers=headers, stream=_Events(response), request=response.request)
+
+
+_HEADERS_OF_A_BODY = ("content-encoding", "content-length", "transfer-encoding")
 _NO_ANSWER = "The server sent no answer to the request."
 
 
@@ -139,5 +181,9 @@ async def _replaced(response: httpx2.Response, message: JSONRPCMessage) -> httpx
 def _instead(request: httpx2.Request, message: JSONRPCMessage) -> httpx2.Response:
     # With an error status the SDK gives an error to whoever asked, whichever id it bears.
     status = HTTPStatus.BAD_GATEWAY if isinstance(message, JSONRPCError) else HTTPStatus.OK
-    content = message.model_dump_json(by_alias=True, exclude_unset=True)
-    return httpx2.Response(status, headers={"content-type": "application/json"}, content=content, request=request)
+    headers = {"content-type": "application/json"}
+    return httpx2.Response(status, headers=headers, content=_json_of(message), request=request)
+
+
+def _json_of(message: JSONRPCMessage) -> str:
+    return message.model_dump_json(by_alias=True, exclude_unset=True)

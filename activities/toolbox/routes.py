@@ -18,9 +18,6 @@ from typing import NoReturn
 from jsonschema import ValidationError
 from mcp import MCPError
 from mcp_types import (
-    CONNECTION_CLOSED,
-    PARSE_ERROR,
-    REQUEST_TIMEOUT,
     AudioContent,
     CallToolResult,
     ContentBlock,
@@ -36,6 +33,7 @@ from pydantic import JsonValue
 from pydantic_core import to_json
 
 from activities.toolbox.connection import Connection, UnreachableError
+from activities.toolbox.messages import LOST
 from activities.toolbox.schemas import OPEN, misfits, trouble_with
 from activities.tools import LostCallError
 from models.context.bounds import bound_text, encodable, encodable_text
@@ -47,9 +45,6 @@ MOST_NAME_CHARS = 64
 
 OUTCOME_CHARS = 300
 DESCRIPTION_CHARS = 4_000
-
-_LOST = (CONNECTION_CLOSED, REQUEST_TIMEOUT, PARSE_ERROR)
-"""Errors after which nobody knows whether the tool ran."""
 
 _log = logging.getLogger(__name__)
 
@@ -140,7 +135,7 @@ class Route:
 
         Raises `LostCallError` of a tool that may be repeated, where that may help.
         """
-        if isinstance(error, MCPError) and error.code not in _LOST:
+        if isinstance(error, MCPError) and error.code not in LOST:
             return error_result(f"{self.name} failed", error.message)
         # Its text may hold addresses and credentials of the server: for the log, not for the model.
         _log.warning("the call of %r failed", self.name, exc_info=error)

@@ -1,4 +1,8 @@
-"""Lists of tools from a foreign server, without what is no tool: the SDK would refuse the whole list for it (AGT-6)."""
+"""What a foreign server lists and answers, without what is none: the SDK would refuse all of it (AGT-6, AGT-7).
+
+What is no tool in a list of tools is left out, and logged. What is no block of content in the result of a tool is named
+in its place: the tool has run, and what else it says counts.
+"""
 
 import logging
 from collections.abc import AsyncIterator
@@ -10,6 +14,9 @@ from mcp_types import JSONRPCResponse
 from mcp_types.methods import parse_server_result
 from mcp_types.version import LATEST_HANDSHAKE_VERSION
 from pydantic import ValidationError
+
+MOST_SCREENED = 10_000
+"""Of a longer list the rest is left out unseen: each costs some microseconds, in which nothing else goes on."""
 
 _log = logging.getLogger(__name__)
 
@@ -59,12 +66,18 @@ class _Screen:
 
     def _screened(self, item: Any) -> Any:
         message = getattr(item, "message", None)
-        if isinstance(message, JSONRPCResponse) and isinstance(listed := message.result.get("tools"), list):
-            kept = listed if is_list_of_tools(listed) else [tool for tool in listed if is_list_of_tools([tool])]
-            if len(kept) < len(listed):
-                _log.warning("of %d tools of %r %d are none", len(listed), self._server, len(listed) - len(kept))
-                message.result["tools"] = kept
+        if isinstance(message, JSONRPCResponse):
+            if isinstance(listed := message.result.get("tools"), list):
+                message.result["tools"] = self._tools_of(listed)
+            if isinstance(blocks := message.result.get("content"), list):
+                message.result["content"] = _blocks_of(blocks)
         return item
+
+    def _tools_of(self, listed: list[Any]) -> list[Any]:
+        kept = [tool for tool in listed[:MOST_SCREENED] if is_list_of_tools([tool])]
+        if left := len(listed) - len(kept):
+            _log.warning("of %d tools of %r %d are none, or too many", len(listed), self._server, left)
+        return kept
 
 
 def is_list_of_tools(tools: list[Any]) -> bool:
@@ -73,8 +86,34 @@ def is_list_of_tools(tools: list[Any]) -> bool:
     >>> is_list_of_tools([{"name": "now", "inputSchema": {"type": "object"}}]), is_list_of_tools([{"name": "now"}])
     (True, False)
     """
+    return _is_taken("tools/list", {"tools": tools})
+
+
+def is_content(blocks: list[Any]) -> bool:
+    """Tell whether the SDK takes blocks of content.
+
+    >>> is_content([{"type": "text", "text": "a"}]), is_content([{"type": "hologram"}])
+    (True, False)
+    """
+    return _is_taken("tools/call", {"content": blocks})
+
+
+def _is_taken(method: str, result: dict[str, Any]) -> bool:
     try:
-        parse_server_result("tools/list", LATEST_HANDSHAKE_VERSION, {"tools": tools})
+        parse_server_result(method, LATEST_HANDSHAKE_VERSION, result)
     except ValidationError:
         return False
     return True
+
+
+def _blocks_of(blocks: list[Any]) -> list[Any]:
+    kept = [block if is_content([block]) else _named(block) for block in blocks[:MOST_SCREENED]]
+    if left := len(blocks) - len(kept):
+        kept.append({"type": "text", "text": f"[{left:,} more, left out]"})
+    return kept
+
+
+def _named(block: Any) -> dict[str, str]:
+    """Return a text in the place of what is no block of content."""
+    kind = block.get("type") if isinstance(block, dict) else None
+    return {"type": "text", "text": f"[{kind:.40}, left out]" if isinstance(kind, str) else "[of no type, left out]"}

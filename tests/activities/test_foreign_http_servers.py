@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, REQUEST_TIMEOUT
 
 from activities.toolbox.connection import ToolServer
 from activities.toolbox.http_server import HttpServer
-from activities.toolbox.messages import MOST_MESSAGE_BYTES
+from activities.toolbox.messages import MOST_MESSAGE_BYTES, NOT_SENT
 from activities.toolbox.toolbox import Toolbox
 from models.model_call import ToolInvocation
 from models.trajectory import ToolResult
@@ -241,6 +242,48 @@ async def test_agt_7_what_a_server_refuses_was_not_run(odd, said, told):
     async with toolbox_over(odd) as toolbox:
         result = await call(toolbox, "act")
     assert (result.status, result.outcome, result.content) == ("error", "act failed", told)
+
+
+def as_stream(message: object, line_end: str) -> bytes:
+    """Return a stream of one event, that ends where the connection does."""
+    body = line_end.join(["event: message", f"data: {json.dumps(message)}", "", ""])
+    return f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n{body}".encode()
+
+
+@pytest.mark.parametrize("code", [CONNECTION_CLOSED, REQUEST_TIMEOUT, PARSE_ERROR, NOT_SENT])
+@pytest.mark.parametrize("line_end", [None, "\n", "\r\n", "\r"], ids=["json", "LF", "CR LF", "CR"])
+async def test_agt_7_an_error_of_the_server_s_own_is_one_by_whichever_code(odd, line_end, code):
+    message = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": "the quota is used up"}}
+    odd.says = [as_json(message) if line_end is None else as_stream(message, line_end)]
+    async with toolbox_over(odd) as toolbox:
+        result = await call(toolbox, "act")
+    assert (result.status, result.outcome, result.content) == ("error", "act failed", "the quota is used up")
+    assert odd.calls == 1
+
+
+@pytest.mark.parametrize("form", ["json", "events"])
+async def test_agt_7_what_is_nested_too_deeply_in_an_answer_is_left_out_of_it(odd, form):
+    deep: object = 1
+    for _ in range(300):
+        deep = [deep]
+    answer = {"jsonrpc": "2.0", "id": 0, "result": {**ANSWER, "structuredContent": {"deep": deep}}}
+    text = json.dumps(answer).replace('"id": 0', '"id": REQUEST_ID').encode()
+    closing = b"Connection: close\r\n\r\n"
+    odd.says = [
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + closing + text
+        if form == "json"
+        else b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n" + closing + b"data: " + text + b"\n\n"
+    ]
+    async with toolbox_over(odd) as toolbox:
+        assert (await call(toolbox, "act")).outcome == "done"
+
+
+async def test_agt_7_a_message_over_several_lines_of_an_event_is_read(odd):
+    lines = json.dumps({"jsonrpc": "2.0", "id": 0, "result": ANSWER}, indent=1).splitlines()
+    body = "".join(f"data: {line}\n" for line in lines).replace('"id": 0', '"id": REQUEST_ID')
+    odd.says = [f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n{body}\n".encode()]
+    async with toolbox_over(odd) as toolbox:
+        assert (await call(toolbox, "act")).outcome == "done"
 
 
 async def test_agt_7_a_redirect_to_another_server_is_not_followed(odd):

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, REQUEST_TIMEOUT
 
-from activities.toolbox import connection, tether
+from activities.toolbox import connection, screen, tether
 from activities.toolbox.configured import configured_servers
+from activities.toolbox.messages import NOT_SENT
 from activities.toolbox.schemas import misfits
 from activities.toolbox.toolbox import Toolbox
 from activities.tools import LostCallError
@@ -26,6 +28,9 @@ BOUND = 30.0
 """Seconds that any wait of a test lasts at most."""
 
 ODD = Path(odd.__file__)
+
+OUR_CODES = [CONNECTION_CLOSED, REQUEST_TIMEOUT, PARSE_ERROR, NOT_SENT]
+"""Codes of errors by which our side tells itself that an answer will not come; servers use some of them too."""
 
 UNKNOWN = "It may have had its effect, and is not repeated."
 
@@ -184,11 +189,12 @@ async def test_agt_7_calls_that_wait_for_a_server_that_dies_all_learn_of_it():
         assert [result.status for result in await asyncio.gather(*waiting)] == ["outcome_unknown"] * 3
 
 
-async def test_agt_7_a_server_that_claims_not_to_have_got_a_call_is_not_called_again():
+@pytest.mark.parametrize("code", OUR_CODES)
+async def test_agt_7_an_error_of_the_server_s_own_is_one_by_whichever_code_and_the_call_is_not_repeated(code):
     async with configured(a=program()) as toolbox:
-        claim = await call(toolbox, "claim")
-        assert (claim.status, claim.content) == ("error", "call 1 did not arrive")
-        assert (await call(toolbox, "claim")).content == "call 2 did not arrive"
+        claim = await call(toolbox, "claim", code=code)
+        assert (claim.status, claim.outcome, claim.content) == ("error", "claim failed", "call 1 was not so")
+        assert (await call(toolbox, "claim", code=code)).content == "call 2 was not so"
 
 
 @pytest.mark.parametrize(
@@ -424,6 +430,39 @@ async def test_agt_6_what_is_no_tool_in_a_list_is_left_out_and_logged_and_takes_
         assert await names(toolbox) == sorted(odd.TOOLS)
         assert (await call(toolbox, "echo", text="a")).outcome == "a"
     assert f"of {len(odd.TOOLS) + 4} tools of 'a' 4 are none" in caplog.text
+
+
+@pytest.mark.parametrize("levels", [60, 120, 150, 400])
+async def test_agt_6_a_tool_whose_schema_is_nested_too_deeply_takes_no_other_of_its_server_away(levels):
+    async with configured(a=program(f"levels {levels}")) as toolbox:
+        assert await names(toolbox) == sorted([*odd.TOOLS, "deep"])
+        assert (await call(toolbox, "echo", text="a")).outcome == "a"
+
+
+@pytest.mark.parametrize(
+    ("block", "told"),
+    [
+        ({"type": "hologram", "x": 1}, "[hologram, left out]"),
+        ({"type": "text"}, "[text, left out]"),
+        ({"type": "x" * 100}, f"[{'x' * 40}, left out]"),
+        ({"type": ["text"]}, "[of no type, left out]"),
+        ({}, "[of no type, left out]"),
+        (5, "[of no type, left out]"),
+    ],
+)
+async def test_agt_7_of_an_answer_what_can_be_read_is_kept_and_what_cannot_is_named(block, told):
+    text = {"type": "text", "text": "words"}
+    async with configured(a=program()) as toolbox:
+        result = await call(toolbox, "blocks", blocks=[text, block, text])
+    assert (result.status, result.content) == ("ok", f"words\n{told}\nwords")
+
+
+async def test_agt_7_of_an_answer_in_very_many_blocks_the_first_are_kept(monkeypatch):
+    async with configured(a=program()) as toolbox:
+        await pid_of(toolbox)
+        monkeypatch.setattr(screen, "MOST_SCREENED", 2)
+        result = await call(toolbox, "blocks", blocks=[{"type": "text", "text": "words"}] * 1_002)
+    assert result.content == "words\nwords\n[1,000 more, left out]"
 
 
 def test_agt_7_a_pattern_that_takes_for_ever_is_not_tried():

@@ -16,6 +16,9 @@ from models.trajectory import ToolResult
 SECRET = "hunter2"
 COMMENT = f"# {SECRET}"
 
+NO_URL = "is no URL of the form http://host:port/path or https://host:port/path"
+NO_REFERENCE = "holds a reference that is neither ${NAME} nor ${NAME:-default}, with no braces in the default"
+
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -133,32 +136,56 @@ def test_agt_6_a_server_s_name_that_cannot_be_a_part_of_its_tools_names_stops_th
         ),
         ({"command": "x", "args": SECRET}, "args: input should be a valid list."),
         ({"command": "x", "env": {"KEY": 5}}, "env.KEY: input should be a valid string."),
-        ({"command": "x", "env": {"A=B": SECRET}}, "env.A=B: is no name of an environment variable."),
+        ({"command": "x", "env": {"A=B": SECRET}}, "env.…: is no name of an environment variable."),
+        (
+            {"command": "x", "env": {f"TOKEN={SECRET}": ""}},
+            "env.…: is no name of an environment variable.",
+        ),
         ({"command": "x", "timeout": 600_000}, "timeout: input should be less than or equal to 86400."),
         (
             {"command": "x", "disabled": "perhaps"},
             "disabled: input should be a valid boolean, unable to interpret input.",
         ),
         ({"command": f"{SECRET}\0"}, "command: holds NUL or a lone surrogate, which no program can be given."),
-        ({"url": f"ftp://{SECRET}"}, "url: is no URL that begins with http:// or https://."),
+        ({"url": f"ftp://{SECRET}"}, f"url: {NO_URL}."),
         (
             {"url": "http://a", "headers": {"Key": f"{SECRET}\n"}},
             "headers.Key: holds what no HTTP header can; printable ASCII is allowed.",
         ),
-        ({"url": "http://a", "headers": {"A b": SECRET}}, "headers.A b: is no name of an HTTP header."),
+        ({"url": "http://a", "headers": {"A b": SECRET}}, "headers.…: is no name of an HTTP header."),
+        (
+            {"url": "http://a", "headers": {f"Key: {SECRET}": ""}},
+            "headers.…: is no name of an HTTP header.",
+        ),
+        ({"url": f"http://a:99999/{SECRET}"}, f"url: {NO_URL}."),
+        ({"url": f"http://[::1/{SECRET}"}, f"url: {NO_URL}."),
+        ({"url": f"http://a:{SECRET}/"}, f"url: {NO_URL}."),
+        ({"url": f"http://me:{SECRET}@/"}, f"url: {NO_URL}."),
+        ({"url": f"http://?{SECRET}"}, f"url: {NO_URL}."),
+        ({"url": f" http://a/{SECRET}"}, f"url: {NO_URL}."),
         (
             {"command": "x", "args": ["a", "${TOKEN}"]},
             "args[1]: the environment variable TOKEN is not set, and ${TOKEN} has no default.",
         ),
         (
             {"command": "x", "env": {"KEY": "${env:TOKEN}"}},
-            "env.KEY: holds a reference that is neither ${NAME} nor ${NAME:-default}.",
+            f"env.KEY: {NO_REFERENCE}.",
         ),
+        ({"command": "x", "env": {"KEY": "${OTHER:-${TOKEN}}"}}, f"env.KEY: {NO_REFERENCE}."),
+        ({"command": "x", "args": ["${OTHER"]}, f"args[0]: {NO_REFERENCE}."),
+        ({"command": "x", "args": ["${OTHER}${"]}, f"args[0]: {NO_REFERENCE}."),
+        ({"command": "x", "args": ["${OTHER ${TOKEN}"]}, f"args[0]: {NO_REFERENCE}."),
+        ({"command": "x", "env": {f"TOKEN={SECRET}": "${TOKEN"}}, f"env.…: {NO_REFERENCE}."),
     ],
 )
 def test_agt_6_what_is_wrong_with_a_server_is_named_with_its_key_and_without_its_value(entry, told):
     assert refusal_of(entry, OTHER=SECRET) == told
     assert SECRET not in told
+
+
+def test_agt_6_what_was_put_in_the_place_of_a_key_is_not_repeated():
+    told = refusal_of({"command": "x", f"TOKEN={SECRET}": ""})
+    assert told.startswith("…: is no key; allowed are command, args, env,")
 
 
 def test_agt_6_a_key_of_another_client_is_refused_with_those_we_know():

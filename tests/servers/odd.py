@@ -49,6 +49,11 @@ def tools() -> list[object]:
         named += [{"name": name, "inputSchema": ANY} for name in ("é \n*", "x" * 300, "", "a\0b", "a/b", "a.b")]
     if "no schema" in FLAGS:
         named += [{"name": "bad", "inputSchema": "none"}, 5, {}, {"name": "other", "inputSchema": {"type": "array"}}]
+    for levels in (int(flag.removeprefix("levels ")) for flag in FLAGS if flag.startswith("levels ")):
+        deep: dict = ANY
+        for _ in range(levels):
+            deep = {"type": "object", "properties": {"a": deep}}
+        named += [{"name": "deep", "inputSchema": deep}]
     if "refused schema" in FLAGS:
         named += [{"name": "refused", "inputSchema": {**ANY, "properties": {"a b": {"type": "any", "required": True}}}}]
     return named
@@ -153,6 +158,11 @@ def text(request_id: int, args: dict) -> None:
     )
 
 
+def blocks(request_id: int, args: dict) -> None:
+    """Answer with blocks of content, of which not all are such."""
+    answer(request_id, {"content": args["blocks"]})
+
+
 def noise(request_id: int, args: dict) -> None:
     for line in NOISE:
         send(line)
@@ -165,9 +175,9 @@ claimed: list[int] = []
 
 
 def claim(request_id: int, args: dict) -> None:
-    """Answer with the code by which our side tells itself that a call was not sent."""
+    """Answer with a code by which our side tells itself that a call was not sent, or was lost."""
     claimed.append(request_id)
-    error = {"code": -32_099, "message": f"call {len(claimed)} did not arrive"}
+    error = {"code": args["code"], "message": f"call {len(claimed)} was not so"}
     send(json.dumps({"jsonrpc": "2.0", "id": request_id, "error": error}).encode())
 
 
@@ -193,6 +203,7 @@ TOOLS = {
         rubbish,
         wrong_id,
         text,
+        blocks,
         noise,
         claim,
         change,
