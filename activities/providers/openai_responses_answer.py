@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic_core import PydanticSerializationError, to_json
 
-from activities.providers.answers import arguments_of, count_of, counts_in, joined, name_of
+from activities.providers.answers import arguments_of, count_of, counts_in, joined, name_of, share_of
 from activities.providers.openai_responses_request import API
 from activities.providers.protocol import Delta, ModelError
 from activities.providers.quotes import quoted
@@ -123,19 +123,17 @@ def _stop(parts: Sequence[Part], *, is_cut: bool) -> StopReason:
 
 
 def _usage(told: Mapping[str, object]) -> Usage | None:
-    if not told:
-        return None
     read, written = counts_in(told.get("input_tokens_details")), counts_in(told.get("output_tokens_details"))
     try:
         return Usage(
             input_tokens=count_of(told, "input_tokens"),
             output_tokens=count_of(told, "output_tokens"),
-            cached_tokens=count_of(read, "cached_tokens"),
-            cache_write_tokens=count_of(read, "cache_write_tokens"),
-            reasoning_tokens=count_of(written, "reasoning_tokens"),
+            cached_tokens=share_of(read, "cached_tokens"),
+            cache_write_tokens=share_of(read, "cache_write_tokens"),
+            reasoning_tokens=share_of(written, "reasoning_tokens"),
         )
     except ValueError:
-        return None  # what is no count is no reason to ask again
+        return None  # what is not counted, or no count, is no reason to ask again
 
 
 def _state(model: str, items: list[Event], parts: Sequence[Part]) -> ProviderState | None:

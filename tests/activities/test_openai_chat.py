@@ -506,7 +506,15 @@ def test_ctx_13_thinking_that_was_cut_is_no_answer():
     assert response.parts == [ThinkPart(kind="think", text="Is a < b?")]
 
 
-@pytest.mark.parametrize("used", ["none", 7, [], [{}], {"prompt_tokens": 12.5}, {"prompt_tokens": "n/a"}, ODD_COUNT])
+@pytest.mark.parametrize(
+    "used",
+    [
+        "none", 7, 1.5, [], [{}], {}, {"prompt_tokens": 12.5, "completion_tokens": 1}, ODD_COUNT,
+        {"prompt_tokens": "n/a", "completion_tokens": 1}, {"prompt_tokens": -1, "completion_tokens": 1},
+        {"prompt_tokens": 1, "completion_tokens": -1}, {"prompt_tokens": 1}, {"completion_tokens": 1},
+        {"prompt_tokens": None, "completion_tokens": None}, {"prompt_tokens": 1, "completion_tokens": True},
+    ],
+)  # fmt: skip
 def test_agt_10_a_usage_that_is_none_costs_no_answer(used):
     response = folded({**chunk({"content": "So."}, "stop"), "usage": used})[1]
     assert (response.text, response.usage) == ("So.", None)

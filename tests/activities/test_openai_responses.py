@@ -424,8 +424,13 @@ def test_agt_10_tokens_are_counted_in_our_terms():
 
 
 @pytest.mark.parametrize(
-    "used", ["none", 7, [], {"input_tokens": 12.5}, {"input_tokens": -1}, {"output_tokens": "n/a"}]
-)
+    "used",
+    [
+        "none", 7, 1.5, [], {}, {"input_tokens": 12.5, "output_tokens": 1}, {"input_tokens": -1, "output_tokens": 1},
+        {"input_tokens": 1, "output_tokens": "n/a"}, {"input_tokens": 1, "output_tokens": -1}, {"input_tokens": 1},
+        {"output_tokens": 1}, {"input_tokens": None, "output_tokens": None}, {"input_tokens": 1, "output_tokens": True},
+    ],
+)  # fmt: skip
 def test_agt_10_a_usage_that_is_none_costs_no_answer(used):
     response = folded(*events_of([message("So.")], usage=used))[1]
     assert (response.text, response.usage) == ("So.", None)
