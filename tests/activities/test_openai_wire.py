@@ -126,6 +126,27 @@ async def test_agt_3_reasoning_goes_back_with_its_encrypted_content(responses):
     assert responses.requests[1].body["input"][0] == responses_wire.reasoning("Where is it?")
 
 
+async def test_agt_3_names_and_ids_that_cannot_be_kept_are_mended_and_go_back_in_any_case(wire):
+    """Half a character and a NUL in all that the vendor names; the session's next request is a proper one."""
+    whole = wire.reply(Answer(text="So¤", think="hm¤", calls=[Call("c¤", "look¤", {"at": "¤"})]))
+    odd = [
+        chunk.replace(b"\\u00a4", b"\\ud83d\\u0000").replace(b'"model": "', b'"model": "\\ud83d\\u0000')
+        for chunk in whole.chunks
+    ]
+    wire.script(Reply.stream(odd), Answer(text="Done."))
+    provider = wire.provider()
+    _, step = await ask(provider)
+    by_text = isinstance(wire, ChatWire) and wire.protocol == "text"
+    named = "unreadable" if by_text else "look\ufffd\ufffd"
+    assert (step.text, [call.name for call in step.calls]) == ("So\ufffd\ufffd", [named])
+    assert step.model.startswith("\ufffd\ufffd")
+    kept = ModelResponse.model_validate_json(step.model_dump_json())
+    assert kept == step
+    message = ModelMessage(role="assistant", content=kept.text, tool_calls=kept.calls, state=kept.state)
+    answered = ModelMessage(role="tool", content="ok", call_id=kept.calls[0].id)
+    await ask(provider, asking(ModelMessage(role="user", content="?"), message, answered))
+
+
 async def test_agt_11_the_request_goes_where_it_should_with_the_key(wire):
     wire.script(WHOLE)
     await ask(wire.provider())
