@@ -14,6 +14,7 @@ from activities.providers.openai_chat_request import (
     encode,
     encode_text,
     fields_in,
+    lacking_in,
 )
 from activities.providers.protocol import Delta, ModelError
 from activities.providers.verbatim import OPENING
@@ -127,9 +128,10 @@ def test_agt_3_what_an_answer_had_beyond_its_texts_goes_back_to_the_same_model_a
 
 
 def test_agt_4_what_an_endpoint_refuses_is_left_out_of_parameters_and_messages():
-    request = ModelRequest(head=HEAD, messages=CONVERSATION)
-    assert fields_in(request, name=MODEL) == {"reasoning_content", "extra_content"}
-    assert fields_in(request, name="other") == frozenset()
+    whole = encoded(*CONVERSATION)
+    assert fields_in(whole) == {"reasoning_content", "extra_content"}
+    assert lacking_in(whole) == {"reasoning_content"}
+    assert fields_in(encoded(user("?"))) == lacking_in(encoded(*CONVERSATION[:4])) == frozenset()
     body = encoded(*CONVERSATION, without=["stream_options", "reasoning_content", "extra_content"])
     assert "stream_options" not in body
     assert set(body["messages"][2]) == {"role", "content", "tool_calls"}

@@ -18,7 +18,7 @@ from activities.providers.openai_chat import OpenAIChatProvider
 from activities.providers.openai_responses import OpenAIProvider
 from activities.providers.protocol import CallContext, Delta, ModelError, Provider
 from activities.providers.refused_parameters import RefusedParameters
-from models.model_call import ModelMessage, ModelRequest, ModelResponse, RequestHead, ToolSpec
+from models.model_call import CallPart, ModelMessage, ModelRequest, ModelResponse, RequestHead, ToolSpec
 from models.settings import Settings
 from tests.vendors import chat_wire, responses_wire
 from tests.vendors.chat_wire import ChatWire, chunk
@@ -435,6 +435,45 @@ async def test_agt_6_tools_that_are_too_many_are_left_out_and_the_log_says_so_on
     else:
         assert [len(received.body["tools"]) for received in wire.requests] == [128, 128]
         assert caplog.messages == ["OpenAI's APIs take 128 tools; not offered: look_128, look_129"]
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "stop"])
+async def test_agt_4_what_is_refused_but_was_not_sent_leaves_nothing_out(chat, name):
+    chat.script(Reply.error(400, {"error": {"message": f"Unsupported parameter: '{name}'", "param": name}}), WHOLE)
+    provider = chat.provider()
+    assert (await failure(provider)).error_type == "bad_request"
+    await ask(provider, asking(max_tokens=1024))
+    assert [received.body.get("max_tokens") for received in chat.requests] == [None, 8024]
+
+
+async def test_agt_4_what_openai_refuses_but_was_not_sent_leaves_nothing_out(responses):
+    responses.script(refusing("parallel_tool_calls"), WHOLE)
+    provider = responses.provider()
+    bare = ModelRequest(head=RequestHead(), messages=asking().messages)
+    assert (await failure(provider, bare)).error_type == "bad_request"
+    await ask(provider, asking(max_tokens=1024))
+    assert ["parallel_tool_calls" in received.body for received in responses.requests] == [False, True]
+
+
+async def test_agt_4_a_demand_that_no_message_leaves_open_is_told_at_once(chat):
+    chat.script(WHOLE, *[Reply.error(400, {"error": {"message": DEMANDS[0]}})] * 2)
+    provider = chat.provider()
+    _, step = await ask(provider)
+    assert (await failure(provider)).error_type == "bad_request"
+    assert (await failure(provider, looked(step))).error_type == "bad_request"
+    assert thoughts_sent(chat) == [[], [], ["Where is it?"]]
+
+
+async def test_agt_4_a_field_that_could_not_go_back_is_not_left_out(chat):
+    """The state is there, but is of other calls: it is not sent, and the same request would be."""
+    chat.script(WHOLE, Reply.error(400, {"error": {"message": "Unknown field: reasoning_content"}}))
+    provider = chat.provider()
+    _, step = await ask(provider)
+    other = step.model_copy(update={"parts": [part for part in step.parts if not isinstance(part, CallPart)]})
+    message = ModelMessage(role="assistant", content=other.text, state=step.state)
+    told = asking(ModelMessage(role="user", content="?"), message, ModelMessage(role="user", content="And?"))
+    assert (await failure(provider, told)).error_type == "bad_request"
+    assert thoughts_sent(chat) == [[], [None]]
 
 
 async def test_agt_4_a_model_that_names_its_bound_otherwise_is_told_it_so(chat):
