@@ -152,6 +152,19 @@ def test_agt_3_another_apis_step_is_written_from_its_parts_without_thinking() ->
     ]
 
 
+def test_agt_3_a_step_whose_ids_are_taken_is_written_anew_and_what_came_before_stays() -> None:
+    """There are servers that call the calls of every answer `call_0`; the API wants ids that are unique."""
+    call = {"type": "tool_use", "id": "call_0", "name": "look", "input": {"at": "left"}}
+    step = assistant("", Call("call_0", "look", {"at": "left"}), items=[call])
+    once = [user("?"), step, result("call_0", "a chair"), assistant("A chair."), user("And now?")]
+    before, after = encoded(*once), encoded(*once, step, result("call_0", "a table"))
+    assert after["messages"][: len(before["messages"])] == before["messages"]
+    assert after["messages"][-2:] == [
+        {"role": "assistant", "content": [{**call, "id": "call_0-2"}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "call_0-2", "content": "a table"}]},
+    ]
+
+
 @pytest.mark.parametrize("status", ["error", "denied", "cancelled", "outcome_unknown"])
 def test_agt_4_whatever_did_not_go_well_is_an_error_to_the_model(status: str) -> None:
     body = encoded(user("?"), assistant("", Call("a", "look")), result("a", "", status))

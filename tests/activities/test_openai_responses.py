@@ -138,6 +138,19 @@ def test_agt_3_a_steps_own_items_go_back_as_they_came_but_for_what_only_the_api_
     assert json.dumps(sent) == json.dumps([untold[0], ITEMS[1], ITEMS[2], untold[3], untold[4], untold[5]])
 
 
+def test_agt_3_a_step_whose_ids_are_taken_is_written_anew_and_what_came_before_stays():
+    """There are servers that call the calls of every answer `call_0`; the API wants ids that are unique."""
+    call = Call("call_0", "look", {"at": "left"})
+    step = assistant("", call, items=[function_call(call)])
+    once = [user("?"), step, result("call_0", "a chair"), assistant("A chair."), user("And now?")]
+    before, after = encoded(*once), encoded(*once, step, result("call_0", "a table"))
+    assert after["input"][: len(before["input"])] == before["input"]
+    assert after["input"][-2:] == [
+        {"type": "function_call", "call_id": "call_0-2", "name": "look", "arguments": '{"at": "left"}'},
+        {"type": "function_call_output", "call_id": "call_0-2", "output": "a table"},
+    ]
+
+
 def test_agt_3_another_apis_step_is_written_from_its_parts_without_thinking():
     assert encoded(*CONVERSATION)["input"][-5:] == [
         {"type": "function_call", "call_id": "call_1-2", "name": "files_read", "arguments": '{"at": "x"}'},
