@@ -9,6 +9,8 @@ Theory of operation. A failure is judged in three looks, the first that knows it
    wrong key and an unknown model both `invalid_request_error`.
 3. *the HTTP status*.
 
+A redirection is none of these: nothing is sent to where it points, and it is the address that is to be mended.
+
 What is shown is our own sentence, the status, and the vendor's name for the request. The vendor's own words are shown
 where nobody could act without them, and as `quotes.py` allows. What is to be done about an error is not judged here but
 in `activities/failures.py`.
@@ -97,10 +99,13 @@ def error_of(
     ('overloaded', 'HTTP 529, request req_1')
     """
     told = _Told.of(body)
+    where = ", ".join(filter(None, [_place(status, told), _request_named(headers, body)]))
+    if 300 <= status < 400:
+        said = f"it redirects, which is not followed; check the address of {vendor.name} ({where})"
+        return ModelError("bad_request", said)
     retry_after = retry_after_of(headers, now=now)
     general = _GENERAL_KINDS.get(told.kind) if status < 400 else None
     kind = _meant(status, told) or general or _kind_of_status(status)
-    where = ", ".join(filter(None, [_place(status, told), _request_named(headers, body)]))
     return ModelError(
         "auth" if kind == "permission" else kind,
         _sentence(kind, told.message, where, vendor, asked),
@@ -359,7 +364,7 @@ def _kind_of_status(status: int) -> Kind:
 
 
 def _place(status: int, told: _Told) -> str:
-    return f"HTTP {status}" if status >= 400 else f"in the middle of its answer{told.kind and ', ' + told.kind}"
+    return f"HTTP {status}" if status >= 300 else f"in the middle of its answer{told.kind and ', ' + told.kind}"
 
 
 def _sentence(kind: Kind, words: str, where: str, vendor: Vendor, asked: Mapping[str, object] | None) -> str:

@@ -578,6 +578,16 @@ async def test_agt_9_reasoning_that_is_not_taken_back_is_stale(responses, told):
     assert (await failure(responses.provider())).error_type == "stale_reasoning"
 
 
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_agt_9_a_conversation_is_not_sent_to_where_the_address_redirects(wire, status):
+    async with ChatWire() as elsewhere:
+        location = {"location": f"{elsewhere.base_url}/chat/completions"}
+        wire.script(Reply.error(status, "<html>Moved</html>", location))
+        error = await failure(wire.provider())
+        assert (error.error_type, elsewhere.requests, len(wire.requests)) == ("bad_request", [], 1)
+        assert "redirects" in error.message
+
+
 async def test_agt_11_a_proxys_page_is_judged_by_its_status(wire):
     wire.script(Reply.error(502, "<html>Bad gateway</html>"), Reply.error(503, ""), Reply.error(500, {"detail": "x"}))
     provider = wire.provider()

@@ -154,7 +154,7 @@ def test_agt_9_a_quota_that_is_back_in_a_while_is_a_rate_limit(
         (520, "provider_error"),
         (529, "overloaded"),
         (200, "provider_error"),
-        (304, "provider_error"),
+        (304, "bad_request"),
     ],
 )
 @pytest.mark.parametrize("body", [None, "", "<html>Bad gateway</html>", {}, [], {"error": None}, {"error": {}}, 7])
@@ -456,6 +456,16 @@ def test_agt_9_a_complaint_without_a_place_is_one_all_the_same(place: object) ->
     assert error.error_type == "bad_request"
     assert "so long" in error.message
     assert "body.0.stop" in error.message
+
+
+@pytest.mark.parametrize("status", [300, 301, 302, 303, 304, 307, 308, 399])
+@pytest.mark.parametrize(
+    "body", [None, "<html>", openai("?", code="insufficient_quota"), anthropic("overloaded_error")]
+)
+def test_agt_9_a_redirection_is_a_wrong_address(status: int, body: object) -> None:
+    error = judged(status, body)
+    assert error.error_type == "bad_request"
+    assert error.message == f"it redirects, which is not followed; check the address of Acme (HTTP {status})"
 
 
 def test_agt_9_a_vendors_request_is_never_named_by_something_else() -> None:
