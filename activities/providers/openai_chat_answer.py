@@ -94,8 +94,9 @@ class Fold:
             return []
         self._model, self._id = name_of(event.get("model")) or self._model, name_of(event.get("id")) or self._id
         self._used = counts_in(event.get("usage")) or self._used
-        choices = event.get("choices") or []
-        return list(self._take_choice(choices[0])) if choices else []
+        # One is asked for. There are servers that do not number it, and ones that send more than that.
+        first = [choice for choice in event.get("choices") or [] if not choice.get("index")]
+        return [delta for choice in first for delta in self._take_choice(choice)]
 
     def response(self, *, request_id: str | None) -> ModelResponse:
         """Return the answer, once it is whole. Raises `ModelError` where it is a refusal, or has failed."""

@@ -260,6 +260,28 @@ def test_agt_3_an_answer_that_is_no_more_than_its_parts_has_no_state():
     assert (response.text, response.state, response.usage) == ("So.", None, None)
 
 
+def choice(index: Any, delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "finish_reason": finish}
+
+
+def test_agt_3_of_several_choices_the_first_is_the_answer_and_whole_with_its_own_end():
+    other = choice(1, {"content": "No."}, "stop")
+    together = {**chunk({}), "choices": [other, choice(0, {"content": "s."}, "stop")]}
+    answer = Fold(MODEL, request=1)
+    for event in (chunk({"content": "Ye"}), {**chunk({}), "choices": [other]}):
+        answer.take(event)
+    assert not answer.is_whole
+    answer.take(together)
+    assert answer.is_whole
+    assert answer.response(request_id=None).text == "Yes."
+
+
+@pytest.mark.parametrize("unnumbered", [{"index": None}, {}])
+def test_agt_3_a_choice_without_a_number_is_the_first(unnumbered):
+    told = {"delta": {"content": "So."}, "finish_reason": "stop"} | unnumbered
+    assert folded({**chunk({}), "choices": [told]})[1].text == "So."
+
+
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
 def test_agt_4_thinking_is_shown_wherever_a_server_puts_it(field):
     response = of_deltas({field: "left "}, {field: "first", "content": None}, {"content": "So."})
