@@ -88,14 +88,23 @@ MOST_TOKENS = 10**12
 
 
 def count_of(told: Mapping[str, object], name: str) -> int:
-    """Return a count of tokens among those a vendor tells; what is missing or null is 0. Raises `ValueError`.
+    """Return a count of tokens among those a vendor tells.
 
-    >>> count_of({"input_tokens": 7}, "input_tokens"), count_of({"cached_tokens": None}, "cached_tokens")
-    (7, 0)
+    Raises `ValueError` where it is none, or not told: taken for 0, it would let a turn go on beyond its limits.
+
+    >>> count_of({"input_tokens": 7}, "input_tokens")
+    7
     """
     count = told.get(name)
-    if count is None:
-        return 0
-    if not isinstance(count, int) or not 0 <= count <= MOST_TOKENS:
+    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MOST_TOKENS:
         raise ValueError(f"{name} is no count of tokens")
     return count
+
+
+def share_of(told: Mapping[str, object], name: str) -> int:
+    """Return a count that is a part of another one; 0 where it is missing or null. Raises `ValueError`.
+
+    >>> share_of({"cached_tokens": 7}, "cached_tokens"), share_of({"cached_tokens": None}, "cached_tokens")
+    (7, 0)
+    """
+    return 0 if told.get(name) is None else count_of(told, name)

@@ -10,13 +10,13 @@ Only a whole message is an answer, and only one that stopped for its calls has c
 length limit can look whole.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, cast
 
 from pydantic import JsonValue
 
 from activities.providers.answer_stream import Grown
-from activities.providers.answers import arguments_of, count_of, joined
+from activities.providers.answers import arguments_of, count_of, counts_in, joined, name_of, share_of
 from activities.providers.anthropic_request import API, sendable_input
 from activities.providers.protocol import Delta, ModelError
 from activities.providers.quotes import quoted
@@ -39,18 +39,19 @@ class Fold:
         self.failure: Event | None = None
         """Always: failures are events that the SDK raises."""
         self._model = name
-        self._message_id: str | None = None
+        self._message_id = ""
         self._blocks: dict[int, _Block] = {}
         self._stop: dict[str, Any] = {}
-        self._used: dict[str, Any] = {}
+        self._used: dict[str, object] = {}
 
     def take(self, event: Event) -> list[Delta]:
         """Take in the next event, and return what there is to show of it. Kinds that are not known are passed over."""
         match event["type"]:
             case "message_start":
                 message = event["message"]
-                self._model, self._message_id = message.get("model") or self._model, message.get("id")
-                self._count(message.get("usage"))
+                self._model, self._message_id = name_of(message.get("model")) or self._model, name_of(message.get("id"))
+                # What is written has only begun.
+                self._count({**counts_in(message.get("usage")), "output_tokens": None})
             case "content_block_start":
                 block = self._blocks[event["index"]] = _Block(event["content_block"])
                 return list(block.begun())
@@ -58,7 +59,7 @@ class Fold:
                 return list(self._blocks[event["index"]].add(event["delta"]))
             case "message_delta":
                 self._stop = event["delta"]
-                self._count(event.get("usage"))
+                self._count(counts_in(event.get("usage")))
             case "message_stop":
                 self.is_whole = True
         return []
@@ -74,14 +75,14 @@ class Fold:
             parts=parts,
             stop=stop,
             usage=_usage(self._used),
-            model=joined([self._model]),
-            request_id=joined([request_id or self._message_id or ""]) or None,
+            model=self._model,
+            request_id=request_id or self._message_id or None,
             state=self._state(stop, blocks),
         )
 
-    def _count(self, usage: dict[str, Any] | None) -> None:
+    def _count(self, usage: Mapping[str, object]) -> None:
         # Counts are totals, and each is given when it is known: a later one replaces an earlier one.
-        self._used |= {key: count for key, count in (usage or {}).items() if count is not None}
+        self._used |= {key: count for key, count in usage.items() if count is not None}
 
     def _has_calls(self) -> bool:
         return any(block.kind == "tool_use" for block in self._blocks.values())
@@ -187,25 +188,23 @@ class _Block:
             yield Delta(kind=kind, text=str(text))
 
 
-def _usage(used: dict[str, Any]) -> Usage | None:
+def _usage(used: Mapping[str, object]) -> Usage | None:
     """Return the tokens in our terms. Of Anthropic's counts, `input_tokens` leaves out what the cache took part in.
 
     >>> _usage({"input_tokens": 5, "cache_read_input_tokens": 90, "output_tokens": 7}).model_dump(exclude_defaults=True)
     {'input_tokens': 95, 'output_tokens': 7, 'cached_tokens': 90}
     """
-    if not used:
-        return None
     try:
-        read, written = count_of(used, "cache_read_input_tokens"), count_of(used, "cache_creation_input_tokens")
+        read, written = share_of(used, "cache_read_input_tokens"), share_of(used, "cache_creation_input_tokens")
         return Usage(
             input_tokens=count_of(used, "input_tokens") + read + written,
             output_tokens=count_of(used, "output_tokens"),
             cached_tokens=read,
             cache_write_tokens=written,
-            reasoning_tokens=count_of(used.get("output_tokens_details") or {}, "thinking_tokens"),
+            reasoning_tokens=share_of(counts_in(used.get("output_tokens_details")), "thinking_tokens"),
         )
     except ValueError:
-        return None  # what is no count is no reason to ask again
+        return None  # what is not counted, or no count, is no reason to ask again
 
 
 def _refusal(details: object) -> str:

@@ -32,9 +32,13 @@ _END_OF_EVENT = re.compile(rb"\r\r|\n\n|\r\n\r\n")
 
 
 def client_of(sdk: Any) -> httpx2.AsyncClient:
-    """Return the HTTP client of an SDK, as it makes it itself, but for the bounds."""
-    asks_for = {"Accept-Encoding": "identity"}
-    client: httpx2.AsyncClient = sdk.DefaultAsyncHttpxClient(headers=asks_for, event_hooks={"response": [_bound]})
+    """Return the HTTP client of an SDK, as it makes it itself, but for the bounds, and that it follows no redirection.
+
+    The conversation is for the address it was set up for, and not for whoever that names.
+    """
+    client: httpx2.AsyncClient = sdk.DefaultAsyncHttpxClient(
+        headers={"Accept-Encoding": "identity"}, event_hooks={"response": [_bound]}, follow_redirects=False
+    )
     return client
 
 

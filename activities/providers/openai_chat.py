@@ -13,12 +13,13 @@ from typing import Any, Literal
 
 from activities.providers.answer_stream import answer_of
 from activities.providers.openai_chat_answer import Fold, TextFold
-from activities.providers.openai_chat_request import DEMANDABLE, OPTIONAL, ROOM, encode, encode_text, fields_in
+from activities.providers.openai_chat_request import OPTIONAL, ROOM, encode, encode_text, fields_in, lacking_in
 from activities.providers.openai_tools import ToolsLeftOut
 from activities.providers.protocol import CallContext, Delta, ModelError
-from activities.providers.refused_parameters import RefusedParameters
+from activities.providers.refused_parameters import RefusedParameters, held_in
 from activities.providers.transport import Transport
 from activities.providers.vendor_errors import Vendor
+from activities.providers.verbatim import Block
 from models.model_call import ModelRequest, ModelResponse
 
 ENDPOINT = Vendor(name="the endpoint of openai_chat.base_url", key="openai_chat.api_key", package="openai")
@@ -79,7 +80,7 @@ class OpenAIChatProvider:
                     async for piece in pieces:
                         yield piece
             except ModelError as error:
-                if self._learn(error, request, name, session):
+                if self._learn(error, body, name, session):
                     continue
                 if ROOM in spared or not _is_bound_too_high(error, request):
                     raise self._with_advice(error, request) from None
@@ -87,13 +88,11 @@ class OpenAIChatProvider:
             else:
                 return
 
-    def _learn(self, error: ModelError, request: ModelRequest, name: str, session: tuple[str, str]) -> bool:
+    def _learn(self, error: ModelError, body: Block, name: str, session: tuple[str, str]) -> bool:
         """Take note of what the endpoint refuses or demands; tell whether there is a changed request to be sent."""
-        if self._of_models.learn(name, error, optional=OPTIONAL):
+        if self._of_models.learn(name, error, optional=held_in(body, OPTIONAL)):
             return True
-        if self._protocol == "text":
-            return False
-        return self._of_sessions.learn(session, error, optional=fields_in(request, name=name), demandable=DEMANDABLE)
+        return self._of_sessions.learn(session, error, optional=fields_in(body), demandable=lacking_in(body))
 
     def _with_advice(self, error: ModelError, request: ModelRequest) -> ModelError:
         """Return the error, with a way out where it is the tools that the model does not take."""

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from activities.providers.answer_stream import Grown
-from activities.providers.answers import arguments_of, count_of, counts_in, joined, name_of
+from activities.providers.answers import arguments_of, count_of, counts_in, joined, name_of, share_of
 from activities.providers.leading_thought import LeadingThought
 from activities.providers.openai_chat_request import API
 from activities.providers.protocol import Delta, ModelError
@@ -94,8 +94,9 @@ class Fold:
             return []
         self._model, self._id = name_of(event.get("model")) or self._model, name_of(event.get("id")) or self._id
         self._used = counts_in(event.get("usage")) or self._used
-        choices = event.get("choices") or []
-        return list(self._take_choice(choices[0])) if choices else []
+        # One is asked for. There are servers that do not number it, and ones that send more than that.
+        first = [choice for choice in event.get("choices") or [] if not choice.get("index")]
+        return [delta for choice in first for delta in self._take_choice(choice)]
 
     def response(self, *, request_id: str | None) -> ModelResponse:
         """Return the answer, once it is whole. Raises `ModelError` where it is a refusal, or has failed."""
@@ -244,16 +245,14 @@ def _usage(told: Mapping[str, object]) -> Usage | None:
     >>> _usage({"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": None}).input_tokens
     9
     """
-    if not told:
-        return None
     read = counts_in(told.get("prompt_tokens_details"))
     try:
         return Usage(
             input_tokens=count_of(told, "prompt_tokens"),
             output_tokens=count_of(told, "completion_tokens"),
-            cached_tokens=count_of(read, "cached_tokens") or count_of(told, "prompt_cache_hit_tokens"),
-            cache_write_tokens=count_of(read, "cache_write_tokens"),
-            reasoning_tokens=count_of(counts_in(told.get("completion_tokens_details")), "reasoning_tokens"),
+            cached_tokens=share_of(read, "cached_tokens") or share_of(told, "prompt_cache_hit_tokens"),
+            cache_write_tokens=share_of(read, "cache_write_tokens"),
+            reasoning_tokens=share_of(counts_in(told.get("completion_tokens_details")), "reasoning_tokens"),
         )
     except ValueError:
-        return None  # what is no count is no reason to ask again
+        return None  # what is not counted, or no count, is no reason to ask again

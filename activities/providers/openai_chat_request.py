@@ -12,6 +12,7 @@ out from then on, as are optional parameters; what is demanded by name is sent (
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from pydantic import JsonValue
 
@@ -75,11 +76,21 @@ def encode_text(
     return body | {"messages": told}
 
 
-def fields_in(request: ModelRequest, *, name: str) -> frozenset[str]:
-    """Return the names of what the messages have beyond texts and calls for the model `name`, and can do without."""
-    states = [message.state for message in request.messages if message.state and message.state.api == API]
-    items = [item for state in states if state.model == name for item in state.items if isinstance(item, dict)]
-    return frozenset(key for item in items for key in item) - _NEEDED
+def fields_in(body: Block) -> frozenset[str]:
+    """Return the names of what a request's messages have beyond texts and calls, and can do without."""
+    told = _assistants_in(body)
+    calls = [call for message in told for call in message.get("tool_calls", [])]
+    return frozenset(key for block in (*told, *calls) for key in block) - _NEEDED
+
+
+def lacking_in(body: Block) -> frozenset[str]:
+    """Return the names of what an endpoint may demand and some message of the request has not got."""
+    return frozenset(key for message in _assistants_in(body) for key in DEMANDABLE if key not in message)
+
+
+def _assistants_in(body: Block) -> list[dict[str, Any]]:
+    messages: Any = body["messages"]
+    return [message for message in messages if message["role"] == "assistant"]
 
 
 _NEEDED = frozenset({"role", "content", "tool_calls", "type", "id", "function"})

@@ -10,7 +10,7 @@ from activities.providers.openai_responses_answer import Fold
 from activities.providers.openai_responses_request import OPTIONAL, encode
 from activities.providers.openai_tools import ToolsLeftOut
 from activities.providers.protocol import CallContext, Delta, ModelError
-from activities.providers.refused_parameters import RefusedParameters
+from activities.providers.refused_parameters import RefusedParameters, held_in
 from activities.providers.transport import Transport
 from activities.providers.vendor_errors import Vendor
 from models.model_call import ModelRequest, ModelResponse
@@ -47,7 +47,7 @@ class OpenAIProvider:
                     async for piece in answer:
                         yield piece
             except ModelError as error:
-                if not self._refused.learn(name, error, optional=OPTIONAL):
+                if not self._refused.learn(name, error, optional=held_in(body, OPTIONAL)):
                     raise
             else:
                 return

@@ -1,9 +1,11 @@
 """How an answer of OpenAI's Responses API is read from its stream (AGT-3, AGT-10).
 
-Theory of operation. Deltas are for showing; the answer is made of the items of `response.output_item.done`, where alone
-they are whole, in the order of the output. The *parts* are what we understand of them: summaries of reasoning, text,
-calls. The *items* themselves are kept for the vendor, as they came. An answer is whole with `response.completed`, and
-cut with `response.incomplete`; the stream of any other is a failure.
+Theory of operation. Deltas are for showing; the answer is made of the items of `response.output_item.done`, in the
+order of the output, or of those in the last event, where there are more. The *parts* are what we understand of them:
+summaries of reasoning, text, calls. The *items* themselves are kept for the vendor, as they came.
+
+An answer is whole with `response.completed`, and cut with `response.incomplete`; the stream of any other is a failure.
+What the response and its items say of themselves must agree: half a call is not run, and half a text is no answer.
 
 An answer that could not go back has no state, and is written anew from its parts: one with reasoning that came without
 its encrypted content, since the vendor has not kept it, and one with a call that gets no output from us.
@@ -14,13 +16,20 @@ from typing import Literal
 
 from pydantic_core import PydanticSerializationError, to_json
 
-from activities.providers.answers import arguments_of, count_of, counts_in, joined, name_of
+from activities.providers.answers import arguments_of, count_of, counts_in, joined, name_of, share_of
 from activities.providers.openai_responses_request import API
 from activities.providers.protocol import Delta, ModelError
 from activities.providers.quotes import quoted
 from activities.providers.transport import Event
 from models.model_call import CallPart, ModelResponse, Part, ProviderState, RespondPart, ThinkPart
 from models.trajectory import StopReason, Usage
+
+_FAILED = ("response.failed", "response.cancelled")
+_LAST = ("response.completed", "response.incomplete", *_FAILED)
+_WHOLE = ("completed", "")
+"""What a response says of itself that is whole; there are servers that say nothing."""
+_HALF = ("incomplete", "in_progress")
+"""What an item says of itself that is not."""
 
 
 class Fold:
@@ -31,7 +40,9 @@ class Fold:
         self._name = name
         self._items: dict[int, Event] = {}
         self._shown: dict[str, tuple[int, int]] = {}
+        self._begun: set[int] = set()
         self._end: Event = {}
+        self._is_cut = False
         self.is_whole = False
         """The last event of the answer has come; it may have been cut."""
         self.failure: Event | None = None
@@ -46,23 +57,24 @@ class Fold:
                 return self._show("think", text, (event.get("output_index", 0), event.get("summary_index", 0)))
             case {"type": "response.reasoning_text.delta", "delta": str(text)}:
                 return self._show("think", text, (event.get("output_index", 0), event.get("content_index", 0)))
-            case {"type": "response.output_item.added", "item": {"type": "function_call", "name": str(name)}}:
-                return [Delta("call", name)]
+            case {"type": "response.output_item.added", "item": dict(item)}:
+                self._begun.add(event.get("output_index", len(self._begun)))
+                name = name_of(item.get("name")) if item.get("type") == "function_call" else ""
+                return [Delta("call", name)] if name else []
             case {"type": "response.output_item.done", "item": dict(item)}:
                 self._items[event.get("output_index", len(self._items))] = item
-            case {"type": "response.completed" | "response.incomplete", "response": dict(response)}:
-                self._end, self.is_whole = event, True
-            case {"type": "response.failed" | "response.cancelled", "response": dict(response)}:
-                self.failure = response.get("error") or {"type": "server_error"}
+            case {"type": str(kind), "response": dict(response)} if kind in _LAST:
+                self._take_end(kind, response)
             case {"type": "error"}:
                 self.failure = event
         return []
 
     def response(self, *, request_id: str | None) -> ModelResponse:
-        """Return the answer, once it is whole. Raises `ModelError` where it is a refusal."""
-        end = self._end["response"]
-        items = [self._items[index] for index in sorted(self._items)] or list(end.get("output") or [])
-        is_cut = self._end["type"] == "response.incomplete"
+        """Return the answer, once it is whole. Raises `ModelError` where it is a refusal, or not whole after all."""
+        end, is_cut = self._end, self._is_cut
+        items = self._items_told()
+        if not is_cut and (name_of(end.get("status")) not in _WHOLE or self._has_half(items)):
+            raise ModelError("connection", "OpenAI's answer broke off before its end")
         if is_cut and (end.get("incomplete_details") or {}).get("reason") == "content_filter":
             raise ModelError("refusal", "OpenAI's content filter stopped the answer")
         # The calls of an answer that was cut may be cut too. They get no results, without which they could not go back.
@@ -76,6 +88,25 @@ class Fold:
             request_id=request_id or name_of(end.get("id")) or None,
             state=None if is_cut else _state(self._name, items, parts),
         )
+
+    def _take_end(self, kind: str, response: Event) -> None:
+        """Take the response as its last event has it; it may have failed, or been cut, by another event's name."""
+        status = name_of(response.get("status"))
+        if kind in _FAILED or f"response.{status}" in _FAILED:
+            self.failure = response.get("error") or {"type": "server_error"}
+        else:
+            self._is_cut = kind == "response.incomplete" or status == "incomplete"
+            self._end, self.is_whole = response, True
+
+    def _items_told(self) -> list[Event]:
+        """Return the items of the output. There are servers that name but some of them done, or none."""
+        done = [self._items[index] for index in sorted(self._items)]
+        told = list(self._end.get("output") or [])
+        return told if len(told) > len(done) else done
+
+    def _has_half(self, items: Sequence[Event]) -> bool:
+        """Tell whether something of the answer is missing: the rest of an item, or an item that was begun."""
+        return len(items) < len(self._begun) or any(item.get("status") in _HALF for item in items)
 
     def _show(self, kind: Literal["think", "respond"], text: str, place: tuple[int, int]) -> list[Delta]:
         """Show text, after a blank line where it belongs to another item than what was shown before."""
@@ -123,19 +154,17 @@ def _stop(parts: Sequence[Part], *, is_cut: bool) -> StopReason:
 
 
 def _usage(told: Mapping[str, object]) -> Usage | None:
-    if not told:
-        return None
     read, written = counts_in(told.get("input_tokens_details")), counts_in(told.get("output_tokens_details"))
     try:
         return Usage(
             input_tokens=count_of(told, "input_tokens"),
             output_tokens=count_of(told, "output_tokens"),
-            cached_tokens=count_of(read, "cached_tokens"),
-            cache_write_tokens=count_of(read, "cache_write_tokens"),
-            reasoning_tokens=count_of(written, "reasoning_tokens"),
+            cached_tokens=share_of(read, "cached_tokens"),
+            cache_write_tokens=share_of(read, "cache_write_tokens"),
+            reasoning_tokens=share_of(written, "reasoning_tokens"),
         )
     except ValueError:
-        return None  # what is no count is no reason to ask again
+        return None  # what is not counted, or no count, is no reason to ask again
 
 
 def _state(model: str, items: list[Event], parts: Sequence[Part]) -> ProviderState | None:

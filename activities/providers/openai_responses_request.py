@@ -105,8 +105,7 @@ def _items(message: ModelMessage, ids: CallIds) -> Iterator[Block]:
         yield {"role": "user", "content": message.content}
     elif message.role == "tool":
         yield {"type": "function_call_output", "call_id": ids.answered_by(message), "output": result_told(message)}
-    elif own := own_items(message, API, call_id_of=_call_id):
-        ids.kept(message)
+    elif (own := own_items(message, API, call_id_of=_call_id)) and ids.stay(message):
         yield from map(_sendable, own)
     else:
         yield from _items_anew(message, ids)

@@ -14,7 +14,7 @@ through, so that what is learned of those holds for the session.
 
 import re
 from collections import OrderedDict
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -51,7 +51,7 @@ class RefusedParameters:
     ) -> bool:
         """Take note if `error` blames what can be changed; tell whether there is a changed request to be sent.
 
-        `optional`: what can be left out; `demandable`: what can be sent where there is nothing of it.
+        `optional`: what of the refused request can be left out (`held_in`); `demandable`: what it lacks and can have.
 
         >>> refused = RefusedParameters()
         >>> error = ModelError("bad_request", "Unsupported parameter: 'stream_options'")
@@ -80,6 +80,20 @@ class RefusedParameters:
         if len(self._known) > MOST_REMEMBERED:
             self._known.popitem(last=False)
         return known
+
+
+def held_in(body: Mapping[str, object], names: Iterable[str]) -> frozenset[str]:
+    """Return those of the `names` that a request's body has: without the others, it would be the same.
+
+    >>> sorted(held_in({"reasoning": {"summary": "auto"}}, ["reasoning.summary", "reasoning.effort", "reasoning"]))
+    ['reasoning', 'reasoning.summary']
+    """
+    return frozenset(name for name in names if _is_held(body, name))
+
+
+def _is_held(body: object, name: str) -> bool:
+    first, _, rest = name.partition(".")
+    return isinstance(body, Mapping) and first in body and (not rest or _is_held(body[first], rest))
 
 
 _DEMAND = re.compile(

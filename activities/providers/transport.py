@@ -126,7 +126,7 @@ class Transport:
             raise self.error(200, headers or {}, error.body or error.message, asked=asked) from None
         except sdk.APIError.__base__:  # of credentials that could not be had
             raise self.no_key() from None
-        except (http.RequestError, http.StreamError):  # what can't be decompressed, too many redirects
+        except (http.RequestError, http.StreamError):  # what can't be decompressed
             raise self.garbled("its answer can't be read") from None
 
     def _lost(self, cause: BaseException | None) -> ModelError:

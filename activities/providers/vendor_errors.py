@@ -9,6 +9,8 @@ Theory of operation. A failure is judged in three looks, the first that knows it
    wrong key and an unknown model both `invalid_request_error`.
 3. *the HTTP status*.
 
+A redirection is none of these: nothing is sent to where it points, and it is the address that is to be mended.
+
 What is shown is our own sentence, the status, and the vendor's name for the request. The vendor's own words are shown
 where nobody could act without them, and as `quotes.py` allows. What is to be done about an error is not judged here but
 in `activities/failures.py`.
@@ -97,10 +99,13 @@ def error_of(
     ('overloaded', 'HTTP 529, request req_1')
     """
     told = _Told.of(body)
+    where = ", ".join(filter(None, [_place(status, told), _request_named(headers, body)]))
+    if 300 <= status < 400:
+        said = f"it redirects, which is not followed; check the address of {vendor.name} ({where})"
+        return ModelError("bad_request", said)
     retry_after = retry_after_of(headers, now=now)
     general = _GENERAL_KINDS.get(told.kind) if status < 400 else None
     kind = _meant(status, told) or general or _kind_of_status(status)
-    where = ", ".join(filter(None, [_place(status, told), _request_named(headers, body)]))
     return ModelError(
         "auth" if kind == "permission" else kind,
         _sentence(kind, told.message, where, vendor, asked),
@@ -175,15 +180,23 @@ def _complaints(detail: object) -> Iterator[str]:
     """Return what FastAPI's servers say: `[{"loc": ["body", "stop"], "msg": "Extra inputs are not permitted"}]`."""
     found = [part for part in detail[:MOST_COMPLAINTS] if isinstance(part, dict)] if isinstance(detail, list) else []
     if found:
-        yield "; ".join(f"{'.'.join(map(str, part.get('loc', [])))}: {part.get('msg', '')}" for part in found)
+        yield "; ".join(filter(None, map(_complaint, found)))
 
 
 def _blamed(detail: object) -> Iterator[str]:
     """Return the names of what these say is wrong with the request, as they name it."""
     for part in detail if isinstance(detail, list) else []:
-        place = part.get("loc") if isinstance(part, dict) else None
-        if isinstance(place, list) and place:
-            yield str(place[-1])
+        yield from _place_in(part)[-1:] if isinstance(part, dict) else ()
+
+
+def _complaint(told: Mapping[str, object]) -> str:
+    return ": ".join(filter(None, [".".join(_place_in(told)), _first_text(told.get("msg"))]))
+
+
+def _place_in(complaint: Mapping[str, object]) -> list[str]:
+    """Return the steps from the request to the part of it that the complaint is about."""
+    steps = complaint.get("loc")
+    return [str(step) for step in steps if isinstance(step, str | int)] if isinstance(steps, list | tuple) else []
 
 
 def _delays(details: object, message: str) -> Iterator[float]:
@@ -268,14 +281,15 @@ _MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
             # Anthropic; its proxies
             r"prompt is too long|input is too long|exceed(?:s|ed)? context limit|exceeds the maximum (?:allowed )?size"
             # OpenAI, vLLM, Groq, OpenRouter, xAI, Mistral: "maximum context length", "maximum prompt length"
-            r"|maximum (?:context|prompt|model) length|exceeds the context window|input tokens exceed"
+            r"|maximum (?:context|prompt|model) length|exceeds? (?:the )?context window|input tokens exceed"
             r"|model's context length|reduce the length of the (?:messages|prompt)|request too large for"
-            # llama.cpp, Ollama, SGLang, LM Studio
+            # llama.cpp and its Python server, Ollama, SGLang, LM Studio
             r"|exceeds the available context size|context size has been exceeded"
-            r"|exceeds? the (?:model's )?context length"
+            r"|exceeds? the (?:model's )?context length|exceed(?:s|ed)? max context length"
             r"|loaded with context length of|greater than the context length|reached context length"
-            # Gemini, TGI
-            r"|input token count .{0,40}exceeds|`inputs` tokens \+ `max_new_tokens` must be",
+            # Gemini, TGI, Cohere
+            r"|input token count .{0,40}exceeds|`inputs` tokens \+ `max_new_tokens` must be"
+            r"|too many tokens: (?:total (?:number of )?tokens (?!per\b)|size limit exceeded)",
             re.IGNORECASE,
         ),
     ),
@@ -350,7 +364,7 @@ def _kind_of_status(status: int) -> Kind:
 
 
 def _place(status: int, told: _Told) -> str:
-    return f"HTTP {status}" if status >= 400 else f"in the middle of its answer{told.kind and ', ' + told.kind}"
+    return f"HTTP {status}" if status >= 300 else f"in the middle of its answer{told.kind and ', ' + told.kind}"
 
 
 def _sentence(kind: Kind, words: str, where: str, vendor: Vendor, asked: Mapping[str, object] | None) -> str:

@@ -1,8 +1,9 @@
 """What every vendor's adapter does to write a request: blocks as they came, ids of calls, tools' schemas (AGT-3).
 
-A step goes back to the API it came from block for block, ids and all; to any other it is written anew from its parts.
-Ids written anew are ones that the vendor takes, and unique within a request. Everything here depends on the messages
-so far alone, in their order: the beginning of a conversation is written the same however it goes on.
+A step goes back to the API it came from block for block, ids and all, unless an earlier step has the same ids. Else,
+and to any other API, it is written anew from its parts, with ids that the vendor takes, unique within a request.
+Everything here depends on the messages so far alone, in their order: the beginning of a conversation is written the
+same however it goes on.
 """
 
 import re
@@ -77,9 +78,16 @@ class CallIds:
         self._taken: set[str] = set()
         self._unanswered: dict[str, list[str]] = {}
 
-    def kept(self, message: ModelMessage) -> None:
-        """Take note of a message whose blocks go back as they came."""
-        self._open(message, [call.id for call in message.tool_calls])
+    def stay(self, message: ModelMessage) -> bool:
+        """Tell whether the message's ids can stay, so that its blocks go back as they came; take note if they do.
+
+        There are servers that name the calls of each answer alike, and vendors want ids that are unique.
+        """
+        own = [call.id for call in message.tool_calls]
+        are_free = len(set(own)) == len(own) and self._taken.isdisjoint(own)
+        if are_free:
+            self._open(message, own)
+        return are_free
 
     def written_anew(self, message: ModelMessage) -> list[str]:
         """Return the ids of the message's calls, in their order."""

@@ -152,6 +152,19 @@ def test_agt_3_another_apis_step_is_written_from_its_parts_without_thinking() ->
     ]
 
 
+def test_agt_3_a_step_whose_ids_are_taken_is_written_anew_and_what_came_before_stays() -> None:
+    """There are servers that call the calls of every answer `call_0`; the API wants ids that are unique."""
+    call = {"type": "tool_use", "id": "call_0", "name": "look", "input": {"at": "left"}}
+    step = assistant("", Call("call_0", "look", {"at": "left"}), items=[call])
+    once = [user("?"), step, result("call_0", "a chair"), assistant("A chair."), user("And now?")]
+    before, after = encoded(*once), encoded(*once, step, result("call_0", "a table"))
+    assert after["messages"][: len(before["messages"])] == before["messages"]
+    assert after["messages"][-2:] == [
+        {"role": "assistant", "content": [{**call, "id": "call_0-2"}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "call_0-2", "content": "a table"}]},
+    ]
+
+
 @pytest.mark.parametrize("status", ["error", "denied", "cancelled", "outcome_unknown"])
 def test_agt_4_whatever_did_not_go_well_is_an_error_to_the_model(status: str) -> None:
     body = encoded(user("?"), assistant("", Call("a", "look")), result("a", "", status))
@@ -482,6 +495,57 @@ def test_agt_10_later_counts_replace_earlier_ones_and_none_replaces_nothing() ->
     told = {"output_tokens": 9, "input_tokens": 12, "cache_read_input_tokens": None, "output_tokens_details": None}
     _, response = folded(begun, *block_events(0, *text("Hi")), *message_end("end_turn", told))
     assert response.usage == Usage(input_tokens=17, cached_tokens=5, output_tokens=9)
+
+
+@pytest.mark.parametrize(
+    ("begun", "told"),
+    [
+        ({"input_tokens": 10, "output_tokens": 1}, {"service_tier": "standard"}),
+        ({"input_tokens": 10, "output_tokens": 1}, {"output_tokens": None}),
+        ({"output_tokens": 1}, {"output_tokens": 9}),
+        ({"input_tokens": None, "output_tokens": 1}, {"output_tokens": 9}),
+        ({"input_tokens": 10}, {"output_tokens": -1}),
+        ({"input_tokens": -1}, {"output_tokens": 9}),
+        ({"input_tokens": True}, {"output_tokens": 9}),
+        ({"input_tokens": 10}, "abc"),
+        (1.5, {"output_tokens": 9}),
+        ([7], [7]),
+    ],
+)
+def test_agt_10_usage_without_what_was_read_or_written_is_not_told(begun: Any, told: Any) -> None:
+    _, response = folded(message_start(begun), *block_events(0, *text("Hi")), *message_end("end_turn", told))
+    assert (response.text, response.usage) == ("Hi", None)
+
+
+def test_agt_10_nothing_read_and_nothing_written_is_what_the_vendor_says() -> None:
+    _, response = folded(message_start({"input_tokens": 0}), *message_end("end_turn", {"output_tokens": 0}))
+    assert response.usage == Usage()
+
+
+@pytest.mark.parametrize("odd", [[], [7], "none", 7])
+def test_agt_10_odd_details_are_none(odd: Any) -> None:
+    told = {"output_tokens": 9, "output_tokens_details": odd}
+    assert folded(message_start(), *message_end("end_turn", told))[1].usage == Usage(input_tokens=100, output_tokens=9)
+
+
+@pytest.mark.parametrize("odd", [7, ["m"], {}, None])
+def test_agt_3_a_name_that_is_none_costs_no_answer(odd: Any) -> None:
+    start = message_start()
+    start["message"] |= {"model": odd, "id": odd}
+    _, response = folded(start, *block_events(0, *text("So.")), *message_end("end_turn"), request_id=None)
+    assert (response.text, response.model, response.request_id) == ("So.", MODEL, None)
+
+
+def test_agt_3_a_name_that_cannot_be_kept_is_mended() -> None:
+    start = message_start()
+    start["message"] |= {"model": "m\ud83d\x00", "id": "i\ud83d\x00"}
+    call = tool_use(Call("c\ud83d\x00", "look\ud83d\x00", {"at": "\x00"}))
+    _, response = folded(start, *block_events(0, *call), *message_end("tool_use"), request_id=None)
+    assert (response.model, response.request_id) == ("m\ufffd\ufffd", "i\ufffd\ufffd")
+    assert ModelResponse.model_validate_json(response.model_dump_json()) == response
+    message = ModelMessage(role="assistant", tool_calls=response.calls, state=response.state)
+    answered = result(response.calls[0].id, "ok")
+    assert encoded(user("?"), message, answered)["messages"][1]["content"][0]["name"] == "look\ufffd\ufffd"
 
 
 def test_agt_3_without_a_header_the_message_names_the_request() -> None:

@@ -206,6 +206,18 @@ async def test_agt_11_the_vendors_word_on_retrying_arrives(wire: AnthropicWire, 
     assert (await failure(wire.provider())).should_retry is meant
 
 
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_agt_9_a_conversation_is_not_sent_to_where_the_address_redirects(
+    wire: AnthropicWire, status: int
+) -> None:
+    async with AnthropicWire() as elsewhere:
+        location = {"location": f"{elsewhere.base_url}/v1/messages"}
+        wire.script(Reply.error(status, "<html>Moved</html>", location))
+        error = await failure(wire.provider())
+        assert (error.error_type, elsewhere.requests, len(wire.requests)) == ("bad_request", [], 1)
+        assert "redirects" in error.message
+
+
 async def test_agt_11_a_proxys_page_is_judged_by_its_status(wire: AnthropicWire) -> None:
     wire.script(Reply.error(502, "<html>Bad gateway</html>"), Reply.error(503, ""), Reply.error(500, {"detail": "x"}))
     provider = wire.provider()
@@ -348,7 +360,7 @@ BOUNDED: dict[str, tuple[Reply, str]] = {
         "context_too_long",
     ),
     "an error in plain text": (replace(Reply.error(529, "x"), chunks=(b"Overloaded ", *ENDLESS)), "overloaded"),
-    "a redirection": (Reply(chunks=tuple(ENDLESS), status=307), "provider_error"),
+    "a redirection": (Reply(chunks=tuple(ENDLESS), status=307), "bad_request"),
 }
 
 

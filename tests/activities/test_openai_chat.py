@@ -14,6 +14,7 @@ from activities.providers.openai_chat_request import (
     encode,
     encode_text,
     fields_in,
+    lacking_in,
 )
 from activities.providers.protocol import Delta, ModelError
 from activities.providers.verbatim import OPENING
@@ -127,9 +128,10 @@ def test_agt_3_what_an_answer_had_beyond_its_texts_goes_back_to_the_same_model_a
 
 
 def test_agt_4_what_an_endpoint_refuses_is_left_out_of_parameters_and_messages():
-    request = ModelRequest(head=HEAD, messages=CONVERSATION)
-    assert fields_in(request, name=MODEL) == {"reasoning_content", "extra_content"}
-    assert fields_in(request, name="other") == frozenset()
+    whole = encoded(*CONVERSATION)
+    assert fields_in(whole) == {"reasoning_content", "extra_content"}
+    assert lacking_in(whole) == {"reasoning_content"}
+    assert fields_in(encoded(user("?"))) == lacking_in(encoded(*CONVERSATION[:4])) == frozenset()
     body = encoded(*CONVERSATION, without=["stream_options", "reasoning_content", "extra_content"])
     assert "stream_options" not in body
     assert set(body["messages"][2]) == {"role", "content", "tool_calls"}
@@ -256,6 +258,28 @@ def test_agt_3_an_answer_is_its_parts_and_what_the_server_wants_back():
 def test_agt_3_an_answer_that_is_no_more_than_its_parts_has_no_state():
     response = of_deltas({"role": "assistant", "content": "So.", "refusal": None, "annotations": [], "audio": None})
     assert (response.text, response.state, response.usage) == ("So.", None, None)
+
+
+def choice(index: Any, delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "finish_reason": finish}
+
+
+def test_agt_3_of_several_choices_the_first_is_the_answer_and_whole_with_its_own_end():
+    other = choice(1, {"content": "No."}, "stop")
+    together = {**chunk({}), "choices": [other, choice(0, {"content": "s."}, "stop")]}
+    answer = Fold(MODEL, request=1)
+    for event in (chunk({"content": "Ye"}), {**chunk({}), "choices": [other]}):
+        answer.take(event)
+    assert not answer.is_whole
+    answer.take(together)
+    assert answer.is_whole
+    assert answer.response(request_id=None).text == "Yes."
+
+
+@pytest.mark.parametrize("unnumbered", [{"index": None}, {}])
+def test_agt_3_a_choice_without_a_number_is_the_first(unnumbered):
+    told = {"delta": {"content": "So."}, "finish_reason": "stop"} | unnumbered
+    assert folded({**chunk({}), "choices": [told]})[1].text == "So."
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
@@ -506,7 +530,15 @@ def test_ctx_13_thinking_that_was_cut_is_no_answer():
     assert response.parts == [ThinkPart(kind="think", text="Is a < b?")]
 
 
-@pytest.mark.parametrize("used", ["none", 7, [], [{}], {"prompt_tokens": 12.5}, {"prompt_tokens": "n/a"}, ODD_COUNT])
+@pytest.mark.parametrize(
+    "used",
+    [
+        "none", 7, 1.5, [], [{}], {}, {"prompt_tokens": 12.5, "completion_tokens": 1}, ODD_COUNT,
+        {"prompt_tokens": "n/a", "completion_tokens": 1}, {"prompt_tokens": -1, "completion_tokens": 1},
+        {"prompt_tokens": 1, "completion_tokens": -1}, {"prompt_tokens": 1}, {"completion_tokens": 1},
+        {"prompt_tokens": None, "completion_tokens": None}, {"prompt_tokens": 1, "completion_tokens": True},
+    ],
+)  # fmt: skip
 def test_agt_10_a_usage_that_is_none_costs_no_answer(used):
     response = folded({**chunk({"content": "So."}, "stop"), "usage": used})[1]
     assert (response.text, response.usage) == ("So.", None)

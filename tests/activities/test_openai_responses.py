@@ -1,6 +1,7 @@
 """What is sent to OpenAI's Responses API, and what is made of its stream: AGT-3, AGT-4, AGT-10."""
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -137,6 +138,19 @@ def test_agt_3_a_steps_own_items_go_back_as_they_came_but_for_what_only_the_api_
     assert json.dumps(sent) == json.dumps([untold[0], ITEMS[1], ITEMS[2], untold[3], untold[4], untold[5]])
 
 
+def test_agt_3_a_step_whose_ids_are_taken_is_written_anew_and_what_came_before_stays():
+    """There are servers that call the calls of every answer `call_0`; the API wants ids that are unique."""
+    call = Call("call_0", "look", {"at": "left"})
+    step = assistant("", call, items=[function_call(call)])
+    once = [user("?"), step, result("call_0", "a chair"), assistant("A chair."), user("And now?")]
+    before, after = encoded(*once), encoded(*once, step, result("call_0", "a table"))
+    assert after["input"][: len(before["input"])] == before["input"]
+    assert after["input"][-2:] == [
+        {"type": "function_call", "call_id": "call_0-2", "name": "look", "arguments": '{"at": "left"}'},
+        {"type": "function_call_output", "call_id": "call_0-2", "output": "a table"},
+    ]
+
+
 def test_agt_3_another_apis_step_is_written_from_its_parts_without_thinking():
     assert encoded(*CONVERSATION)["input"][-5:] == [
         {"type": "function_call", "call_id": "call_1-2", "name": "files_read", "arguments": '{"at": "x"}'},
@@ -262,6 +276,10 @@ def of_items(*items: Item, end: dict[str, Any] | None = None) -> tuple[list[Delt
     return folded(*events_of(items, end))
 
 
+def other_call(kind: str, **fields: Any) -> Item:
+    return {"type": kind, "id": f"{kind}_1", "status": "completed", **fields}
+
+
 def shown(deltas: list[Delta], kind: str) -> str:
     return "".join(delta.text for delta in deltas if delta.kind == kind)
 
@@ -322,6 +340,70 @@ def test_agt_3_an_answer_that_was_cut_has_no_calls_and_no_state():
 def test_agt_3_an_answer_whose_items_came_only_at_its_end_is_one_all_the_same():
     events = [event for event in events_of([message("So.")]) if event["type"] != "response.output_item.done"]
     assert folded(*events)[1].text == "So."
+
+
+def without_done(events: Iterable[dict[str, Any]], *indexes: int) -> list[dict[str, Any]]:
+    """The events, but for those that say that these items are done."""
+    return [
+        event
+        for event in events
+        if event["type"] != "response.output_item.done" or event["output_index"] not in indexes
+    ]
+
+
+def test_agt_3_an_item_that_came_only_at_the_end_is_part_of_the_answer():
+    items = [message("Part one.", "commentary"), message("Part two.", id="msg_2"), function_call(Call("c", "look"))]
+    response = folded(*without_done(events_of(items), 1))[1]
+    assert (response.text, response.stop) == ("Part one.\n\nPart two.", "tool_calls")
+    assert response.state is not None
+    assert response.state.items == items
+
+
+def test_agt_3_a_server_that_numbers_all_items_0_is_understood():
+    items = [message("Part one.", "commentary"), message("Part two.", id="msg_2")]
+    events = [event | ({"output_index": 0} if "output_index" in event else {}) for event in events_of(items)]
+    assert folded(*events)[1].text == "Part one.\n\nPart two."
+
+
+@pytest.mark.parametrize("told", [None, [], [message("Part one.", "commentary")]])
+def test_agt_3_an_answer_with_an_item_that_is_never_done_is_none(told):
+    items = [message("Part one.", "commentary"), message("Part two.", id="msg_2")]
+    *events, end = without_done(events_of(items), 1)
+    end["response"]["output"] = told
+    assert_broken_off(*events, end)
+
+
+@pytest.mark.parametrize("status", ["incomplete", "in_progress"])
+@pytest.mark.parametrize("item", [message("Half an ans"), function_call(Call("c", "pay")), other_call("dream")])
+def test_agt_3_an_answer_with_half_an_item_is_none(item, status):
+    assert_broken_off(*events_of([message("So."), {**item, "status": status}]))
+
+
+@pytest.mark.parametrize("status", ["in_progress", "queued", "of next year"])
+def test_agt_3_a_response_that_is_not_completed_is_none(status):
+    *events, end = events_of([message("So.")])
+    assert_broken_off(*events, {**end, "response": {**end["response"], "status": status}})
+
+
+def test_agt_3_a_response_that_was_cut_is_cut_by_whatever_name_its_last_event_has():
+    *events, end = events_of([message("Half"), function_call(Call("c", "look"))], incomplete("max_output_tokens"))
+    response = folded(*events, {**end, "type": "response.completed"})[1]
+    assert (response.stop, response.text, response.calls, response.state) == ("max_tokens", "Half", [], None)
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled"])
+def test_agt_9_a_response_that_failed_has_failed_by_whatever_name_its_last_event_has(status):
+    answer, error = Fold(MODEL), {"code": "rate_limit_exceeded", "message": "?"}
+    *_, end = events_of([message("So.")])
+    for told, failure in ((error, error), (None, {"type": "server_error"})):
+        answer.take({**end, "response": {**end["response"], "status": status, "error": told}})
+        assert (answer.failure, answer.is_whole) == (failure, False)
+
+
+def assert_broken_off(*events: dict[str, Any]) -> None:
+    with pytest.raises(ModelError) as raised:
+        folded(*events)
+    assert raised.value.error_type == "connection"
 
 
 @pytest.mark.parametrize(
@@ -424,8 +506,13 @@ def test_agt_10_tokens_are_counted_in_our_terms():
 
 
 @pytest.mark.parametrize(
-    "used", ["none", 7, [], {"input_tokens": 12.5}, {"input_tokens": -1}, {"output_tokens": "n/a"}]
-)
+    "used",
+    [
+        "none", 7, 1.5, [], {}, {"input_tokens": 12.5, "output_tokens": 1}, {"input_tokens": -1, "output_tokens": 1},
+        {"input_tokens": 1, "output_tokens": "n/a"}, {"input_tokens": 1, "output_tokens": -1}, {"input_tokens": 1},
+        {"output_tokens": 1}, {"input_tokens": None, "output_tokens": None}, {"input_tokens": 1, "output_tokens": True},
+    ],
+)  # fmt: skip
 def test_agt_10_a_usage_that_is_none_costs_no_answer(used):
     response = folded(*events_of([message("So.")], usage=used))[1]
     assert (response.text, response.usage) == ("So.", None)
@@ -443,10 +530,6 @@ def test_agt_3_a_name_that_is_none_costs_no_answer(odd):
         1
     ]
     assert (response.text, response.model, response.request_id) == ("So.", MODEL, None)
-
-
-def other_call(kind: str, **fields: Any) -> Item:
-    return {"type": kind, "id": f"{kind}_1", "status": "completed", **fields}
 
 
 ANSWERED_BY_US: dict[str, Item] = {

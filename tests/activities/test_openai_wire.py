@@ -18,7 +18,7 @@ from activities.providers.openai_chat import OpenAIChatProvider
 from activities.providers.openai_responses import OpenAIProvider
 from activities.providers.protocol import CallContext, Delta, ModelError, Provider
 from activities.providers.refused_parameters import RefusedParameters
-from models.model_call import ModelMessage, ModelRequest, ModelResponse, RequestHead, ToolSpec
+from models.model_call import CallPart, ModelMessage, ModelRequest, ModelResponse, RequestHead, ToolSpec
 from models.settings import Settings
 from tests.vendors import chat_wire, responses_wire
 from tests.vendors.chat_wire import ChatWire, chunk
@@ -124,6 +124,27 @@ async def test_agt_3_reasoning_goes_back_with_its_encrypted_content(responses):
         "function_call_output",
     ]
     assert responses.requests[1].body["input"][0] == responses_wire.reasoning("Where is it?")
+
+
+async def test_agt_3_names_and_ids_that_cannot_be_kept_are_mended_and_go_back_in_any_case(wire):
+    """Half a character and a NUL in all that the vendor names; the session's next request is a proper one."""
+    whole = wire.reply(Answer(text="So¤", think="hm¤", calls=[Call("c¤", "look¤", {"at": "¤"})]))
+    odd = [
+        chunk.replace(b"\\u00a4", b"\\ud83d\\u0000").replace(b'"model": "', b'"model": "\\ud83d\\u0000')
+        for chunk in whole.chunks
+    ]
+    wire.script(Reply.stream(odd), Answer(text="Done."))
+    provider = wire.provider()
+    _, step = await ask(provider)
+    by_text = isinstance(wire, ChatWire) and wire.protocol == "text"
+    named = "unreadable" if by_text else "look\ufffd\ufffd"
+    assert (step.text, [call.name for call in step.calls]) == ("So\ufffd\ufffd", [named])
+    assert step.model.startswith("\ufffd\ufffd")
+    kept = ModelResponse.model_validate_json(step.model_dump_json())
+    assert kept == step
+    message = ModelMessage(role="assistant", content=kept.text, tool_calls=kept.calls, state=kept.state)
+    answered = ModelMessage(role="tool", content="ok", call_id=kept.calls[0].id)
+    await ask(provider, asking(ModelMessage(role="user", content="?"), message, answered))
 
 
 async def test_agt_11_the_request_goes_where_it_should_with_the_key(wire):
@@ -416,6 +437,45 @@ async def test_agt_6_tools_that_are_too_many_are_left_out_and_the_log_says_so_on
         assert caplog.messages == ["OpenAI's APIs take 128 tools; not offered: look_128, look_129"]
 
 
+@pytest.mark.parametrize("name", ["max_tokens", "stop"])
+async def test_agt_4_what_is_refused_but_was_not_sent_leaves_nothing_out(chat, name):
+    chat.script(Reply.error(400, {"error": {"message": f"Unsupported parameter: '{name}'", "param": name}}), WHOLE)
+    provider = chat.provider()
+    assert (await failure(provider)).error_type == "bad_request"
+    await ask(provider, asking(max_tokens=1024))
+    assert [received.body.get("max_tokens") for received in chat.requests] == [None, 8024]
+
+
+async def test_agt_4_what_openai_refuses_but_was_not_sent_leaves_nothing_out(responses):
+    responses.script(refusing("parallel_tool_calls"), WHOLE)
+    provider = responses.provider()
+    bare = ModelRequest(head=RequestHead(), messages=asking().messages)
+    assert (await failure(provider, bare)).error_type == "bad_request"
+    await ask(provider, asking(max_tokens=1024))
+    assert ["parallel_tool_calls" in received.body for received in responses.requests] == [False, True]
+
+
+async def test_agt_4_a_demand_that_no_message_leaves_open_is_told_at_once(chat):
+    chat.script(WHOLE, *[Reply.error(400, {"error": {"message": DEMANDS[0]}})] * 2)
+    provider = chat.provider()
+    _, step = await ask(provider)
+    assert (await failure(provider)).error_type == "bad_request"
+    assert (await failure(provider, looked(step))).error_type == "bad_request"
+    assert thoughts_sent(chat) == [[], [], ["Where is it?"]]
+
+
+async def test_agt_4_a_field_that_could_not_go_back_is_not_left_out(chat):
+    """The state is there, but is of other calls: it is not sent, and the same request would be."""
+    chat.script(WHOLE, Reply.error(400, {"error": {"message": "Unknown field: reasoning_content"}}))
+    provider = chat.provider()
+    _, step = await ask(provider)
+    other = step.model_copy(update={"parts": [part for part in step.parts if not isinstance(part, CallPart)]})
+    message = ModelMessage(role="assistant", content=other.text, state=step.state)
+    told = asking(ModelMessage(role="user", content="?"), message, ModelMessage(role="user", content="And?"))
+    assert (await failure(provider, told)).error_type == "bad_request"
+    assert thoughts_sent(chat) == [[], [None]]
+
+
 async def test_agt_4_a_model_that_names_its_bound_otherwise_is_told_it_so(chat):
     told = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
     chat.script(Reply.error(400, {"error": {"message": told, "param": "max_tokens"}}), WHOLE)
@@ -516,6 +576,16 @@ async def test_ctx_7_a_context_that_is_too_long_is_told_in_every_servers_wording
 async def test_agt_9_reasoning_that_is_not_taken_back_is_stale(responses, told):
     responses.script(Reply.error(400, responses_wire.error_body("invalid_request_error", None, told, "input")))
     assert (await failure(responses.provider())).error_type == "stale_reasoning"
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_agt_9_a_conversation_is_not_sent_to_where_the_address_redirects(wire, status):
+    async with ChatWire() as elsewhere:
+        location = {"location": f"{elsewhere.base_url}/chat/completions"}
+        wire.script(Reply.error(status, "<html>Moved</html>", location))
+        error = await failure(wire.provider())
+        assert (error.error_type, elsewhere.requests, len(wire.requests)) == ("bad_request", [], 1)
+        assert "redirects" in error.message
 
 
 async def test_agt_11_a_proxys_page_is_judged_by_its_status(wire):

@@ -154,7 +154,7 @@ def test_agt_9_a_quota_that_is_back_in_a_while_is_a_rate_limit(
         (520, "provider_error"),
         (529, "overloaded"),
         (200, "provider_error"),
-        (304, "provider_error"),
+        (304, "bad_request"),
     ],
 )
 @pytest.mark.parametrize("body", [None, "", "<html>Bad gateway</html>", {}, [], {"error": None}, {"error": {}}, 7])
@@ -216,6 +216,13 @@ TOO_LONG = [
     (400, openai("The input (5000 tokens) is longer than the model's context length (4096 tokens).")),
     (400, [{"error": {"code": 400, "message": "The input token count (1200000) exceeds the maximum number"}}]),
     (422, {"error": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4097"}),
+    (400, openai("prompt too long; exceeded max context length by 5 tokens", kind="api_error")),
+    (400, openai("Requested tokens (5000) exceed context window of 4096", kind=None)),
+    (500, {"error": {"message": "Requested tokens (5000) exceed context window of 4096", "type": "internal"}}),
+    (400, {"message": "too many tokens: total tokens must be less than or equal to 4096"}),
+    (400, {"message": "too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 4292. Try "
+                      "using a shorter prompt."}),
+    (400, {"message": "too many tokens: size limit exceeded by 11 tokens. Try using shorter or fewer inputs."}),
     (400, {"message": "Input is too long for requested model."}),
 ]  # fmt: skip
 
@@ -245,6 +252,22 @@ def test_agt_9_a_text_that_is_too_long_is_too_long_a_context_only_where_it_is_th
     body = openai("Invalid text: string too long.", code="string_above_max_length")
     body["error"]["param"] = parameter
     assert judged(400, body).error_type == error_type
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Too many tokens per minute, please slow down.",
+        "Too many tokens, please wait before trying again.",
+        "too many tokens: limit of 40000 tokens per minute reached",
+        "too many tokens: total tokens per minute must be less than or equal to 40000",
+        "Rate limit reached: too many tokens: total of 5000 exceeds 4000 tokens / min",
+        "This request would exceed your organization's rate limit of 40,000 input tokens per minute.",
+        "You have exceeded your window of requests; the context of this limit is your plan.",
+    ],
+)
+def test_agt_9_too_many_tokens_for_a_while_are_a_rate_limit(message: str) -> None:
+    assert judged(429, {"message": message}).error_type == "rate_limited"
 
 
 @pytest.mark.parametrize(
@@ -391,22 +414,58 @@ def test_agt_9_a_vendors_words_are_one_short_line(words: str) -> None:
     assert line.isprintable()
 
 
+DELAYED = st.fixed_dictionaries({"retryDelay": st.text("0123456789.smh", max_size=40) | st.integers() | st.none()})
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30) | st.just("\ud83d\x00"),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "error", "message", "type", "code", "details", "detail", "error_code", "loc", "msg", "param",
+                    "request_id", "retryDelay",
+                ]
+            ),
+            inner,
+        )
+    ),
+    max_leaves=12,
+)  # fmt: skip
+
+
 @given(
     st.integers(min_value=100, max_value=599),
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(max_size=30),
-        lambda inner: (
-            st.lists(inner, max_size=3)
-            | st.dictionaries(st.sampled_from(["error", "message", "type", "code", "details", "detail"]), inner)
-        ),
-        max_leaves=8,
-    ),
+    ODD
+    | st.fixed_dictionaries({"detail": st.lists(st.fixed_dictionaries({}, optional={"loc": ODD, "msg": ODD}))})
+    | st.fixed_dictionaries({"error": st.fixed_dictionaries({"details": st.lists(ODD | DELAYED), "param": ODD})}),
 )
 def test_agt_9_no_body_is_too_odd_to_be_judged(status: int, body: object) -> None:
     error = judged(status, body)
     assert error.message
     assert "\n" not in error.message
+    assert len(error.message.encode()) < 6_000
     assert len(error.message) < 600
+    assert error.retry_after is None or math.isfinite(error.retry_after)
+
+
+@pytest.mark.parametrize("place", [None, 7, "body", {}, [], [None], [["body"], {"x": 1}], [1, 2.5, True]])
+def test_agt_9_a_complaint_without_a_place_is_one_all_the_same(place: object) -> None:
+    error = judged(
+        422, {"detail": [{"loc": place, "msg": "so long"}, {"loc": ["body", 0, "stop"], "msg": 7}, {}, None]}
+    )
+    assert error.error_type == "bad_request"
+    assert "so long" in error.message
+    assert "body.0.stop" in error.message
+
+
+@pytest.mark.parametrize("status", [300, 301, 302, 303, 304, 307, 308, 399])
+@pytest.mark.parametrize(
+    "body", [None, "<html>", openai("?", code="insufficient_quota"), anthropic("overloaded_error")]
+)
+def test_agt_9_a_redirection_is_a_wrong_address(status: int, body: object) -> None:
+    error = judged(status, body)
+    assert error.error_type == "bad_request"
+    assert error.message == f"it redirects, which is not followed; check the address of Acme (HTTP {status})"
 
 
 def test_agt_9_a_vendors_request_is_never_named_by_something_else() -> None:

@@ -61,11 +61,7 @@ def written(conversation: list[tuple[bool, list[str]]]) -> list[tuple[list[str],
     ids, found = CallIds(), []
     for is_own, call_ids in conversation:
         message = step(*call_ids)
-        if is_own:
-            ids.kept(message)
-            own = call_ids
-        else:
-            own = ids.written_anew(message)
+        own = call_ids if is_own and ids.stay(message) else ids.written_anew(message)
         found.append((own, [ids.answered_by(ModelMessage(role="tool", call_id=call_id)) for call_id in call_ids]))
     return found
 
@@ -75,13 +71,14 @@ def test_agt_3_every_result_answers_its_call_and_ids_written_anew_are_ones_every
     conversation: list[tuple[bool, list[str]]],
 ) -> None:
     seen: set[str] = set()
-    for (is_own, _), (calls, results) in zip(conversation, written(conversation), strict=True):
-        assert sorted(results) == sorted(calls)
-        if not is_own:
-            assert results == calls
+    for (is_own, own), (calls, results) in zip(conversation, written(conversation), strict=True):
+        assert results == calls
+        assert len(set(calls)) == len(calls)
+        assert not seen & set(calls)
+        is_kept = is_own and len(set(own)) == len(own) and not seen & set(own)
+        assert is_kept == (is_own and calls == own)
+        if not is_kept:
             assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", call_id) for call_id in calls)
-            assert len(set(calls)) == len(calls)
-            assert not seen & set(calls)
         seen.update(calls)
 
 

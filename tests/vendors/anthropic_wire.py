@@ -117,7 +117,7 @@ def message_start(usage: dict[str, Any] | None = None) -> dict[str, Any]:
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
-        "usage": usage or {"input_tokens": 100, "output_tokens": 1},
+        "usage": {"input_tokens": 100, "output_tokens": 1} if usage is None else usage,
     }
     return {"type": "message_start", "message": message}
 
@@ -133,7 +133,7 @@ def message_end(
     stop: str | None, usage: dict[str, Any] | None = None, details: dict[str, Any] | None = None
 ) -> Iterator[dict[str, Any]]:
     delta = {"stop_reason": stop, "stop_sequence": None, **({"stop_details": details} if details else {})}
-    yield {"type": "message_delta", "delta": delta, "usage": usage or {"output_tokens": 20}}
+    yield {"type": "message_delta", "delta": delta, "usage": {"output_tokens": 20} if usage is None else usage}
     yield {"type": "message_stop"}
 
 
