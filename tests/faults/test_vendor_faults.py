@@ -4,7 +4,8 @@ A turn has two model calls with a tool between them. One of the two meets a faul
 once, no half answer is taken for one, and the vendor was asked exactly as often as AGT-9 allows.
 """
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -27,6 +28,9 @@ AT_ONCE = {"retry-after-ms": "1"}
 NOT_AGAIN = {"x-should-retry": "false"}
 ONE_MINUTE = {"turn_timeout": 60}
 HALF = "This is"
+
+AT_THE_SAME_TIME = 5
+"""Sessions led through their faults at once."""
 CALL = Answer(think="I look.", text="I look it up.", calls=[Call("c1", "look", {"at": "it"})])
 ANSWER = Answer(text="This is the whole answer, from its first word to its last.")
 
@@ -102,7 +106,7 @@ TROUBLES = [
     lasting("context_too_long", "context_too_long", asked=3),
     Trouble("stale reasoning", refuses("stale_reasoning"), asked=2),
     lasting("stale_reasoning", "bad_request", asked=2),
-    Trouble("a storm", refuses("overloaded", AT_ONCE, times=5), 5, "budget", {"turn_timeout": 7}),
+    Trouble("a storm", refuses("overloaded", AT_ONCE, times=5), 5, "budget", {"turn_timeout": 8}),
     Trouble("a wait beyond the turn", refuses("rate_limited", {"retry-after": "86400"}), 1, "budget", ONE_MINUTE),
     Trouble("a refusal", answers(Answer(text=HALF, stop="refusal")), 1, "refusal"),
     Trouble("the vendor's length limit", answers(Answer(text=HALF, stop="max_tokens")), 1, "too_large"),
@@ -144,17 +148,13 @@ def _half_answers(turn: ConversationMessage) -> list[str]:
     return [text for text in said if text not in ("", CALL.text, ANSWER.text, HALF)]
 
 
-@pytest.mark.parametrize("position", ["first", "last"])
-@pytest.mark.parametrize("trouble", TROUBLES, ids=str)
-@pytest.mark.parametrize("api", WIRES)
-async def test_agt_9_a_fault_ends_as_it_should_and_the_vendor_is_asked_as_often_as_allowed(
-    temporal: Client, api: str, trouble: Trouble, position: str
-) -> None:
+async def struck(temporal: Client, api: str, trouble: Trouble, position: str) -> None:
+    """Lead a session through `trouble` at the `first` or the `last` model call of a turn, and check what came of it."""
     async with WIRES[api]() as wire, asking(temporal, wire) as on:
         first, last = wire.reply(CALL), wire.reply(ANSWER)
-        struck = first if position == "first" else last
-        met = trouble.replies(wire, struck)
-        whole = [] if len(met) == trouble.asked else [struck]
+        meant = first if position == "first" else last
+        met = trouble.replies(wire, meant)
+        whole = [] if len(met) == trouble.asked else [meant]
         assert len(met) + len(whole) == trouble.asked
         script = [*met, *whole] if position == "first" else [first, *met, *whole]
         goes_on = position == "first" and trouble.error_type is None
@@ -172,6 +172,41 @@ async def test_agt_9_a_fault_ends_as_it_should_and_the_vendor_is_asked_as_often_
         await session.prompt("and now?")  # the session goes on, with a request that the vendor takes
         turns = await session.idle(turns=2)
         assert turns[-1].agent_message == ANSWER.text
+
+
+Runs = Mapping[tuple[str, str, str], "asyncio.Task[None]"]
+
+
+@pytest.fixture(scope="module")
+async def runs(temporal: Client, request: pytest.FixtureRequest) -> AsyncIterator[Runs]:
+    """Lead a session through every fault that a test was selected for, a few at a time: most of it is waiting."""
+    gate = asyncio.Semaphore(AT_THE_SAME_TIME)
+
+    async def run(api: str, trouble: Trouble, position: str) -> None:
+        async with gate:
+            await struck(temporal, api, trouble, position)
+
+    parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    running = {
+        (given["api"], str(given["trouble"]), given["position"]): asyncio.create_task(run(**given))
+        for given in parameters
+        if isinstance(given.get("trouble"), Trouble)
+    }
+    try:
+        yield running
+    finally:
+        for task in running.values():
+            task.cancel()
+        await asyncio.gather(*running.values(), return_exceptions=True)
+
+
+@pytest.mark.parametrize("position", ["first", "last"])
+@pytest.mark.parametrize("trouble", TROUBLES, ids=str)
+@pytest.mark.parametrize("api", WIRES)
+async def test_agt_9_a_fault_ends_as_it_should_and_the_vendor_is_asked_as_often_as_allowed(
+    runs: Runs, api: str, trouble: Trouble, position: str
+) -> None:
+    await runs[api, str(trouble), position]
 
 
 @pytest.mark.parametrize("api", ["anthropic", "openai"])
