@@ -11,8 +11,8 @@ from activities.large_texts import LargeTexts
 from activities.own_ids import own_session
 from models.context.bounds import is_nested_over
 from models.limits import MOST_LEVELS, TOOL_LIST_BYTES
-from models.model_call import ToolInvocation, ToolList, ToolSpec
-from models.tool_list import carried_bytes
+from models.model_call import ToolInvocation, ToolList, ToolListCall, ToolSpec
+from models.tool_list import carried_bytes, digest_of
 from models.trajectory import ToolResult
 
 _log = logging.getLogger(__name__)
@@ -48,11 +48,17 @@ class ToolActivities:
         self._texts = texts
 
     @activity.defn
-    async def list_tools(self) -> ToolList:
-        """Return the tools there are now. A second run reads them again, to no effect."""
+    async def list_tools(self, call: ToolListCall | None = None) -> ToolList:
+        """Return the tools there are now; those that the session knows already are not written into its history again.
+
+        A second run reads them again, to no effect.
+        """
         async with heartbeating():
             listed = await self._toolbox.list_tools()
-            return listed.model_copy(update={"tools": _carriable(listed.tools)})
+        tools = _carriable(listed.tools)
+        if call and call.known == digest_of(tools) and not listed.unread:
+            return ToolList(unchanged=True)
+        return listed.model_copy(update={"tools": tools})
 
     @activity.defn
     async def call_tool(self, invocation: ToolInvocation) -> ToolResult:

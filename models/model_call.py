@@ -214,11 +214,21 @@ class SummaryOutcome(Compact):
     usage: CompactUsage = None
 
 
+class ToolListCall(Compact):
+    """Input of `list_tools`: the digest of the tools that the session knows; empty: it knows none."""
+
+    known: str = ""
+
+
 class ToolList(Compact):
-    """Output of `list_tools`: the tools, in a stable order. `unread`: the servers that could not be asked now."""
+    """Output of `list_tools`: the tools, in a stable order. `unread`: the servers that could not be asked now.
+
+    `unchanged`: they are those that the session knows, which it need not be told again.
+    """
 
     tools: list[ToolSpec] = []
     unread: list[str] = []
+    unchanged: bool = False
 
 
 class ToolInvocation(Compact):

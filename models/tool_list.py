@@ -1,5 +1,7 @@
 """The list of a session's tools where some servers could not be asked (AGT-6)."""
 
+from hashlib import sha256
+
 from models.limits import TOOL_LIST_BYTES
 from models.model_call import ToolList, ToolSpec
 
@@ -25,6 +27,11 @@ def with_known(listed: ToolList, known: list[ToolSpec]) -> list[ToolSpec]:
             tools.insert(_after(before, tools), tool)
         before = tool
     return tools if sum(map(carried_bytes, tools)) <= TOOL_LIST_BYTES else listed.tools
+
+
+def digest_of(tools: list[ToolSpec]) -> str:
+    """Return what names exactly these tools, in this order."""
+    return sha256("\n".join(tool.model_dump_json() for tool in tools).encode()).hexdigest()[:16]
 
 
 def carried_bytes(tool: ToolSpec) -> int:

@@ -13,7 +13,8 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 with workflow.unsafe.imports_passed_through():
     from activities.tools import ToolActivities
     from models.model_call import ToolList as ReadTools
-    from models.tool_list import with_known
+    from models.model_call import ToolListCall
+    from models.tool_list import digest_of, with_known
     from workflows import activity_options
     from workflows.turn_frame import Frame
 
@@ -51,7 +52,9 @@ class ToolList:
 
     def _take(self, listed: ReadTools) -> None:
         # Runs from before took a list for whole in any case.
-        if listed.unread and workflow.patched("tools-of-servers-unread"):
+        if listed.unchanged:
+            self._session.take_tools(self._session.tools.specs or [])
+        elif listed.unread and workflow.patched("tools-of-servers-unread"):
             self._session.take_tools(with_known(listed, self._session.tools.specs or []), is_whole=False)
         else:
             self._session.take_tools(listed.tools)
@@ -59,6 +62,7 @@ class ToolList:
     async def _read(self, retries: RetryPolicy) -> ReadTools:
         return await workflow.execute_activity_method(
             ToolActivities.list_tools,
+            ToolListCall(known=digest_of(self._session.tools.specs or [])),
             start_to_close_timeout=activity_options.TOOL_LIST_TIMEOUT,
             schedule_to_close_timeout=self._frame.remaining(),
             heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,

@@ -292,3 +292,20 @@ async def test_agt_8_what_was_allowed_was_that_tool_and_no_other_of_its_name(on:
     await session.prompt("again")
     (pending,) = await session.awaited_approvals()
     assert pending.description == "Sends a mail to everybody."
+
+
+async def test_agt_6_tools_that_have_not_changed_are_not_written_into_the_history_again(on: Stage) -> None:
+    window = {"max_messages": 6, "preserve_first_n": 1, "preserve_last_n": 2, "evict_block": 3}
+    session = await on.start(SessionInput.model_validate({"history": window}))
+    for number in range(1, 7):
+        await session.prompt(f"turn {number}")
+        await session.idle(turns=number)
+    (history,) = await session.histories()
+    results = [
+        event.activity_task_completed_event_attributes.result.payloads[0].data
+        for event in history.events
+        if event.HasField("activity_task_completed_event_attributes")
+    ]
+    lists = [result for result in results if b"look" in result or b"unchanged" in result]
+    assert len(lists) >= 2
+    assert set(lists[1:]) == {b'{"unchanged":true}'}
