@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from temporalio.exceptions import ActivityError, ApplicationError, RetryState
+from temporalio.exceptions import ApplicationError
 
 from activities.failures import describe_failure
 from activities.providers.protocol import ModelError
 from activities.providers.quotes import MOST_READ, quoted
 from activities.providers.vendor_errors import Vendor, error_of, retry_after_of, should_retry_of
+from tests.activities.test_failures import failed
 
 ACME = Vendor(name="Acme", key="ACME_API_KEY", package="acme")
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -347,17 +348,7 @@ def test_agt_9_openais_one_type_for_all_does_not_hide_the_status(status: int, co
 
 
 def shown(error: ModelError) -> str:
-    failure = ActivityError(
-        "failed",
-        scheduled_event_id=1,
-        started_event_id=2,
-        identity="w",
-        activity_type="call_model",
-        activity_id="1",
-        retry_state=RetryState.NON_RETRYABLE_FAILURE,
-    )
-    failure.__cause__ = ApplicationError(error.message, type=error.error_type, non_retryable=True)
-    return describe_failure(failure)[1]
+    return describe_failure(failed(ApplicationError(error.message, type=error.error_type, non_retryable=True)))[1]
 
 
 def test_agt_9_what_a_person_can_mend_is_told_apart() -> None:

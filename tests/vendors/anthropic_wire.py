@@ -9,7 +9,7 @@ from anthropic.types.message_create_params import MessageCreateParamsStreaming
 from pydantic import TypeAdapter
 
 from activities.providers.anthropic import AnthropicProvider
-from tests.vendors.server import BOUND, Answer, Call, Fault, Reply, VendorWire
+from tests.vendors.server import BOUND, Answer, Call, Fault, Reply, VendorWire, sse
 from tests.vendors.typed_dicts import fields_of, gone_through
 
 MODEL = "claude-sonnet-5-5"
@@ -74,10 +74,6 @@ class AnthropicWire(VendorWire):
 
 def error_body(kind: str, message: str) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_body"}
-
-
-def sse(event: dict[str, Any]) -> bytes:
-    return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
 
 
 def stream(*events: dict[str, Any], known: bool = True) -> Reply:

@@ -10,7 +10,7 @@ from openai.types.responses.response_create_params import ResponseCreateParamsSt
 from pydantic import TypeAdapter
 
 from activities.providers.openai_responses import OpenAIProvider
-from tests.vendors.server import BOUND, Answer, Call, Fault, Reply, VendorWire
+from tests.vendors.server import BOUND, Answer, Call, Fault, Reply, VendorWire, sse
 from tests.vendors.typed_dicts import fields_of, gone_through
 
 MODEL = "gpt-5.5"
@@ -81,10 +81,6 @@ def error_event(code: str | None, message: str) -> dict[str, Any]:
     event = {"type": "error", "code": code, "message": message, "param": None, "sequence_number": 9}
     _EVENT.validate_python(event)
     return event
-
-
-def sse(event: dict[str, Any]) -> bytes:
-    return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
 
 
 def stream(*events: dict[str, Any], known: bool = True) -> Reply:

@@ -229,6 +229,11 @@ async def _write(writer: asyncio.StreamWriter, reply: Reply) -> None:
 # ---- what all APIs have in common
 
 
+def sse(event: dict[str, Any]) -> bytes:
+    """Write an event by its type, as Anthropic and the Responses API do."""
+    return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
+
+
 @dataclass(frozen=True)
 class Call:
     """A tool call of an answer; `args` as text is sent as it is, JSON or not."""
