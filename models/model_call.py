@@ -172,6 +172,8 @@ class ModelCall(Compact):
     request: int
     model: str
     digest: str
+    message_id: str = ""
+    """The turn's id: what partial output is tagged with (AGT-5). Calls from before have none, and show none."""
     round: int = 0
     """How often the workflow has already waited out this request (AGT-9)."""
     inline_bytes: int = LARGE_TEXT_BYTES

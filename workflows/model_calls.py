@@ -131,6 +131,7 @@ class ModelCalls:
                     request=request.number,
                     model=frame.model,
                     digest=request.digest,
+                    message_id=turn.id if (turn := session.running_turn) else "",
                     round=rounds,
                     inline_bytes=frame.limits.inline_bytes(session.turn_bytes),
                     max_bytes=self._most_bytes(),
