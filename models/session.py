@@ -111,6 +111,8 @@ class CarriedState(Compact):
     """The segment the tools were read for; 0: they are to be read again."""
     tools_due_turn: int = 0
     """The turn in which servers that could not be asked for their tools are asked again; 0: all could."""
+    tools_read_turn: int = 0
+    """The turn in which they were read last."""
     allowances: list[str] = []
     """Tools that were allowed for the session (AGT-8)."""
     ending: str | None = None

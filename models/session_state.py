@@ -66,6 +66,7 @@ class Session:
             carried.tools,
             segment=carried.tools_segment,
             due_turn=carried.tools_due_turn,
+            read_turn=carried.tools_read_turn,
             allowances=carried.allowances,
         )
         self.transcript = Transcript(carried.turns, archived=carried.archived_count, page_bytes=start.limits.page_bytes)
@@ -242,6 +243,11 @@ class Session:
         """The tools are to be read before the next request."""
         return self.tools.are_due(segment=self.view.segment, turn=self.turn_count)
 
+    @property
+    def tools_are_fresh(self) -> bool:
+        """The tools were read a few turns ago, and nothing is known against them."""
+        return self.tools.are_fresh(turn=self.turn_count)
+
     def take_tools(self, tools: list[ToolSpec], *, is_whole: bool = True) -> None:
         """Offer the model `tools` from the next request on, for this segment; if not whole, for this turn (AGT-6).
 
@@ -251,7 +257,12 @@ class Session:
             self.view.open_segment()
             self._changed()
         self.tools.segment = self.view.segment
+        self.tools.read_turn = self.turn_count
         self.tools.due_turn = 0 if is_whole else self.turn_count + 1
+
+    def keep_tools(self) -> None:
+        """Offer the tools of the last segment in this one too."""
+        self.tools.segment = self.view.segment
 
     # ---- the running turn
 
@@ -574,6 +585,7 @@ class Session:
             tools=self.tools.specs,
             tools_segment=self.tools.segment,
             tools_due_turn=self.tools.due_turn,
+            tools_read_turn=self.tools.read_turn,
             allowances=self.tools.allowances,
             ending=self.ending,
             running=running,

@@ -4,14 +4,24 @@ from pydantic_core import to_json
 
 from models.model_call import ToolSpec
 
+FRESH_TURNS = 10
+"""For so many turns a list is not read again because a segment begins: small windows begin one every few turns, and a
+reading is an activity in the history."""
+
 
 class SessionTools:
     """A session's tools: which, for which segment they were read, and when they are to be read again."""
 
     def __init__(
-        self, specs: list[ToolSpec] | None, *, segment: int = 0, due_turn: int = 0, allowances: list[str] | None = None
+        self,
+        specs: list[ToolSpec] | None,
+        *,
+        segment: int = 0,
+        due_turn: int = 0,
+        read_turn: int = 0,
+        allowances: list[str] | None = None,
     ) -> None:
-        """Begin with `specs`, which were read for `segment`; `None`: they were never read.
+        """Begin with `specs`, which were read for `segment` in the turn `read_turn`; `None`: they were never read.
 
         `due_turn`: the number of the turn in which they are to be read again; 0: in none. `allowances` are the tools
         that a person has allowed for the session.
@@ -20,6 +30,7 @@ class SessionTools:
         self._specs_bytes = len(to_json(specs))
         self.segment = segment
         self.due_turn = due_turn
+        self.read_turn = read_turn
         self.allowances = allowances or []
         """The list is replaced, never changed."""
 
@@ -45,6 +56,19 @@ class SessionTools:
         (False, True, True)
         """
         return self.segment != segment or 0 < self.due_turn <= turn
+
+    def are_fresh(self, *, turn: int) -> bool:
+        """Tell whether they were read less than `FRESH_TURNS` turns ago, with nothing known against them.
+
+        >>> SessionTools([], segment=1, read_turn=5).are_fresh(turn=14)
+        True
+        >>> SessionTools([], segment=1, read_turn=5).are_fresh(turn=15)
+        False
+        >>> SessionTools([], segment=0, read_turn=5).are_fresh(turn=6)
+        False
+        """
+        is_trusted = self.segment > 0 and not 0 < self.due_turn <= turn
+        return is_trusted and turn - self.read_turn < FRESH_TURNS
 
     def replace(self, specs: list[ToolSpec]) -> bool:
         """Offer `specs` from the next request on; tell whether the model was offered others before.

@@ -1,9 +1,9 @@
-"""Which tools the model is offered: read once a segment, and frozen for it (AGT-6).
+"""Which tools the model is offered: frozen for a segment at least (AGT-6).
 
 A list that changed within a segment would change the prefix of every request, and with it the vendor's cache and its
-reasoning. So what servers offer anew, or no longer, is taken up where the prefix changes anyway; and where the session
-is known to be wrong: a call met another tool than it knows, or a server could not be asked. Of such a server it keeps
-what it knew, and asks again in its next turn.
+reasoning. So what servers offer anew, or no longer, is taken up where the prefix changes anyway, once in ten turns at
+most; and where the session is known to be wrong: a call met another tool than it knows, or a server could not be asked.
+Of such a server it keeps what it knew, and asks again in its next turn.
 """
 
 from temporalio import workflow
@@ -39,8 +39,11 @@ class ToolList:
 
     async def renew(self) -> None:
         """Read the tools again if they are due, as in a new segment; where that fails, those of before stay."""
-        # Runs from before keep the tools they began with.
+        # Runs from before keep the tools they began with, or read them in every segment.
         if not self._session.tools_are_due or not workflow.patched("tools-per-segment"):
+            return
+        if self._session.tools_are_fresh and workflow.patched("tools-fresh-for-turns"):
+            self._session.keep_tools()
             return
         try:
             self._take(await self._read(activity_options.TOOL_RENEWAL_RETRIES))

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from activities.providers.protocol import ModelError
 from models.model_call import ToolInvocation, ToolSpec
 from models.session import SessionInput
+from models.session_tools import FRESH_TURNS
 from models.trajectory import ToolResult
 from tests.harness import DrivenSession, Stage, asks, says
 
@@ -262,14 +263,19 @@ async def approval_expired(on: Stage) -> DrivenSession:
     return session
 
 
-async def tools_renewed(on: Stage) -> DrivenSession:
+async def tools_renewed(on: Stage, *, turns: int = 6) -> DrivenSession:
     window = {"max_messages": 6, "preserve_last_n": 2, "evict_block": 3}
     session = await on.start(SessionInput.model_validate({"history": window}))
-    for number in range(6):
+    for number in range(turns):
         await session.prompt(f"turn {number}")
         await session.idle(turns=number + 1)
         on.tools.specs = [*on.tools.specs, ToolSpec(name=f"new_{number}")]
     return session
+
+
+async def tools_fresh_for_turns(on: Stage) -> DrivenSession:
+    """Segments begin every few turns, and the tools are read again once."""
+    return await tools_renewed(on, turns=FRESH_TURNS + 4)
 
 
 async def tools_read_again(on: Stage) -> DrivenSession:
@@ -321,6 +327,7 @@ STORIES: dict[str, Story] = {
         approved,
         approval_expired,
         tools_renewed,
+        tools_fresh_for_turns,
         tools_read_again,
     )
 }

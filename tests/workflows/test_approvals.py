@@ -7,6 +7,7 @@ from temporalio.exceptions import ApplicationError
 from models.approvals import PendingApproval
 from models.model_call import ToolSpec
 from models.session import SessionInput
+from models.session_tools import FRESH_TURNS
 from tests.harness import DrivenSession, Stage, asks, says
 from workflows import search_attributes
 
@@ -267,11 +268,12 @@ async def test_agt_6_the_tools_are_frozen_for_a_segment_and_read_again_for_the_n
     await session.idle(turns=1)
     before = [tool.name for tool in on.tools.specs]
     on.tools.specs = [*on.tools.specs, MAIL]
-    for number in range(2, 6):
+    for number in range(2, 2 * FRESH_TURNS):
         await session.prompt(f"turn {number}")
         await session.idle(turns=number)
     offered = [[tool.name for tool in request.head.tools] for request in on.vendor.requests]
     first_new = offered.index([*before, "send_mail"])
+    assert first_new >= FRESH_TURNS
     assert offered[:first_new] == [before] * first_new
     assert offered[first_new:] == [[*before, "send_mail"]] * (len(offered) - first_new)
     kept = on.vendor.requests[first_new - 1].messages
@@ -285,7 +287,7 @@ async def test_agt_8_what_was_allowed_was_that_tool_and_no_other_of_its_name(on:
     await session.decide(pending, "allow_for_session")
     await session.idle(turns=1)
     on.tools.specs = [MAIL.model_copy(update={"description": "Sends a mail to everybody."})]
-    for number in range(2, 6):
+    for number in range(2, 2 * FRESH_TURNS):
         await session.prompt(f"turn {number}")
         await session.idle(turns=number)
     on.vendor.script = [asks(("send_mail", {})), says("sent")]
@@ -297,7 +299,7 @@ async def test_agt_8_what_was_allowed_was_that_tool_and_no_other_of_its_name(on:
 async def test_agt_6_tools_that_have_not_changed_are_not_written_into_the_history_again(on: Stage) -> None:
     window = {"max_messages": 6, "preserve_first_n": 1, "preserve_last_n": 2, "evict_block": 3}
     session = await on.start(SessionInput.model_validate({"history": window}))
-    for number in range(1, 7):
+    for number in range(1, 2 * FRESH_TURNS):
         await session.prompt(f"turn {number}")
         await session.idle(turns=number)
     (history,) = await session.histories()
@@ -307,5 +309,5 @@ async def test_agt_6_tools_that_have_not_changed_are_not_written_into_the_histor
         if event.HasField("activity_task_completed_event_attributes")
     ]
     lists = [result for result in results if b"look" in result or b"unchanged" in result]
-    assert len(lists) >= 2
+    assert len(lists) == 2
     assert set(lists[1:]) == {b'{"unchanged":true}'}

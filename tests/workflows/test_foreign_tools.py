@@ -19,6 +19,7 @@ from activities.toolbox.toolbox import Toolbox
 from models.limits import Limits
 from models.model_call import ToolInvocation, ToolSpec
 from models.session import SessionInput
+from models.session_tools import FRESH_TURNS
 from models.settings import Settings
 from models.trajectory import ToolResult
 from tests.harness import BOUND, Stage, asks, says, stage
@@ -195,7 +196,7 @@ async def test_agt_6_a_renewal_takes_no_tool_away_of_a_server_that_could_not_be_
         await session.idle(turns=1)
         on.tools.specs = [*built_in, *(specs[name] for name in listed)]
         on.tools.unread = ["mail", "news"]
-        for number in range(1, 6):
+        for number in range(1, 2 * FRESH_TURNS):
             await session.prompt(f"turn {number}")
             await session.idle(turns=number + 1)
         assert on.tools.listings > 1
@@ -203,8 +204,8 @@ async def test_agt_6_a_renewal_takes_no_tool_away_of_a_server_that_could_not_be_
         assert names == ["send_mail", "read_news"]
         before = on.tools.listings
         on.tools.specs, on.tools.unread = built_in, []
-        await session.prompt("turn 6")
-        await session.idle(turns=7)
+        await session.prompt("one more")
+        await session.idle(turns=2 * FRESH_TURNS + 1)
         assert on.tools.listings == before + 1
         assert on.vendor.requests[-1].head.tools == built_in
 
