@@ -3,7 +3,7 @@
 Every method that changes what a query shows raises the revision (SES-12). Ids and times are arguments.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
 from models.approvals import (
@@ -472,18 +472,6 @@ class Session:
 
     # ---- the archive
 
-    def next_move(self) -> ArchiveMove | None:
-        """Return the oldest turns that are to be moved to the archive now; `None` while all may stay (SES-15)."""
-        limits = self.config.limits
-        if self.transcript.carried_bytes > limits.archive_above_bytes:
-            staying = limits.archive_above_bytes // 2
-        elif self.is_full:
-            staying = 0
-        else:
-            return None
-        turns = self.transcript.oldest(beyond_bytes=staying, most_bytes=limits.max_state_bytes // 2)
-        return self._detaching(turns, first=self.archived_count + 1, turns=turns) if turns else None
-
     def moved(self, move: ArchiveMove, *, now: datetime) -> None:
         """Hold no longer what the archive has taken."""
         if move.steps_of is not None:
@@ -511,33 +499,6 @@ class Session:
         """Note that the archive has taken nothing, and why."""
         self.archive.failed(error, now=now)
         self._changed()
-
-    def spill(self, *, most_bytes: int) -> ArchiveMove | None:
-        """Return the running turn's oldest steps that are to go so that it takes at most `most_bytes`.
-
-        The newest step stays: what is still to be done is in it.
-        """
-        turn, leaving, excess = self._running(), list[Step](), self.turn_bytes - most_bytes
-        for step in turn.steps[:-1]:
-            if excess <= 0:
-                break
-            leaving.append(step)
-            excess -= len(step.model_dump_json(exclude_defaults=True))
-        if not leaving:
-            return None
-        return self._detaching([turn], first=turn.steps_omitted, steps_of=self.turn_count, steps=leaving)
-
-    def final_moves(self) -> Iterator[ArchiveMove]:
-        """Yield copies of all turns held, for the archive to have the whole transcript of a session that ends."""
-        turns, first = self.transcript.turns, self.archived_count + 1
-        for start, stop in _slices([carried_size(turn) for turn in turns], self.config.limits.max_state_bytes // 2):
-            yield ArchiveMove(first=first + start, turns=turns[start:stop])
-
-    def _detaching(self, gone: list[ConversationMessage], **what: object) -> ArchiveMove:
-        """Return the move of `what`, with the texts that the model view will refer to once the turns are `gone`."""
-        kept_bytes = self.config.limits.small_text_bytes
-        texts = self.context.texts_of(gone, kept_bytes=kept_bytes)
-        return ArchiveMove.model_validate({**what, "texts": texts, "kept_bytes": kept_bytes})
 
     # ---- configuration and end
 
@@ -598,19 +559,3 @@ class Session:
     def _changed(self) -> int:
         self.revision += 1
         return self.revision
-
-
-def _slices(sizes: list[int], most: int) -> Iterator[tuple[int, int]]:
-    """Cut a row of things into slices of at most `most` together, each of one thing at least.
-
-    >>> list(_slices([3, 3, 9, 1], 6))
-    [(0, 2), (2, 3), (3, 4)]
-    """
-    start, total = 0, 0
-    for index, size in enumerate(sizes):
-        if index > start and total + size > most:
-            yield start, index
-            start, total = index, 0
-        total += size
-    if sizes:
-        yield start, len(sizes)

@@ -16,6 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.archive import ArchiveActivities
     from activities.hand_over import MOVES, HandOverKey
     from models.archive import ArchiveMove, ArchiveOrder
+    from models.archive_moves import final_moves, next_move, spilled
     from models.session_state import Session
     from workflows import activity_options
 
@@ -49,7 +50,7 @@ class Archiving:
     def begin_if_due(self) -> None:
         """See to it that turns are moved, if there are too many; returns at once."""
         # Runs from before there was an archive never move anything; their next run does.
-        if self._is_at_rest() and self._session.next_move() and workflow.patched("archive"):
+        if self._is_at_rest() and next_move(self._session) and workflow.patched("archive"):
             self._task = asyncio.create_task(self._move_while_due())
 
     async def make_room(self) -> None:
@@ -60,7 +61,7 @@ class Archiving:
 
     async def spill(self, *, most_bytes: int) -> None:
         """Move the running turn's oldest steps, so that it takes at most `most_bytes`; if the archive takes them."""
-        move = self._session.spill(most_bytes=most_bytes)
+        move = spilled(self._session, most_bytes=most_bytes)
         if move and workflow.patched("archive") and await self._is_stored(move):
             self._session.moved(move, now=workflow.now())
             self._on_change()
@@ -73,7 +74,7 @@ class Archiving:
         if self._session.transcript.turns and workflow.patched("archive"):
             until = workflow.now() + patience
             await workflow.wait_condition(lambda: not self.is_storing)
-            for move in self._session.final_moves():
+            for move in final_moves(self._session):
                 while not await self._is_stored(move):
                     if workflow.now() >= until:
                         return
@@ -84,7 +85,7 @@ class Archiving:
         return self._task is None or self._task.done()
 
     async def _move_while_due(self) -> None:
-        while move := self._session.next_move():
+        while move := next_move(self._session):
             await self._pause()
             if await self._is_stored(move):
                 self._session.moved(move, now=workflow.now())

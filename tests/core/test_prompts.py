@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.archive_moves import next_move
 from models.errors import Refused
 from models.limits import Limits
 from models.pictures import queue_of, state_of
@@ -229,7 +230,7 @@ def test_ses_15_a_session_that_is_full_goes_on_once_the_archive_has_taken_turns(
         send(target, "x" * 3_000, id=f"m{number}")
         answer_turn(target)
     assert target.is_full
-    move = target.next_move()
+    move = next_move(target)
     assert [turn.id for turn in move.turns] == ["m0", "m1", "m2", "m3"]
     target.moved(move, now=NOW)
     assert (target.is_full, target.archived_count, [turn.id for turn in state_of(target).messages]) == (
@@ -297,7 +298,7 @@ def test_ses_15_a_full_session_moves_turns_however_little_they_take() -> None:
         send(target, "x" * 500)
         answer_turn(target)
     assert target.transcript.carried_bytes < target.config.limits.archive_above_bytes
-    target.moved(target.next_move(), now=NOW)
+    target.moved(next_move(target), now=NOW)
     assert not target.is_full
 
 
@@ -306,7 +307,7 @@ def test_ses_15_a_small_session_with_a_healthy_archive_is_never_full_for_long() 
     for number in range(400):
         send(target, "hi", id=f"{number:036}")
         answer_turn(target)
-        while move := target.next_move():
+        while move := next_move(target):
             target.moved(move, now=NOW)
         assert not target.is_full
 
@@ -315,7 +316,7 @@ def test_ses_15_what_the_model_remembers_gives_way_before_a_session_refuses_prom
     target = session(limits={"max_state_bytes": 40_000}, history={"max_messages": 0})
     for number in range(300):
         send(target, "x" * 300, id=f"m{number}")
-        assert target.next_move() is None or target.moved(target.next_move(), now=NOW) is None
+        assert next_move(target) is None or target.moved(next_move(target), now=NOW) is None
         target.reject_waiting_if_full(now=NOW)
         answer_turn(target)
     assert fates(target)[-1] == ("m299", "started")

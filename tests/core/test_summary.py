@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.archive_moves import next_move, spilled
 from models.context.replay import CallEvent, RespondEvent, ResultEvent, UserEvent, parse_replay
 from models.context.summary import (
     INSTRUCTION,
@@ -220,13 +221,13 @@ def test_ctx_5_what_waits_stays_carriable_when_its_turn_is_archived_and_blocks_n
         target.add_response(asks("look"), [call], now=NOW)
         target.add_result(call.id, ToolResult(outcome="saw it", content="x" * 300))
         target.show_step(state=None)
-        spilled = target.spill(most_bytes=50_000)
-        if spilled:
-            target.moved(spilled, now=NOW)
+        move = spilled(target, most_bytes=50_000)
+        if move:
+            target.moved(move, now=NOW)
     target.complete_turn("done", now=NOW)
     send(target, "thanks", id="m1")
     answer_turn(target)
-    while move := target.next_move():
+    while move := next_move(target):
         target.moved(move, now=NOW)
     assert target.context.carried_bytes <= 1.3 * target.config.limits.view_bytes
     assert not target.is_full

@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
+from models.archive_moves import next_move, spilled
 from models.conversation import ConversationMessage, ConversationUpdate
 from models.pictures import queue_of, state_of, updates_of
 from models.session import CarriedState, SessionInput, StateRequest, UpdatesRequest
@@ -98,13 +99,13 @@ class UpdatesLaw(RuleBasedStateMachine):
 
     @rule()
     def turns_are_archived(self) -> None:
-        if move := self.session.next_move():
+        if move := next_move(self.session):
             self.archive += move.turns
             self.session.moved(move, now=NOW)
 
     @rule(most_bytes=st.integers(100, 2_000))
     def steps_are_archived(self, most_bytes: int) -> None:
-        if self.session.running_turn and (move := self.session.spill(most_bytes=most_bytes)):
+        if self.session.running_turn and (move := spilled(self.session, most_bytes=most_bytes)):
             before = self.session.view.estimated_tokens
             self.session.moved(move, now=NOW)
             assert self.session.view.estimated_tokens >= before
