@@ -75,6 +75,9 @@ _CLOSED: dict[Status, SessionStatus] = {
     Status.TIMED_OUT: "terminated",
 }
 
+FINAL_STATUSES: tuple[SessionStatus, ...] = ("ended", "cancelled", "terminated")
+"""The last that is ever said of a session."""
+
 
 @dataclass(frozen=True)
 class Question:
@@ -138,7 +141,8 @@ class Sessions:
             **self._start_options(session_id, start),
         )
         try:
-            await call_temporal(starting, session_id)
+            with self.watches.writing(workflow_id(session_id)):
+                await call_temporal(starting, session_id)
         except WorkflowAlreadyStartedError as error:
             raise problems.session_ended(session_id) from error
 
@@ -171,8 +175,7 @@ class Sessions:
         """
         if await self._is_known_or_refused(session_id, prompt.id or ""):
             return
-        signalling = self._handle(session_id).signal("prompt", prompt, rpc_timeout=timedelta(seconds=CALL_SECONDS))
-        await call_temporal(signalling, session_id)
+        await self._signal(session_id, "prompt", prompt)
 
     async def receipt(self, session_id: str, message_id: str) -> Receipt:
         """Say where a prompt stands, as far as a worker can say now. Raises what the session refused it with."""
@@ -230,17 +233,14 @@ class Sessions:
     async def updates(self, session_id: str, request: UpdatesRequest) -> ConversationUpdate:
         """Return what is new for a client (SES-12)."""
         told = await self._ask(session_id, "get_conversation_updates", request)
-        return _with_final_status(cast(ConversationUpdate, told.result), told.closed)
-
-    async def awaited_updates(self, session_id: str, request: UpdatesRequest, *, seconds: float) -> ConversationUpdate:
-        """Return what is new as soon as there is something, or what there is after `seconds`."""
-        until = asyncio.get_running_loop().time() + seconds
-        async with self.watches.watching(workflow_id(session_id)) as watch:
-            while True:
-                changes = watch.changes
-                update = await self.updates(session_id, request)
-                if _is_news(update, request) or not await watch.beyond(changes, until=until):
-                    return update
+        update = cast(ConversationUpdate, told.result)
+        final = _with_final_status(update, told.closed)
+        if request.since_revision == final.revision > update.revision:
+            # The client has seen how the session was closed; the session itself does not know that revision.
+            known = request.model_copy(update={"since_revision": update.revision})
+            told = await self._ask(session_id, "get_conversation_updates", known)
+            final = _with_final_status(cast(ConversationUpdate, told.result), told.closed)
+        return final
 
     async def pending_approvals(self, session_id: str) -> PendingApprovals:
         """Return the tool calls that wait for a decision; none in a session that has ended (AGT-8)."""
@@ -307,8 +307,12 @@ class Sessions:
 
     async def end(self, session_id: str, request: EndSession) -> None:
         """Ask the session to end; like a prompt it is safe while no worker runs."""
-        signalling = self._handle(session_id).signal("end_chat", request, rpc_timeout=timedelta(seconds=CALL_SECONDS))
-        await call_temporal(signalling, session_id)
+        await self._signal(session_id, "end_chat", request)
+
+    async def _signal(self, session_id: str, name: str, argument: BaseModel) -> None:
+        signalling = self._handle(session_id).signal(name, argument, rpc_timeout=timedelta(seconds=CALL_SECONDS))
+        with self.watches.writing(workflow_id(session_id)):
+            await call_temporal(signalling, session_id)
 
     async def _update(
         self, session_id: str, name: str, argument: BaseModel, *, result_type: type[ReadModel] | None = None
@@ -325,7 +329,8 @@ class Sessions:
             )
 
         async with self._turn_to_update(session_id):
-            return await call_worker(self.client, repeated(update), session_id, workflow_id(session_id))
+            with self.watches.writing(workflow_id(session_id)):
+                return await call_worker(self.client, repeated(update), session_id, workflow_id(session_id))
 
     def _turn_to_update(self, session_id: str) -> asyncio.Semaphore:
         gate = self._updating.get(session_id)
@@ -342,7 +347,9 @@ class Sessions:
             flights = SingleFlight(lambda question: self._query(session_id, question))
             _remember(self._flights, session_id, flights)
         question = Question(query, argument.model_dump_json(exclude_none=True))
-        return await call_worker(self.client, flights.read(question), session_id, workflow_id(session_id))
+        told = await call_worker(self.client, flights.read(question), session_id, workflow_id(session_id))
+        self.watches.note_revision(workflow_id(session_id), getattr(told.result, "revision", 0))
+        return told
 
     async def _query(self, session_id: str, question: Question) -> Told:
         """Ask the workflow; a closed one is asked again, knowing that it is."""
@@ -386,22 +393,16 @@ def new_prompt(text: str, *, message_id: str | None, mode: Any) -> PromptSignal:
     return PromptSignal(id=message_id or str(uuid4()), text=text, mode=mode, sent_at=datetime.now(UTC))
 
 
-def _is_news(update: ConversationUpdate, request: UpdatesRequest) -> bool:
-    if update.reset or update.status in ("ended", "cancelled", "terminated"):
-        return True
-    if request.since_revision is not None:
-        return update.revision > request.since_revision or bool(update.new_messages)
-    return bool(update.new_messages or update.updated_messages)
-
-
 Picture = TypeVar("Picture", ConversationState, ConversationUpdate)
 
 
 def _with_final_status(picture: Picture, closed: Status | None) -> Picture:
-    """Say how a closed workflow ended: a terminated one could not say so itself."""
+    """Say how a closed workflow ended. One that was terminated could not say so itself: that is a revision more."""
     if closed is None:
         return picture
-    final = {"status": _CLOSED.get(closed, "ended"), "is_processing": False, "current_message_id": None}
+    final: dict[str, Any] = {"status": _CLOSED.get(closed, "ended"), "is_processing": False, "current_message_id": None}
+    if picture.status not in FINAL_STATUSES:
+        final["revision"] = picture.revision + 1
     return picture.model_copy(update=final)
 
 
