@@ -12,8 +12,9 @@ from api import problems
 from api.body_limits import most_body_bytes
 from api.deletion import Deletions
 from api.dependencies import refuse_unknown_parameters
+from api.markdown import Markdown
 from api.replay import Replays
-from api.routes import approvals, blobs, context, conversation, health, sessions, tasks
+from api.routes import approvals, blobs, context, conversation, health, markdown, page, sessions, tasks
 from api.sessions import Sessions
 from api.tasks import Tasks
 from api.transcript import Transcripts
@@ -47,6 +48,7 @@ def create_app(settings: Settings, *, client: Client | None = None) -> FastAPI:
             app.state.transcripts = Transcripts(app.state.sessions, stores)
             app.state.tasks = Tasks(app.state.sessions, app.state.transcripts)
             app.state.replays = Replays(app.state.sessions, stores)
+            app.state.markdown = Markdown()
             app.state.deletions = Deletions(app.state.sessions, stores)
             yield
             await app.state.deletions.close()
@@ -61,8 +63,9 @@ def create_app(settings: Settings, *, client: Client | None = None) -> FastAPI:
         responses=_ERRORS,
     )
     problems.install(app)
-    for routes in (sessions, conversation, approvals, context, tasks, blobs, health):
+    for routes in (sessions, conversation, approvals, context, tasks, blobs, markdown, health):
         app.include_router(routes.router)
+    page.install(app, settings)
     app.add_middleware(BoundedAndUnstored)
     return app
 
