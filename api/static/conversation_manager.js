@@ -109,6 +109,7 @@ export class ConversationManager {
     this.#lastSeen = update.last_seen_message_id;
     this.#revision = update.revision;
     this.state = stateOf(update);
+    if (!update.queue_length) this.queue = []; // of an empty queue nothing further is told
     return { reset: update.reset, added, updated: [...updated, ...again] };
   }
 
