@@ -13,8 +13,9 @@ from api.body_limits import most_body_bytes
 from api.deletion import Deletions
 from api.dependencies import refuse_unknown_parameters
 from api.feed import Feeds
+from api.markdown import Markdown
 from api.replay import Replays
-from api.routes import approvals, blobs, context, conversation, events, health, sessions, tasks
+from api.routes import approvals, blobs, context, conversation, events, health, markdown, page, sessions, tasks
 from api.server import ImpatientStreams
 from api.sessions import Sessions
 from api.shared_reads import SharedReads
@@ -59,6 +60,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
             app.state.feeds = Feeds(app.state.sessions, app.state.reads, app.state.partials)
             app.state.tasks = Tasks(app.state.sessions, app.state.transcripts)
             app.state.replays = Replays(app.state.sessions, stores)
+            app.state.markdown = Markdown()
             app.state.deletions = Deletions(app.state.sessions, stores)
             yield
             app.state.feeds.stop()
@@ -74,8 +76,9 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
         responses=_ERRORS,
     )
     problems.install(app)
-    for routes in (sessions, conversation, events, approvals, context, tasks, blobs, health):
+    for routes in (sessions, conversation, events, approvals, context, tasks, blobs, markdown, health):
         app.include_router(routes.router)
+    page.install(app, settings)
     app.add_middleware(BoundedAndUnstored)
     app.add_middleware(ImpatientStreams)
     return app
