@@ -53,11 +53,12 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
             app.state.settings, app.state.stores = settings, stores
             app.state.sessions = Sessions(temporal, settings)
             app.state.transcripts = Transcripts(app.state.sessions, stores)
-            app.state.feeds = Feeds(app.state.sessions, app.state.transcripts)
+            app.state.feeds = Feeds(app.state.sessions, app.state.transcripts, app.state.partials)
             app.state.tasks = Tasks(app.state.sessions, app.state.transcripts)
             app.state.replays = Replays(app.state.sessions, stores)
             app.state.deletions = Deletions(app.state.sessions, stores)
             yield
+            app.state.feeds.stop()
             await app.state.deletions.close()
             await app.state.sessions.watches.close()
 

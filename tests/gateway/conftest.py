@@ -38,9 +38,11 @@ class LoopbackServer(uvicorn.Server):
 
 
 @asynccontextmanager
-async def served(client: Client | None, settings: Settings, *, port: int = 0) -> AsyncIterator[str]:
+async def served(
+    client: Client | None, settings: Settings, *, partials: PartialCarrier | None = None, port: int = 0
+) -> AsyncIterator[str]:
     """A gateway that really listens, at the URL given: what is tested is the bytes on the wire, as they come."""
-    app = create_app(settings, client=client)
+    app = create_app(settings, client=client, partials=partials)
     config = uvicorn.Config(app, port=port, log_config=None, access_log=False, timeout_graceful_shutdown=3)
     server = LoopbackServer(config)
     serving = asyncio.create_task(server.serve())
@@ -60,7 +62,7 @@ async def served(client: Client | None, settings: Settings, *, port: int = 0) ->
 async def url(temporal: Client, on: Stage) -> AsyncIterator[str]:
     """Where the gateway listens, with a worker behind it that keeps its archive in the same place."""
     settings = Settings(task_queue=on.task_queue, state_dir=on.settings.state_dir, task_timeout=2)
-    async with served(temporal, settings) as url:
+    async with served(temporal, settings, partials=on.partials) as url:
         yield url
 
 
