@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
+from client.conversation import Conversation
 from models.conversation import ConversationMessage, ConversationUpdate
 from models.pictures import queue_of, state_of, updates_of
 from models.session import CarriedState, SessionInput, StateRequest, UpdatesRequest
@@ -11,30 +12,26 @@ from models.trajectory import ToolCall, ToolResult
 from tests.core.builders import NOW, answer_turn, asks, at, roomy, says, send, session
 
 
-class Client:
-    """A client that does what SES-12 says, and nothing else."""
+class Client(Conversation):
+    """The Python client's own copy, which may leave the revision away, and asks the session itself."""
 
     def __init__(self, *, sends_revision: bool) -> None:
+        super().__init__()
         self.sends_revision = sends_revision
-        self.messages: list[ConversationMessage] = []
-        self.last_seen: str | None = None
-        self.revision: int | None = None
+        self.foreign: dict[str, object] = {}
+        """What a client sends that has mixed something up."""
         self.archived_before: int | None = None
         """How many turns were in the archive at the first answer with turns in it since the last reset."""
 
     def poll(self, target: Session, *, limit: int | None = None) -> ConversationUpdate:
-        revision = self.revision if self.sends_revision else None
-        update = updates_of(
-            target, UpdatesRequest(last_seen_message_id=self.last_seen, since_revision=revision, limit=limit)
-        )
+        sent = {**self.cursor.model_dump(exclude=None if self.sends_revision else {"since_revision"}), **self.foreign}
+        self.foreign = {}
+        update = updates_of(target, UpdatesRequest(**sent, limit=limit))
         if update.reset:
-            self.messages, self.archived_before = [], None
+            self.archived_before = None
         if self.archived_before is None and update.new_messages:
             self.archived_before = target.archived_count
-        changed = {turn.id: turn for turn in update.updated_messages}
-        self.messages = [changed.get(turn.id, turn) for turn in self.messages]
-        self.messages += update.new_messages
-        self.last_seen, self.revision = update.last_seen_message_id, update.revision
+        self.apply(update)
         return update
 
     def catch_up(self, target: Session) -> None:
@@ -120,23 +117,23 @@ class UpdatesLaw(RuleBasedStateMachine):
 
     @rule(client=clients)
     def hold_a_foreign_cursor(self, client: Client) -> None:
-        client.last_seen = "nonsense"
+        client.foreign = {"last_seen_message_id": "nonsense"}
         assert client.poll(self.session).reset
 
     @rule(client=clients)
     def hold_a_revision_from_the_future(self, client: Client) -> None:
         if client.sends_revision:
-            client.revision = self.session.revision + 1
+            client.foreign = {"since_revision": self.session.revision + 1}
             assert client.poll(self.session).reset
 
     @rule(client=consumes(clients))
     def every_client_converges(self, client: Client) -> None:
         client.catch_up(self.session)
         transcript = self.archive + self.session.transcript.turns
-        assert client.messages == transcript[len(transcript) - len(client.messages) :]
-        assert len(client.messages) >= len(self.session.transcript)
+        assert client.turns == transcript[len(transcript) - len(client.turns) :]
+        assert len(client.turns) >= len(self.session.transcript)
         if client.archived_before == 0:
-            assert client.messages == transcript
+            assert client.turns == transcript
 
     @invariant()
     def revisions_grow_along_the_transcript(self) -> None:
@@ -181,7 +178,7 @@ def test_ses_12_a_page_is_about_a_megabyte_and_the_next_one_goes_on_without_a_ga
     assert first.has_more
     assert 900_000 < len(first.model_dump_json()) < 1_100_000
     client.catch_up(target)
-    assert client.messages == target.transcript.turns
+    assert client.turns == target.transcript.turns
 
 
 def test_ses_12_without_a_revision_the_last_seen_turn_is_repeated_once_it_has_changed() -> None:

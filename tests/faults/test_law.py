@@ -131,8 +131,7 @@ class Law(RuleBasedStateMachine):
 
     @rule(client=clients)
     def hold_a_foreign_cursor(self, client: PollingClient) -> None:
-        client.last_seen = "nonsense"
-        assert self.runner.run(client.poll(self.session.updates)).reset
+        assert self.runner.run(client.poll(self.session.updates, last_seen_message_id="nonsense")).reset
 
     @rule(limit=st.integers(1, 5))
     def page_through_what_is_held(self, limit: int) -> None:
@@ -194,8 +193,8 @@ class Law(RuleBasedStateMachine):
         await self._check_fates(transcript)
         held = len((await self.session.state()).messages)
         for client in self.joined:
-            assert client.messages == transcript[len(transcript) - len(client.messages) :]
-            assert len(client.messages) >= held or not client.messages
+            assert client.turns == transcript[len(transcript) - len(client.turns) :]
+            assert len(client.turns) >= held or not client.turns
 
     async def _transcript(self) -> list[ConversationMessage]:
         """Return what the archive has and the session no longer, then what the session has."""

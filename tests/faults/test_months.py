@@ -136,8 +136,8 @@ async def check_transcript(session: DrivenSession, stores: Stores, clients: list
     state = await session.state()
     assert turns[state.archived_count :] == state.messages
     for client in clients:
-        assert client.messages == turns[len(turns) - len(client.messages) :]
-    assert [len(client.messages) for client in clients] == [TURNS, TURNS]
+        assert client.turns == turns[len(turns) - len(client.turns) :]
+    assert [len(client.turns) for client in clients] == [TURNS, TURNS]
 
 
 def check_turn(turn: ConversationMessage, number: int) -> None:
