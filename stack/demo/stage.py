@@ -56,7 +56,7 @@ class Stage:
 
     def __init__(self, folder: Path) -> None:
         """Keep where it will be; `folder` is empty."""
-        self.folder = folder
+        self.folder = folder = folder.resolve()
         self.workspace = folder / "workspace"
         self._state = folder / "state"
         self.server = DevServer(self._state)
