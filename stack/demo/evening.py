@@ -26,8 +26,8 @@ PATIENCE_SECONDS = 40.0
 """Longest wait for anything in the story; a worker that was killed is missed after 6 s."""
 
 
-def run_demo(*, keep: bool) -> int:
-    """Play the demo and return the exit code, with everything stopped and removed again.
+def run_demo(*, keep: bool, acts: Sequence[Act] = ACTS) -> int:
+    """Play `acts` and return the exit code, with everything stopped and removed again.
 
     `keep`: afterwards everything stays as it is until a Ctrl-C.
 
@@ -35,7 +35,7 @@ def run_demo(*, keep: bool) -> int:
         DevServerError: The server does not start.
         StageError: Worker or gateway do not start.
     """
-    code = run_until_signalled(_evening(keep=keep))
+    code = run_until_signalled(_evening(keep=keep, acts=acts))
     return STOPPED if code is None else code
 
 
@@ -64,7 +64,7 @@ async def perform(
     return BROKEN if broken else KEPT
 
 
-async def _evening(*, keep: bool) -> int:
+async def _evening(*, keep: bool, acts: Sequence[Act]) -> int:
     telling = Telling()
     telling.title("Turnkeeper's demo: offline, on a stack of its own, in about 20 s. Nothing of yours is touched.")
     with tempfile.TemporaryDirectory(prefix="turnkeeper-demo-") as folder:
@@ -75,7 +75,7 @@ async def _evening(*, keep: bool) -> int:
                 await stage.open()
                 telling.line(f"worker, process {stage.worker.pid}")
                 telling.line(f"gateway, process {stage.gateway.pid}, at {stage.url}")
-                code = await perform(stage, telling, url=stage.url)
+                code = await perform(stage, telling, url=stage.url, acts=acts)
                 if keep:
                     await _stay_open(stage, telling)
                 return code
