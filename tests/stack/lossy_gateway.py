@@ -1,15 +1,19 @@
 """A gateway that loses something: it stands before a real one, and one turn is missing in what it passes on."""
 
+import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
+import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import Response, StreamingResponse
 
-from tests.serving import served
+from stack.ports import LOOPBACK
+from tests.gateway.conftest import LoopbackServer
 
 PASSED_BACK = ("content-type",)
 
@@ -33,8 +37,14 @@ async def lossy_gateway(url: str, *, turn: str, where: str = "") -> AsyncIterato
                 headers={name: answer.headers[name] for name in PASSED_BACK if name in answer.headers},
             )
 
-        async with served(app) as address:
-            yield address
+        with socket.create_server((LOOPBACK, 0)) as listener:
+            server = LoopbackServer(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
+            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            try:
+                yield f"http://{LOOPBACK}:{listener.getsockname()[1]}"
+            finally:
+                server.should_exit = True
+                await serving
 
 
 async def lines_of(answer: httpx.Response, *, without: str) -> AsyncIterator[str]:
