@@ -27,6 +27,8 @@ from activities.toolbox.toolbox import Toolbox
 from activities.tools import ToolActivities, ToolSource
 from models.settings import Settings, load_settings
 from stack.logs import set_up_logging
+from stores.partials.carrier import PartialCarrier
+from stores.partials.chosen import chosen_carrier
 from stores.stores import Stores
 from workflows.agentic_ai_workflow import AgenticAIWorkflow
 from workflows.connection import connect, prepare
@@ -36,12 +38,19 @@ HEARTBEAT_THROTTLE = timedelta(seconds=0.2)
 
 
 def build_worker(
-    client: Client, settings: Settings, *, providers: ProviderRegistry, tools: ToolSource, stores: Stores
+    client: Client,
+    settings: Settings,
+    *,
+    providers: ProviderRegistry,
+    tools: ToolSource,
+    stores: Stores,
+    partials: PartialCarrier,
 ) -> Worker:
     """Return a worker for workflow and activities on one task queue, so that contexts are handed over in memory."""
     texts = LargeTexts(stores.blobs)
     asking = Asking(providers, client, texts, ListPrices())
-    models, summaries, tooling = ModelActivities(asking, texts), SummaryActivities(asking), ToolActivities(tools, texts)
+    models, summaries = ModelActivities(asking, texts, partials), SummaryActivities(asking)
+    tooling = ToolActivities(tools, texts)
     archiving = ArchiveActivities(stores, client)
     return Worker(
         client,
@@ -103,11 +112,11 @@ async def run_worker(settings: Settings, client: Client) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, asked_to_stop.set)
     providers = build_providers(settings)
-    stores = Stores.of(settings)
     async with (
-        stores,
+        Stores.of(settings) as stores,
+        chosen_carrier(settings)(client) as partials,
         build_toolbox(settings) as tools,
-        build_worker(client, settings, providers=providers, tools=tools, stores=stores),
+        build_worker(client, settings, providers=providers, tools=tools, stores=stores, partials=partials),
     ):
         await asked_to_stop.wait()
 

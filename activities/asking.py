@@ -4,7 +4,7 @@ What `call_model` and `summarise` share.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Protocol
 
@@ -54,13 +54,24 @@ class Asking:
         request = handed_over or await self._ask_workflow(number, digest)
         return request and await self._texts.resolve(own_session(), request)
 
-    async def answer(self, model: str, request: ModelRequest, *, number: int, rounds: int = 0) -> ModelResponse:
-        """Return the model's whole answer, with its cost where that is known. Raises `ModelError`."""
+    async def answer(
+        self,
+        model: str,
+        request: ModelRequest,
+        *,
+        number: int,
+        rounds: int = 0,
+        on_delta: Callable[[Delta], None] | None = None,
+    ) -> ModelResponse:
+        """Return the model's whole answer, with its cost where that is known. Raises `ModelError`.
+
+        `on_delta` is told of each piece of it as it comes.
+        """
         provider, name = self._providers.resolve(model)
         info = activity.info()
         context = CallContext(session_id=own_session(), request=number, attempt=info.attempt, round=rounds)
         async with _in_time(info):
-            response = await _whole_answer(provider.stream(name, request, context))
+            response = await _whole_answer(provider.stream(name, request, context), on_delta)
         return self._prices.priced(response, asked=model)
 
     async def _ask_workflow(self, number: int, digest: str) -> ModelRequest | None:
@@ -97,10 +108,14 @@ async def _in_time(info: activity.Info) -> AsyncIterator[None]:
         raise ModelError("timeout", f"no whole answer within {seconds:,g} s") from None
 
 
-async def _whole_answer(stream: AsyncGenerator[Delta | ModelResponse, None]) -> ModelResponse:
+async def _whole_answer(
+    stream: AsyncGenerator[Delta | ModelResponse, None], on_delta: Callable[[Delta], None] | None
+) -> ModelResponse:
     """Return the response that ends the stream; one that ends without was cut off (AGT-3). Raises `ModelError`."""
     async with aclosing(stream) as events:
         async for event in events:
             if isinstance(event, ModelResponse):
                 return event
+            if on_delta:
+                on_delta(event)
     raise ModelError("connection", "the answer broke off before its end")

@@ -20,6 +20,9 @@ FIRST_DELAY = 0.5
 LONGEST_RETRY_DELAY = 5.0
 """Up to here a delay is Temporal's to wait, beyond it is the workflow's, and visible."""
 
+MOST_ATTEMPTS = 8
+"""Temporal's attempts of one model call, before the workflow waits and issues another one."""
+
 MOST_SOON = 4
 """How many attempts in a row are made soon. What the fifth still meets is a storm, and the workflow's to wait out,
 whatever short time the vendor names: Temporal's attempts would be used up within it."""

@@ -1,7 +1,7 @@
 """Heartbeats from a timer, so that a silent vendor or a slow tool does not look like a dead worker."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from temporalio import activity
@@ -9,17 +9,25 @@ from temporalio import activity
 HEARTBEAT_SECONDS = 1.0
 
 
+def _nothing() -> Sequence[object]:
+    return ()
+
+
 @asynccontextmanager
-async def heartbeating() -> AsyncIterator[None]:
-    """Heartbeat every second inside the block; a cancellation is delivered with the answer to a heartbeat (OPS-8)."""
-    beating = asyncio.create_task(_beat())
+async def heartbeating(details: Callable[[], Sequence[object]] = _nothing) -> AsyncIterator[None]:
+    """Heartbeat every second inside the block; a cancellation is delivered with the answer to a heartbeat (OPS-8).
+
+    Each has the `details` of its moment: those that an activity sends with heartbeats of its own have to be among them,
+    since the server keeps what the newest one had, if only nothing.
+    """
+    beating = asyncio.create_task(_beat(details))
     try:
         yield
     finally:
         beating.cancel()
 
 
-async def _beat() -> None:
+async def _beat(details: Callable[[], Sequence[object]]) -> None:
     while True:
         await asyncio.sleep(HEARTBEAT_SECONDS)
-        activity.heartbeat()
+        activity.heartbeat(*details())

@@ -1,19 +1,25 @@
 """The next step of a turn: the activity `call_model`."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.asking import Asking
-from activities.failures import judge
+from activities.failures import MOST_ATTEMPTS, judge
 from activities.heartbeat import heartbeating
 from activities.large_texts import LargeTexts
 from activities.own_ids import own_session
-from activities.providers.protocol import ModelError
+from activities.partial_answer import PartialAnswer
+from activities.providers.protocol import Delta, ModelError
 from models.context.bounds import is_nested_over
 from models.large_texts import STATE_INLINE_BYTES
 from models.limits import LARGEST_ANSWER_BYTES, MOST_LEVELS, SMALL_TEXT_BYTES
-from models.model_call import CallPart, ModelCall, ModelCallOutcome, ModelResponse
+from models.model_call import CallPart, ModelCall, ModelCallOutcome, ModelRequest, ModelResponse
+from models.partial_output import PartialTag
+from stores.partials.carrier import PartialCarrier
 
 LONGEST_NAME = 256
 """Most characters of a call's name: four times what a tool may be called."""
@@ -22,10 +28,11 @@ LONGEST_NAME = 256
 class ModelActivities:
     """Activities that ask a model for a turn's next step."""
 
-    def __init__(self, asking: Asking, texts: LargeTexts) -> None:
-        """Ask models by way of `asking`; keep large answers in `texts`."""
+    def __init__(self, asking: Asking, texts: LargeTexts, partials: PartialCarrier) -> None:
+        """Ask models by way of `asking`; keep large answers in `texts`, show those being written by `partials`."""
         self._asking = asking
         self._texts = texts
+        self._partials = partials
 
     @activity.defn
     async def call_model(self, call: ModelCall) -> ModelCallOutcome:
@@ -33,15 +40,30 @@ class ModelActivities:
 
         A second run sees the same context and asks the model again: it may be billed twice, it is recorded once.
         """
-        async with heartbeating():
+        async with heartbeating(lambda: self._partials.heartbeat_details(own_session())):
             request = await self._asking.context_of(call.request, digest=call.digest)
             if request is None:
                 return ModelCallOutcome(repeat="digest_mismatch")
             try:
-                response = await self._asking.answer(call.model, request, number=call.request, rounds=call.round)
+                response = await self._answer(call, request)
             except ModelError as error:
                 return judge(error, attempt=activity.info().attempt, rounds=call.round)
             return ModelCallOutcome(response=await self._storable(_without_traps(response), call))
+
+    async def _answer(self, call: ModelCall, request: ModelRequest) -> ModelResponse:
+        """Return the model's whole answer; show it while it is written. Raises `ModelError`."""
+        with self._shown(call) as on_delta:
+            return await self._asking.answer(
+                call.model, request, number=call.request, rounds=call.round, on_delta=on_delta
+            )
+
+    @contextmanager
+    def _shown(self, call: ModelCall) -> Iterator[Callable[[Delta], None] | None]:
+        if not call.message_id:
+            yield None
+            return
+        with PartialAnswer(self._partials, own_session(), tag_of(call, attempt=activity.info().attempt)) as answer:
+            yield answer.grow
 
     async def _storable(self, response: ModelResponse, call: ModelCall) -> ModelResponse:
         """Return the response as the session can hold it: large texts by reference (SES-15, SES-16).
@@ -59,6 +81,19 @@ class ModelActivities:
             if size <= call.max_bytes:
                 return kept
         raise _too_large(size, call.max_bytes)
+
+
+def tag_of(call: ModelCall, *, attempt: int) -> PartialTag:
+    """Return what the partial output of a try is known by; each try after a wait counts on beyond those before it.
+
+    `step` is the number that the recorded step will have: the workflow counts both from 1, one for each answer.
+
+    >>> call = ModelCall(turn=2, step=1, request=7, model="m", digest="d", message_id="a", round=1)
+    >>> tag_of(call, attempt=1).attempt - tag_of(call.model_copy(update={"round": 0}), attempt=MOST_ATTEMPTS).attempt
+    1
+    """
+    tries = call.round * MOST_ATTEMPTS + attempt
+    return PartialTag(message_id=call.message_id, turn=call.turn, step=call.step, request=call.request, attempt=tries)
 
 
 def _without_traps(response: ModelResponse) -> ModelResponse:

@@ -1,7 +1,7 @@
 """The gateway: a thin FastAPI application that translates between HTTP and the verbs of a session."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 from fastapi import Depends, FastAPI, HTTPException
@@ -19,6 +19,8 @@ from api.sessions import Sessions
 from api.tasks import Tasks
 from api.transcript import Transcripts
 from models.settings import Settings
+from stores.partials.carrier import PartialCarrier
+from stores.partials.chosen import chosen_carrier
 from stores.stores import Stores
 from workflows.connection import connect
 
@@ -36,21 +38,27 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def create_app(settings: Settings, *, client: Client | None = None) -> FastAPI:
-    """Build the gateway; it connects when it starts, or uses `client`. Raises `SettingsError`."""
-    stores = Stores.of(settings)
+def create_app(settings: Settings, *, client: Client | None = None, partials: PartialCarrier | None = None) -> FastAPI:
+    """Build the gateway; it connects when it starts, or uses `client`. Raises `SettingsError`.
+
+    Partial output comes by the carrier that the settings name, or by `partials`: one in memory, say, where the worker
+    is in this process too. That one is its owner's to close.
+    """
+    stores, carrier = Stores.of(settings), chosen_carrier(settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with stores:
+        temporal = client or await connect(settings, lazy=True)
+        async with stores, nullcontext(partials) if partials else carrier(temporal) as app.state.partials:
             app.state.settings, app.state.stores = settings, stores
-            app.state.sessions = Sessions(client or await connect(settings, lazy=True), settings)
+            app.state.sessions = Sessions(temporal, settings)
             app.state.transcripts = Transcripts(app.state.sessions, stores)
-            app.state.feeds = Feeds(app.state.sessions, app.state.transcripts)
+            app.state.feeds = Feeds(app.state.sessions, app.state.transcripts, app.state.partials)
             app.state.tasks = Tasks(app.state.sessions, app.state.transcripts)
             app.state.replays = Replays(app.state.sessions, stores)
             app.state.deletions = Deletions(app.state.sessions, stores)
             yield
+            app.state.feeds.stop()
             await app.state.deletions.close()
             await app.state.sessions.watches.close()
 

@@ -17,6 +17,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 
 from api import problems
+from api.live_output import LiveOutput, LiveOutputs, PartialEvent, SeenSteps, Snapshot
 from api.problems import ProblemError
 from api.session_ids import workflow_id
 from api.sessions import Sessions
@@ -26,6 +27,7 @@ from api.watch import Watch
 from models.conversation import ConversationUpdate, SessionStatus
 from models.prompts import QueuedPrompt
 from models.session import UpdatesRequest
+from stores.partials.carrier import PartialCarrier
 
 RETRY_SECONDS = 1.0
 """Between two tries while a session can't be read."""
@@ -33,7 +35,7 @@ RETRY_SECONDS = 1.0
 FINAL: tuple[SessionStatus, ...] = ("ended", "cancelled", "terminated")
 """The last that is ever said of a session."""
 
-Event = UpdateEvent | QueueEvent
+Event = UpdateEvent | QueueEvent | PartialEvent
 
 _EVENT_ID = re.compile(r"([0-9]{1,15})\.(.{0,200})")
 
@@ -56,26 +58,38 @@ class _Watcher:
 
     session_id: str
     cursor: UpdatesRequest
+    seen: int = -1
+    """Changes of the session that had been counted when it was read last."""
     last: ConversationUpdate | None = None
     waiting: list[QueuedPrompt] = field(default_factory=list)
+    steps: SeenSteps = field(default_factory=SeenSteps)
+    partial: Snapshot | None = None
     owes_queue: bool = False
     """What waits may have changed with the last update."""
     is_deleted: bool = False
 
     @property
-    def is_behind(self) -> bool:
-        """There is more to read at once."""
-        return self.owes_queue or (self.last is not None and self.last.has_more)
+    def has_more(self) -> bool:
+        """There are further pages of what is new."""
+        return self.last is not None and self.last.has_more
 
     @property
     def is_at_end(self) -> bool:
         """The watcher knows all that there will ever be."""
-        return self.is_deleted or (self.last is not None and self.last.status in FINAL and not self.is_behind)
+        knows_all = self.last is not None and self.last.status in FINAL and not (self.has_more or self.owes_queue)
+        return self.is_deleted or knows_all
+
+    def is_due(self, watch: Watch, output: LiveOutput) -> bool:
+        """Tell whether there may be something that the watcher does not know."""
+        return (
+            self.owes_queue or self.has_more or watch.changes > self.seen or self._partial_grown_in(output) is not None
+        )
 
     def takes(self, event: UpdateEvent) -> UpdateEvent | None:
         """Go on to the cursor after `event`; return it where it says anything that the watcher does not know."""
         before, known, update = self.cursor, self.last, event.update
         self.cursor, self.last = event.next_cursor, update
+        self.steps.learn(update)
         self.owes_queue = not update.has_more and bool(self.waiting or update.queue_length)
         if update.reset or update.new_messages or update.updated_messages:
             return event
@@ -89,12 +103,25 @@ class _Watcher:
         known, self.waiting, self.owes_queue = self.waiting, queue.waiting, False
         return queue if queue.waiting != known else None
 
+    def takes_partial(self, output: LiveOutput) -> PartialEvent | None:
+        """Return what the model has written since the watcher was told last."""
+        grown = self._partial_grown_in(output)
+        if grown:
+            self.partial = output.latest
+        return grown
+
+    def _partial_grown_in(self, output: LiveOutput) -> PartialEvent | None:
+        latest = output.latest
+        comes_next = latest is not None and self.steps.are_just_before(latest.output)
+        return output.grown_since(self.partial) if comes_next else None
+
 
 class Feeds:
     """The live feeds of all sessions."""
 
-    def __init__(self, sessions: Sessions, transcripts: Transcripts) -> None:
-        """Read through `sessions` and `transcripts`."""
+    def __init__(self, sessions: Sessions, transcripts: Transcripts, partials: PartialCarrier) -> None:
+        """Read through `sessions` and `transcripts`; what is being written comes by `partials`."""
+        self._outputs = LiveOutputs(partials)
         self.reads = SharedReads(sessions, transcripts)
         self._watches = sessions.watches
         self._stopping = asyncio.Event()
@@ -112,23 +139,20 @@ class Feeds:
         Raises:
             ProblemError: The session can't be read now; before the first event only.
         """
-        watcher = _Watcher(session_id, cursor)
+        watcher, workflow = _Watcher(session_id, cursor), workflow_id(session_id)
         while not (watcher.is_at_end or self._stopping.is_set()):
-            async with (
-                self._watches.watching(workflow_id(session_id)) as watch,
-                aclosing(self._events_noticed(watcher, watch)) as events,
-            ):
-                async for event in events:
-                    yield event
+            async with self._watches.watching(workflow) as watch:
+                with self._outputs.watched(workflow, watch) as output:
+                    async with aclosing(self._noticed(watcher, watch, output)) as events:
+                        async for event in events:
+                            yield event
 
-    async def _events_noticed(self, watcher: _Watcher, watch: Watch) -> AsyncGenerator[Event, None]:
+    async def _noticed(self, watcher: _Watcher, watch: Watch, output: LiveOutput) -> AsyncGenerator[Event, None]:
         """Yield what happens until there is nothing more to tell, or `watch` notices nothing any more."""
-        seen = watch.changes
+        watcher.seen = -1
         while not (watcher.is_at_end or self._stopping.is_set()):
-            if not watcher.owes_queue:
-                seen = watch.changes
             try:
-                event = await self._next(watcher, watch)
+                event = await self._next(watcher, watch, output)
             except ProblemError as problem:
                 if watcher.last is None:
                     raise
@@ -137,22 +161,22 @@ class Feeds:
                 continue
             if event:
                 yield event
-            if watcher.is_behind:
-                continue
-            if watch.is_over and watch.changes == seen:
+            if watch.is_over and not watcher.is_due(watch, output):
                 await self._pause()  # this session began under its id after the one that was watched
                 return
-            await self._stirred(watch, seen)
+            await watch.stirred(lambda: watcher.is_due(watch, output) or watch.is_over or self._stopping.is_set())
 
-    async def _next(self, watcher: _Watcher, watch: Watch) -> Event | None:
-        """Return the next thing that the watcher does not know, as of the last change. Raises `ProblemError`."""
+    async def _next(self, watcher: _Watcher, watch: Watch, output: LiveOutput) -> Event | None:
+        """Return the next thing that the watcher does not know, if there is any. Raises `ProblemError`."""
         if watcher.owes_queue:
             return watcher.takes_queue(await self.reads.queue(watcher.session_id, watch))
-        return watcher.takes(await self.reads.update(watcher.session_id, watcher.cursor, watch))
-
-    async def _stirred(self, watch: Watch, seen: int) -> None:
-        """Wait for more than `seen` changes, or for what else there is to do."""
-        await watch.stirred(lambda: watch.changes > seen or watch.is_over or self._stopping.is_set())
+        if watcher.has_more or watch.changes > watcher.seen:
+            changes = watch.changes
+            event = await self.reads.update(watcher.session_id, watcher.cursor, watch)
+            watcher.seen = changes
+            output.learn(event.update)
+            return watcher.takes(event)
+        return watcher.takes_partial(output)
 
     async def _pause(self) -> None:
         with suppress(TimeoutError):

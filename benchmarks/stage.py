@@ -21,6 +21,7 @@ from models.limits import Limits
 from models.session import SessionInput
 from models.settings import Settings
 from stack.dev_server import DevServer
+from stores.partials.chosen import chosen_carrier
 from stores.stores import Stores
 from worker import build_providers, build_toolbox, build_worker
 from workflows.connection import connect, prepare
@@ -149,7 +150,10 @@ async def bench_stage() -> AsyncIterator[BenchStage]:
         tools = await stack.enter_async_context(build_toolbox(settings))
         providers = build_providers(settings)
         stores = await stack.enter_async_context(Stores.of(settings))
-        await stack.enter_async_context(build_worker(client, settings, providers=providers, tools=tools, stores=stores))
+        partials = await stack.enter_async_context(chosen_carrier(settings)(client))
+        await stack.enter_async_context(
+            build_worker(client, settings, providers=providers, tools=tools, stores=stores, partials=partials)
+        )
         await stack.enter_async_context(
             Worker(client, task_queue="floor", workflows=[FloorWorkflow], activities=[no_op])
         )

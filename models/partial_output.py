@@ -54,6 +54,25 @@ class PartialOutput(PartialTag):
 
     parts: list[PartialPart] = []
 
+    def supersedes(self, other: "PartialOutput") -> bool:
+        """Tell whether to show this in the place of `other`: it is of a later answer, or has more of the same one.
+
+        >>> tag = {"message_id": "a", "turn": 1, "step": 1, "request": 1}
+        >>> less = PartialOutput(**tag, attempt=1, parts=[PartialPart(kind="respond", text="Hel")])
+        >>> more = PartialOutput(**tag, attempt=1, parts=[PartialPart(kind="respond", text="lo", omitted=3)])
+        >>> again = PartialOutput(**tag, attempt=2)
+        >>> more.supersedes(less), less.supersedes(more), less.supersedes(less), again.supersedes(more)
+        (True, False, False, True)
+        """
+        if self.is_later_than(other) or other.is_later_than(self):
+            return self.is_later_than(other)
+        return self._extent > other._extent
+
+    @property
+    def _extent(self) -> tuple[int, int]:
+        """How much there is. Parts are never taken back, nor is text, but for what is left out at a beginning."""
+        return len(self.parts), sum(part.end for part in self.parts)
+
 
 class PartialGrowth(PartialTag):
     """What is new since the last event. `fresh`: drop all partial output shown before, then take this.

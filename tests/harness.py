@@ -3,7 +3,7 @@
 import asyncio
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -36,6 +36,8 @@ from models.prompts import QueueView
 from models.session import SessionInput
 from models.settings import Settings
 from models.trajectory import ToolResult
+from stores.partials.carrier import PartialCarrier
+from stores.partials.chosen import chosen_carrier
 from stores.stores import Stores
 from worker import build_worker
 
@@ -82,6 +84,10 @@ class Gate:
             await self._arrivals.wait_for(lambda: self.arrived >= count)
 
 
+Written = list[Delta | Gate | ModelResponse | ModelError]
+"""An answer piece by piece, held at each gate until that is opened."""
+
+
 @dataclass
 class Vendor:
     """The outermost edge: a model that plays its script, then echoes. `requests` is everything it was asked.
@@ -89,7 +95,7 @@ class Vendor:
     With `answer` it answers by that once the script is at its end; with `summarise`, requests for summaries by that.
     """
 
-    script: list[ModelResponse | ModelError] = field(default_factory=list)
+    script: list[ModelResponse | ModelError | Written] = field(default_factory=list)
     requests: list[ModelRequest] = field(default_factory=list)
     gate: Gate = field(default_factory=lambda: Gate(is_open=True))
     answer: Callable[[ModelRequest], ModelResponse] | None = None
@@ -109,11 +115,15 @@ class Vendor:
         self.requests.append(request)
         await self.gate.pass_through()
         answer = self._answer(request)
-        if isinstance(answer, ModelError):
-            raise answer
-        yield answer
+        for event in answer if isinstance(answer, list) else [answer]:
+            if isinstance(event, Gate):
+                await event.pass_through()
+            elif isinstance(event, ModelError):
+                raise event
+            else:
+                yield event
 
-    def _answer(self, request: ModelRequest) -> ModelResponse | ModelError:
+    def _answer(self, request: ModelRequest) -> "ModelResponse | ModelError | Written":
         if self.summarise and request.head.system == INSTRUCTION:
             return self.summarise(request)
         if self.script:
@@ -264,6 +274,7 @@ class Stage:
     task_queue: str
     settings: Settings
     stores: Stores
+    partials: PartialCarrier
     limits: dict[str, int]
     sessions: list[DrivenSession] = field(default_factory=list)
 
@@ -315,17 +326,19 @@ async def stage(
     limits: dict[str, int] | None = None,
     providers: ProviderRegistry | None = None,
     toolbox: ToolSource | None = None,
+    partials: PartialCarrier | None = None,
     **settings: Any,
 ) -> AsyncIterator[Stage]:
     """Run a worker of our own kind on a task queue of its own; `limits` are the most its sessions may have.
 
     With `providers`, these are asked and not the stage's own vendor; with a `toolbox`, sessions use the tools in it,
-    and none of the stage's own.
+    and none of the stage's own. Partial output goes by the carrier that the settings name, or by `partials`.
     """
     with tempfile.TemporaryDirectory() as folder:
         defaults = {"task_queue": task_queue or f"q-{uuid4()}", "shutdown_grace": 0.5, "state_dir": Path(folder)}
         chosen = Settings(**{**defaults, **settings})
-        async with _stage(client, chosen, limits or {}, providers, toolbox) as staged:
+        carrier = nullcontext(partials) if partials else chosen_carrier(chosen)(client)
+        async with carrier as opened, _stage(client, chosen, limits or {}, providers, toolbox, opened) as staged:
             yield staged
 
 
@@ -336,13 +349,21 @@ async def _stage(
     limits: dict[str, int],
     providers: ProviderRegistry | None,
     toolbox: ToolSource | None,
+    partials: PartialCarrier,
 ) -> AsyncIterator[Stage]:
     vendor, tools = Vendor(), Tools()
     async with (
         Stores.of(settings) as stores,
-        build_worker(client, settings, providers=providers or vendor, tools=toolbox or tools, stores=stores) as worker,
+        build_worker(
+            client,
+            settings,
+            providers=providers or vendor,
+            tools=toolbox or tools,
+            stores=stores,
+            partials=partials,
+        ) as worker,
     ):
-        staged = Stage(client, worker, vendor, tools, settings.task_queue, settings, stores, limits)
+        staged = Stage(client, worker, vendor, tools, settings.task_queue, settings, stores, partials, limits)
         try:
             yield staged
         finally:

@@ -4,6 +4,8 @@ from datetime import timedelta
 
 from temporalio.common import RetryPolicy
 
+from activities.failures import MOST_ATTEMPTS
+
 HEARTBEAT_TIMEOUT = timedelta(seconds=6)
 """Activities heartbeat every second; a killed worker is noticed after this long."""
 
@@ -12,7 +14,7 @@ MODEL_RETRIES = RetryPolicy(
     initial_interval=timedelta(milliseconds=500),
     backoff_coefficient=2.0,
     maximum_interval=timedelta(seconds=5),
-    maximum_attempts=8,
+    maximum_attempts=MOST_ATTEMPTS,
 )
 
 SUMMARY_TIMEOUT = timedelta(seconds=60)

@@ -12,12 +12,13 @@ from api.dependencies import FeedsDep, SessionId
 from api.feed import Event, cursor_of
 from api.shared_reads import WaitingPrompts
 from models.conversation import ConversationUpdate
+from models.partial_output import PartialGrowth
 from models.session import UpdatesRequest
 
 router = APIRouter(tags=["conversation"])
 
-EventBody = ConversationUpdate | WaitingPrompts
-"""What stands in the `data` of events, in the order `update`, `queue`."""
+EventBody = ConversationUpdate | WaitingPrompts | PartialGrowth
+"""What stands in the `data` of the events `update`, `queue` and `partial`."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ async def watch_session(feed: Annotated[Begun, Depends(begun_feed)]) -> AsyncIte
     - `update`: what is new, as `GET /workflow/{id}/conversation` answers it; first of all what is new since the
       cursor, then whenever something happens. Its `id` is the cursor after it.
     - `queue`: the waiting prompts, where there are any and whenever they have changed.
+    - `partial`: what the model is writing. `fresh` replaces all that was shown before, else the text of each part is to
+      be appended. To be shown only for the running turn, and until the step it belongs to is in an update.
 
     The stream ends with the session.
     """

@@ -25,6 +25,7 @@ from models.context.model_view import digest_of
 from models.model_call import CallPart, ModelCall, ModelMessage, ModelRequest, ModelResponse, ProviderState, RequestHead
 from models.model_name import KNOWN_PROVIDERS
 from stores.blobs import Blobs
+from stores.partials.in_process import InProcessCarrier
 
 
 @dataclass
@@ -171,7 +172,8 @@ async def test_agt_9_the_activity_tells_the_script_how_often_the_workflow_waited
     key = HandOverKey(activity.info.workflow_run_id or "", call.request, call.digest)
     REQUESTS.put(key, request, size=1)
     providers, texts = Providers({"offline": lambda: player.model}), LargeTexts(Mock(spec=Blobs))
-    call_model = ModelActivities(Asking(providers, Mock(spec=Client), texts, ListPrices()), texts).call_model
+    asking = Asking(providers, Mock(spec=Client), texts, ListPrices())
+    call_model = ModelActivities(asking, texts, InProcessCarrier()).call_model
     assert (await activity.run(call_model, call)).wait_seconds == 60
     outcome = await activity.run(call_model, call.model_copy(update={"round": 1}))
     assert outcome.response.text == "a"

@@ -13,6 +13,7 @@ from temporalio.worker import Replayer
 
 from models.session import SessionInput
 from models.settings import Settings
+from stores.partials.chosen import chosen_carrier
 from stores.stores import Stores
 from tests.faults.doomed_worker import Course, Plan, build_toolbox
 from tests.harness import DrivenSession
@@ -49,8 +50,16 @@ async def next_worker(temporal: Client, given: dict[str, Any]) -> AsyncIterator[
     settings = Settings(**{**given, "shutdown_grace": 0.5})
     async with (
         Stores.of(settings) as stores,
+        chosen_carrier(settings)(temporal) as partials,
         build_toolbox(settings, Course()) as tools,
-        build_worker(temporal, settings, providers=build_providers(settings), tools=tools, stores=stores),
+        build_worker(
+            temporal,
+            settings,
+            providers=build_providers(settings),
+            tools=tools,
+            stores=stores,
+            partials=partials,
+        ),
     ):
         yield
 

@@ -40,6 +40,7 @@ from models.session import SessionInput
 from models.settings import Settings
 from models.trajectory import ModelStep, ToolCall
 from stack import leash
+from stores.partials.chosen import chosen_carrier
 from stores.stores import Stores
 from tests.faults.doomed_worker import Course, Pause, Plan, build_toolbox, name_of
 from tests.harness import BOUND, DrivenSession
@@ -184,8 +185,16 @@ class Scene:
         recorder = Recorder(build_providers(settings))
         async with (
             Stores.of(settings) as stores,
+            chosen_carrier(settings)(self.session.client) as partials,
             build_toolbox(settings, Course()) as tools,
-            build_worker(self.session.client, settings, providers=recorder, tools=tools, stores=stores),
+            build_worker(
+                self.session.client,
+                settings,
+                providers=recorder,
+                tools=tools,
+                stores=stores,
+                partials=partials,
+            ),
         ):
             yield recorder
 

@@ -12,12 +12,17 @@ from temporalio.client import Client
 
 from api.app import create_app
 from models.settings import Settings
+from stores.partials.carrier import PartialCarrier
+from stores.partials.in_process import InProcessCarrier
 from tests.harness import BOUND, Stage, stage
 
 
 @asynccontextmanager
-async def gateway(client: Client | None, task_queue: str, state_dir: Path) -> AsyncIterator[AsyncClient]:
-    app = create_app(Settings(task_queue=task_queue, state_dir=state_dir, task_timeout=2), client=client)
+async def gateway(
+    client: Client | None, task_queue: str, state_dir: Path, *, partials: PartialCarrier | None = None
+) -> AsyncIterator[AsyncClient]:
+    settings = Settings(task_queue=task_queue, state_dir=state_dir, task_timeout=2)
+    app = create_app(settings, client=client, partials=partials)
     async with app.router.lifespan_context(app):
         transport = ASGITransport(app=app, raise_app_exceptions=False)
         async with AsyncClient(transport=transport, base_url="http://gateway", timeout=70) as http:
@@ -33,9 +38,11 @@ class LoopbackServer(uvicorn.Server):
 
 
 @asynccontextmanager
-async def served(client: Client | None, settings: Settings, *, port: int = 0) -> AsyncIterator[str]:
+async def served(
+    client: Client | None, settings: Settings, *, partials: PartialCarrier | None = None, port: int = 0
+) -> AsyncIterator[str]:
     """A gateway that really listens, at the URL given: what is tested is the bytes on the wire, as they come."""
-    app = create_app(settings, client=client)
+    app = create_app(settings, client=client, partials=partials)
     config = uvicorn.Config(app, port=port, log_config=None, access_log=False, timeout_graceful_shutdown=3)
     server = LoopbackServer(config)
     serving = asyncio.create_task(server.serve())
@@ -55,20 +62,20 @@ async def served(client: Client | None, settings: Settings, *, port: int = 0) ->
 async def url(temporal: Client, on: Stage) -> AsyncIterator[str]:
     """Where the gateway listens, with a worker behind it that keeps its archive in the same place."""
     settings = Settings(task_queue=on.task_queue, state_dir=on.settings.state_dir, task_timeout=2)
-    async with served(temporal, settings) as url:
+    async with served(temporal, settings, partials=on.partials) as url:
         yield url
 
 
 @pytest.fixture
 async def on(temporal: Client) -> AsyncIterator[Stage]:
-    async with stage(temporal) as staged:
+    async with stage(temporal, partials=InProcessCarrier()) as staged:
         yield staged
 
 
 @pytest.fixture
 async def http(temporal: Client, on: Stage) -> AsyncIterator[AsyncClient]:
-    """The gateway, with a worker behind it that keeps its archive in the same place."""
-    async with gateway(temporal, on.task_queue, on.settings.state_dir) as client:
+    """The gateway, with a worker behind it that keeps its archive in the same place, in the same process."""
+    async with gateway(temporal, on.task_queue, on.settings.state_dir, partials=on.partials) as client:
         yield client
 
 

@@ -8,8 +8,9 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from activities.providers.protocol import Delta
 from tests.gateway.watching import Watcher, idle_after
-from tests.harness import BOUND, Stage
+from tests.harness import BOUND, Gate, Stage, says
 
 
 @pytest.fixture
@@ -67,3 +68,21 @@ async def test_api_1_one_who_comes_while_something_waits_is_told_after_the_first
     await on.vendor.gate.until_arrived(1)
     async with Watcher(http, session).stream() as events, asyncio.timeout(BOUND):
         assert [(await anext(events)).event, (await anext(events)).event] == ["update", "queue"]
+
+
+async def test_agt_5_what_the_model_writes_is_shown_and_never_after_its_step(
+    http: httpx.AsyncClient, on: Stage
+) -> None:
+    rest = Gate(is_open=False)
+    on.vendor.script = [[Delta("respond", "Hel"), Delta("respond", "lo"), rest, says("Hello")]]
+    session = await started(http, "hi")
+    early, late = Watcher(http, session), Watcher(http, session)
+    async with early.stream() as events:
+        await early.until_in(events, lambda so_far: so_far.shown == ["Hello"])
+        await late.until(lambda so_far: so_far.shown == ["Hello"])
+        assert late.partial[0].fresh
+        rest.open()
+        await early.until_in(events, idle_after(1))
+    assert early.answers == ["Hello"]
+    assert early.told[-1].event == "update"
+    assert early.shown == []

@@ -49,6 +49,7 @@ class Watcher:
         self.last_event_id: str | None = None
         self.waiting: list[dict[str, Any]] = []
         self.partial: list[PartialGrowth] = []
+        self.writing: dict[int, str] = {}
         self.told: list[Sse] = []
 
     @asynccontextmanager
@@ -73,10 +74,34 @@ class Watcher:
             assert event.id == f"{self.last.revision}.{self.last.last_seen_message_id or ''}"
             self.last_event_id = event.id
             self.held.learn(self.last)
+            self._drop_what_is_recorded()
         elif event.event == "queue":
             self.waiting = event.data["waiting"]
         elif event.event == "partial":
-            self.partial.append(PartialGrowth.model_validate(event.data))
+            self._grow(PartialGrowth.model_validate(event.data))
+
+    def _grow(self, growth: PartialGrowth) -> None:
+        """Take partial output in; it must be of what comes after the steps that are held."""
+        self.partial.append(growth)
+        self.writing = {} if growth.fresh else self.writing
+        for part in growth.parts:
+            self.writing[part.index] = self.writing.get(part.index, "") + part.text
+        assert self._is_next(growth), "shown after its step was recorded, or for another turn"
+
+    def _is_next(self, growth: PartialGrowth) -> bool:
+        held = {turn.id: turn for turn in self.held.messages}.get(growth.message_id)
+        numbers = [step.number for step in held.reasoning_trajectory.model_steps] if held and held.steps else [0]
+        is_running = self.last is not None and self.last.current_message_id == growth.message_id
+        return is_running and growth.step > numbers[-1]
+
+    def _drop_what_is_recorded(self) -> None:
+        if self.partial and not self._is_next(self.partial[-1]):
+            self.writing = {}
+
+    @property
+    def shown(self) -> list[str]:
+        """The parts that are being written."""
+        return [text for _, text in sorted(self.writing.items())]
 
     async def until(self, is_so: Callable[["Watcher"], bool]) -> "Watcher":
         """Watch until `is_so`, then leave."""

@@ -1,0 +1,124 @@
+"""How partial output gets from the worker that has it to the gateways where somebody watches (AGT-5).
+
+Theory of operation. A worker shows snapshots, each the whole of what there is so far; a gateway that follows a session
+holds the newest one it has seen, and whoever waits for a newer one is woken. Nothing is queued anywhere: who is slow,
+or comes late, takes the newest snapshot and has missed nothing. So a carrier may lose and repeat what it likes, and
+every one is the same two sides of one small protocol: heartbeats of the activity (`heartbeats.py`, which needs nothing
+but Temporal), memory (`in_process.py`) or Redis (`over_redis.py`). `chosen.py` says which.
+
+A carrier that fails shows less. It never fails, and never holds up, the answer itself.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Protocol, Self
+
+from models.partial_output import PartialOutput, PartialTag
+
+
+class Live:
+    """The newest snapshot of one session that has arrived here. Never to be changed by those who follow it."""
+
+    def __init__(self) -> None:
+        """Hold none."""
+        self.latest: PartialOutput | None = None
+        """`None` until the first one arrives. It stays when its answer is whole: the recorded step says that."""
+        self.version = 0
+        """Counts the snapshots."""
+        self._changed = asyncio.Event()
+
+    def take(self, snapshot: PartialOutput) -> None:
+        """Hold `snapshot` and wake those who wait, unless what is held is as new: it came twice, or too late."""
+        if self.latest is not None and not snapshot.supersedes(self.latest):
+            return
+        self.latest = snapshot
+        self.version += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def beyond(self, version: int, *, until: float | None = None) -> bool:
+        """Wait for a version later than `version`; `False` when the loop's clock reaches `until` first."""
+        while self.version <= version:
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._changed.wait()
+            except TimeoutError:
+                return False
+        return True
+
+
+class PartialCarrier(Protocol):
+    """Both sides of a carrier. A worker uses one, a gateway follows through one; to be closed after use."""
+
+    least_pause: float
+    """Seconds that a worker lets pass between two snapshots of an answer, at least."""
+
+    def show(self, workflow_id: str, snapshot: PartialOutput) -> None:
+        """Have the snapshot carried to those who follow, in the place of those before it; returns at once."""
+        ...
+
+    def end(self, workflow_id: str, tag: PartialTag) -> None:
+        """Let go of what was shown of the attempt `tag`: who comes from now on sees nothing of it."""
+        ...
+
+    def heartbeat_details(self, workflow_id: str) -> Sequence[object]:
+        """Return what every heartbeat of the session's model call is to carry; nothing for most carriers."""
+        ...
+
+    def following(self, workflow_id: str) -> AbstractAsyncContextManager[Live]:
+        """Give what arrives of the session for the time of the block; all who follow it here are given the same."""
+        ...
+
+    async def __aenter__(self) -> Self:
+        """Return the carrier itself."""
+        ...
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop all that is under way."""
+        ...
+
+
+class Followed:
+    """The sessions that are followed here, each with one `Live` for all its followers.
+
+    What keeps a session's `Live` new runs from its first follower's coming to its last one's leaving.
+    """
+
+    def __init__(self, keep_new: Callable[[str, Live], Coroutine[Any, Any, None]]) -> None:
+        """Run `keep_new` for each session; it runs until it is cancelled, and must not raise."""
+        self._keep_new = keep_new
+        self._lives: dict[str, Live] = {}
+        self._followers: dict[str, int] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def get(self, workflow_id: str) -> Live | None:
+        """Return what is known of a session, if anybody follows it."""
+        return self._lives.get(workflow_id)
+
+    @asynccontextmanager
+    async def following(self, workflow_id: str) -> AsyncIterator[Live]:
+        """Follow the session for the time of the block."""
+        live = self._lives.get(workflow_id)
+        if live is None:
+            live = self._lives[workflow_id] = Live()
+            self._followers[workflow_id] = 0
+            self._tasks[workflow_id] = asyncio.create_task(self._keep_new(workflow_id, live))
+        self._followers[workflow_id] += 1
+        try:
+            yield live
+        finally:
+            self._followers[workflow_id] -= 1
+            if not self._followers[workflow_id]:
+                self._leave(workflow_id)
+
+    async def close(self) -> None:
+        """Keep nothing new any more."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _leave(self, workflow_id: str) -> None:
+        del self._lives[workflow_id], self._followers[workflow_id]
+        self._tasks.pop(workflow_id).cancel()

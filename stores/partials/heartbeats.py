@@ -1,0 +1,121 @@
+"""Partial output in the heartbeats of the activity that asks the model: it needs nothing but Temporal (AGT-5).
+
+Theory of operation. The details of a heartbeat are kept by the server with the pending activity, in no history, and
+anybody who describes the workflow can read them. The worker heartbeats with its newest snapshot; the SDK lets one
+heartbeat through every 0.2 s (`worker.py`) and keeps the newest of those between. The gateway describes a workflow five
+times a second, but only while somebody follows it: a session that nobody watches costs no description, and one that
+many watch as many as one. Every heartbeat has to repeat the snapshot: one without details would wipe it.
+
+The server hands the details of an attempt on to the next one. They stay to be seen until that one's first snapshot, and
+the tag in them says whose they are.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from typing import Self
+
+from temporalio import activity
+from temporalio.api.common.v1 import Payload, Payloads, WorkflowExecution
+from temporalio.api.workflow.v1 import PendingActivityInfo
+from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionRequest
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from models.partial_output import PartialOutput, PartialTag
+from stores.partials.carrier import Followed, Live
+
+LOOK_SECONDS = 0.2
+LOOK_TIMEOUT = timedelta(seconds=2)
+
+RETRY_SECONDS = 1.0
+"""After a look that failed: a server that limits requests is not asked as often as one that answers."""
+
+CALL_MODEL = "call_model"
+"""The activity whose heartbeats are read. Others have no details, or details that are none of ours."""
+
+_log = logging.getLogger(__name__)
+
+
+class HeartbeatCarrier:
+    """Carries snapshots in heartbeats."""
+
+    least_pause = 0.2
+
+    def __init__(self, client: Client) -> None:
+        """Follow through `client`; to show, a worker needs no more than the activity it is in."""
+        self._client = client
+        self._shown: dict[str, PartialOutput] = {}
+        self._followed = Followed(self._keep_new)
+
+    # ---- the worker's side
+
+    def show(self, workflow_id: str, snapshot: PartialOutput) -> None:
+        """Heartbeat with the snapshot, from within the activity."""
+        self._shown[workflow_id] = snapshot
+        activity.heartbeat(snapshot)
+
+    def end(self, workflow_id: str, tag: PartialTag) -> None:
+        """Have no heartbeat carry it any more; what the server has goes with the activity, or with its next attempt."""
+        held = self._shown.get(workflow_id)
+        if held is not None and not held.is_later_than(tag):
+            del self._shown[workflow_id]
+
+    def heartbeat_details(self, workflow_id: str) -> Sequence[object]:
+        """Return the newest snapshot, for the heartbeats that say no more than that the worker is alive."""
+        shown = self._shown.get(workflow_id)
+        return () if shown is None else (shown,)
+
+    # ---- the gateway's side
+
+    def following(self, workflow_id: str) -> AbstractAsyncContextManager[Live]:
+        """Look at the session's heartbeats for the time of the block."""
+        return self._followed.following(workflow_id)
+
+    async def __aenter__(self) -> Self:
+        """Return the carrier itself."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Look no more."""
+        await self._followed.close()
+
+    async def _keep_new(self, workflow_id: str, live: Live) -> None:
+        seen = b""
+        while True:
+            pause = LOOK_SECONDS
+            try:
+                async with asyncio.timeout(LOOK_TIMEOUT.total_seconds()):
+                    seen = await self._look(workflow_id, live, seen)
+            except (RPCError, TimeoutError, RuntimeError, ValueError) as error:
+                # `RuntimeError`: a client that never connected; `ValueError`: details of another release.
+                _log.debug("no look at the heartbeats of %s", workflow_id, exc_info=error)
+                pause = RETRY_SECONDS
+            await asyncio.sleep(pause)
+
+    async def _look(self, workflow_id: str, live: Live, seen: bytes) -> bytes:
+        """Take the newest snapshot, unless it is the one of `seen`; return its bytes."""
+        details = await self._details(workflow_id)
+        if details is None or details.SerializeToString() == seen:
+            return seen
+        (snapshot,) = await self._client.data_converter.decode([details], [PartialOutput])
+        live.take(snapshot)
+        return details.SerializeToString()
+
+    async def _details(self, workflow_id: str) -> Payload | None:
+        request = DescribeWorkflowExecutionRequest(
+            namespace=self._client.namespace, execution=WorkflowExecution(workflow_id=workflow_id)
+        )
+        described = await self._client.workflow_service.describe_workflow_execution(request, timeout=LOOK_TIMEOUT)
+        return _model_call_details(described.pending_activities)
+
+
+def _model_call_details(pending: Iterable[PendingActivityInfo]) -> Payload | None:
+    """Return what the heartbeats of the model call carry; a session has one at a time."""
+    for call in pending:
+        if call.activity_type.name == CALL_MODEL:
+            details: Payloads = call.heartbeat_details
+            return details.payloads[0] if details.payloads else None
+    return None

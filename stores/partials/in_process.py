@@ -1,0 +1,54 @@
+"""Partial output in memory, for a worker and a gateway in one process and one event loop."""
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Self
+
+from models.partial_output import PartialOutput, PartialTag
+from stores.partials.carrier import Followed, Live
+
+
+class InProcessCarrier:
+    """Hands snapshots from the worker of this process to its gateway, which must be given the same carrier."""
+
+    least_pause = 0.05
+
+    def __init__(self) -> None:
+        """Hold nothing."""
+        self._shown: dict[str, PartialOutput] = {}
+        self._followed = Followed(self._begin)
+
+    def show(self, workflow_id: str, snapshot: PartialOutput) -> None:
+        """Hand the snapshot over."""
+        held = self._shown.get(workflow_id)
+        if held is None or snapshot.supersedes(held):
+            self._shown[workflow_id] = snapshot
+        if live := self._followed.get(workflow_id):
+            live.take(snapshot)
+
+    def end(self, workflow_id: str, tag: PartialTag) -> None:
+        """Hold what was shown of the attempt no longer."""
+        held = self._shown.get(workflow_id)
+        if held is not None and not held.is_later_than(tag):
+            del self._shown[workflow_id]
+
+    def heartbeat_details(self, workflow_id: str) -> Sequence[object]:
+        """Return nothing: heartbeats carry nothing here."""
+        return ()
+
+    def following(self, workflow_id: str) -> AbstractAsyncContextManager[Live]:
+        """Give what is shown of the session."""
+        return self._followed.following(workflow_id)
+
+    async def __aenter__(self) -> Self:
+        """Return the carrier itself."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Let go of those who follow."""
+        await self._followed.close()
+
+    async def _begin(self, workflow_id: str, live: Live) -> None:
+        # All later ones are handed over by `show`.
+        if shown := self._shown.get(workflow_id):
+            live.take(shown)
