@@ -58,7 +58,9 @@ def svg_of(screen: pyte.Screen, *, title: str) -> str:
     lines = [_line(screen, row) for row in range(screen.lines)]
     while lines and not lines[-1].plain.strip():
         lines.pop()
-    console = Console(record=True, width=screen.columns, force_terminal=True, color_system="truecolor", file=io.StringIO())
+    console = Console(
+        record=True, width=screen.columns, force_terminal=True, color_system="truecolor", file=io.StringIO()
+    )
     console.print(Text("\n").join(lines), soft_wrap=True)
     return console.export_svg(title=title, theme=THEME, code_format=WITHOUT_FONTS, unique_id="terminal")
 

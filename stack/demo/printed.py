@@ -5,6 +5,7 @@ On a terminal the answer that is being written stands below them for as long as 
 """
 
 import asyncio
+import re
 from collections.abc import Iterable
 
 from rich.console import Console
@@ -46,21 +47,22 @@ class Telling:
         """Say what has happened, and when."""
         self._print(Text.assemble((f"    {self.seconds:5.1f} s  ", "dim"), (text, style)))
 
-    def asked(self, text: str) -> None:
+    def asked(self, text: str, remark: str = "") -> None:
         """Say what was asked."""
-        self.line(f"> {text}", "cyan")
+        self.line(f"> {text}{remark}", "cyan")
 
-    def answered(self, text: str, remark: str) -> None:
+    def answered(self, text: str, remark: str = "") -> None:
         """Say what was answered, in short, and what is worth knowing of it."""
         self.line(one_line(text), "green")
-        self.line(remark)
+        if remark:
+            self.line(remark)
 
     def growing(self, text: str) -> None:
         """Show the end of what is being written, where there is a terminal; the next line takes its place."""
         if not self._console.is_terminal:
             return
         width = max(20, self._console.width - 14)
-        shown = Text(f"{'':13}{' '.join(text.split())[-width:]}", style="dim green")
+        shown = Text(f"{'':13}{one_line(text, len(text))[-width:]}", style="dim green")
         if self._live is None:
             self._live = Live(console=self._console, transient=True, auto_refresh=False)
             self._live.start()
@@ -96,10 +98,19 @@ class Telling:
 
 
 def one_line(text: str, most: int = SHOWN_CHARS) -> str:
-    r"""Return `text` on one line of at most `most` characters.
+    r"""Return `text` on one line of at most `most` characters, without Markdown's marks of headings and quotations.
 
-    >>> one_line("one\n\n> two  three", 10)
-    'one > two…'
+    >>> one_line("one\n\n> two  three", 8)
+    'one two…'
     """
-    words = " ".join(text.split())
+    words = " ".join(re.sub(r"^[>#\s]+", "", text, flags=re.MULTILINE).split())
     return words if len(words) <= most else f"{words[: most - 1].rstrip()}…"
+
+
+def last_words(text: str, most: int = 6) -> str:
+    r"""Return the end of `text` on one line.
+
+    >>> last_words("one two\n> three", 2)
+    '… two three'
+    """
+    return f"… {' '.join(one_line(text, len(text)).split()[-most:])}"

@@ -28,7 +28,7 @@ from stack.ports import LOOPBACK, usable_port
 from stack.processes import Program
 from stack.supervisor import COMMAND_LINE, READY_SECONDS
 
-WORDS_PER_SECOND = 60
+WORDS_PER_SECOND = 75
 """A pace at which people read along, and at which an answer is long enough to be interrupted."""
 
 STOP_SECONDS = 6.0

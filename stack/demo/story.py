@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from client.gateway import GatewayClient
 from models.conversation import ConversationMessage
 from models.trajectory import ToolCall
-from stack.demo.printed import Telling, one_line
+from stack.demo.printed import Telling, last_words
 from stack.demo.record import ApprovedWrite, Asked, FileLook, Record
 from stack.demo.spectator import NotSeenError, Spectator
 from stack.demo.stage import Stage
@@ -59,10 +59,10 @@ class Story:
 
     async def ask(self, message_id: str, text: str) -> None:
         """Send a prompt, and say so. Raises `GatewayError`."""
-        self.telling.asked(text)
         self._asked_at[message_id] = asyncio.get_running_loop().time()
-        await self.gateway.prompt(self.session_id, text, message_id=message_id)
+        accepted = await self.gateway.prompt(self.session_id, text, message_id=message_id)
         self.asked.append(Asked(id=message_id, text=text))
+        self.telling.asked(text, f"   (number {accepted.position} in the queue)" if accepted.position else "")
 
     def words_after(self, message_id: str) -> float | None:
         """Return the seconds from a prompt to the first text that was seen of its answer; None: none was seen."""
@@ -149,9 +149,8 @@ async def prompts_wait_their_turn(story: Story) -> None:
     prompts = {"running": "list files", "second": "what time is it", "third": "what did I ask first?"}
     for message_id, text in prompts.items():
         await story.ask(message_id, text)
-    story.telling.line(f"{story.spectator.conversation.queue_length} waiting")
     for message_id in prompts:
-        _answered(story, await story.spectator.until_answered(message_id), f"answer to “{prompts[message_id]}”")
+        _answered(story, await story.spectator.until_answered(message_id))
 
 
 async def the_worker_is_killed(story: Story) -> None:
@@ -163,7 +162,7 @@ async def the_worker_is_killed(story: Story) -> None:
     pid, cut = story.stage.worker.pid, story.spectator.text
     await story.stage.worker.kill()
     killed_at = story.telling.seconds
-    story.telling.line(f"worker {pid} killed (SIGKILL) after “{one_line(cut[-40:])}”", "red")
+    story.telling.line(f"worker {pid} killed (SIGKILL) after “{last_words(cut)}”", "red")
     await story.stage.worker.start()
     story.telling.line(f"worker {story.stage.worker.pid} started; Temporal misses the other one after 6 s")
     turn = await story.spectator.until_answered("crash")
@@ -183,11 +182,11 @@ async def the_gateway_is_killed(story: Story) -> None:
     await story.spectator.until_writing("cut", words=MIDDLE_WORDS)
     pid, cursor = story.stage.gateway.pid, story.spectator.conversation.cursor
     await story.stage.gateway.kill()
-    story.telling.line(f"gateway {pid} killed (SIGKILL) after “{one_line(story.spectator.text[-40:])}”", "red")
+    story.telling.line(f"gateway {pid} killed (SIGKILL) after “{last_words(story.spectator.text)}”", "red")
     await story.stage.gateway.start()
     await story.stage.ready()
     place = f"{cursor.since_revision}.{cursor.last_seen_message_id}"
-    story.telling.line(f"gateway {story.stage.gateway.pid} answers; the client asks for what came after {place}")
+    story.telling.line(f"gateway {story.stage.gateway.pid} answers; the client asks for what came after event {place}")
     turn = await story.spectator.until_answered("cut")
     if len(story.spectator.losses) == losses:
         raise NotSeenError("The watching client was not cut off: its gateway was not the one that was killed.")
@@ -204,7 +203,7 @@ ACTS: Sequence[Act] = (
 )
 
 
-def _answered(story: Story, turn: ConversationMessage, remark: str) -> None:
+def _answered(story: Story, turn: ConversationMessage, remark: str = "") -> None:
     story.seconds.append(story.answer_after(turn.id))
     _told_answer(story, turn, remark)
 
