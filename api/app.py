@@ -13,8 +13,9 @@ from api.body_limits import most_body_bytes
 from api.deletion import Deletions
 from api.dependencies import refuse_unknown_parameters
 from api.feed import Feeds
+from api.markdown import Markdown
 from api.replay import Replays
-from api.routes import approvals, blobs, context, conversation, events, health, sessions, tasks
+from api.routes import approvals, blobs, context, conversation, events, health, markdown, page, sessions, tasks
 from api.sessions import Sessions
 from api.tasks import Tasks
 from api.transcript import Transcripts
@@ -56,6 +57,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
             app.state.feeds = Feeds(app.state.sessions, app.state.transcripts, app.state.partials)
             app.state.tasks = Tasks(app.state.sessions, app.state.transcripts)
             app.state.replays = Replays(app.state.sessions, stores)
+            app.state.markdown = Markdown()
             app.state.deletions = Deletions(app.state.sessions, stores)
             yield
             app.state.feeds.stop()
@@ -71,8 +73,9 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
         responses=_ERRORS,
     )
     problems.install(app)
-    for routes in (sessions, conversation, events, approvals, context, tasks, blobs, health):
+    for routes in (sessions, conversation, events, approvals, context, tasks, blobs, markdown, health):
         app.include_router(routes.router)
+    page.install(app, settings)
     app.add_middleware(BoundedAndUnstored)
     return app
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 
+from api.markdown import MOST_CHARS, MOST_TEXTS
 from models.context.hand_off import TaskValidationWarning
 from models.context.stored_history import ConversationHistory
 from models.conversation import ArchiveReport, ConversationState, ConversationUpdate, SessionStatus
@@ -27,6 +28,12 @@ def _inside(folder: str) -> str:
     if any(not part or part.startswith(".") or "\0" in part for part in parts):
         raise ValueError("must be a folder below the workspace root, without '..', hidden folders or a leading '/'")
     return folder
+
+
+def _renderable(texts: list[str]) -> list[str]:
+    if sum(map(len, texts)) > MOST_CHARS:
+        raise ValueError(f"may have {MOST_CHARS:,} characters together")
+    return texts
 
 
 Folder = Annotated[str, Field(max_length=512), AfterValidator(_inside)]
@@ -124,9 +131,10 @@ class FullConversation(ConversationState):
 
 
 class SessionLinks(BaseModel):
-    """Where else a session can be seen."""
+    """Where else a session can be seen: `chat` is the chat page."""
 
     conversation: str
+    chat: str
     temporal: str | None = None
 
 
@@ -198,6 +206,20 @@ class TaskPreview(BaseModel):
     warnings: list[TaskValidationWarning]
     conversation_history: ConversationHistory | None
     prompt: str
+
+
+class RenderMarkdown(Strict):
+    """Texts to render, together at most 200,000 characters."""
+
+    texts: Annotated[list[str], AfterValidator(_renderable)] = Field(
+        max_length=MOST_TEXTS, examples=[["Read **this**: [docs](https://example.org)"]]
+    )
+
+
+class RenderedMarkdown(BaseModel):
+    """The HTML of each text, in their order: sanitised, and safe to be put into a page."""
+
+    html: list[str] = Field(examples=[["<p>Read <strong>this</strong>.</p>\n"]])
 
 
 class Health(BaseModel):

@@ -10,6 +10,7 @@ from fastapi.routing import APIRoute
 from api import problems
 from api.deletion import Deletions
 from api.feed import Feeds
+from api.markdown import Markdown
 from api.replay import Replays
 from api.sessions import Sessions
 from api.tasks import Tasks
@@ -61,6 +62,12 @@ def get_deletions(request: Request) -> Deletions:
     return deletions
 
 
+def get_markdown(request: Request) -> Markdown:
+    """Return the renderer of Markdown."""
+    markdown: Markdown = request.app.state.markdown
+    return markdown
+
+
 def get_settings(request: Request) -> Settings:
     """Return the gateway's settings."""
     settings: Settings = request.app.state.settings
@@ -86,6 +93,7 @@ TasksDep = Annotated[Tasks, Depends(get_tasks)]
 ReplaysDep = Annotated[Replays, Depends(get_replays)]
 StoresDep = Annotated[Stores, Depends(get_stores)]
 DeletionsDep = Annotated[Deletions, Depends(get_deletions)]
+MarkdownDep = Annotated[Markdown, Depends(get_markdown)]
 SettingsDep = Annotated[Settings, Depends(get_settings)]
 SessionId = Annotated[str, Path(alias="id", pattern=ID_PATTERN, description="The session's id.")]
 MessageId = Annotated[str, Path(pattern=ID_PATTERN, description="The prompt's id.")]

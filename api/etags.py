@@ -1,5 +1,7 @@
 """What clients send back to learn that nothing has changed."""
 
+from hashlib import sha256
+
 
 def matches(etag: str, if_none_match: str) -> bool:
     """Tell whether a client that sends `if_none_match` has what `etag` names.
@@ -9,3 +11,12 @@ def matches(etag: str, if_none_match: str) -> bool:
     """
     candidates = [candidate.strip().removeprefix("W/") for candidate in if_none_match.split(",")]
     return etag in candidates or "*" in candidates
+
+
+def content_etag(text: str) -> str:
+    """Return the ETag of `text` as it is.
+
+    >>> content_etag("a") == content_etag("a") != content_etag("b")
+    True
+    """
+    return f'"{sha256(text.encode()).hexdigest()[:32]}"'

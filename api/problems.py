@@ -152,6 +152,11 @@ def session_stuck(session_id: str) -> ProblemError:
     )
 
 
+def renderer_busy() -> ProblemError:
+    """429: so many texts are being rendered that this one would take too long; it can be shown as it is."""
+    return ProblemError(429, "rate-limited", "Too many texts are being rendered at once.", retry_after=1)
+
+
 REFUSALS: dict[RefusalReason, tuple[int, ProblemName]] = {
     "invalid": (422, "invalid"),
     "blank": (422, "invalid"),

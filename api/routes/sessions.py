@@ -19,6 +19,7 @@ from api.bodies import (
 )
 from api.dependencies import DeletionsDep, SessionId, SessionsDep, SettingsDep, TranscriptsDep
 from api.listing import ListedStatus, list_sessions
+from api.routes.page import chat_page
 from api.session_ids import workflow_id
 from api.sessions import Sessions, new_prompt
 from api.temporal_calls import STUCK_ATTEMPTS
@@ -141,7 +142,7 @@ def default_input(settings: Settings, session_id: str, *, user: str | None = Non
         system_prompt=settings.system_prompt,
         limits=settings.limits,
         history=settings.history,
-        chat_url=f"{settings.gateway_url}/workflow/{session_id}/conversation/full",
+        chat_url=f"{settings.gateway_url}{chat_page(session_id)}",
     )
 
 
@@ -183,5 +184,7 @@ def _links(sessions: Sessions, settings: Settings, session_id: str) -> SessionLi
     ui_url = settings.temporal_ui_url or (embedded.ui_url if embedded else None)
     path = f"/namespaces/{sessions.client.namespace}/workflows/{workflow_id(session_id)}"
     return SessionLinks(
-        conversation=f"/workflow/{session_id}/conversation", temporal=f"{ui_url}{path}" if ui_url else None
+        conversation=f"/workflow/{session_id}/conversation",
+        chat=chat_page(session_id),
+        temporal=f"{ui_url}{path}" if ui_url else None,
     )

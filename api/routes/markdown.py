@@ -1,0 +1,17 @@
+"""Markdown for the chat page, rendered where it can be sanitised (API-5)."""
+
+from fastapi import APIRouter
+
+from api.bodies import RenderedMarkdown, RenderMarkdown
+from api.dependencies import MarkdownDep
+
+router = APIRouter(tags=["page"])
+
+
+@router.post("/markdown", operation_id="render_markdown")
+async def render_markdown(markdown: MarkdownDep, body: RenderMarkdown) -> RenderedMarkdown:
+    """Return texts as safe HTML; one that takes too long to render comes back as it was written.
+
+    Of HTML in a text only its characters are shown, images become links, and links lead to the web or to mail.
+    """
+    return RenderedMarkdown(html=await markdown.render(body.texts))

@@ -1,0 +1,89 @@
+"""The chat page: one document, its styles, its modules and its icon, all from here and from nowhere else (API-5).
+
+The document runs no script and takes no style but those files, talks to this gateway only, is framed by nobody, and
+takes HTML only from the one place that puts in what the gateway has sanitised: a mistake in the page is then no hole.
+"""
+
+import html
+import os
+from pathlib import Path
+
+from fastapi import FastAPI, Request, Response
+from starlette.datastructures import Headers
+from starlette.responses import FileResponse, HTMLResponse
+from starlette.staticfiles import NotModifiedResponse, StaticFiles
+from starlette.types import Scope
+
+from api.etags import content_etag, matches
+from models.settings import Settings
+
+STATIC = Path(__file__).parents[1] / "static"
+
+_POLICY = {
+    "default-src": "'none'",
+    "script-src": "'self'",
+    "style-src": "'self'",
+    "img-src": "'self' data:",
+    "connect-src": "'self'",
+    "base-uri": "'none'",
+    "form-action": "'none'",
+    "frame-ancestors": "'none'",
+    "require-trusted-types-for": "'script'",
+    "trusted-types": "sanitised-markdown",
+}
+
+_FILE_HEADERS = {
+    # Kept, but asked for again each time: a page is never made of files of two releases.
+    "Cache-Control": "no-cache",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+_PAGE_HEADERS = {
+    **_FILE_HEADERS,
+    "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in _POLICY.items()),
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+
+
+def chat_page(session_id: str) -> str:
+    """Return the path of the chat page that shows a session.
+
+    >>> chat_page("support-42")
+    '/?session=support-42'
+    """
+    return f"/?session={session_id}"
+
+
+def install(app: FastAPI, settings: Settings) -> None:
+    """Serve the page at `/` and its files below `/static/`; any other unknown path stays a problem."""
+    document = _document(settings.first_model)
+    headers = {**_PAGE_HEADERS, "ETag": content_etag(document)}
+
+    @app.get("/", include_in_schema=False)
+    async def show_page(request: Request, session: str | None = None) -> Response:
+        """Answer with the page; which session it shows, it reads from its own address."""
+        if matches(headers["ETag"], request.headers.get("if-none-match", "")):
+            return Response(status_code=304, headers=headers)
+        return HTMLResponse(document, headers=headers)
+
+    app.mount("/static", PageFiles(directory=STATIC))
+
+
+def _document(first_model: str) -> str:
+    """Return the page; it tells which model a new session gets, before there is one that could be asked."""
+    return (STATIC / "index.html").read_text().replace("{first_model}", html.escape(first_model))
+
+
+class PageFiles(StaticFiles):
+    """Files with an ETag and the headers of the page."""
+
+    def file_response(
+        self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200
+    ) -> Response:
+        """Answer with the file, or that it has not changed."""
+        response = FileResponse(full_path, status_code=status_code, stat_result=stat_result, headers=_FILE_HEADERS)
+        if self.is_not_modified(response.headers, Headers(scope=scope)):
+            return NotModifiedResponse(response.headers)
+        return response

@@ -1,0 +1,163 @@
+/**
+ * What a client holds of a conversation, and how it learns what is new: the rules of SES-12, and nothing else.
+ *
+ * It holds a gapless tail of the transcript. An update replaces what has changed and appends what is new; with `reset`,
+ * all that was held goes first. Partial output and the waiting prompts travel beside it. Nothing here knows the network
+ * or the page: every method takes what was told, and returns what has changed by it.
+ *
+ * @import {ConversationUpdate, FullConversation, GrownPart, PartialGrowth, QueuedPrompt, SessionState, Turn}
+ *   from "./wire.js"
+ */
+
+/** @typedef {{kind: "think" | "respond" | "call", text: string, omitted: number}} PartialPart */
+/** @typedef {Omit<PartialGrowth, "fresh" | "parts"> & {parts: PartialPart[]}} PartialOutput */
+/** @typedef {{reset: boolean, added: Turn[], updated: Turn[]}} Change Which turns are to be shown anew. */
+
+/** @type {SessionState} */
+const UNKNOWN = {
+  is_processing: false,
+  current_message_id: null,
+  revision: 0,
+  status: "idle",
+  waiting_until: null,
+  queue_length: 0,
+};
+
+export class ConversationManager {
+  /** @type {Map<string, Turn>} oldest first */
+  #turns = new Map();
+  /** @type {PartialOutput | null} */
+  #partial = null;
+  /** @type {string | null} */
+  #lastSeen = null;
+  /** @type {number | null} */
+  #revision = null;
+
+  constructor() {
+    /** Where the session stands, as the last update told. */
+    this.state = UNKNOWN;
+    /** The waiting prompts, in their order. @type {QueuedPrompt[]} */
+    this.queue = [];
+    /** Whether there may be turns before the first one held. */
+    this.hasOlder = false;
+  }
+
+  /** The turns held, oldest first. @returns {Turn[]} */
+  get turns() {
+    return [...this.#turns.values()];
+  }
+
+  /** @param {string} id @returns {Turn | undefined} */
+  turn(id) {
+    return this.#turns.get(id);
+  }
+
+  /** The running turn, if there is one and it is held. @returns {Turn | undefined} */
+  get current() {
+    return this.state.current_message_id === null ? undefined : this.#turns.get(this.state.current_message_id);
+  }
+
+  /** What to send to learn what is new. @returns {{last_seen_message_id: string | null, since_revision: number | null}} */
+  get cursor() {
+    return { last_seen_message_id: this.#lastSeen, since_revision: this.#revision };
+  }
+
+  /**
+   * What the model has written of the step that is being made; null where that is not known, or is known whole.
+   * @returns {PartialOutput | null}
+   */
+  get partial() {
+    const turn = this.current;
+    const partial = this.#partial;
+    if (!turn || !partial || turn.is_complete || partial.message_id !== turn.id) return null;
+    return partial.step > lastStepOf(turn) ? partial : null;
+  }
+
+  /** Begin with a page of the transcript, the newest. @param {FullConversation} page */
+  begin(page) {
+    this.#turns = new Map(page.messages.map((turn) => [turn.id, turn]));
+    this.#partial = null;
+    this.#lastSeen = page.messages.at(-1)?.id ?? null;
+    this.#revision = page.revision;
+    this.hasOlder = page.has_more;
+    this.state = stateOf(page);
+  }
+
+  /**
+   * Hold the turns before the first one too. Returns those that were not held.
+   * @param {FullConversation} page @returns {Turn[]}
+   */
+  prepend(page) {
+    const older = page.messages.filter((turn) => !this.#turns.has(turn.id));
+    this.#turns = new Map([...older.map((turn) => /** @type {const} */ ([turn.id, turn])), ...this.#turns]);
+    this.hasOlder = page.has_more;
+    return older;
+  }
+
+  /** @param {ConversationUpdate} update @returns {Change} */
+  applyUpdate(update) {
+    if (update.reset) {
+      this.#turns.clear();
+      this.#partial = null;
+      this.hasOlder = true; // the archive may have some: only asking for them tells
+    }
+    const updated = update.updated_messages.filter((turn) => this.#turns.has(turn.id));
+    for (const turn of updated) this.#turns.set(turn.id, turn);
+    const again = update.new_messages.filter((turn) => this.#turns.has(turn.id));
+    const added = update.new_messages.filter((turn) => !this.#turns.has(turn.id));
+    for (const turn of update.new_messages) this.#turns.set(turn.id, turn);
+    this.#lastSeen = update.last_seen_message_id;
+    this.#revision = update.revision;
+    this.state = stateOf(update);
+    if (!update.queue_length) this.queue = []; // of an empty queue nothing further is told
+    return { reset: update.reset, added, updated: [...updated, ...again] };
+  }
+
+  /** @param {{waiting: QueuedPrompt[]}} told */
+  applyQueue(told) {
+    this.queue = told.waiting;
+  }
+
+  /**
+   * Take in what the model has written. Returns whether all partial output is to be shown anew; else only the parts
+   * that `growth` names have grown.
+   * @param {PartialGrowth} growth @returns {boolean}
+   */
+  applyPartial({ fresh, parts, ...tag }) {
+    if (fresh) this.#partial = { ...tag, parts: [] };
+    if (!this.#partial || !isSameAnswer(this.#partial, tag)) return false;
+    for (const grown of parts) append(this.#partial.parts, grown);
+    return fresh;
+  }
+}
+
+/** The number of a turn's newest model step that is known; 0 before the first. @param {Turn} turn @returns {number} */
+export function lastStepOf(turn) {
+  const steps = turn.reasoning_trajectory?.steps ?? [];
+  return steps.reduce((last, step) => (step.kind === "model" ? Math.max(last, step.number) : last), 0);
+}
+
+/** @param {SessionState} told @returns {SessionState} */
+function stateOf({ is_processing, current_message_id, revision, status, waiting_until, queue_length }) {
+  return { is_processing, current_message_id, revision, status, waiting_until, queue_length };
+}
+
+/** @param {PartialPart[]} parts @param {GrownPart} grown */
+function append(parts, { index, kind, text, omitted }) {
+  const known = parts[index];
+  if (known) known.text += text;
+  else parts[index] = { kind, text, omitted };
+}
+
+/**
+ * @param {{request: number, attempt: number, message_id: string, step: number}} one
+ * @param {{request: number, attempt: number, message_id: string, step: number}} other
+ */
+function isSameAnswer(one, other) {
+  return (
+    one.request === other.request &&
+    one.attempt === other.attempt &&
+    one.message_id === other.message_id &&
+    one.step === other.step
+  );
+}

@@ -1,0 +1,61 @@
+/** Building the page's elements. Text is only ever set as text. */
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** @typedef {Node | string | null | false | undefined} Child */
+
+/**
+ * Make an element. Attributes named `on…` are listeners, `true` sets an attribute, `false` and null leave it away.
+ * @template {keyof HTMLElementTagNameMap} Tag
+ * @param {Tag} tag @param {Object<string, unknown>} [attributes] @param {...Child} children
+ * @returns {HTMLElementTagNameMap[Tag]}
+ */
+export function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") element.addEventListener(name.slice(2), /** @type {EventListener} */ (value));
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, String(value));
+  }
+  element.append(...children.filter((child) => child !== null && child !== false && child !== undefined));
+  return element;
+}
+
+/** An icon of the sprite in `index.html`; it is decoration, words stand beside it or in a label. @param {string} name */
+export function icon(name) {
+  const svg = document.createElementNS(SVG, "svg");
+  const use = document.createElementNS(SVG, "use");
+  svg.setAttribute("class", "icon");
+  svg.setAttribute("aria-hidden", "true");
+  use.setAttribute("href", `#icon-${name}`);
+  svg.append(use);
+  return svg;
+}
+
+/**
+ * The element with this id, which `index.html` has.
+ * @template {HTMLElement} Kind @param {string} id @param {new () => Kind} kind @returns {Kind}
+ */
+export function byId(id, kind) {
+  const element = document.getElementById(id);
+  if (!(element instanceof kind)) throw new Error(`the page has no ${kind.name} #${id}`);
+  return element;
+}
+
+/**
+ * Show `children` in `parent` in this order, moving and making as little as possible: what stays keeps focus, selection
+ * and scroll position.
+ * @param {Element} parent @param {Element[]} children
+ */
+export function arrange(parent, children) {
+  const kept = new Set(children);
+  for (const child of [...parent.children]) if (!kept.has(child)) child.remove();
+  children.forEach((child, index) => {
+    if (parent.children[index] !== child) parent.insertBefore(child, parent.children[index] ?? null);
+  });
+}
+
+/** Set text only where it differs: nothing is announced or laid out again for the same words. */
+export function setText(/** @type {Element} */ element, /** @type {string} */ text) {
+  if (element.textContent !== text) element.textContent = text;
+}

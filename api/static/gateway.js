@@ -1,0 +1,136 @@
+/**
+ * The public API of the gateway, as the page uses it: nothing here that any other client could not do.
+ *
+ * A request that failed on its way may have been done. So all that changes something is safe to send again: prompts and
+ * sessions have ids that are chosen here, and what is decided or stopped is named.
+ *
+ * @import {ContextView, Decision, FullConversation, ListedSession, PromptMode, QueueView, SessionDescription}
+ *   from "./wire.js"
+ */
+
+const PATIENCE_MS = 15_000;
+
+/** A request that was not done; `status` is 0 where no gateway answered. */
+export class GatewayError extends Error {
+  /** @param {number} status @param {string} type @param {string} detail @param {number | null} retryAfter seconds */
+  constructor(status, type, detail, retryAfter = null) {
+    super(detail);
+    this.status = status;
+    this.type = type;
+    this.retryAfter = retryAfter;
+  }
+
+  /** The same request may be done later, without anyone doing anything about it. */
+  get mayPass() {
+    return this.status === 0 || this.status === 429 || this.status >= 500;
+  }
+}
+
+/** @param {string} sessionId @param {string} [rest] @returns {string} */
+const path = (sessionId, rest = "") => `/workflow/${encodeURIComponent(sessionId)}${rest}`;
+
+/** @param {Object<string, string | number | null | undefined>} parameters @returns {string} */
+function query(parameters) {
+  const given = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  return given.length ? `?${new URLSearchParams(given.map(([name, value]) => [name, String(value)]))}` : "";
+}
+
+/**
+ * @param {string} method @param {string} url @param {unknown} [body] @returns {Promise<Response>}
+ * @throws {GatewayError}
+ */
+async function send(method, url, body) {
+  const init = { method, signal: AbortSignal.timeout(PATIENCE_MS), headers: {} };
+  if (body !== undefined) Object.assign(init, { body: JSON.stringify(body), headers: { "content-type": "application/json" } });
+  let response;
+  try {
+    response = await fetch(url, init);
+  } catch {
+    throw new GatewayError(0, "unreachable", "The gateway can't be reached.");
+  }
+  if (!response.ok) throw await errorOf(response);
+  return response;
+}
+
+/** @param {Response} response @returns {Promise<GatewayError>} */
+async function errorOf(response) {
+  const problem = await response.json().catch(() => ({}));
+  const type = String(problem.type ?? "").replace("urn:turnkeeper:problem:", "");
+  const detail = problem.detail ?? `The gateway answered ${response.status}.`;
+  return new GatewayError(response.status, type, detail, Number(response.headers.get("retry-after")) || null);
+}
+
+/** @param {string} method @param {string} url @param {unknown} [body] */
+async function json(method, url, body) {
+  return (await send(method, url, body)).json();
+}
+
+/** Where the events of a session come from. @param {string} sessionId @param {Object<string, string | number | null>} cursor */
+export const eventsUrl = (sessionId, cursor) => path(sessionId, `/events${query(cursor)}`);
+
+/**
+ * @param {{q?: string, status?: string, cursor?: string | null}} filter
+ * @returns {Promise<{sessions: ListedSession[], next_cursor: string | null}>}
+ */
+export const listSessions = (filter) => json("GET", `/workflow${query(filter)}`);
+
+/** Start a session; one that was started by an earlier try is as good. @param {{id: string, model?: string}} session */
+export async function startSession(session) {
+  try {
+    await send("POST", "/workflow", session);
+  } catch (error) {
+    if (!(error instanceof GatewayError && error.type === "session-exists")) throw error;
+  }
+}
+
+/** @param {string} sessionId @returns {Promise<SessionDescription>} */
+export const describe = (sessionId) => json("GET", path(sessionId));
+
+/** @param {string} sessionId @param {{title?: string, model?: string}} change */
+export const configure = (sessionId, change) => send("PATCH", path(sessionId), change);
+
+/** @param {string} sessionId @param {boolean} discardQueue */
+export const endSession = (sessionId, discardQueue) =>
+  send("POST", path(sessionId, "/end"), { discard_queue: discardQueue });
+
+/**
+ * @param {string} sessionId @param {{id: string, text: string, mode: PromptMode}} prompt
+ * @returns {Promise<{message_id: string, position: number | null}>}
+ */
+export const sendPrompt = (sessionId, { id, text, mode }) =>
+  json("POST", path(sessionId, "/prompt"), { message: text, id, mode });
+
+/** Send a failed turn's prompt again; twice is once. @param {string} sessionId @param {string} turnId */
+export const retryTurn = (sessionId, turnId) => json("POST", path(sessionId, "/retry"), { message_id: turnId });
+
+/** @param {string} sessionId @param {string} turnId */
+export const stopTurn = (sessionId, turnId) => send("POST", path(sessionId, "/cancel"), { message_id: turnId });
+
+/** @param {string} sessionId @returns {Promise<QueueView>} */
+export const readQueue = (sessionId) => json("GET", path(sessionId, "/queue"));
+
+/** @param {string} sessionId @param {string} messageId */
+export const withdraw = (sessionId, messageId) =>
+  send("DELETE", path(sessionId, `/queue/${encodeURIComponent(messageId)}`));
+
+/**
+ * @param {string} sessionId @param {string} callId
+ * @param {{args_digest: string, decision: Decision, reason?: string}} decision
+ */
+export const decide = (sessionId, callId, decision) => send("POST", path(sessionId, `/approvals/${callId}`), decision);
+
+/** @param {string} sessionId @param {number} limit @returns {Promise<FullConversation>} */
+export const readNewest = (sessionId, limit) => json("GET", path(sessionId, `/conversation/full${query({ limit })}`));
+
+/** @param {string} sessionId @param {string} before @param {number} limit @returns {Promise<FullConversation>} */
+export const readBefore = (sessionId, before, limit) =>
+  json("GET", path(sessionId, `/conversation/full${query({ before, limit })}`));
+
+/** @param {string} sessionId @param {number} limit @returns {Promise<ContextView>} */
+export const readContext = (sessionId, limit) => json("GET", path(sessionId, `/context${query({ format: "view", limit })}`));
+
+/** @param {string} sessionId @param {string} hash @returns {Promise<string>} */
+export const readBlob = async (sessionId, hash) => (await send("GET", path(sessionId, `/blobs/${hash}`))).text();
+
+/** @param {string[]} texts @returns {Promise<string[]>} */
+export const renderMarkdown = async (texts) => (await json("POST", "/markdown", { texts })).html;

@@ -1,0 +1,96 @@
+/**
+ * What the open session is called, which model it has, what it has used, and what can be done to it as a whole.
+ *
+ * @import {Conversation} from "./conversation.js"
+ */
+
+import { byId, setText } from "./dom.js";
+import { isClosed, isStandIn, usageDetails, usageWords } from "./words.js";
+
+export class SessionBar {
+  #title = byId("session-title", HTMLElement);
+  #model = byId("session-model", HTMLElement);
+  #usage = byId("session-usage", HTMLElement);
+  #actions = byId("session-actions", HTMLElement);
+  #menu = byId("session-menu", HTMLElement);
+  #temporal = byId("open-in-temporal", HTMLAnchorElement);
+  #rename = new Dialog("rename-dialog");
+  #changeModel = new Dialog("model-dialog");
+  #end = new Dialog("end-dialog");
+  /** @type {Conversation | null} */
+  #conversation = null;
+
+  constructor() {
+    const title = byId("rename-title", HTMLInputElement);
+    const model = byId("model-name", HTMLInputElement);
+    const discard = byId("end-discard", HTMLInputElement);
+    this.#on("rename", () => {
+      title.value = this.#conversation?.description?.title ?? "";
+      this.#rename.ask(() => this.#conversation?.configure({ title: title.value.trim() }));
+    });
+    this.#on("change-model", () => {
+      model.value = this.#conversation?.description?.model ?? "";
+      this.#changeModel.ask(() => this.#conversation?.configure({ model: model.value.trim() }));
+    });
+    this.#on("end-session", () => {
+      discard.checked = false;
+      this.#end.ask(() => this.#conversation?.end(discard.checked));
+    });
+  }
+
+  /** @param {Conversation | null} conversation @param {string} firstModel the model of new sessions */
+  show(conversation, firstModel) {
+    this.#conversation = conversation;
+    const description = conversation?.description;
+    const title = conversation ? description?.title || "New session" : "New session";
+    const model = conversation ? (description?.model ?? "") : firstModel;
+    setText(this.#title, title);
+    setText(this.#model, model);
+    this.#model.hidden = !model;
+    this.#model.title = isStandIn(model) ? "A stand-in that needs no key and no network" : "The model of the next turn";
+    this.#model.classList.toggle("stand-in", isStandIn(model));
+    setText(this.#usage, usageWords(description?.usage));
+    this.#usage.title = description?.usage ? usageDetails(description.usage) : "";
+    this.#actions.hidden = !conversation;
+    const isOver = isClosed(conversation?.manager.state.status ?? "idle");
+    for (const id of ["rename", "change-model", "end-session"]) byId(id, HTMLButtonElement).disabled = isOver;
+    const temporal = description?.links.temporal;
+    this.#temporal.hidden = !temporal;
+    if (temporal) this.#temporal.href = temporal;
+    document.title = conversation ? `${title} · Turnkeeper` : "Turnkeeper";
+  }
+
+  /** @param {string} id @param {() => void} action */
+  #on(id, action) {
+    byId(id, HTMLButtonElement).addEventListener("click", () => {
+      this.#menu.hidePopover();
+      action();
+    });
+  }
+}
+
+/** A question with a form: `index.html` has it, with a button that cancels. */
+class Dialog {
+  #dialog;
+  /** @type {() => unknown} */
+  #action = () => {};
+
+  /** @param {string} id */
+  constructor(id) {
+    this.#dialog = byId(id, HTMLDialogElement);
+    const form = /** @type {HTMLFormElement} */ (this.#dialog.querySelector("form"));
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#dialog.close();
+      this.#action();
+    });
+    this.#dialog.querySelector("[data-cancel]")?.addEventListener("click", () => this.#dialog.close());
+  }
+
+  /** @param {() => unknown} action what is done once the form is sent */
+  ask(action) {
+    this.#action = action;
+    this.#dialog.showModal();
+    this.#dialog.querySelector("input")?.select();
+  }
+}

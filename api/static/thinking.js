@@ -1,0 +1,61 @@
+/** What the model thought, folded: its last words while it thinks, all of it for who opens it. */
+
+import { h, icon, setText } from "./dom.js";
+import { readBlob } from "./gateway.js";
+
+const PEEK_CHARS = 160;
+
+export class Thinking {
+  #label = h("span", {}, "Thinking");
+  #peek = h("span", { class: "peek", "aria-hidden": "true" });
+  #words = document.createTextNode("");
+  #more = h("div", {});
+
+  constructor() {
+    const text = h("div", { class: "thoughts" }, this.#words);
+    this.element = h(
+      "details",
+      { class: "thinking" },
+      h("summary", {}, icon("thought"), this.#label, this.#peek, icon("chevron")),
+      text,
+      this.#more,
+    );
+  }
+
+  get isOpen() {
+    return this.element.open;
+  }
+
+  /** @param {string} text more of it */
+  grow(text) {
+    this.#words.appendData(text);
+    setText(this.#peek, this.#words.data.slice(-PEEK_CHARS).replaceAll(/\s+/g, " "));
+  }
+
+  /**
+   * Show it whole.
+   * @param {string} text @param {{sessionId: string, blob: import("./wire.js").BlobRef | null}} kept
+   */
+  show(text, { sessionId, blob }) {
+    this.#words.data = text;
+    setText(this.#label, "Thought");
+    setText(this.#peek, "");
+    this.#more.replaceChildren(...(blob ? [this.#wholeButton(sessionId, blob)] : []));
+  }
+
+  /** @param {string} sessionId @param {import("./wire.js").BlobRef} blob */
+  #wholeButton(sessionId, blob) {
+    const button = h("button", { type: "button", class: "link-button" }, `Show all of it: ${blob.chars.toLocaleString("en")} characters`);
+    button.addEventListener("click", async () => {
+      button.disabled = true;
+      try {
+        this.#words.data = await readBlob(sessionId, blob.hash);
+        button.remove();
+      } catch {
+        button.disabled = false;
+        button.textContent = "It could not be read. Try again";
+      }
+    });
+    return button;
+  }
+}

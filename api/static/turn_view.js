@@ -1,0 +1,161 @@
+/**
+ * One turn: what a person asked, all that came of it, and what is worth knowing about it.
+ *
+ * @import {PartialOutput} from "./conversation_manager.js"
+ * @import {StepActions} from "./step_view.js"
+ * @import {ModelStep, Seen, Turn} from "./wire.js"
+ */
+
+import { copyButton } from "./copying.js";
+import { arrange, h, icon } from "./dom.js";
+import { PartialView } from "./partial_view.js";
+import { Prose } from "./prose.js";
+import { ModelStepView, UserStepView } from "./step_view.js";
+import { clock, duration, fullTime, seenWords, usageDetails, usageWords } from "./words.js";
+
+/** @typedef {StepActions & {retry: (turn: Turn) => Promise<boolean>}} TurnActions */
+
+export class TurnView {
+  #actions;
+  #response = h("div", { class: "response" });
+  #steps = h("div", { class: "steps" });
+  #omitted = h("p", { class: "quiet" });
+  #answer = new Prose();
+  #error = h("div", { class: "turn-error" });
+  #facts = h("footer", { class: "facts" });
+  #pulse = h("div", { class: "pulse", "aria-hidden": "true" }, h("span"), h("span"), h("span"));
+  /** @type {Map<string, ModelStepView | UserStepView>} */
+  #views = new Map();
+  /** @type {PartialView | null} */
+  #partial = null;
+  /** @type {Turn | null} */
+  #turn = null;
+  /** @type {Seen} */
+  #seen = "verbatim";
+
+  /** @param {Turn} turn @param {TurnActions} actions */
+  constructor(turn, actions) {
+    this.#actions = actions;
+    this.element = h("article", { class: "turn", "data-turn": turn.id }, requestOf(turn), this.#response);
+    this.show(turn);
+  }
+
+  /** @param {Turn} turn */
+  show(turn) {
+    this.#turn = turn;
+    this.element.dataset.status = turn.status;
+    const steps = turn.reasoning_trajectory?.steps ?? [];
+    const last = /** @type {ModelStep | undefined} */ (steps.findLast((step) => step.kind === "model"));
+    // The answer is the text of the step that calls nothing any more; it is shown once, there.
+    const answering = turn.agent_message !== null && last && !last.tool_calls.length ? last : null;
+    const shown = steps.map((step, index) => {
+      const view = this.#viewOf(step.kind === "model" ? `model ${step.number}` : `user ${step.message_id} ${index}`, step.kind);
+      if (view instanceof UserStepView) view.show(/** @type {import("./wire.js").UserStep} */ (step));
+      else {
+        const answer = step === answering ? turn.agent_message : null;
+        view.show(/** @type {ModelStep} */ (step), { isRunning: !turn.is_complete, answer });
+      }
+      return view.element;
+    });
+    arrange(this.#steps, shown);
+    this.#answer.show(answering ? "" : (turn.agent_message ?? ""));
+    this.#omitted.textContent = turn.steps_omitted ? `${turn.steps_omitted} earlier steps are not shown here.` : "";
+    this.#showError(turn);
+    this.#showFacts();
+    this.#arrange();
+  }
+
+  /** Show what the model is writing; null: nothing. @param {PartialOutput | null} partial @param {boolean} isFresh */
+  showPartial(partial, isFresh) {
+    if (!partial) {
+      if (this.#partial?.hasOpenThinking) [...this.#views.values()].forEach(openThinking);
+      this.#partial = null;
+    } else {
+      const isNew = !this.#partial;
+      this.#partial ??= new PartialView();
+      this.#partial.show(partial, isFresh || isNew);
+    }
+    this.#arrange();
+  }
+
+  /** Mark what the model still has of this turn. @param {Seen} seen */
+  showSeen(seen) {
+    if (seen === this.#seen) return;
+    this.#seen = seen;
+    this.element.dataset.seen = seen;
+    this.#showFacts();
+  }
+
+  #arrange() {
+    const turn = this.#turn;
+    if (!turn) return;
+    const isQuiet = !turn.is_complete && !this.#partial?.element.childNodes.length && turn.status === "processing";
+    arrange(this.#response, [
+      ...(turn.steps_omitted ? [this.#omitted] : []),
+      this.#steps,
+      ...(this.#partial ? [this.#partial.element] : []),
+      ...(isQuiet ? [this.#pulse] : []),
+      ...(this.#answer.text ? [this.#answer.element] : []),
+      ...(turn.error !== null ? [this.#error] : []),
+      ...(turn.is_complete ? [this.#facts] : []),
+    ]);
+  }
+
+  /** @param {string} key @param {"model" | "user"} kind */
+  #viewOf(key, kind) {
+    const view = this.#views.get(key) ?? (kind === "model" ? new ModelStepView(this.#actions) : new UserStepView());
+    this.#views.set(key, view);
+    return view;
+  }
+
+  /** @param {Turn} turn */
+  #showError(turn) {
+    if (turn.error === null) return;
+    const retry = h("button", { type: "button", class: "button" }, icon("retry"), "Retry");
+    retry.addEventListener("click", async () => {
+      retry.disabled = true;
+      if (!(await this.#actions.retry(turn))) retry.disabled = false;
+    });
+    const isStopped = turn.status === "cancelled";
+    this.#error.className = isStopped ? "turn-error stopped" : "turn-error";
+    this.#error.replaceChildren(icon(isStopped ? "stop" : "cross"), h("p", {}, turn.error), retry);
+  }
+
+  #showFacts() {
+    const turn = this.#turn;
+    if (!turn?.is_complete) return;
+    const last = turn.reasoning_trajectory?.steps.findLast((step) => step.kind === "model");
+    const facts = [
+      last?.kind === "model" ? last.model : null,
+      turn.processing_time_ms === null ? null : duration(turn.processing_time_ms),
+    ].filter((fact) => fact !== null);
+    const used = usageWords(turn.usage);
+    const seen = seenWords(this.#seen);
+    this.#facts.replaceChildren(
+      ...(turn.agent_message === null ? [] : [copyButton("Copy answer", () => this.#turn?.agent_message ?? "")]),
+      ...facts.map((fact) => h("span", {}, fact)),
+      ...(used && turn.usage ? [h("span", { title: usageDetails(turn.usage) }, used)] : []),
+      ...(seen ? [h("span", { class: "seen", title: seen }, icon("fade"), h("span", {}, seen))] : []),
+    );
+  }
+}
+
+/** @param {ModelStepView | UserStepView} view */
+function openThinking(view) {
+  if (view instanceof ModelStepView) view.openThinking();
+}
+
+/** @param {Turn} turn @returns {HTMLElement} */
+function requestOf(turn) {
+  return h(
+    "header",
+    { class: "request" },
+    h("div", { class: "bubble" }, turn.user_message),
+    h(
+      "div",
+      { class: "facts" },
+      h("time", { datetime: turn.user_timestamp, title: fullTime(turn.user_timestamp) }, clock(turn.user_timestamp)),
+      copyButton("Copy prompt", () => turn.user_message),
+    ),
+  );
+}

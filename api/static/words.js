@@ -1,0 +1,127 @@
+/**
+ * What things are called on the page, for people.
+ *
+ * @import {Seen, SessionState, Usage} from "./wire.js"
+ */
+
+/** @param {number} ms @returns {string} */
+export function duration(ms) {
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 10_000) return `${(ms / 1000).toFixed(1)} s`;
+  if (ms < 60_000) return `${Math.round(ms / 1000)} s`;
+  const minutes = Math.floor(ms / 60_000);
+  return minutes < 60
+    ? `${minutes} min ${Math.round((ms % 60_000) / 1000)} s`
+    : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+/** @param {number} count @returns {string} */
+export function tokens(count) {
+  if (count < 10_000) return `${count.toLocaleString("en")} tokens`;
+  return `${(count / 1000).toLocaleString("en", { maximumFractionDigits: 1 })}k tokens`;
+}
+
+/** A cost in US dollars; below a cent, its first two digits. @param {number} cost @returns {string} */
+export function dollars(cost) {
+  if (cost === 0 || cost >= 0.01) return `$${cost.toFixed(2)}`;
+  return `$${cost.toFixed(Math.min(9, 1 - Math.floor(Math.log10(cost))))}`;
+}
+
+/** @param {Usage | null | undefined} usage @returns {string} empty where nothing was used */
+export function usageWords(usage) {
+  const count = (usage?.input_tokens ?? 0) + (usage?.output_tokens ?? 0);
+  if (!usage || !count) return "";
+  return usage.cost === null || usage.cost === undefined ? tokens(count) : `${tokens(count)} · ${dollars(usage.cost)}`;
+}
+
+/** @param {Usage} usage @returns {string} */
+export function usageDetails(usage) {
+  const parts = [`${usage.input_tokens.toLocaleString("en")} in`, `${usage.output_tokens.toLocaleString("en")} out`];
+  if (usage.cached_tokens) parts.push(`${usage.cached_tokens.toLocaleString("en")} of them from the cache`);
+  if (usage.reasoning_tokens) parts.push(`${usage.reasoning_tokens.toLocaleString("en")} for thinking`);
+  return `Tokens: ${parts.join(", ")}${usage.cost ? `; $${usage.cost}` : ""}`;
+}
+
+/** A moment: its time today, else its day too. @param {string} iso @returns {string} */
+export function clock(iso) {
+  const at = new Date(iso);
+  const time = at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+  if (at.toDateString() === new Date().toDateString()) return time;
+  return `${at.toLocaleDateString([], { day: "numeric", month: "short" })}, ${time}`;
+}
+
+/** @param {string} iso @returns {string} */
+export const fullTime = (iso) => new Date(iso).toLocaleString([], { dateStyle: "long", timeStyle: "medium" });
+
+/** How long ago, roughly. @param {string} iso @param {number} [now] @returns {string} */
+export function ago(iso, now = Date.now()) {
+  const minutes = Math.floor((now - new Date(iso).getTime()) / 60_000);
+  if (minutes < 1) return "just now";
+  if (minutes < 60) return `${minutes} min`;
+  if (minutes < 24 * 60) return `${Math.floor(minutes / 60)} h`;
+  return `${Math.floor(minutes / (24 * 60))} d`;
+}
+
+/** How long from now, roughly. @param {string} iso @param {number} [now] @returns {string} */
+export function until(iso, now = Date.now()) {
+  const minutes = Math.ceil((new Date(iso).getTime() - now) / 60_000);
+  if (minutes <= 0) return "now";
+  if (minutes < 60) return `in ${minutes} min`;
+  if (minutes < 48 * 60) return `in ${Math.round(minutes / 60)} h`;
+  return `in ${Math.round(minutes / (24 * 60))} days`;
+}
+
+/** @param {string} model @returns {boolean} */
+export const isStandIn = (model) => model === "offline" || model.startsWith("offline:");
+
+/** The state of a session, as one sentence; empty where it goes without saying. @param {SessionState} state */
+export function statusWords({ status, waiting_until }) {
+  switch (status) {
+    case "processing":
+      return "Working on it";
+    case "awaiting_approval":
+      return "Waiting for your decision";
+    case "waiting_retry": {
+      const when = waiting_until ? new Date(waiting_until).toLocaleTimeString() : "a while";
+      return `The model is not available now. It is asked again ${waiting_until ? "at" : "in"} ${when}`;
+    }
+    case "ending":
+      return "The session ends once what waits is done. It takes no more prompts";
+    case "ended":
+      return "This session has ended. It can be read, and takes no more prompts";
+    case "cancelled":
+      return "This session was cancelled. It can be read, and takes no more prompts";
+    case "terminated":
+      return "This session was terminated. It can be read, and takes no more prompts";
+    case "stuck":
+      return "This session is stuck: a step of it keeps failing. Nothing is lost; it goes on once that is mended";
+    default:
+      return "";
+  }
+}
+
+/** @param {string} status of a session, live or listed @returns {string} one or two words */
+export function statusLabel(status) {
+  const labels = {
+    open: "open",
+    idle: "open",
+    processing: "working",
+    awaiting_approval: "needs your decision",
+    waiting_retry: "waiting for the model",
+    ending: "ending",
+  };
+  return labels[/** @type {keyof typeof labels} */ (status)] ?? status;
+}
+
+/** @param {string} status @returns {boolean} */
+export const isClosed = (status) => ["ended", "cancelled", "terminated"].includes(status);
+
+/** What the model still has of a turn; empty where it has all of it. @param {Seen} seen @returns {string} */
+export function seenWords(seen) {
+  return {
+    verbatim: "",
+    truncated: "The model sees only part of this turn",
+    summarised: "The model sees this turn only in its summary",
+    not_at_all: "The model no longer sees this turn",
+  }[seen];
+}
