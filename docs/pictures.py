@@ -24,6 +24,9 @@ MOST_BYTES = 400_000
 """Of a picture in a README that people load over the phone."""
 
 WIDTH, HEIGHT = 1440, 900
+MOST_HEIGHT = 1300
+"""The window is made as high as the conversation needs, up to this."""
+
 SCALES = (2.0, 1.5, 1.0)
 """Pixels of the picture for one of the page: the finest that stays within `MOST_BYTES`."""
 
@@ -45,19 +48,16 @@ CHANGES = """\
 NOTES = """\
 # 1.4
 
-- A turn may now outlast a run: 500 tool calls are no limit any more.
+- A turn of 500 tool calls is no problem any more.
 - After a crash the answer goes on within 10 s.
-- Clients may send `since_revision`, and are told only what changed.
+- Clients may send `since_revision`.
 """
 
 SCRIPT = {
     "responses": [
         {
             "think": "The changes are in CHANGES.md. I should read it before I say anything about it.",
-            "calls": [
-                {"name": "file_read", "args": {"path": "CHANGES.md"}},
-                {"name": "file_search", "args": {"query": "since_revision"}},
-            ],
+            "calls": [{"name": "file_read", "args": {"path": "CHANGES.md"}}],
         },
         {
             "text": (
@@ -66,8 +66,7 @@ SCRIPT = {
                 "| a turn can continue as new | sessions with very long turns |\n"
                 "| a killed worker is missed after 6 s | everyone, after a crash |\n"
                 "| `since_revision` in `GET /conversation` | clients; they may send it |\n\n"
-                "Only the last one is visible on the wire, and it is optional:\n\n"
-                '```bash\ncurl "$api/workflow/demo/conversation?last_seen_message_id=m7&since_revision=42"\n```\n'
+                "Only the last one shows on the wire, and it is optional."
             ),
         },
         {
@@ -84,6 +83,12 @@ PROMPTS = (
     "Write release notes for it to notes/1.4.md",
     "Is anything still open?",
 )
+
+HIDDEN_HEIGHT = """
+Math.max(...[...document.querySelectorAll("main, main *")].map(
+  (element) => getComputedStyle(element).overflowY === "auto" ? element.scrollHeight - element.clientHeight : 0))
+"""
+"""How much of the conversation has to be scrolled to."""
 
 OTHERS = {"harbour": "Harbour timetable", "invoices": "Invoices of October", "parser": "A test for the parser"}
 """Sessions that make a list, by their ids."""
@@ -168,6 +173,8 @@ async def _page(stage: Stage, *, scheme: str, scale: float) -> AsyncIterator[Pag
         await page.get_by_role("button", name="Approve").first.wait_for()
         await page.get_by_text(PROMPTS[2]).first.wait_for()
         await page.get_by_text(OTHERS["harbour"]).first.wait_for()
+        hidden = await page.evaluate(HIDDEN_HEIGHT)
+        await page.set_viewport_size({"width": WIDTH, "height": min(MOST_HEIGHT, HEIGHT + hidden)})
         yield page
         await browser.close()
 
