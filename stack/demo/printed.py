@@ -16,6 +16,9 @@ from rich.text import Text
 SHOWN_CHARS = 88
 """Of an answer: a line of it."""
 
+MARGIN = 13
+"""Characters before what a line says: the time."""
+
 
 class Telling:
     """The demo's output, told line by line."""
@@ -53,7 +56,7 @@ class Telling:
 
     def answered(self, text: str, remark: str = "") -> None:
         """Say what was answered, in short, and what is worth knowing of it."""
-        self.line(one_line(text), "green")
+        self.line(one_line(text, min(SHOWN_CHARS, self._room)), "green")
         if remark:
             self.line(remark)
 
@@ -61,8 +64,7 @@ class Telling:
         """Show the end of what is being written, where there is a terminal; the next line takes its place."""
         if not self._console.is_terminal:
             return
-        width = max(20, self._console.width - 14)
-        shown = Text(f"{'':13}{one_line(text, len(text))[-width:]}", style="dim green")
+        shown = Text(f"{'':{MARGIN}}{one_line(text, len(text))[-self._room :]}", style="dim green")
         if self._live is None:
             self._live = Live(console=self._console, transient=True, auto_refresh=False)
             self._live.start()
@@ -91,6 +93,11 @@ class Telling:
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+    @property
+    def _room(self) -> int:
+        """How many characters a line has beside the time."""
+        return max(20, self._console.width - MARGIN - 1) if self._console.is_terminal else SHOWN_CHARS
 
     def _print(self, text: Text) -> None:
         self.close()

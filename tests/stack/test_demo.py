@@ -24,11 +24,11 @@ from tests.stack.test_cli import Command, run
 PLAYED_SECONDS = 120.0
 """Bound of a whole demo, on a machine that has much else to do; alone it takes about 20 s."""
 
-FIRST_ACT = """
+ONE_ACT = """
 import sys
 from stack.demo.evening import run_demo
 from stack.demo.story import ACTS
-sys.exit(run_demo(keep=True, acts=ACTS[:1]))
+sys.exit(run_demo(keep=True, acts=ACTS[1:2]))
 """
 
 
@@ -92,7 +92,7 @@ async def test_ops_3_ctrl_c_in_the_middle_stops_and_removes_everything(temporary
 async def test_ops_3_a_demo_that_is_kept_can_be_looked_at_until_ctrl_c(temporary, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", FIRST_ACT), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        *(sys.executable, "-c", ONE_ACT), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     command = Command(process)
     report = await command.until_said("Ctrl-C stops and removes all of it.")
