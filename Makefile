@@ -6,13 +6,16 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-live check bench
+.PHONY: help run demo test test-live check bench
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 run: $(INSTALLED) ## start everything on this machine; Ctrl-C stops it
 	@$(BIN)/turnkeeper up
+
+demo: $(INSTALLED) ## a short story, with crashes, on a stack of its own: about 20 s, offline
+	@$(BIN)/turnkeeper demo
 
 test: $(INSTALLED) ## run every test
 	$(BIN)/pytest

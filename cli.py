@@ -28,7 +28,7 @@ WORKER_PATIENCE_SECONDS = 30.0
 """How long a worker waits for a server that is just starting."""
 
 CANNOT_TELL = 2
-"""What `replay-check` ends with when it could not look: 1 would say that something differs."""
+"""What `replay-check` and `demo` end with when they could not look: 1 would say that something is wrong."""
 
 MARKS = {"good": "ok    ", "broken": "BROKEN", "unknown": "  ?   "}
 
@@ -112,6 +112,27 @@ def chat(
 
     found = url or Gateway.find(_settings()).url
     raise typer.Exit(run_chat(ChatOptions(url=found, message=message, session=session, given_url=url, as_json=as_json)))
+
+
+@commands.command()
+def demo(
+    keep: Annotated[bool, typer.Option("--keep", help="Afterwards leave it all running, until Ctrl-C.")] = False,
+) -> None:
+    """Play a short story on a stack of its own: prompts, tools, an approval, a queue, and two crashes. About 20 s.
+
+    Offline, in a temporary folder and at free ports: nothing of yours is read or touched. Exit code 1: a promise was
+    broken, and which; 2: it could not be played.
+    """
+    # Here and not above: nobody else needs a client or rich.
+    from stack.demo.evening import run_demo
+    from stack.demo.stage import StageError
+
+    logging.basicConfig(handlers=[logging.NullHandler()])
+    try:
+        code = run_demo(keep=keep)
+    except (DevServerError, StageError) as error:
+        _refuse(error, code=CANNOT_TELL)
+    raise typer.Exit(code)
 
 
 @commands.command()

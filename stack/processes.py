@@ -21,11 +21,14 @@ class Program:
     it from the main thread: Linux takes the end of the starting thread for the death of the starter.
     """
 
-    def __init__(self, command: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None) -> None:
-        """Keep what to run. `log` is appended to; `env` replaces the environment, None: ours."""
+    def __init__(
+        self, command: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None, folder: Path | None = None
+    ) -> None:
+        """Keep what to run, and in which folder. `log` is appended to; `env` replaces the environment; None: ours."""
         self.command = list(command)
         self.log = log
         self.env = env
+        self.folder = folder
         self._process: asyncio.subprocess.Process | None = None
         self._log_start = 0
 
@@ -47,6 +50,7 @@ class Program:
                 stdout=output,
                 stderr=STDOUT,
                 env=self.env,
+                cwd=self.folder,
                 pass_fds=keep_open,
                 process_group=0,
             )
@@ -64,6 +68,11 @@ class Program:
             await asyncio.wait_for(self._process.wait(), seconds)
         self._signal(signal.SIGKILL)
         await self._process.wait()
+
+    async def kill(self) -> None:
+        """Have it ended with everything it started, without a word to it: as by a power cut."""
+        self._signal(signal.SIGKILL)
+        await self.wait()
 
     def last_words(self) -> str:
         """Return the end of what it wrote since it was started."""

@@ -12,7 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from models.settings import ENV_PREFIX, Settings
 from stack.dev_server import DevServer, DevServerError
@@ -22,6 +22,8 @@ from stack.processes import Program
 from workflows.connection import connect, find_endpoint, prepare
 
 Say = Callable[[str], None]
+
+Outcome = TypeVar("Outcome")
 
 READY_SECONDS = 30.0
 """Most time until the links are shown, ready or not."""
@@ -96,9 +98,12 @@ async def run_stack(settings: Settings, say: Say) -> None:
         await asyncio.Event().wait()
 
 
-def run_until_signalled(work: Coroutine[Any, Any, None]) -> None:
-    """Run `work` until it ends or a Ctrl-C, SIGTERM or closed terminal stops it; then let it clean up."""
-    asyncio.run(_until_signalled(work))
+def run_until_signalled(work: Coroutine[Any, Any, Outcome]) -> Outcome | None:
+    """Run `work` until it ends or a Ctrl-C, SIGTERM or closed terminal stops it; then let it clean up.
+
+    Returns what it came to; None where it was stopped and left it at that.
+    """
+    return asyncio.run(_until_signalled(work))
 
 
 @asynccontextmanager
@@ -200,7 +205,7 @@ def _links(settings: Settings, gateway: Gateway, web_ui: str) -> str:
     )
 
 
-async def _until_signalled(work: Coroutine[Any, Any, None]) -> None:
+async def _until_signalled(work: Coroutine[Any, Any, Outcome]) -> Outcome | None:
     task = asyncio.ensure_future(work)
     told = asyncio.Event()
 
@@ -213,7 +218,8 @@ async def _until_signalled(work: Coroutine[Any, Any, None]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stop)
     try:
-        await task
+        return await task
     except asyncio.CancelledError:
         if not told.is_set():
             raise
+        return None

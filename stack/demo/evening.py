@@ -1,0 +1,139 @@
+"""A performance from start to end: a stage in a temporary folder, the story, the verdict, and nothing left behind."""
+
+import asyncio
+import statistics
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from client.errors import GatewayError
+from client.gateway import GatewayClient
+from stack.demo.printed import Telling
+from stack.demo.record import Record
+from stack.demo.spectator import NotSeenError, Spectator
+from stack.demo.stage import Stage
+from stack.demo.story import ACTS, PROMISES_TEXT, Act, Story
+from stack.demo.verdict import PROMISES, violations
+from stack.supervisor import run_until_signalled
+
+KEPT, BROKEN, NOT_PLAYED, STOPPED = 0, 1, 2, 130
+"""Exit codes: the promises were kept; they were not; it could not be played; somebody stopped it."""
+
+SESSION = "demo"
+
+PATIENCE_SECONDS = 40.0
+"""Longest wait for anything in the story; a worker that was killed is missed after 6 s."""
+
+
+def run_demo(*, keep: bool, acts: Sequence[Act] = ACTS) -> int:
+    """Play `acts` and return the exit code, with everything stopped and removed again.
+
+    `keep`: afterwards everything stays as it is until a Ctrl-C.
+
+    Raises:
+        DevServerError: The server does not start.
+        StageError: Worker or gateway do not start.
+    """
+    code = run_until_signalled(_evening(keep=keep, acts=acts))
+    return STOPPED if code is None else code
+
+
+async def perform(
+    stage: Stage,
+    telling: Telling,
+    *,
+    url: str,
+    session_id: str = SESSION,
+    acts: Sequence[Act] = ACTS,
+    patience: float = PATIENCE_SECONDS,
+) -> int:
+    """Play `acts` in a new session through the gateway at `url`, say what they came to, and return the exit code."""
+    (stage.workspace / "promises.md").write_text(PROMISES_TEXT)
+    async with GatewayClient(url) as gateway:
+        await gateway.start(session_id, title="The demo", tool_policy={"file_write": "ask"})
+        spectator = Spectator(gateway, session_id, patience=patience, on_text=telling.growing)
+        story = Story(stage, gateway, spectator, telling, session_id=session_id)
+        broken = await _play(story, acts)
+        with suppress(GatewayError):  # of a gateway that is gone there is nothing to add
+            record = await story.record()
+            broken += violations(record)
+            telling.table([*_sums(story, record), *await _noted(story)])
+    checked = f"{len(PROMISES)} promises, {len(story.asked)} prompts: nothing lost, nothing twice, everything in order."
+    telling.verdict(broken, checked)
+    return BROKEN if broken else KEPT
+
+
+async def _evening(*, keep: bool, acts: Sequence[Act]) -> int:
+    telling = Telling()
+    telling.title("Turnkeeper's demo: offline, on a stack of its own, in about 20 s. Nothing of yours is touched.")
+    with tempfile.TemporaryDirectory(prefix="turnkeeper-demo-") as folder:
+        try:
+            telling.step("Everything starts")
+            async with Stage(Path(folder)) as stage:
+                telling.line(f"Temporal server, process {stage.server.pid}, at {stage.server.address}")
+                await stage.open()
+                telling.line(f"worker, process {stage.worker.pid}")
+                telling.line(f"gateway, process {stage.gateway.pid}, at {stage.url}")
+                code = await perform(stage, telling, url=stage.url, acts=acts)
+                if keep:
+                    await _stay_open(stage, telling)
+                return code
+        finally:
+            telling.close()
+
+
+async def _stay_open(stage: Stage, telling: Telling) -> None:
+    """Show where all can be looked at, until somebody presses Ctrl-C: here that is the end, and not a failure."""
+    async with GatewayClient(stage.url) as gateway:
+        links = (await gateway.describe(SESSION)).links
+    telling.title(
+        "",
+        f"  Chat page   {stage.url}/?session={SESSION}",
+        f"  Terminal    turnkeeper chat --url {stage.url} --session {SESSION}",
+        f"  API docs    {stage.url}/docs",
+        f"  Temporal    {links.temporal}",
+        f"  Folder      {stage.folder}",
+        "",
+        "Ctrl-C stops and removes all of it.",
+    )
+    with suppress(asyncio.CancelledError):
+        await asyncio.Event().wait()
+
+
+async def _play(story: Story, acts: Sequence[Act]) -> list[str]:
+    """Play on until something that has to happen does not; return that."""
+    try:
+        async with story.spectator:
+            for act in acts:
+                await act(story)
+    except (NotSeenError, GatewayError) as error:
+        return [str(error)]
+    return []
+
+
+def _sums(story: Story, record: Record) -> Iterator[tuple[str, str]]:
+    steps = [
+        step
+        for turn in record.transcript
+        if turn.reasoning_trajectory
+        for step in turn.reasoning_trajectory.model_steps
+    ]
+    first_words = [after for asked in story.asked if (after := story.words_after(asked.id)) is not None]
+    yield "prompts accepted", str(len(record.asked))
+    yield "turns", str(len(record.transcript))
+    yield "steps of the model", str(len(steps))
+    yield "tool calls", str(sum(len(step.tool_calls) for step in steps))
+    if first_words:
+        yield "prompt to first words, median", f"{statistics.median(first_words):.2f} s"
+    if story.seconds:
+        yield "prompt to whole answer, median", f"{statistics.median(story.seconds):.2f} s"
+
+
+async def _noted(story: Story) -> list[tuple[str, str]]:
+    count = await story.stage.history_of(story.session_id)
+    return [
+        ("attempts repeated after a crash", str(count.retries)),
+        ("events in Temporal's history", str(count.events)),
+        ("all of it", f"{story.telling.seconds:.1f} s"),
+    ]
