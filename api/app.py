@@ -12,8 +12,9 @@ from api import problems
 from api.body_limits import most_body_bytes
 from api.deletion import Deletions
 from api.dependencies import refuse_unknown_parameters
+from api.feed import Feeds
 from api.replay import Replays
-from api.routes import approvals, blobs, context, conversation, health, sessions, tasks
+from api.routes import approvals, blobs, context, conversation, events, health, sessions, tasks
 from api.sessions import Sessions
 from api.tasks import Tasks
 from api.transcript import Transcripts
@@ -52,10 +53,12 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
             app.state.settings, app.state.stores = settings, stores
             app.state.sessions = Sessions(temporal, settings)
             app.state.transcripts = Transcripts(app.state.sessions, stores)
+            app.state.feeds = Feeds(app.state.sessions, app.state.transcripts, app.state.partials)
             app.state.tasks = Tasks(app.state.sessions, app.state.transcripts)
             app.state.replays = Replays(app.state.sessions, stores)
             app.state.deletions = Deletions(app.state.sessions, stores)
             yield
+            app.state.feeds.stop()
             await app.state.deletions.close()
             await app.state.sessions.watches.close()
 
@@ -68,7 +71,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
         responses=_ERRORS,
     )
     problems.install(app)
-    for routes in (sessions, conversation, approvals, context, tasks, blobs, health):
+    for routes in (sessions, conversation, events, approvals, context, tasks, blobs, health):
         app.include_router(routes.router)
     app.add_middleware(BoundedAndUnstored)
     return app

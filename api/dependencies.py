@@ -9,6 +9,7 @@ from fastapi.routing import APIRoute
 
 from api import problems
 from api.deletion import Deletions
+from api.feed import Feeds
 from api.replay import Replays
 from api.sessions import Sessions
 from api.tasks import Tasks
@@ -28,6 +29,12 @@ def get_transcripts(request: Request) -> Transcripts:
     """Return the transcripts of sessions."""
     transcripts: Transcripts = request.app.state.transcripts
     return transcripts
+
+
+def get_feeds(request: Request) -> Feeds:
+    """Return the live feeds of sessions."""
+    feeds: Feeds = request.app.state.feeds
+    return feeds
 
 
 def get_tasks(request: Request) -> Tasks:
@@ -74,6 +81,7 @@ def refuse_unknown_parameters(request: Request) -> None:
 
 SessionsDep = Annotated[Sessions, Depends(get_sessions)]
 TranscriptsDep = Annotated[Transcripts, Depends(get_transcripts)]
+FeedsDep = Annotated[Feeds, Depends(get_feeds)]
 TasksDep = Annotated[Tasks, Depends(get_tasks)]
 ReplaysDep = Annotated[Replays, Depends(get_replays)]
 StoresDep = Annotated[Stores, Depends(get_stores)]

@@ -138,7 +138,8 @@ class Sessions:
             **self._start_options(session_id, start),
         )
         try:
-            await call_temporal(starting, session_id)
+            with self.watches.writing(workflow_id(session_id)):
+                await call_temporal(starting, session_id)
         except WorkflowAlreadyStartedError as error:
             raise problems.session_ended(session_id) from error
 
@@ -171,8 +172,7 @@ class Sessions:
         """
         if await self._is_known_or_refused(session_id, prompt.id or ""):
             return
-        signalling = self._handle(session_id).signal("prompt", prompt, rpc_timeout=timedelta(seconds=CALL_SECONDS))
-        await call_temporal(signalling, session_id)
+        await self._signal(session_id, "prompt", prompt)
 
     async def receipt(self, session_id: str, message_id: str) -> Receipt:
         """Say where a prompt stands, as far as a worker can say now. Raises what the session refused it with."""
@@ -307,8 +307,12 @@ class Sessions:
 
     async def end(self, session_id: str, request: EndSession) -> None:
         """Ask the session to end; like a prompt it is safe while no worker runs."""
-        signalling = self._handle(session_id).signal("end_chat", request, rpc_timeout=timedelta(seconds=CALL_SECONDS))
-        await call_temporal(signalling, session_id)
+        await self._signal(session_id, "end_chat", request)
+
+    async def _signal(self, session_id: str, name: str, argument: BaseModel) -> None:
+        signalling = self._handle(session_id).signal(name, argument, rpc_timeout=timedelta(seconds=CALL_SECONDS))
+        with self.watches.writing(workflow_id(session_id)):
+            await call_temporal(signalling, session_id)
 
     async def _update(
         self, session_id: str, name: str, argument: BaseModel, *, result_type: type[ReadModel] | None = None
@@ -325,7 +329,8 @@ class Sessions:
             )
 
         async with self._turn_to_update(session_id):
-            return await call_worker(self.client, repeated(update), session_id, workflow_id(session_id))
+            with self.watches.writing(workflow_id(session_id)):
+                return await call_worker(self.client, repeated(update), session_id, workflow_id(session_id))
 
     def _turn_to_update(self, session_id: str) -> asyncio.Semaphore:
         gate = self._updating.get(session_id)

@@ -7,8 +7,8 @@ more than `n`. It lingers for a while after the last watcher has left, since cli
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 
 from temporalio.api.common.v1 import WorkflowExecution
@@ -41,21 +41,35 @@ class Watch:
     def __init__(self) -> None:
         """Start at no change, followed by nobody."""
         self.changes = 0
+        self.writes = 0
+        """What this gateway has sent to the session: an answer from before a write is out of date at once."""
         self.watchers = 0
-        self._changed = asyncio.Event()
+        self.is_live = False
+        """Temporal has answered the last poll: what has changed since will be told within moments."""
+        self.is_over = False
+        """Nobody follows the session any more: it is closed, or there is none."""
+        self._stirred = asyncio.Event()
 
     def note_change(self) -> None:
-        """Wake everyone who waits."""
+        """Count a change, and wake everyone who waits."""
         self.changes += 1
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self.stir()
+
+    def stir(self) -> None:
+        """Have everyone who waits look again at what they wait for."""
+        self._stirred.set()
+        self._stirred = asyncio.Event()
 
     async def beyond(self, changes: int, *, until: float) -> bool:
         """Wait for more than `changes` changes; `False` when the loop's clock reaches `until` first."""
-        while self.changes <= changes:
+        return await self.stirred(lambda: self.changes > changes, until=until)
+
+    async def stirred(self, is_so: Callable[[], bool], *, until: float | None = None) -> bool:
+        """Wait until `is_so`, which whoever changes it tells by `stir`; `False` at `until`, on the loop's clock."""
+        while not is_so():
             try:
                 async with asyncio.timeout_at(until):
-                    await self._changed.wait()
+                    await self._stirred.wait()
             except TimeoutError:
                 return False
         return True
@@ -85,6 +99,21 @@ class Watches:
             if not watch.watchers:
                 asyncio.get_running_loop().call_later(LINGER_SECONDS, self._leave, workflow_id, watch)
 
+    @contextmanager
+    def writing(self, workflow_id: str) -> Iterator[None]:
+        """Have who reads the session after the block see what is written in it, however the block ends."""
+        try:
+            yield
+        finally:
+            watch = self._watches.get(workflow_id)
+            if watch is not None:
+                watch.writes += 1
+
+    def stir_all(self) -> None:
+        """Have everyone who waits for anything look again at what they wait for."""
+        for watch in self._watches.values():
+            watch.stir()
+
     async def close(self) -> None:
         """Stop following everything."""
         followers = list(self._followers.values())
@@ -109,6 +138,8 @@ class Watches:
         except RPCError:  # there is no such session, or no longer
             watch.note_change()
         finally:
+            watch.is_live, watch.is_over = False, True
+            watch.stir()
             if self._watches.get(workflow_id) is watch:
                 self._forget(workflow_id)
 
@@ -116,7 +147,7 @@ class Watches:
         """Note every change of a run; return the run that goes on after it, if any."""
         token = b""
         while True:
-            page = await self._next_events(workflow_id, run_id, token)
+            page = await self._next_events(workflow_id, run_id, token, watch)
             events = page.history.events
             if any(event.event_type in _CHANGED for event in events):
                 watch.note_change()
@@ -124,7 +155,9 @@ class Watches:
                 return _next_run(events[-1]) if events else None
             token = page.next_page_token
 
-    async def _next_events(self, workflow_id: str, run_id: str, token: bytes) -> GetWorkflowExecutionHistoryResponse:
+    async def _next_events(
+        self, workflow_id: str, run_id: str, token: bytes, watch: Watch
+    ) -> GetWorkflowExecutionHistoryResponse:
         request = GetWorkflowExecutionHistoryRequest(
             namespace=self._client.namespace,
             execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id),
@@ -135,13 +168,17 @@ class Watches:
         while True:
             try:
                 async with asyncio.timeout(POLL_SECONDS):
-                    return await self._client.workflow_service.get_workflow_execution_history(
+                    page = await self._client.workflow_service.get_workflow_execution_history(
                         request, timeout=timedelta(seconds=POLL_SECONDS)
                     )
             except (RPCError, TimeoutError, RuntimeError) as error:  # `RuntimeError`: a client that never connected
+                watch.is_live = False
                 if isinstance(error, RPCError) and error.status == RPCStatusCode.NOT_FOUND:
                     raise
-            await asyncio.sleep(RETRY_SECONDS)
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                watch.is_live = True
+                return page
 
 
 def _next_run(last: HistoryEvent) -> str | None:

@@ -1,10 +1,12 @@
 """A gateway over a real server and a real worker."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
+import uvicorn
 from httpx import ASGITransport, AsyncClient
 from temporalio.client import Client
 
@@ -12,7 +14,7 @@ from api.app import create_app
 from models.settings import Settings
 from stores.partials.carrier import PartialCarrier
 from stores.partials.in_process import InProcessCarrier
-from tests.harness import Stage, stage
+from tests.harness import BOUND, Stage, stage
 
 
 @asynccontextmanager
@@ -25,6 +27,43 @@ async def gateway(
         transport = ASGITransport(app=app, raise_app_exceptions=False)
         async with AsyncClient(transport=transport, base_url="http://gateway", timeout=70) as http:
             yield http
+
+
+class LoopbackServer(uvicorn.Server):
+    """Uvicorn in the test's own loop; signals stay pytest's."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def served(
+    client: Client | None, settings: Settings, *, partials: PartialCarrier | None = None, port: int = 0
+) -> AsyncIterator[str]:
+    """A gateway that really listens, at the URL given: what is tested is the bytes on the wire, as they come."""
+    app = create_app(settings, client=client, partials=partials)
+    config = uvicorn.Config(app, port=port, log_config=None, access_log=False, timeout_graceful_shutdown=3)
+    server = LoopbackServer(config)
+    serving = asyncio.create_task(server.serve())
+    try:
+        async with asyncio.timeout(BOUND):
+            while not server.started:
+                assert not serving.done(), "the server has ended"
+                await asyncio.sleep(0)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        app.state.feeds.stop()
+        server.should_exit = True
+        await serving
+
+
+@pytest.fixture
+async def url(temporal: Client, on: Stage) -> AsyncIterator[str]:
+    """Where the gateway listens, with a worker behind it that keeps its archive in the same place."""
+    settings = Settings(task_queue=on.task_queue, state_dir=on.settings.state_dir, task_timeout=2)
+    async with served(temporal, settings, partials=on.partials) as url:
+        yield url
 
 
 @pytest.fixture

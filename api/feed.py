@@ -1,0 +1,184 @@
+"""A session live: what is new, what waits, and what the model is writing, as it happens (API-1, API-3).
+
+Theory of operation. Every watcher runs the same small loop: read what is new since its own cursor, hand it on, wait
+until the session changes. All who are at the same cursor share one read, so a change costs one query and one encoding
+however many watch, and an idle session costs nothing at all. A watcher that is slow to take what it is given simply
+comes back later, and then reads from its own cursor: what it has missed arrives as one update, and nobody else has
+waited for it.
+
+A feed never fails once it has begun: while Temporal or the workers are away it tries again. It ends when the session
+has, when it was deleted, or when the gateway stops; its cursor tells where to go on.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+
+from api import problems
+from api.live_output import LiveOutput, LiveOutputs, PartialEvent, SeenSteps, Snapshot
+from api.problems import ProblemError
+from api.session_ids import workflow_id
+from api.sessions import Sessions
+from api.shared_reads import QueueEvent, SharedReads, UpdateEvent
+from api.transcript import Transcripts
+from api.watch import Watch
+from models.conversation import ConversationUpdate, SessionStatus
+from models.prompts import QueuedPrompt
+from models.session import UpdatesRequest
+from stores.partials.carrier import PartialCarrier
+
+RETRY_SECONDS = 1.0
+"""Between two tries while a session can't be read."""
+
+FINAL: tuple[SessionStatus, ...] = ("ended", "cancelled", "terminated")
+"""The last that is ever said of a session."""
+
+Event = UpdateEvent | QueueEvent | PartialEvent
+
+_EVENT_ID = re.compile(r"([0-9]{1,15})\.(.{0,200})")
+
+
+def cursor_of(event_id: str) -> UpdatesRequest:
+    """Return the place of which `event_id` is the name. Raises `ProblemError`, 422, where it is none of ours.
+
+    >>> cursor_of("17.p-2").since_revision, cursor_of("17.p-2").last_seen_message_id
+    (17, 'p-2')
+    """
+    found = _EVENT_ID.fullmatch(event_id)
+    if found is None:
+        raise problems.invalid("Last-Event-ID", "is no id of these events: <revision>.<last_seen_message_id>")
+    return UpdatesRequest(since_revision=int(found[1]), last_seen_message_id=found[2] or None)
+
+
+@dataclass
+class _Watcher:
+    """One watcher: where it is, and what it was told last."""
+
+    session_id: str
+    cursor: UpdatesRequest
+    seen: int = -1
+    """Changes of the session that had been counted when it was read last."""
+    last: ConversationUpdate | None = None
+    waiting: list[QueuedPrompt] = field(default_factory=list)
+    steps: SeenSteps = field(default_factory=SeenSteps)
+    partial: Snapshot | None = None
+    owes_queue: bool = False
+    """What waits may have changed with the last update."""
+    is_deleted: bool = False
+
+    @property
+    def has_more(self) -> bool:
+        """There are further pages of what is new."""
+        return self.last is not None and self.last.has_more
+
+    @property
+    def is_at_end(self) -> bool:
+        """The watcher knows all that there will ever be."""
+        knows_all = self.last is not None and self.last.status in FINAL and not (self.has_more or self.owes_queue)
+        return self.is_deleted or knows_all
+
+    def is_due(self, watch: Watch, output: LiveOutput) -> bool:
+        """Tell whether there may be something that the watcher does not know."""
+        return (
+            self.owes_queue or self.has_more or watch.changes > self.seen or self._partial_grown_in(output) is not None
+        )
+
+    def takes(self, event: UpdateEvent) -> UpdateEvent | None:
+        """Go on to the cursor after `event`; return it where it says anything that the watcher does not know."""
+        before, known, update = self.cursor, self.last, event.update
+        self.cursor, self.last = event.next_cursor, update
+        self.steps.learn(update)
+        self.owes_queue = not update.has_more and bool(self.waiting or update.queue_length)
+        if update.reset or update.new_messages or update.updated_messages:
+            return event
+        if known is None:
+            knows_the_end = self.is_at_end and self.cursor == before
+            return None if knows_the_end else event
+        return event if (update.revision, update.status) != (known.revision, known.status) else None
+
+    def takes_queue(self, queue: QueueEvent) -> QueueEvent | None:
+        """Return what waits, where that has changed."""
+        known, self.waiting, self.owes_queue = self.waiting, queue.waiting, False
+        return queue if queue.waiting != known else None
+
+    def takes_partial(self, output: LiveOutput) -> PartialEvent | None:
+        """Return what the model has written since the watcher was told last."""
+        grown = self._partial_grown_in(output)
+        if grown:
+            self.partial = output.latest
+        return grown
+
+    def _partial_grown_in(self, output: LiveOutput) -> PartialEvent | None:
+        latest = output.latest
+        comes_next = latest is not None and self.steps.are_just_before(latest.output)
+        return output.grown_since(self.partial) if comes_next else None
+
+
+class Feeds:
+    """The live feeds of all sessions."""
+
+    def __init__(self, sessions: Sessions, transcripts: Transcripts, partials: PartialCarrier) -> None:
+        """Read through `sessions` and `transcripts`; what is being written comes by `partials`."""
+        self._outputs = LiveOutputs(partials)
+        self.reads = SharedReads(sessions, transcripts)
+        self._watches = sessions.watches
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """End every feed: none would end by itself, and clients come back with their cursors."""
+        self._stopping.set()
+        self._watches.stir_all()
+
+    async def events(self, session_id: str, cursor: UpdatesRequest) -> AsyncGenerator[Event, None]:
+        """Yield what is new since `cursor`, first of all an update, then whatever happens until the session ends.
+
+        Yields nothing where the session is closed and `cursor` is its end.
+
+        Raises:
+            ProblemError: The session can't be read now; before the first event only.
+        """
+        watcher, workflow = _Watcher(session_id, cursor), workflow_id(session_id)
+        while not (watcher.is_at_end or self._stopping.is_set()):
+            async with self._watches.watching(workflow) as watch:
+                with self._outputs.watched(workflow, watch) as output:
+                    async with aclosing(self._noticed(watcher, watch, output)) as events:
+                        async for event in events:
+                            yield event
+
+    async def _noticed(self, watcher: _Watcher, watch: Watch, output: LiveOutput) -> AsyncGenerator[Event, None]:
+        """Yield what happens until there is nothing more to tell, or `watch` notices nothing any more."""
+        watcher.seen = -1
+        while not (watcher.is_at_end or self._stopping.is_set()):
+            try:
+                event = await self._next(watcher, watch, output)
+            except ProblemError as problem:
+                if watcher.last is None:
+                    raise
+                watcher.is_deleted = problem.problem.status == 404
+                await self._pause()
+                continue
+            if event:
+                yield event
+            if watch.is_over and not watcher.is_due(watch, output):
+                await self._pause()  # this session began under its id after the one that was watched
+                return
+            await watch.stirred(lambda: watcher.is_due(watch, output) or watch.is_over or self._stopping.is_set())
+
+    async def _next(self, watcher: _Watcher, watch: Watch, output: LiveOutput) -> Event | None:
+        """Return the next thing that the watcher does not know, if there is any. Raises `ProblemError`."""
+        if watcher.owes_queue:
+            return watcher.takes_queue(await self.reads.queue(watcher.session_id, watch))
+        if watcher.has_more or watch.changes > watcher.seen:
+            changes = watch.changes
+            event = await self.reads.update(watcher.session_id, watcher.cursor, watch)
+            watcher.seen = changes
+            output.learn(event.update)
+            return watcher.takes(event)
+        return watcher.takes_partial(output)
+
+    async def _pause(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RETRY_SECONDS):
+                await self._stopping.wait()

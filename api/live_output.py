@@ -1,0 +1,142 @@
+"""What the model of a watched session is writing, for all who watch it (AGT-5).
+
+Theory of operation. Partial output is followed once for a session, however many watch, and only while a turn runs: a
+carrier may have to ask for it. What has arrived is the newest snapshot; each watcher is told how it has grown since the
+one it was told last. Those who were told the same one are told the same growth, made and encoded once.
+
+A snapshot is shown to a watcher from the moment it has seen all steps before it, and never once it has seen the step
+itself: the answer in the transcript is the one that counts.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+from fastapi.sse import ServerSentEvent
+
+from api.watch import Watch
+from models.conversation import ConversationUpdate
+from models.partial_output import PartialGrowth, PartialOutput, growth
+from stores.partials.carrier import PartialCarrier
+
+PAUSE_SECONDS = 0.1
+"""Least time between two growths of an answer: a carrier may bring more than many watchers can be told."""
+
+
+@dataclass(frozen=True)
+class PartialEvent:
+    """What the model has written since the last such event."""
+
+    growth: PartialGrowth
+
+    @cached_property
+    def sent(self) -> ServerSentEvent:
+        """The event as it is sent."""
+        return ServerSentEvent(event="partial", raw_data=self.growth.model_dump_json())
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """A snapshot that has arrived; one is told from another by identity, which costs nothing."""
+
+    output: PartialOutput
+
+
+@dataclass
+class SeenSteps:
+    """How many model steps of the running turn one watcher has seen; `None` where it came back and didn't say."""
+
+    message_id: str | None = None
+    count: int | None = None
+
+    def learn(self, update: ConversationUpdate) -> None:
+        """Take in an update that the watcher is told."""
+        if update.current_message_id != self.message_id:
+            self.message_id, self.count = update.current_message_id, None
+        for turn in [*update.updated_messages, *update.new_messages]:
+            if turn.id == self.message_id:
+                models = turn.reasoning_trajectory.model_steps if turn.reasoning_trajectory else []
+                self.count = models[-1].number if models else 0
+
+    def are_just_before(self, output: PartialOutput) -> bool:
+        """Tell whether `output` is what comes next, as far as is known."""
+        if self.message_id is None or output.message_id != self.message_id:
+            return False
+        return self.count is None or output.step == self.count + 1
+
+
+class LiveOutput:
+    """What the model of one session is writing."""
+
+    def __init__(self, carrier: PartialCarrier, workflow_id: str, watch: Watch) -> None:
+        """Follow through `carrier` once a turn runs; who waits for `watch` is woken when something has arrived."""
+        self.latest: Snapshot | None = None
+        self.watchers = 0
+        self._carrier = carrier
+        self._workflow_id = workflow_id
+        self._watch = watch
+        self._revision = -1
+        self._follower: asyncio.Task[None] | None = None
+        self._grown: dict[Snapshot | None, PartialEvent | None] = {}
+
+    def learn(self, update: ConversationUpdate) -> None:
+        """Follow from now on or no longer, as the newest update has it."""
+        if update.revision < self._revision:
+            return
+        self._revision = update.revision
+        is_writing = update.is_processing and update.status not in ("awaiting_approval", "waiting_retry")
+        if is_writing and self._follower is None:
+            self._follower = asyncio.create_task(self._follow())
+        elif not is_writing:
+            self.leave()
+
+    def grown_since(self, told: Snapshot | None) -> PartialEvent | None:
+        """Return what a watcher that was told `told` is to be told now, if anything."""
+        if self.latest is None or told is self.latest:
+            return None
+        if told not in self._grown:
+            grown = growth(told.output if told else None, self.latest.output)
+            self._grown[told] = PartialEvent(grown) if grown else None
+        return self._grown[told]
+
+    def leave(self) -> None:
+        """Follow no longer."""
+        if self._follower is not None:
+            self._follower.cancel()
+            self._follower = None
+
+    async def _follow(self) -> None:
+        async with self._carrier.following(self._workflow_id) as live:
+            version = 0
+            while True:
+                await live.beyond(version)
+                version, latest = live.version, live.latest
+                self.latest, self._grown = Snapshot(latest) if latest else None, {}
+                self._watch.stir()
+                await asyncio.sleep(PAUSE_SECONDS)
+
+
+class LiveOutputs:
+    """What the models of all watched sessions are writing."""
+
+    def __init__(self, carrier: PartialCarrier) -> None:
+        """Follow through `carrier`."""
+        self._carrier = carrier
+        self._outputs: dict[Watch, LiveOutput] = {}
+
+    @contextmanager
+    def watched(self, workflow_id: str, watch: Watch) -> Iterator[LiveOutput]:
+        """Give what the session's model writes, for the time of the block."""
+        output = self._outputs.get(watch)
+        if output is None:
+            output = self._outputs[watch] = LiveOutput(self._carrier, workflow_id, watch)
+        output.watchers += 1
+        try:
+            yield output
+        finally:
+            output.watchers -= 1
+            if not output.watchers:
+                output.leave()
+                del self._outputs[watch]

@@ -1,0 +1,82 @@
+"""Watching a session live, as server-sent events (API-1)."""
+
+from collections.abc import AsyncGenerator, AsyncIterable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Annotated, cast
+
+from fastapi import APIRouter, Depends, Header, Query, Response
+from fastapi.sse import EventSourceResponse
+
+from api.dependencies import FeedsDep, SessionId
+from api.feed import Event, cursor_of
+from api.shared_reads import WaitingPrompts
+from models.conversation import ConversationUpdate
+from models.partial_output import PartialGrowth
+from models.session import UpdatesRequest
+
+router = APIRouter(tags=["conversation"])
+
+EventBody = ConversationUpdate | WaitingPrompts | PartialGrowth
+"""What stands in the `data` of the events `update`, `queue` and `partial`."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A feed whose first event has been read; without one, there will never be any."""
+
+    first: Event | None
+    rest: AsyncGenerator[Event, None]
+
+
+async def begun_feed(
+    feeds: FeedsDep,
+    session_id: SessionId,
+    response: Response,
+    last_seen_message_id: Annotated[str | None, Query(max_length=200, description="From the last update.")] = None,
+    since_revision: Annotated[int | None, Query(ge=0, le=2**53, description="`revision` of the last update.")] = None,
+    last_event_id: Annotated[
+        str | None, Header(max_length=300, description="`id` of the last event; stands above the parameters.")
+    ] = None,
+) -> AsyncGenerator[Begun, None]:
+    """Read the first event: what goes wrong is a problem, not the end of a stream that has begun.
+
+    204 stops a browser's `EventSource`, which would come back to an ended session for ever.
+    """
+    cursor = UpdatesRequest(last_seen_message_id=last_seen_message_id or None, since_revision=since_revision)
+    if last_event_id:
+        cursor = cursor_of(last_event_id)
+    async with aclosing(feeds.events(session_id, cursor)) as events:
+        first = await anext(events, None)
+        if first is None:
+            response.status_code = 204
+        yield Begun(first, events)
+
+
+@router.get(
+    "/workflow/{id}/events",
+    operation_id="watch_session",
+    response_class=EventSourceResponse,
+    responses={204: {"description": "The session is closed, and the cursor is its end: there is nothing to watch."}},
+)
+async def watch_session(feed: Annotated[Begun, Depends(begun_feed)]) -> AsyncIterable[EventBody]:
+    """Watch a session live: server-sent events, resumed with `Last-Event-ID` without loss or repetition.
+
+    - `update`: what is new, as `GET /workflow/{id}/conversation` answers it; first of all what is new since the
+      cursor, then whenever something happens. Its `id` is the cursor after it.
+    - `queue`: the waiting prompts, where there are any and whenever they have changed.
+    - `partial`: what the model is writing. `fresh` replaces all that was shown before, else the text of each part is to
+      be appended. To be shown only for the running turn, and until the step it belongs to is in an update.
+
+    The stream ends with the session.
+    """
+    if feed.first is None:
+        return
+    yield _as_sent(feed.first)
+    async for event in feed.rest:
+        yield _as_sent(event)
+
+
+def _as_sent(event: Event) -> EventBody:
+    # FastAPI describes the annotated types in OpenAPI, and sends a `ServerSentEvent` as it is.
+    return cast(EventBody, event.sent)
