@@ -1,0 +1,252 @@
+"""The chunks of a UI message stream, version 1, as far as this face sends them (API-1).
+
+They are the words of Vercel's AI SDK, not ours: names, spelling and order are what its client checks each chunk against
+(`uiMessageChunkSchema` of the npm package `ai`, version 7). An older client lacks `reset-step` and `steering-message`.
+"""
+
+from typing import Any, Literal, NotRequired, TypeAlias
+
+from typing_extensions import TypedDict
+
+FinishReason = Literal["stop", "tool-calls", "error", "interrupted"]
+"""`tool-calls`: people are asked about calls; `interrupted`: the turn was stopped, so nothing follows by itself."""
+
+
+class TokenUsage(TypedDict):
+    """Tokens of a turn, by the AI SDK's names; `cost` is in US dollars, left out where no price is known."""
+
+    inputTokens: int
+    outputTokens: int
+    totalTokens: int
+    reasoningTokens: int
+    cachedInputTokens: int
+    cost: NotRequired[float]
+
+
+class MessageMetadata(TypedDict, total=False):
+    """What is told of a message beside its parts: whose answer it is, and once it has ended, what it took."""
+
+    turnId: str
+    createdAt: str
+    model: str
+    usage: TokenUsage
+    processingTimeMs: int
+
+
+class Start(TypedDict):
+    """A message begins, or goes on under the id it has."""
+
+    type: Literal["start"]
+    messageId: str
+    messageMetadata: MessageMetadata
+
+
+class StartStep(TypedDict):
+    """A model step begins."""
+
+    type: Literal["start-step"]
+
+
+class ResetStep(TypedDict):
+    """All that was told since the step began is void: another attempt takes its place."""
+
+    type: Literal["reset-step"]
+
+
+class FinishStep(TypedDict):
+    """A model step has ended, its tool calls too, or they wait for people."""
+
+    type: Literal["finish-step"]
+
+
+class ReasoningStart(TypedDict):
+    """Thinking begins."""
+
+    type: Literal["reasoning-start"]
+    id: str
+
+
+class ReasoningDelta(TypedDict):
+    """Thinking goes on."""
+
+    type: Literal["reasoning-delta"]
+    id: str
+    delta: str
+
+
+class ReasoningEnd(TypedDict):
+    """Thinking has ended."""
+
+    type: Literal["reasoning-end"]
+    id: str
+
+
+class TextStart(TypedDict):
+    """Text for the user begins."""
+
+    type: Literal["text-start"]
+    id: str
+
+
+class TextDelta(TypedDict):
+    """Text for the user goes on."""
+
+    type: Literal["text-delta"]
+    id: str
+    delta: str
+
+
+class TextEnd(TypedDict):
+    """Text for the user has ended."""
+
+    type: Literal["text-end"]
+    id: str
+
+
+class ToolInputStart(TypedDict):
+    """A tool call is being written."""
+
+    type: Literal["tool-input-start"]
+    toolCallId: str
+    toolName: str
+    dynamic: Literal[True]
+
+
+class ToolInputAvailable(TypedDict):
+    """A tool call is whole; `input` is a string where the model's arguments were no JSON object."""
+
+    type: Literal["tool-input-available"]
+    toolCallId: str
+    toolName: str
+    input: Any
+    dynamic: Literal[True]
+
+
+class ApprovalDescriptor(TypedDict):
+    """Until when people can decide."""
+
+    expiresAt: str
+
+
+class ToolApprovalRequest(TypedDict):
+    """People are asked about a call; `approvalId` names the call and the arguments that were shown."""
+
+    type: Literal["tool-approval-request"]
+    toolCallId: str
+    approvalId: str
+    approvalDescriptor: NotRequired[ApprovalDescriptor]
+    isAutomatic: NotRequired[Literal[True]]
+
+
+class ToolApprovalResponse(TypedDict):
+    """It was decided, by a person, by the time being over, or by the session's tool policy."""
+
+    type: Literal["tool-approval-response"]
+    approvalId: str
+    approved: bool
+    reason: NotRequired[str]
+
+
+class LargeText(TypedDict):
+    """Where the whole of an excerpt is."""
+
+    url: str
+    chars: int
+
+
+class ToolOutput(TypedDict):
+    """A tool's result. With `blob`, `content` is an excerpt; `cut`: what it leaves out is lost."""
+
+    outcome: str
+    content: str
+    durationMs: NotRequired[int]
+    blob: NotRequired[LargeText]
+    cut: NotRequired[Literal[True]]
+
+
+class ToolOutputAvailable(TypedDict):
+    """A tool has answered."""
+
+    type: Literal["tool-output-available"]
+    toolCallId: str
+    output: ToolOutput
+    dynamic: Literal[True]
+
+
+class ToolOutputError(TypedDict):
+    """A tool call has failed, was stopped, or nobody knows what became of it; the model sees the same text."""
+
+    type: Literal["tool-output-error"]
+    toolCallId: str
+    errorText: str
+    dynamic: Literal[True]
+
+
+class ToolOutputDenied(TypedDict):
+    """A tool call was rejected and never ran."""
+
+    type: Literal["tool-output-denied"]
+    toolCallId: str
+
+
+class SteeredText(TypedDict):
+    """The words of a message that joined a running turn."""
+
+    type: Literal["text"]
+    text: str
+
+
+class SteeringMessage(TypedDict):
+    """A message that joined the running turn, before the step that takes it up."""
+
+    type: Literal["steering-message"]
+    id: str
+    parts: list[SteeredText]
+
+
+class Abort(TypedDict):
+    """The turn was stopped."""
+
+    type: Literal["abort"]
+    reason: str
+
+
+class Error(TypedDict):
+    """The turn has failed, or the prompt will never be one; in words for people."""
+
+    type: Literal["error"]
+    errorText: str
+
+
+class Finish(TypedDict):
+    """Nothing more of this message comes in this stream."""
+
+    type: Literal["finish"]
+    finishReason: FinishReason
+    messageMetadata: MessageMetadata
+
+
+UIMessageChunk: TypeAlias = (
+    Start
+    | StartStep
+    | ResetStep
+    | FinishStep
+    | ReasoningStart
+    | ReasoningDelta
+    | ReasoningEnd
+    | TextStart
+    | TextDelta
+    | TextEnd
+    | ToolInputStart
+    | ToolInputAvailable
+    | ToolApprovalRequest
+    | ToolApprovalResponse
+    | ToolOutputAvailable
+    | ToolOutputError
+    | ToolOutputDenied
+    | SteeringMessage
+    | Abort
+    | Error
+    | Finish
+)
+"""One event of the stream."""
