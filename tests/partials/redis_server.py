@@ -33,7 +33,12 @@ class RedisServer:
     @property
     def url(self) -> str:
         """Where it is, with its password."""
-        return f"redis://:{quote(self._password, safe='')}@{LOOPBACK}:{self._port}/0"
+        return f"redis://:{quote(self._password, safe='')}@{self.place}/0"
+
+    @property
+    def place(self) -> str:
+        """Where it is, as may be told."""
+        return f"{LOOPBACK}:{self._port}"
 
     def start(self) -> None:
         """Have it running and ready."""
