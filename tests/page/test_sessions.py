@@ -18,6 +18,9 @@ async def started(url: str, session: str, *prompts: str, **start: object) -> Non
             assert answer.status_code == 200
 
 
+FOUR_MESSAGES = {"max_messages": 4, "preserve_first_n": 0, "preserve_last_n": 2, "evict_block": 0}
+
+
 async def test_api_5_sessions_are_listed_with_titles_and_states_searched_and_filtered(tab: Tab, on: Stage) -> None:
     stem = on.task_queue[:8]
     await started(tab.url, f"{stem}-a", title=f"{stem} Apples")
@@ -103,7 +106,7 @@ async def test_api_5_the_page_says_that_offline_is_a_stand_in_and_takes_another_
 
 async def test_api_5_the_page_tells_what_the_model_still_remembers(tab: Tab, on: Stage) -> None:
     session = f"{on.task_queue}-s"
-    await started(tab.url, session, *(f"prompt {n}" for n in range(6)), history={"max_messages": 4})
+    await started(tab.url, session, *(f"prompt {n}" for n in range(6)), history=FOUR_MESSAGES)
     await tab.open(session)
     await tab.shows(6)
     forgotten = tab.turns.first.locator(".seen")
