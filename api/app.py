@@ -15,7 +15,9 @@ from api.dependencies import refuse_unknown_parameters
 from api.feed import Feeds
 from api.replay import Replays
 from api.routes import approvals, blobs, context, conversation, events, health, sessions, tasks
+from api.server import ImpatientStreams
 from api.sessions import Sessions
+from api.shared_reads import SharedReads
 from api.tasks import Tasks
 from api.transcript import Transcripts
 from models.settings import Settings
@@ -53,7 +55,8 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
             app.state.settings, app.state.stores = settings, stores
             app.state.sessions = Sessions(temporal, settings)
             app.state.transcripts = Transcripts(app.state.sessions, stores)
-            app.state.feeds = Feeds(app.state.sessions, app.state.transcripts, app.state.partials)
+            app.state.reads = SharedReads(app.state.sessions, app.state.transcripts)
+            app.state.feeds = Feeds(app.state.sessions, app.state.reads, app.state.partials)
             app.state.tasks = Tasks(app.state.sessions, app.state.transcripts)
             app.state.replays = Replays(app.state.sessions, stores)
             app.state.deletions = Deletions(app.state.sessions, stores)
@@ -74,6 +77,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     for routes in (sessions, conversation, events, approvals, context, tasks, blobs, health):
         app.include_router(routes.router)
     app.add_middleware(BoundedAndUnstored)
+    app.add_middleware(ImpatientStreams)
     return app
 
 

@@ -12,6 +12,7 @@ from api.deletion import Deletions
 from api.feed import Feeds
 from api.replay import Replays
 from api.sessions import Sessions
+from api.shared_reads import SharedReads
 from api.tasks import Tasks
 from api.transcript import Transcripts
 from models.ids import CALL_ID_PATTERN, ID_PATTERN
@@ -29,6 +30,12 @@ def get_transcripts(request: Request) -> Transcripts:
     """Return the transcripts of sessions."""
     transcripts: Transcripts = request.app.state.transcripts
     return transcripts
+
+
+def get_reads(request: Request) -> SharedReads:
+    """Return what many clients read together."""
+    reads: SharedReads = request.app.state.reads
+    return reads
 
 
 def get_feeds(request: Request) -> Feeds:
@@ -81,6 +88,7 @@ def refuse_unknown_parameters(request: Request) -> None:
 
 SessionsDep = Annotated[Sessions, Depends(get_sessions)]
 TranscriptsDep = Annotated[Transcripts, Depends(get_transcripts)]
+ReadsDep = Annotated[SharedReads, Depends(get_reads)]
 FeedsDep = Annotated[Feeds, Depends(get_feeds)]
 TasksDep = Annotated[Tasks, Depends(get_tasks)]
 ReplaysDep = Annotated[Replays, Depends(get_replays)]

@@ -43,7 +43,13 @@ class Watch:
         self.changes = 0
         self.writes = 0
         """What this gateway has sent to the session: an answer from before a write is out of date at once."""
+        self.revision = 0
+        """The newest of the session's revisions that was read here, by whomever: nobody is shown an older one then."""
         self.watchers = 0
+        self.left_at = 0.0
+        """When the last watcher left, on the loop's clock."""
+        self.is_timed = False
+        """A timer will look whether anybody has come since."""
         self.is_live = False
         """Temporal has answered the last poll: what has changed since will be told within moments."""
         self.is_over = False
@@ -97,7 +103,17 @@ class Watches:
         finally:
             watch.watchers -= 1
             if not watch.watchers:
-                asyncio.get_running_loop().call_later(LINGER_SECONDS, self._leave, workflow_id, watch)
+                self._linger(workflow_id, watch)
+
+    def __contains__(self, workflow_id: object) -> bool:
+        """Tell whether the session is watched."""
+        return workflow_id in self._watches
+
+    def note_revision(self, workflow_id: str, revision: int) -> None:
+        """Remember that the session was seen at this revision."""
+        watch = self._watches.get(workflow_id)
+        if watch is not None:
+            watch.revision = max(watch.revision, revision)
 
     @contextmanager
     def writing(self, workflow_id: str) -> Iterator[None]:
@@ -121,8 +137,24 @@ class Watches:
             follower.cancel()
         await asyncio.gather(*followers, return_exceptions=True)
 
+    def _linger(self, workflow_id: str, watch: Watch) -> None:
+        """Have the watch end when nobody has come for a while; one timer a watch, however many come and go."""
+        watch.left_at = asyncio.get_running_loop().time()
+        if not watch.is_timed:
+            self._leave_after(LINGER_SECONDS, workflow_id, watch)
+
+    def _leave_after(self, seconds: float, workflow_id: str, watch: Watch) -> None:
+        watch.is_timed = True
+        asyncio.get_running_loop().call_later(seconds, self._leave, workflow_id, watch)
+
     def _leave(self, workflow_id: str, watch: Watch) -> None:
-        if not watch.watchers and self._watches.get(workflow_id) is watch:
+        watch.is_timed = False
+        if watch.watchers or self._watches.get(workflow_id) is not watch:
+            return
+        remaining = watch.left_at + LINGER_SECONDS - asyncio.get_running_loop().time()
+        if remaining > 0:
+            self._leave_after(remaining, workflow_id, watch)
+        else:
             self._followers[workflow_id].cancel()
 
     def _forget(self, workflow_id: str) -> None:
