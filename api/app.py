@@ -20,6 +20,7 @@ from api.sessions import Sessions
 from api.shared_reads import SharedReads
 from api.tasks import Tasks
 from api.transcript import Transcripts
+from api.waking import Wakes
 from models.settings import Settings
 from stores.partials.carrier import PartialCarrier
 from stores.partials.chosen import chosen_carrier
@@ -55,13 +56,15 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
             app.state.settings, app.state.stores = settings, stores
             app.state.sessions = Sessions(temporal, settings)
             app.state.transcripts = Transcripts(app.state.sessions, stores)
-            app.state.reads = SharedReads(app.state.sessions, app.state.transcripts)
+            app.state.wakes = Wakes(temporal, settings.task_queue)
+            app.state.reads = SharedReads(app.state.sessions, app.state.transcripts, app.state.wakes)
             app.state.feeds = Feeds(app.state.sessions, app.state.reads, app.state.partials)
             app.state.tasks = Tasks(app.state.sessions, app.state.transcripts)
             app.state.replays = Replays(app.state.sessions, stores)
             app.state.deletions = Deletions(app.state.sessions, stores)
             yield
             app.state.feeds.stop()
+            await app.state.wakes.close()
             await app.state.deletions.close()
             await app.state.sessions.watches.close()
 

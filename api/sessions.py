@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
-from uuid import uuid4
+from uuid import NAMESPACE_URL, uuid4, uuid5
 
 from pydantic import BaseModel
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowHandle, WorkflowQueryRejectedError
@@ -33,7 +33,7 @@ from api.watch import Watches
 from models.approvals import ApprovalReceipt, PendingApprovals, ResolveApproval
 from models.context.account import ContextView
 from models.context.replay_turns import ReplayTurns
-from models.conversation import ConversationState, ConversationUpdate, SessionStatus
+from models.conversation import ConversationMessage, ConversationState, ConversationUpdate, SessionStatus
 from models.prompts import Fate, PromptSignal, QueueView
 from models.session import (
     CancelReceipt,
@@ -391,6 +391,12 @@ def _within_bytes(text: str | None, most: int) -> str | None:
 def new_prompt(text: str, *, message_id: str | None, mode: Any) -> PromptSignal:
     """Make the signal of a prompt that reaches the gateway now."""
     return PromptSignal(id=message_id or str(uuid4()), text=text, mode=mode, sent_at=datetime.now(UTC))
+
+
+def prompt_again(session_id: str, turn: ConversationMessage) -> PromptSignal:
+    """Make the signal that sends a turn's prompt once more; however often it is made, it is the same prompt."""
+    attempt = uuid5(NAMESPACE_URL, f"urn:turnkeeper:retry:{session_id}:{turn.id}")
+    return new_prompt(turn.user_message, message_id=str(attempt), mode="enqueue")
 
 
 Picture = TypeVar("Picture", ConversationState, ConversationUpdate)

@@ -24,11 +24,15 @@ from pydantic_core import to_json
 from api.session_ids import workflow_id
 from api.sessions import FINAL_STATUSES, Sessions
 from api.transcript import Transcripts
+from api.waking import Wakes
 from api.watch import Watch
-from models.conversation import ConversationUpdate
+from models.conversation import ConversationUpdate, SessionStatus
 from models.prompts import QueuedPrompt
 from models.session import UpdatesRequest
 from models.wire import Frozen
+
+RESTING: tuple[SessionStatus, ...] = ("idle", "awaiting_approval")
+"""A session in which there may be no workflow task for months."""
 
 MOST_KEPT = 4
 """Answers kept of a watched session; each has about 1 MB at most."""
@@ -124,9 +128,10 @@ class _Kept:
 class SharedReads:
     """The reads of all sessions. Methods raise `ProblemError`."""
 
-    def __init__(self, sessions: Sessions, transcripts: Transcripts) -> None:
-        """Read through `sessions` and `transcripts`."""
+    def __init__(self, sessions: Sessions, transcripts: Transcripts, wakes: Wakes) -> None:
+        """Read through `sessions` and `transcripts`; `wakes` sees to it that a session at rest can be read cheaply."""
         self._sessions = sessions
+        self._wakes = wakes
         self._transcripts = transcripts
         self._kept: WeakKeyDictionary[Watch, OrderedDict[Hashable, _Kept]] = WeakKeyDictionary()
         self._polled_at: OrderedDict[str, float] = OrderedDict()
@@ -135,7 +140,14 @@ class SharedReads:
 
     async def update(self, session_id: str, cursor: UpdatesRequest, watch: Watch) -> UpdateEvent:
         """Return what is new since `cursor`, no older than the last change that `watch` has counted."""
-        return await self._shared(cursor, watch, lambda: self._read(session_id, cursor))
+
+        async def read() -> UpdateEvent:
+            event = await self._read(session_id, cursor)
+            if event.update.status in RESTING:
+                self._wakes.consider(workflow_id(session_id), watch)
+            return event
+
+        return await self._shared(cursor, watch, read)
 
     async def queue(self, session_id: str, watch: Watch) -> QueueEvent:
         """Return what waits, no older than the last change that `watch` has counted."""

@@ -7,7 +7,7 @@ more than `n`. It lingers for a while after the last watcher has left, since cli
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 
@@ -45,6 +45,9 @@ class Watch:
         """What this gateway has sent to the session: an answer from before a write is out of date at once."""
         self.revision = 0
         """The newest of the session's revisions that was read here, by whomever: nobody is shown an older one then."""
+        self.holders: frozenset[str] = frozenset()
+        """Workers of which one has the session in memory, by their identities; empty: not known."""
+        self.is_being_woken = False
         self.watchers = 0
         self.left_at = 0.0
         """When the last watcher left, on the loop's clock."""
@@ -181,6 +184,7 @@ class Watches:
         while True:
             page = await self._next_events(workflow_id, run_id, token, watch)
             events = page.history.events
+            _note_holder(events, watch)
             if any(event.event_type in _CHANGED for event in events):
                 watch.note_change()
             if not page.next_page_token:
@@ -211,6 +215,13 @@ class Watches:
             else:
                 watch.is_live = True
                 return page
+
+
+def _note_holder(events: Sequence[HistoryEvent], watch: Watch) -> None:
+    for event in reversed(events):
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+            watch.holders = frozenset([event.workflow_task_completed_event_attributes.identity])
+            return
 
 
 def _next_run(last: HistoryEvent) -> str | None:

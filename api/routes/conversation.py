@@ -14,12 +14,13 @@ from api.bodies import (
     FullConversation,
     PageLinks,
     PromptAccepted,
+    Retry,
     SendPrompt,
 )
 from api.dependencies import MessageId, ReadsDep, SessionId, SessionsDep, SettingsDep, TranscriptsDep
 from api.etags import matches
 from api.routes.sessions import default_input
-from api.sessions import new_prompt
+from api.sessions import new_prompt, prompt_again
 from models.conversation import ConversationMessage, ConversationState
 from models.ids import ID_PATTERN
 from models.limits import Limits
@@ -62,6 +63,18 @@ async def send_prompt(
             return JSONResponse(turn.model_dump(mode="json"))
     receipt = await sessions.receipt(session_id, message_id)
     return PromptAccepted(workflow_id=session_id, message_id=message_id, position=receipt.position)
+
+
+@router.post("/workflow/{id}/retry", status_code=202, operation_id="retry_turn")
+async def retry_turn(
+    sessions: SessionsDep, transcripts: TranscriptsDep, session_id: SessionId, body: Retry | None = None
+) -> PromptAccepted:
+    """Send the prompt of a turn that ended without an answer again; twice is once, 409 if it did not fail."""
+    turn = await transcripts.failed_turn(session_id, body.message_id if body else None)
+    prompt = prompt_again(session_id, turn)
+    await sessions.prompt(session_id, prompt)
+    receipt = await sessions.receipt(session_id, prompt.id or "")
+    return PromptAccepted(workflow_id=session_id, message_id=receipt.message_id, position=receipt.position)
 
 
 @router.post("/chat", status_code=202, operation_id="chat")
