@@ -12,6 +12,7 @@ from api import problems
 from api.body_limits import most_body_bytes
 from api.deletion import Deletions
 from api.dependencies import refuse_unknown_parameters
+from api.faces import ai_sdk
 from api.feed import Feeds
 from api.replay import Replays
 from api.routes import approvals, blobs, context, conversation, events, health, sessions, tasks
@@ -77,7 +78,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
         responses=_ERRORS,
     )
     problems.install(app)
-    for routes in (sessions, conversation, events, approvals, context, tasks, blobs, health):
+    for routes in (sessions, conversation, events, approvals, context, tasks, blobs, ai_sdk, health):
         app.include_router(routes.router)
     app.add_middleware(BoundedAndUnstored)
     app.add_middleware(ImpatientStreams)
