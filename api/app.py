@@ -12,6 +12,7 @@ from api import problems
 from api.body_limits import most_body_bytes
 from api.deletion import Deletions
 from api.dependencies import refuse_unknown_parameters
+from api.faces import ai_sdk
 from api.feed import Feeds
 from api.markdown import Markdown
 from api.replay import Replays
@@ -79,7 +80,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
         responses=_ERRORS,
     )
     problems.install(app)
-    for routes in (sessions, conversation, events, approvals, context, tasks, blobs, markdown, health):
+    for routes in (sessions, conversation, events, approvals, context, tasks, blobs, markdown, ai_sdk, health):
         app.include_router(routes.router)
     page.install(app, settings)
     app.add_middleware(BoundedAndUnstored)

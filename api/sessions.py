@@ -395,8 +395,12 @@ def new_prompt(text: str, *, message_id: str | None, mode: Any) -> PromptSignal:
 
 def prompt_again(session_id: str, turn: ConversationMessage) -> PromptSignal:
     """Make the signal that sends a turn's prompt once more; however often it is made, it is the same prompt."""
-    attempt = uuid5(NAMESPACE_URL, f"urn:turnkeeper:retry:{session_id}:{turn.id}")
-    return new_prompt(turn.user_message, message_id=str(attempt), mode="enqueue")
+    return new_prompt(turn.user_message, message_id=id_of_next_try(session_id, turn.id), mode="enqueue")
+
+
+def id_of_next_try(session_id: str, turn_id: str) -> str:
+    """Return the id of the prompt that sends a turn's prompt once more."""
+    return str(uuid5(NAMESPACE_URL, f"urn:turnkeeper:retry:{session_id}:{turn_id}"))
 
 
 Picture = TypeVar("Picture", ConversationState, ConversationUpdate)

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from api.faces.ui_chunks import (
     ApprovalDescriptor,
     LargeText,
-    ToolApprovalRequest,
-    ToolApprovalResponse,
-    ToolInputAvailable,
+    ToolApprovalRequestChunk,
+    ToolApprovalResponseChunk,
+    ToolInputAvailableChunk,
     ToolOutput,
-    ToolOutputAvailable,
-    ToolOutputDenied,
-    ToolOutputError,
+    ToolOutputAvailableChunk,
+    ToolOutputDeniedChunk,
+    ToolOutputErrorChunk,
     UIMessageChunk,
 )
 from models.trajectory import Approval, BlobRef, ToolCall, ToolResult
@@ -47,7 +47,7 @@ def read_approval_id(text: str) -> ApprovalId | None:
 
 def tool_chunks(call: ToolCall, *, session_id: str) -> Iterator[UIMessageChunk]:
     """Yield all that there is to tell of a whole call by now, in order."""
-    yield ToolInputAvailable(
+    yield ToolInputAvailableChunk(
         type="tool-input-available",
         toolCallId=call.id,
         toolName=call.name,
@@ -69,7 +69,7 @@ def _input(call: ToolCall, session_id: str) -> object:
 
 def _asked(call: ToolCall, approval: Approval) -> Iterator[UIMessageChunk]:
     approval_id = str(ApprovalId(call.id, approval.args_digest))
-    yield ToolApprovalRequest(
+    yield ToolApprovalRequestChunk(
         type="tool-approval-request",
         toolCallId=call.id,
         approvalId=approval_id,
@@ -85,14 +85,14 @@ def _reason(approval: Approval, result: ToolResult | None) -> str:
 
 def _refused_by_policy(call: ToolCall, result: ToolResult) -> Iterator[UIMessageChunk]:
     approval_id = f"{call.id}:policy"
-    yield ToolApprovalRequest(
+    yield ToolApprovalRequestChunk(
         type="tool-approval-request", toolCallId=call.id, approvalId=approval_id, isAutomatic=True
     )
     yield _decided(approval_id, approved=False, reason=_told(result))
 
 
-def _decided(approval_id: str, *, approved: bool, reason: str) -> ToolApprovalResponse:
-    response = ToolApprovalResponse(type="tool-approval-response", approvalId=approval_id, approved=approved)
+def _decided(approval_id: str, *, approved: bool, reason: str) -> ToolApprovalResponseChunk:
+    response = ToolApprovalResponseChunk(type="tool-approval-response", approvalId=approval_id, approved=approved)
     if reason:
         response["reason"] = reason
     return response
@@ -101,10 +101,10 @@ def _decided(approval_id: str, *, approved: bool, reason: str) -> ToolApprovalRe
 def _outcome(call: ToolCall, result: ToolResult, session_id: str) -> UIMessageChunk:
     if result.status == "ok":
         output = _output(result, session_id)
-        return ToolOutputAvailable(type="tool-output-available", toolCallId=call.id, output=output, dynamic=True)
+        return ToolOutputAvailableChunk(type="tool-output-available", toolCallId=call.id, output=output, dynamic=True)
     if result.status == "denied":
-        return ToolOutputDenied(type="tool-output-denied", toolCallId=call.id)
-    return ToolOutputError(type="tool-output-error", toolCallId=call.id, errorText=_told(result), dynamic=True)
+        return ToolOutputDeniedChunk(type="tool-output-denied", toolCallId=call.id)
+    return ToolOutputErrorChunk(type="tool-output-error", toolCallId=call.id, errorText=_told(result), dynamic=True)
 
 
 def _told(result: ToolResult) -> str:

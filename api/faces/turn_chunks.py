@@ -21,25 +21,25 @@ from types import MappingProxyType
 from api.faces.step_text import NamedCall, StepText, partial_text, settled_text
 from api.faces.tool_chunks import tool_chunks
 from api.faces.ui_chunks import (
-    Abort,
-    Error,
-    Finish,
+    AbortChunk,
+    ErrorChunk,
+    FinishChunk,
     FinishReason,
-    FinishStep,
+    FinishStepChunk,
     MessageMetadata,
-    ReasoningDelta,
-    ReasoningEnd,
-    ReasoningStart,
-    ResetStep,
-    Start,
-    StartStep,
+    ReasoningDeltaChunk,
+    ReasoningEndChunk,
+    ReasoningStartChunk,
+    ResetStepChunk,
+    StartChunk,
+    StartStepChunk,
     SteeredText,
-    SteeringMessage,
-    TextDelta,
-    TextEnd,
-    TextStart,
+    SteeringMessageChunk,
+    TextDeltaChunk,
+    TextEndChunk,
+    TextStartChunk,
     TokenUsage,
-    ToolInputStart,
+    ToolInputStartChunk,
     UIMessageChunk,
 )
 from models.conversation import ConversationMessage
@@ -125,26 +125,26 @@ class TurnChunks:
     def fail(self, sentence: str) -> Chunks:
         """End the stream without the turn's end, and say why."""
         self.is_over = True
-        return [*self._close_step(), Error(type="error", errorText=sentence)]
+        return [*self._close_step(), ErrorChunk(type="error", errorText=sentence)]
 
     # ---- beginning and end
 
     def _begin(self, turn: ConversationMessage) -> Chunks:
         self.has_begun = True
         metadata = MessageMetadata(turnId=turn.id, createdAt=turn.timestamp.isoformat())
-        return [Start(type="start", messageId=answer_id(turn.id), messageMetadata=metadata)]
+        return [StartChunk(type="start", messageId=answer_id(turn.id), messageMetadata=metadata)]
 
     def _end(self, turn: ConversationMessage) -> Chunks:
         sentence = turn.error or ""
         if not turn.is_error:
             return self._finish(turn, "stop")
         if turn.status == "cancelled":
-            return [*self._close_step(), Abort(type="abort", reason=sentence), *self._finish(turn, "interrupted")]
-        return [*self._close_step(), Error(type="error", errorText=sentence), *self._finish(turn, "error")]
+            return [*self._close_step(), AbortChunk(type="abort", reason=sentence), *self._finish(turn, "interrupted")]
+        return [*self._close_step(), ErrorChunk(type="error", errorText=sentence), *self._finish(turn, "error")]
 
     def _finish(self, turn: ConversationMessage, reason: FinishReason) -> Chunks:
         self.is_over = True
-        return [*self._close_step(), Finish(type="finish", finishReason=reason, messageMetadata=_account(turn))]
+        return [*self._close_step(), FinishChunk(type="finish", finishReason=reason, messageMetadata=_account(turn))]
 
     # ---- steps
 
@@ -154,7 +154,7 @@ class TurnChunks:
         self._steered.add(step.message_id)
         parts = [SteeredText(type="text", text=step.content)]
         # Where the step that takes it up is being shown already, that one is begun anew behind it.
-        return [*self._close_step(), SteeringMessage(type="steering-message", id=step.message_id, parts=parts)]
+        return [*self._close_step(), SteeringMessageChunk(type="steering-message", id=step.message_id, parts=parts)]
 
     def _take(self, step: ModelStep) -> Chunks:
         chunks: Chunks = []
@@ -195,9 +195,9 @@ class TurnChunks:
         """Tell of the step what of `whole` was not told, once all that was told is known to be right."""
         chunks: Chunks = []
         if not self._is_step_open:
-            chunks.append(StartStep(type="start-step"))
+            chunks.append(StartStepChunk(type="start-step"))
         elif not self._shown.leads_to(whole):
-            chunks.append(ResetStep(type="reset-step"))
+            chunks.append(ResetStepChunk(type="reset-step"))
             self._shown = StepText()
         shown, self._shown = self._shown, whole
         self._is_step_open, self._is_settled = True, is_whole
@@ -212,9 +212,11 @@ class TurnChunks:
         """End the open step; what of it is not settled is taken back."""
         if not self._is_step_open:
             return []
-        taken_back: Chunks = [ResetStep(type="reset-step")] if self._is_partial and self._shown != StepText() else []
+        taken_back: Chunks = (
+            [ResetStepChunk(type="reset-step")] if self._is_partial and self._shown != StepText() else []
+        )
         self._is_step_open, self._shown = False, StepText()
-        return [*taken_back, FinishStep(type="finish-step")]
+        return [*taken_back, FinishStepChunk(type="finish-step")]
 
 
 def waits_for_people(turn: ConversationMessage) -> bool:
@@ -251,28 +253,29 @@ def _grow_part(parts: list[PartialPart], grown: GrownPart) -> None:
 def _reasoning(shown: StepText, whole: StepText, *, part_id: str, is_whole: bool) -> Chunks:
     chunks: Chunks = []
     if whole.reasoning and not shown.reasoning:
-        chunks.append(ReasoningStart(type="reasoning-start", id=part_id))
+        chunks.append(ReasoningStartChunk(type="reasoning-start", id=part_id))
     if rest := whole.reasoning[len(shown.reasoning) :]:
-        chunks.append(ReasoningDelta(type="reasoning-delta", id=part_id, delta=rest))
+        chunks.append(ReasoningDeltaChunk(type="reasoning-delta", id=part_id, delta=rest))
     if whole.reasoning and (is_whole or whole.text or whole.calls) and not (shown.text or shown.calls):
-        chunks.append(ReasoningEnd(type="reasoning-end", id=part_id))
+        chunks.append(ReasoningEndChunk(type="reasoning-end", id=part_id))
     return chunks
 
 
 def _text(shown: StepText, whole: StepText, *, part_id: str, is_whole: bool) -> Chunks:
     chunks: Chunks = []
     if whole.text and not shown.text:
-        chunks.append(TextStart(type="text-start", id=part_id))
+        chunks.append(TextStartChunk(type="text-start", id=part_id))
     if rest := whole.text[len(shown.text) :]:
-        chunks.append(TextDelta(type="text-delta", id=part_id, delta=rest))
+        chunks.append(TextDeltaChunk(type="text-delta", id=part_id, delta=rest))
     if whole.text and (is_whole or whole.calls) and not shown.calls:
-        chunks.append(TextEnd(type="text-end", id=part_id))
+        chunks.append(TextEndChunk(type="text-end", id=part_id))
     return chunks
 
 
 def _calls_begun(calls: Iterable[NamedCall]) -> Chunks:
     return [
-        ToolInputStart(type="tool-input-start", toolCallId=call.id, toolName=call.name, dynamic=True) for call in calls
+        ToolInputStartChunk(type="tool-input-start", toolCallId=call.id, toolName=call.name, dynamic=True)
+        for call in calls
     ]
 
 

@@ -33,7 +33,7 @@ class MessageMetadata(TypedDict, total=False):
     processingTimeMs: int
 
 
-class Start(TypedDict):
+class StartChunk(TypedDict):
     """A message begins, or goes on under the id it has."""
 
     type: Literal["start"]
@@ -41,32 +41,32 @@ class Start(TypedDict):
     messageMetadata: MessageMetadata
 
 
-class StartStep(TypedDict):
+class StartStepChunk(TypedDict):
     """A model step begins."""
 
     type: Literal["start-step"]
 
 
-class ResetStep(TypedDict):
+class ResetStepChunk(TypedDict):
     """All that was told since the step began is void: another attempt takes its place."""
 
     type: Literal["reset-step"]
 
 
-class FinishStep(TypedDict):
+class FinishStepChunk(TypedDict):
     """A model step has ended, its tool calls too, or they wait for people."""
 
     type: Literal["finish-step"]
 
 
-class ReasoningStart(TypedDict):
+class ReasoningStartChunk(TypedDict):
     """Thinking begins."""
 
     type: Literal["reasoning-start"]
     id: str
 
 
-class ReasoningDelta(TypedDict):
+class ReasoningDeltaChunk(TypedDict):
     """Thinking goes on."""
 
     type: Literal["reasoning-delta"]
@@ -74,21 +74,21 @@ class ReasoningDelta(TypedDict):
     delta: str
 
 
-class ReasoningEnd(TypedDict):
+class ReasoningEndChunk(TypedDict):
     """Thinking has ended."""
 
     type: Literal["reasoning-end"]
     id: str
 
 
-class TextStart(TypedDict):
+class TextStartChunk(TypedDict):
     """Text for the user begins."""
 
     type: Literal["text-start"]
     id: str
 
 
-class TextDelta(TypedDict):
+class TextDeltaChunk(TypedDict):
     """Text for the user goes on."""
 
     type: Literal["text-delta"]
@@ -96,14 +96,14 @@ class TextDelta(TypedDict):
     delta: str
 
 
-class TextEnd(TypedDict):
+class TextEndChunk(TypedDict):
     """Text for the user has ended."""
 
     type: Literal["text-end"]
     id: str
 
 
-class ToolInputStart(TypedDict):
+class ToolInputStartChunk(TypedDict):
     """A tool call is being written."""
 
     type: Literal["tool-input-start"]
@@ -112,7 +112,7 @@ class ToolInputStart(TypedDict):
     dynamic: Literal[True]
 
 
-class ToolInputAvailable(TypedDict):
+class ToolInputAvailableChunk(TypedDict):
     """A tool call is whole; `input` is a string where the model's arguments were no JSON object."""
 
     type: Literal["tool-input-available"]
@@ -128,7 +128,7 @@ class ApprovalDescriptor(TypedDict):
     expiresAt: str
 
 
-class ToolApprovalRequest(TypedDict):
+class ToolApprovalRequestChunk(TypedDict):
     """People are asked about a call; `approvalId` names the call and the arguments that were shown."""
 
     type: Literal["tool-approval-request"]
@@ -138,7 +138,7 @@ class ToolApprovalRequest(TypedDict):
     isAutomatic: NotRequired[Literal[True]]
 
 
-class ToolApprovalResponse(TypedDict):
+class ToolApprovalResponseChunk(TypedDict):
     """It was decided, by a person, by the time being over, or by the session's tool policy."""
 
     type: Literal["tool-approval-response"]
@@ -164,7 +164,7 @@ class ToolOutput(TypedDict):
     cut: NotRequired[Literal[True]]
 
 
-class ToolOutputAvailable(TypedDict):
+class ToolOutputAvailableChunk(TypedDict):
     """A tool has answered."""
 
     type: Literal["tool-output-available"]
@@ -173,7 +173,7 @@ class ToolOutputAvailable(TypedDict):
     dynamic: Literal[True]
 
 
-class ToolOutputError(TypedDict):
+class ToolOutputErrorChunk(TypedDict):
     """A tool call has failed, was stopped, or nobody knows what became of it; the model sees the same text."""
 
     type: Literal["tool-output-error"]
@@ -182,7 +182,7 @@ class ToolOutputError(TypedDict):
     dynamic: Literal[True]
 
 
-class ToolOutputDenied(TypedDict):
+class ToolOutputDeniedChunk(TypedDict):
     """A tool call was rejected and never ran."""
 
     type: Literal["tool-output-denied"]
@@ -196,7 +196,7 @@ class SteeredText(TypedDict):
     text: str
 
 
-class SteeringMessage(TypedDict):
+class SteeringMessageChunk(TypedDict):
     """A message that joined the running turn, before the step that takes it up."""
 
     type: Literal["steering-message"]
@@ -204,21 +204,21 @@ class SteeringMessage(TypedDict):
     parts: list[SteeredText]
 
 
-class Abort(TypedDict):
+class AbortChunk(TypedDict):
     """The turn was stopped."""
 
     type: Literal["abort"]
     reason: str
 
 
-class Error(TypedDict):
+class ErrorChunk(TypedDict):
     """The turn has failed, or the prompt will never be one; in words for people."""
 
     type: Literal["error"]
     errorText: str
 
 
-class Finish(TypedDict):
+class FinishChunk(TypedDict):
     """Nothing more of this message comes in this stream."""
 
     type: Literal["finish"]
@@ -227,26 +227,26 @@ class Finish(TypedDict):
 
 
 UIMessageChunk: TypeAlias = (
-    Start
-    | StartStep
-    | ResetStep
-    | FinishStep
-    | ReasoningStart
-    | ReasoningDelta
-    | ReasoningEnd
-    | TextStart
-    | TextDelta
-    | TextEnd
-    | ToolInputStart
-    | ToolInputAvailable
-    | ToolApprovalRequest
-    | ToolApprovalResponse
-    | ToolOutputAvailable
-    | ToolOutputError
-    | ToolOutputDenied
-    | SteeringMessage
-    | Abort
-    | Error
-    | Finish
+    StartChunk
+    | StartStepChunk
+    | ResetStepChunk
+    | FinishStepChunk
+    | ReasoningStartChunk
+    | ReasoningDeltaChunk
+    | ReasoningEndChunk
+    | TextStartChunk
+    | TextDeltaChunk
+    | TextEndChunk
+    | ToolInputStartChunk
+    | ToolInputAvailableChunk
+    | ToolApprovalRequestChunk
+    | ToolApprovalResponseChunk
+    | ToolOutputAvailableChunk
+    | ToolOutputErrorChunk
+    | ToolOutputDeniedChunk
+    | SteeringMessageChunk
+    | AbortChunk
+    | ErrorChunk
+    | FinishChunk
 )
 """One event of the stream."""

@@ -1,0 +1,17 @@
+"""A gateway that really listens, and clients that others wrote."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.gateway.conftest import http, on, url
+from tests.interop.ai_chats import Driver, running_driver
+
+__all__ = ["http", "on", "url"]
+
+
+@pytest.fixture(scope="session")
+async def driver() -> AsyncIterator[Driver]:
+    """Chats of the AI SDK."""
+    async with running_driver() as driver:
+        yield driver

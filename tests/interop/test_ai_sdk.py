@@ -1,0 +1,432 @@
+"""The AI SDK's own client against the gateway: API-1, AGT-5, AGT-8."""
+
+from typing import Any
+
+from httpx import AsyncClient
+
+from activities.providers.protocol import Delta, ModelError
+from models.model_call import ModelResponse, RespondPart, ThinkPart, ToolInvocation, ToolSpec
+from models.session import SessionInput
+from models.trajectory import ToolResult
+from tests.harness import DrivenSession, Gate, Stage, asks, says
+from tests.interop.ai_chats import Chat, Driver
+
+
+def thinks(thought: str, text: str) -> ModelResponse:
+    return ModelResponse(
+        parts=[ThinkPart(kind="think", text=thought), RespondPart(kind="respond", text=text)], model="test"
+    )
+
+
+def words(text: str) -> Delta:
+    return Delta(kind="respond", text=text)
+
+
+def session_of(on: Stage, chat: Chat) -> DrivenSession:
+    return on.adopt(on.client.get_workflow_handle(chat.id))
+
+
+def tool_states(chat: Chat) -> list[tuple[str, str]]:
+    return [(part["toolName"], part["state"]) for part in chat.parts("dynamic-tool")]
+
+
+# ---- answers
+
+
+async def test_agt_5_text_arrives_while_it_is_written(driver: Driver, url: str, on: Stage) -> None:
+    gate = Gate(is_open=False)
+    thought = Delta(kind="think", text="Hm.")
+    on.vendor.script = [[thought, words("Hello"), gate, words(", Ada."), thinks("Hm.", "Hello, Ada.")]]
+    chat = await driver.open(url)
+    sending = chat.sending("hello")
+    await chat.until_shows("Hello")
+    assert (chat.status, [part["state"] for part in chat.parts("reasoning")]) == ("streaming", ["done"])
+    gate.open()
+    await sending
+    assert (chat.status, chat.error, chat.text) == ("ready", None, "Hello, Ada.")
+    assert [part["type"] for part in chat.answer["parts"]] == ["step-start", "reasoning", "text"]
+    assert [part["state"] for part in chat.parts("text")] == ["done"]
+    assert chat.texts_shown() == ["", "Hello", "Hello, Ada."]
+    assert chat.finishes == [{"isAbort": False, "isDisconnect": False, "isError": False, "finishReason": "stop"}]
+    assert chat.answer["metadata"]["model"] == "test"
+
+
+async def test_agt_5_a_retried_attempt_replaces_what_it_had_shown(driver: Driver, url: str, on: Stage) -> None:
+    gate = Gate(is_open=False)
+    broken = ModelError("overloaded", "busy", retry_after=0.01)
+    on.vendor.script = [
+        [words("Once upon"), gate, broken],
+        [words("There was"), gate, says("There was a cat.")],
+    ]
+    chat = await driver.open(url)
+    sending = chat.sending("tell me a story")
+    await chat.until_shows("Once upon")
+    gate.open()
+    await sending
+    assert (chat.status, chat.text) == ("ready", "There was a cat.")
+    assert not any("Once" in text and "There" in text for text in chat.texts_shown())
+
+
+async def test_api_1_one_chat_is_one_session_and_goes_on(
+    driver: Driver, url: str, http: AsyncClient, on: Stage
+) -> None:
+    chat = await driver.open(url)
+    await chat.send("one")
+    await chat.send("two")
+    assert [message["role"] for message in chat.messages] == ["user", "assistant", "user", "assistant"]
+    assert chat.text == "echo: two"
+    turns = (await http.get(f"/workflow/{chat.id}/conversation/full")).json()["messages"]
+    assert [(turn["id"], turn["user_message"]) for turn in turns] == [
+        (chat.messages[0]["id"], "one"),
+        (chat.messages[2]["id"], "two"),
+    ]
+
+
+async def test_api_1_a_client_may_send_the_last_message_alone(driver: Driver, url: str, on: Stage) -> None:
+    chat = await driver.open(url, only_last=True)
+    await chat.send("one")
+    await chat.send("two")
+    assert (chat.status, chat.text) == ("ready", "echo: two")
+
+
+async def test_ses_6_the_same_message_sent_twice_is_one_turn(driver: Driver, url: str, on: Stage) -> None:
+    first = await driver.open(url)
+    await first.send("once", id="m1")
+    again = await driver.open(url, id=first.id)
+    await again.send("once", id="m1")
+    assert again.answer["parts"] == first.answer["parts"]
+    assert len(on.vendor.requests) == 1
+
+
+async def test_ses_15_an_answer_that_is_kept_by_reference_is_told_whole(driver: Driver, url: str, on: Stage) -> None:
+    long = "word " * 4_000
+    on.vendor.script = [says(long)]
+    chat = await driver.open(url)
+    await chat.send("write a lot")
+    assert chat.text == long
+
+
+# ---- tools
+
+
+async def test_agt_6_a_tool_call_is_shown_with_its_result(driver: Driver, url: str, on: Stage) -> None:
+    gate = Gate(is_open=False)
+    begun = Delta(kind="call", text="look")
+    on.vendor.script = [[words("I look."), begun, gate, asks(("look", {"at": "sky"}), text="I look.")], says("Blue.")]
+    chat = await driver.open(url)
+    sending = chat.sending("what colour is the sky?")
+    await chat.until(lambda chat: chat.is_answered and bool(chat.parts("dynamic-tool")))
+    assert tool_states(chat) == [("look", "input-streaming")]
+    gate.open()
+    await sending
+    (call,) = chat.parts("dynamic-tool")
+    assert (call["toolCallId"], call["state"], call["input"]) == ("1.1.0", "output-available", {"at": "sky"})
+    assert call["output"] == {"outcome": "look done", "content": "{'at': 'sky'}", "durationMs": 1}
+    assert [part["type"] for part in chat.answer["parts"]] == [
+        *("step-start", "text", "dynamic-tool"),
+        *("step-start", "text"),
+    ]
+
+
+async def test_agt_7_a_tool_that_fails_shows_what_the_model_sees(driver: Driver, url: str, on: Stage) -> None:
+    async def fail(invocation: ToolInvocation) -> ToolResult:
+        return ToolResult(outcome="look failed", content="no such file", status="error")
+
+    on.tools.run = fail
+    on.vendor.script = [asks(("look", {})), says("I could not.")]
+    chat = await driver.open(url)
+    await chat.send("look")
+    (call,) = chat.parts("dynamic-tool")
+    assert (call["state"], call["errorText"]) == ("output-error", "look failed\nno such file")
+    assert chat.status == "ready"
+
+
+# ---- approvals
+
+
+async def awaiting(
+    driver: Driver, url: str, on: Stage, *calls: dict[str, Any], **options: Any
+) -> tuple[Chat, list[dict[str, Any]]]:
+    """A chat whose answer waits for decisions on sending mails, and the approvals it shows."""
+    on.tools.specs = [ToolSpec(name="send_mail")]
+    on.vendor.script = [asks(*[("send_mail", call) for call in calls]), says("That was it.")]
+    chat = await driver.open(url, **options)
+    await chat.send("write")
+    assert (chat.status, chat.finishes[-1]["finishReason"]) == ("ready", "tool-calls")
+    assert tool_states(chat) == [("send_mail", "approval-requested")] * len(calls)
+    return chat, [part["approval"] for part in chat.parts("dynamic-tool")]
+
+
+async def test_agt_8_an_approved_call_runs_and_the_same_message_goes_on(driver: Driver, url: str, on: Stage) -> None:
+    chat, (asked,) = await awaiting(driver, url, on, {"to": "bob"})
+    waiting = chat.answer
+    await chat.do("approve", id=asked["id"], approved=True)
+    await chat.until(lambda chat: chat.status == "ready" and chat.text == "That was it.")
+    assert chat.answer["id"] == waiting["id"]
+    assert [part["type"] for part in chat.answer["parts"]] == ["step-start", "dynamic-tool", "step-start", "text"]
+    (call,) = chat.parts("dynamic-tool")
+    assert (call["state"], call["approval"]["approved"]) == ("output-available", True)
+    assert [call.args for call in on.tools.calls] == [{"to": "bob"}]
+
+
+async def test_agt_8_a_rejection_reaches_the_model_with_its_reason(driver: Driver, url: str, on: Stage) -> None:
+    chat, (asked,) = await awaiting(driver, url, on, {"to": "bob"}, only_last=True)
+    await chat.do("approve", id=asked["id"], approved=False, reason="Not today.")
+    await chat.until(lambda chat: chat.status == "ready" and chat.text == "That was it.")
+    assert tool_states(chat) == [("send_mail", "output-denied")]
+    assert on.tools.calls == []
+    assert "Not today." in on.vendor.requests[-1].messages[-1].content
+
+
+async def test_agt_8_two_calls_are_decided_apart(driver: Driver, url: str, on: Stage) -> None:
+    chat, (first, second) = await awaiting(driver, url, on, {"to": "ann"}, {"to": "bob"})
+    await chat.do("approve", id=first["id"], approved=True)
+    assert tool_states(chat) == [("send_mail", "approval-responded"), ("send_mail", "approval-requested")]
+    await chat.do("approve", id=second["id"], approved=False)
+    await chat.until(lambda chat: chat.status == "ready" and chat.text == "That was it.")
+    assert tool_states(chat) == [("send_mail", "output-available"), ("send_mail", "output-denied")]
+    assert [call.args for call in on.tools.calls] == [{"to": "ann"}]
+
+
+async def test_agt_8_one_decision_alone_goes_through_and_the_other_call_waits_on(
+    driver: Driver, url: str, on: Stage
+) -> None:
+    chat, (first, second) = await awaiting(driver, url, on, {"to": "ann"}, {"to": "bob"})
+    await chat.do("approve", id=first["id"], approved=True)
+    await chat.do("send", message=None)
+    assert tool_states(chat) == [("send_mail", "output-available"), ("send_mail", "approval-requested")]
+    await chat.do("approve", id=second["id"], approved=True)
+    await chat.until(lambda chat: chat.status == "ready" and chat.text == "That was it.")
+    assert [call.args for call in on.tools.calls] == [{"to": "ann"}, {"to": "bob"}]
+
+
+async def test_agt_8_a_page_that_comes_back_is_shown_what_waits(driver: Driver, url: str, on: Stage) -> None:
+    chat, (asked,) = await awaiting(driver, url, on, {"to": "bob"})
+    page = await driver.open(url, id=chat.id)
+    await page.do("resume")
+    assert page.answer["parts"] == chat.answer["parts"]
+    await page.do("approve", id=asked["id"], approved=True)
+    await page.until(lambda page: page.status == "ready" and page.text == "That was it.")
+
+
+async def test_agt_8_a_call_that_someone_else_has_decided_on_is_a_conflict(driver: Driver, url: str, on: Stage) -> None:
+    chat, (asked,) = await awaiting(driver, url, on, {"to": "bob"})
+    session = session_of(on, chat)
+    (pending,) = await session.approvals()
+    await session.decide(pending, "reject")
+    await session.idle(turns=1)
+    await chat.do("approve", id=asked["id"], approved=True)
+    await chat.until(lambda chat: chat.error is not None)
+    assert "not-awaiting-approval" in (chat.error or "")
+    assert on.tools.calls == []
+
+
+# ---- coming back
+
+
+async def test_api_1_a_page_that_comes_back_is_shown_the_whole_running_turn_once(
+    driver: Driver, url: str, on: Stage
+) -> None:
+    gate = Gate(is_open=False)
+    on.vendor.script = [
+        asks(("look", {}), text="I look."),
+        [words("It is"), gate, words(" blue."), says("It is blue.")],
+    ]
+    chat = await driver.open(url)
+    sending = chat.sending("what colour?")
+    await chat.until_shows("I look.It is")
+    page = await driver.open(url, id=chat.id)
+    resuming = page.doing("resume")
+    await page.until_shows("I look.It is")
+    gate.open()
+    await sending
+    await resuming
+    assert page.answer == chat.answer
+    assert page.text == "I look.It is blue."
+
+
+async def test_api_1_a_client_that_lost_its_stream_resumes_without_repetition(
+    driver: Driver, url: str, on: Stage
+) -> None:
+    gate = Gate(is_open=False)
+    on.vendor.script = [[words("It is"), gate, words(" blue."), says("It is blue.")]]
+    chat = await driver.open(url)
+    sending = chat.sending("what colour?")
+    await chat.until_shows("It is")
+    await chat.do("stop")  # which for a durable session is to leave, and no more
+    await sending
+    resuming = chat.doing("resume")
+    await chat.until(lambda chat: chat.status == "streaming")
+    gate.open()
+    await resuming
+    assert (chat.status, chat.text) == ("ready", "It is blue.")
+    assert [message["role"] for message in chat.messages] == ["user", "assistant"]
+
+
+async def test_api_1_where_nothing_runs_there_is_nothing_to_resume(
+    driver: Driver, url: str, http: AsyncClient, on: Stage
+) -> None:
+    new = await driver.open(url)
+    await new.do("resume")
+    assert (new.status, new.error, new.messages) == ("ready", None, [])
+    chat = await driver.open(url)
+    await chat.send("hello")
+    page = await driver.open(url, id=chat.id)
+    await page.do("resume")
+    assert (page.status, page.error, page.messages) == ("ready", None, [])
+    await http.post(f"/workflow/{chat.id}/end")
+    await session_of(on, chat).handle.result()
+    assert (await http.get(f"/api/chat/{chat.id}/stream")).status_code == 204
+
+
+async def test_api_3_two_clients_of_a_turn_show_the_same(driver: Driver, url: str, on: Stage) -> None:
+    gate = Gate(is_open=False)
+    on.vendor.script = [[words("It is"), gate, words(" blue."), says("It is blue.")]]
+    chat = await driver.open(url)
+    sending = chat.sending("what colour?", id="m1")
+    await chat.until_shows("It is")
+    other = await driver.open(url, id=chat.id)
+    sending_too = other.sending("what colour?", id="m1")
+    await other.until_shows("It is")
+    gate.open()
+    await sending
+    await sending_too
+    assert other.messages == chat.messages
+
+
+# ---- waiting, stopping, failing
+
+
+async def test_ses_6_a_message_sent_meanwhile_waits_for_its_turn_and_is_then_streamed(
+    driver: Driver, url: str, on: Stage
+) -> None:
+    gate = Gate(is_open=False)
+    on.vendor.script = [[words("One"), gate, says("One.")], says("Two.")]
+    chat, other = await driver.open(url), None
+    first = chat.sending("one")
+    await chat.until_shows("One")
+    other = await driver.open(url, id=chat.id)
+    second = other.sending("two")
+    await session_of(on, chat).until(lambda state: state.queue_length == 1)
+    assert other.status == "submitted"
+    gate.open()
+    await first
+    await second
+    assert (chat.text, other.text) == ("One.", "Two.")
+
+
+async def test_ses_6_a_client_s_own_queue_is_sent_one_by_one(driver: Driver, url: str, on: Stage) -> None:
+    gate = Gate(is_open=False)
+    on.vendor.script = [[words("One"), gate, says("One.")], says("Two.")]
+    chat = await driver.open(url, queue=True)
+    first = chat.sending("one")
+    await chat.until_shows("One")
+    await chat.send("two")
+    gate.open()
+    await first
+    await chat.until(lambda chat: chat.status == "ready" and len(chat.messages) == 4)
+    assert chat.text == "Two."
+
+
+async def test_ses_8_a_message_that_was_taken_back_says_so(
+    driver: Driver, url: str, http: AsyncClient, on: Stage
+) -> None:
+    gate = Gate(is_open=False)
+    on.vendor.script = [[words("One"), gate, says("One.")]]
+    chat = await driver.open(url)
+    first = chat.sending("one")
+    await chat.until_shows("One")
+    other = await driver.open(url, id=chat.id)
+    second = other.sending("two", id="m2")
+    await session_of(on, chat).until(lambda state: state.queue_length == 1)
+    assert (await http.delete(f"/workflow/{chat.id}/queue/m2")).status_code == 204
+    await second
+    assert (other.status, other.error) == ("error", "Prompt 'm2' was withdrawn; send it under a new id.")
+    gate.open()
+    await first
+
+
+async def test_ses_9_stop_ends_the_turn_for_all_who_watch_it(
+    driver: Driver, url: str, http: AsyncClient, on: Stage
+) -> None:
+    gate = Gate(is_open=False)
+    on.vendor.script = [[words("Once upon"), gate, says("Once upon a time.")]]
+    chat = await driver.open(url)
+    sending = chat.sending("tell me a story")
+    await chat.until_shows("Once upon")
+    page = await driver.open(url, id=chat.id)
+    resuming = page.doing("resume")
+    await page.until_shows("Once upon")
+    await chat.do("stop")
+    await sending
+    assert (chat.status, chat.text) == ("ready", "Once upon")
+    assert page.status == "streaming"  # to leave is not to stop
+    assert (await http.post(f"/workflow/{chat.id}/cancel", json={})).status_code == 202
+    await resuming
+    assert (page.status, page.text, page.finishes[-1]["finishReason"]) == ("ready", "", "interrupted")
+    await page.do("resume")
+    assert page.status == "ready"
+
+
+async def test_api_2_a_turn_that_fails_is_an_error_in_words_for_people(driver: Driver, url: str, on: Stage) -> None:
+    on.vendor.script = [[words("I"), ModelError("auth", "the key is not accepted")]]
+    chat = await driver.open(url)
+    await chat.send("hello", id="m1")
+    (turn,) = await session_of(on, chat).idle(turns=1)
+    assert (chat.status, chat.error) == ("error", turn.error)
+    assert "the key is not accepted" in (chat.error or "")
+
+
+async def test_api_1_a_message_that_failed_is_answered_again_as_often_as_it_takes(
+    driver: Driver, url: str, on: Stage
+) -> None:
+    on.vendor.script = [ModelError("auth", "no key"), ModelError("auth", "still no key"), says("At last.")]
+    chat = await driver.open(url)
+    await chat.send("hello", id="m1")
+    assert "no key" in (chat.error or "")
+    await chat.do("regenerate")
+    assert "still no key" in (chat.error or "")
+    await chat.do("regenerate")
+    assert (chat.status, chat.error, chat.text) == ("ready", None, "At last.")
+    assert [message["role"] for message in chat.messages] == ["user", "assistant"]
+    await chat.do("regenerate")
+    assert "was answered" in (chat.error or "")
+    await session_of(on, chat).idle(turns=3)
+    assert len(on.vendor.requests) == 3
+
+
+async def test_ses_9_a_message_that_was_stopped_is_answered_again(
+    driver: Driver, url: str, http: AsyncClient, on: Stage
+) -> None:
+    gate = Gate(is_open=False)
+    on.vendor.script = [[words("Once"), gate, says("Once.")], says("At last.")]
+    chat = await driver.open(url, only_last=True)
+    sending = chat.sending("hello")
+    await chat.until_shows("Once")
+    await http.post(f"/workflow/{chat.id}/cancel", json={})
+    await sending
+    await chat.do("regenerate", messageId=chat.answer["id"])
+    assert (chat.status, chat.text) == ("ready", "At last.")
+
+
+async def test_api_2_a_session_that_is_terminated_in_mid_turn_says_so(driver: Driver, url: str, on: Stage) -> None:
+    gate = Gate(is_open=False)
+    on.vendor.script = [[words("Once"), gate, says("Once.")]]
+    chat = await driver.open(url)
+    sending = chat.sending("tell me a story")
+    await chat.until_shows("Once")
+    await session_of(on, chat).handle.terminate()
+    await sending
+    assert (chat.status, chat.error) == ("error", "The session is terminated; this turn has no answer.")
+
+
+async def test_api_2_a_chat_whose_session_has_ended_takes_no_message(
+    driver: Driver, url: str, http: AsyncClient, on: Stage
+) -> None:
+    session = await on.start(SessionInput())
+    await http.post(f"/workflow/{session.handle.id}/end")
+    await session.handle.result()
+    chat = await driver.open(url, id=session.handle.id)
+    await chat.send("hello")
+    assert chat.status == "error"
+    assert "session-ended" in (chat.error or "")
