@@ -17,6 +17,7 @@ from models.mcp_config import load_foreign_servers
 from models.settings import Settings, SettingsError, load_settings
 from stack.dev_server import DevServerError
 from stack.doctor import Finding, examine
+from stack.gateway import Gateway
 from stack.logs import set_up_logging
 from stack.ports import is_free, usable_port
 from stack.supervisor import run_stack, run_until_signalled
@@ -94,6 +95,34 @@ def api() -> None:
         log_config=None,
         access_log=False,
     )
+
+
+@commands.command()
+def chat(
+    message: Annotated[
+        str | None, typer.Argument(metavar="[MESSAGE]", help="What to ask. Else what is piped in, or typed.")
+    ] = None,
+    session: Annotated[str | None, typer.Option(metavar="ID", help="Go on with this session; else a new one.")] = None,
+    url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Where the gateway is; else the one of the stack of this folder.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything that happens, one JSON object a line.")] = False,
+) -> None:
+    """Talk to a session: live, with its tools, approvals and queue.
+
+    In a terminal MESSAGE is asked first, and the conversation goes on; typing is possible while an answer is written.
+    Ctrl-C stops the turn, twice leaves, and the session goes on without you. /help lists the commands.
+
+    Piped in or out, one question is asked and only its answer printed: exit code 1 if there is none, 2 if the gateway
+    can't be reached, 3 if a person has to decide on a tool call first; stderr says how.
+
+    With --json and no MESSAGE, a session is watched to its end; every typed line is a prompt.
+    """
+    from terminal.chat import ChatOptions
+    from terminal.chat import chat as run_chat
+
+    found = url or Gateway.find(_settings()).url
+    raise typer.Exit(run_chat(ChatOptions(url=found, message=message, session=session, given_url=url, as_json=as_json)))
 
 
 @commands.command()

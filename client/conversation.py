@@ -37,7 +37,7 @@ model is still writing is held beside it: it is shown only while nothing final h
 
 from collections.abc import Sequence
 
-from models.conversation import ConversationMessage, ConversationUpdate, SessionStatus
+from models.conversation import ConversationMessage, ConversationState, ConversationUpdate, SessionStatus
 from models.partial_output import GrownPart, PartialGrowth, PartialOutput, PartialPart, PartialTag
 from models.prompts import QueuedPrompt
 from models.trajectory import ModelStep, ToolCall
@@ -75,6 +75,15 @@ class Conversation:
         self._latest = update
         if self._partial and self._is_superseded(self._partial):
             self._partial = None
+
+    def open_at(self, page: ConversationState) -> None:
+        """Hold the newest page of the transcript, and go on from there: what is older need not be read at all."""
+        self.turns = list(page.messages)
+        self._partial = None
+        standing = {name: getattr(page, name) for name in ConversationUpdate.model_fields if hasattr(page, name)}
+        told = {"new_messages": [], "updated_messages": [], "reset": False, "has_more": False}
+        last = page.messages[-1].id if page.messages else None
+        self._latest = ConversationUpdate(**{**standing, **told, "last_seen_message_id": last})
 
     def apply_queue(self, waiting: Sequence[QueuedPrompt]) -> None:
         """Hold what waits; it replaces what waited before."""

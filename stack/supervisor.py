@@ -193,7 +193,8 @@ def _links(settings: Settings, gateway: Gateway, web_ui: str) -> str:
     return "\n".join(
         [
             "",
-            f"  Gateway     {gateway.url}",
+            f"  Chat        {gateway.url}",
+            "  In here     turnkeeper chat",
             f"  API docs    {gateway.url}/docs",
             f"  Temporal    {web_ui}",
             f"  State       {settings.state_dir.resolve()}",

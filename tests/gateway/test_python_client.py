@@ -10,15 +10,14 @@ import httpx2
 import pytest
 from temporalio.client import Client
 
-from api.app import create_app
 from client.conversation import Conversation
 from client.errors import GatewayProblem, GatewayUnreachable, GatewayUnreadable
 from client.gateway import GatewayClient
 from models.model_call import ToolSpec
 from models.session import Configure
 from models.settings import Settings
+from tests.gateway.conftest import served
 from tests.harness import Stage, asks, says
-from tests.serving import served
 
 
 def fresh() -> str:
@@ -32,7 +31,7 @@ def settings_of(on: Stage) -> Settings:
 @pytest.fixture
 async def gateway(temporal: Client, on: Stage) -> AsyncIterator[GatewayClient]:
     async with (
-        served(create_app(settings_of(on), client=temporal)) as url,
+        served(temporal, settings_of(on)) as url,
         GatewayClient(url, patience=0.0) as client,
     ):
         yield client
@@ -177,7 +176,7 @@ async def test_api_8_nobody_there_and_somebody_else_there_are_told_apart(tmp_pat
 async def test_api_8_a_prompt_whose_answer_got_lost_is_sent_again_with_the_same_id(temporal: Client, on: Stage) -> None:
     """A proxy in between takes the first request to the gateway, and drops the connection instead of answering."""
     session = fresh()
-    async with served(create_app(settings_of(on), client=temporal)) as url:
+    async with served(temporal, settings_of(on)) as url:
         losing = LosesAnswers(httpx2.AsyncHTTPTransport(), lost=2)
         async with GatewayClient(url, transport=losing) as client:
             accepted = await client.prompt(session, "hello", start=True)
@@ -223,5 +222,5 @@ async def test_api_8_a_gateway_that_is_being_restarted_is_waited_for(temporal: C
         port = free.getsockname()[1]
     async with GatewayClient(f"http://127.0.0.1:{port}", patience=20.0) as client:
         starting = asyncio.create_task(client.start())
-        async with served(create_app(settings_of(on), client=temporal), port=port):
+        async with served(temporal, settings_of(on), port=port):
             assert (await starting).workflow_id

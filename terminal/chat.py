@@ -1,0 +1,124 @@
+"""`turnkeeper chat`: a session in a terminal, over HTTP and nothing else.
+
+With a terminal on both sides it is a conversation (`interactive.py`). Otherwise it is one question: what is piped in,
+or given, is asked, and only the answer is printed (`asking.py`).
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+from dataclasses import dataclass
+
+from client.conversation import Conversation
+from client.errors import GatewayError, GatewayUnreachable
+from client.gateway import GatewayClient
+from terminal import json_lines
+from terminal.asking import FAILED, INTERRUPTED, UNREACHABLE, Final, Question
+from terminal.opening import Opened, open_session, way_back
+from terminal.words import legible
+
+SENDING_SECONDS = 60.0
+"""How long what is typed is tried to be sent while the gateway is away."""
+
+
+@dataclass(frozen=True)
+class ChatOptions:
+    """What the command was called with. `url`: where the gateway is; `given_url`: what of it one has to say again."""
+
+    url: str
+    message: str | None = None
+    session: str | None = None
+    given_url: str | None = None
+    as_json: bool = False
+
+
+def chat(options: ChatOptions) -> int:
+    """Chat, and return the exit code."""
+    try:
+        return asyncio.run(_chat(options))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return INTERRUPTED
+    except GatewayUnreachable as error:
+        hint = "" if options.given_url else " `turnkeeper up` starts one."
+        return _fail(f"{error}.{hint}", UNREACHABLE)
+    except GatewayError as error:
+        return _fail(str(error), FAILED)
+    except BrokenPipeError:
+        # Whoever read the answer has enough; what Python would still flush has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+
+
+async def _chat(options: ChatOptions) -> int:
+    message = options.message
+    if message is None and not sys.stdin.isatty():
+        message = sys.stdin.read()
+    if message is not None and not message.strip():
+        return _fail("There is nothing to ask: the message is blank.", FAILED)
+    async with GatewayClient(options.url, patience=SENDING_SECONDS) as gateway:
+        if _at_a_terminal() and not options.as_json:
+            opened = await open_session(gateway, options.session)
+            return await _interactive(gateway, opened, options, message)
+        if message is not None:
+            opened = await open_session(gateway, options.session, turns=1)
+            return await _one_answer(gateway, opened, options, message)
+        if options.as_json:
+            return await json_lines.watch(gateway, await open_session(gateway, options.session))
+        return _fail("This is no terminal to type in: give a MESSAGE, or pipe one in.", FAILED)
+
+
+async def _interactive(gateway: GatewayClient, opened: Opened, options: ChatOptions, message: str | None) -> int:
+    from terminal.interactive import Interactive
+
+    return await Interactive(gateway, opened, first=message, url=options.given_url).run()
+
+
+async def _one_answer(gateway: GatewayClient, opened: Opened, options: ChatOptions, message: str) -> int:
+    conversation = Conversation()
+    if opened.page:
+        conversation.open_at(opened.page)
+    question = Question(gateway, opened.session_id, message, conversation)
+    try:
+        final = await question.ask(json_lines.write_event if options.as_json else lambda event: None)
+    except asyncio.CancelledError:
+        with contextlib.suppress(GatewayError):
+            await question.stop()
+            _say("Stopped.")
+        raise
+    if options.as_json:
+        json_lines.write_final(final)
+    else:
+        _print_answer(final)
+    _explain(final, way_back(opened.session_id, url=options.given_url))
+    return final.exit_code
+
+
+def _print_answer(final: Final) -> None:
+    if final.answer is not None:
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(errors="replace")
+        print(legible(final.answer) if sys.stdout.isatty() else final.answer, flush=True)
+
+
+def _explain(final: Final, back: str) -> None:
+    """Say on stderr what is wrong and what to do; after an answer, only to a person."""
+    if final.error:
+        _say(legible(final.error))
+    if final.status == "needs_decision":
+        _say(f"The prompt is safe. Decide with: {back}")
+    elif sys.stderr.isatty():
+        _say(f"Go on with: {back}")
+
+
+def _at_a_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def _fail(reason: str, code: int) -> int:
+    _say(reason)
+    return code
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

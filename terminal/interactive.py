@@ -1,0 +1,210 @@
+"""A conversation at a terminal: what the session tells is printed as it happens, and what is typed is done.
+
+Three things go on at once, and none waits for another: the session's events are taken in, typed prompts are sent, and
+whatever moves on the screen is drawn again. It ends when one leaves, or with the session.
+"""
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
+from datetime import UTC, datetime
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from client.errors import GatewayError
+from client.gateway import GatewayClient
+from models.trajectory import ToolCall
+from terminal.look import Look, wants_colour
+from terminal.narrator import Ended
+from terminal.opening import Opened, newest_page, way_back
+from terminal.screen import Screen
+from terminal.sitting import Sitting
+from terminal.typed import Typed
+from terminal.words import counted, legible
+
+FRAME_SECONDS = 0.1
+"""Between two pictures of what moves."""
+
+MOST_ARGUMENT_CHARS = 4_000
+
+GOODBYE_SECONDS = 2.0
+"""What is being done when one leaves gets so long to be done."""
+
+
+class Interactive:
+    """One person, one terminal, one session."""
+
+    def __init__(self, gateway: GatewayClient, opened: Opened, *, first: str | None, url: str | None) -> None:
+        """Take the terminal. `first` is asked at once; `url` stands in the command that leads back."""
+        self._gateway = gateway
+        self._opened = opened
+        self._first = first
+        self._way_back = way_back(opened.session_id, url=url)
+        colour = wants_colour()
+        self._look = Look(lambda: self._screen.size.columns, colour=colour, encoding=sys.stdout.encoding or "ascii")
+        self._screen = Screen(
+            sys.stdout,
+            sign=self._look.sign("prompt"),
+            colour=colour,
+            on_line=lambda line: self._typed.line(line),
+            on_interrupt=lambda: self._typed.interrupt(),
+            on_key=lambda text: self._typed.notice(text),
+        )
+        self._sitting = Sitting(
+            opened.session_id,
+            self._screen,
+            self._look,
+            rows=lambda: self._screen.size.rows,
+            now=lambda: datetime.now(UTC),
+        )
+        self._typed = Typed(self._sitting, gateway, self._screen)
+        self._asked: set[str] = set()
+        self._describing: asyncio.Task[None] | None = None
+        self._failed = False
+
+    async def run(self) -> int:
+        """Return the exit code once one has left."""
+        with _leaving_at(self._screen.leave, signal.SIGTERM, signal.SIGHUP):
+            async with asyncio.TaskGroup() as group:
+                going_on = [
+                    group.create_task(self._follow()),
+                    group.create_task(self._typed.send_prompts()),
+                    group.create_task(self._animate()),
+                ]
+                await self._screen.run()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(GOODBYE_SECONDS):
+                        await self._typed.finish()
+                for task in going_on:
+                    task.cancel()
+        await self._say_goodbye()
+        return int(self._failed)
+
+    # ---- what the session tells
+
+    async def _follow(self) -> None:
+        try:
+            await self._begin()
+            async with aclosing(
+                self._gateway.events(self._sitting.session_id, self._sitting.conversation.cursor)
+            ) as events:
+                async for event in events:
+                    news = self._sitting.take(event)
+                    if any(isinstance(item, Ended) for item in news):
+                        self._describe_soon()
+                    if self._sitting.has_to_reopen and not self._sitting.conversation.has_more:
+                        await self._reopen()
+                    await self._ask_questions()
+                    self._sitting.refresh()
+            self._sitting.remark(f"The session is over ({self._sitting.conversation.status}).")
+        except GatewayError as error:
+            self._failed = True
+            self._sitting.trouble(str(error))
+        self._screen.leave()
+
+    async def _begin(self) -> None:
+        await self._describe()
+        self._sitting.say(*self._header())
+        if self._opened.page:
+            self._sitting.open_at(self._opened.page)
+        if self._first:
+            self._typed.ask(self._first)
+        await self._ask_questions()
+        self._sitting.refresh()
+
+    async def _reopen(self) -> None:
+        page = await newest_page(self._gateway, self._sitting.session_id)
+        if page:
+            self._sitting.open_at(page)
+
+    async def _describe(self) -> None:
+        with contextlib.suppress(GatewayError):  # it is told at another time
+            self._sitting.about = await self._gateway.describe(self._sitting.session_id)
+            self._sitting.refresh()
+
+    def _describe_soon(self) -> None:
+        self._describing = asyncio.create_task(self._describe())
+
+    def _header(self) -> list[RenderableType]:
+        about = self._sitting.about
+        title = f"  {legible(about.title)}" if about and about.title else ""
+        lines = [
+            Text.assemble(("Turnkeeper", "bold"), (f" {self._look.sign('dot')} {self._sitting.session_id}{title}", "")),
+            self._sitting.painter.aside(_model_words(about.model if about else None)),
+            Text(f"  Come back with: {self._way_back}", style="dim", overflow="ignore", no_wrap=True),
+            self._sitting.painter.aside("/help lists the commands. Ctrl-C stops a turn, twice leaves."),
+        ]
+        return list(lines)
+
+    # ---- questions
+
+    async def _ask_questions(self) -> None:
+        """Print in full what is asked about, once, where the line that asks has no room for it."""
+        for call in self._sitting.conversation.awaiting_calls:
+            if call.id not in self._asked:
+                self._asked.add(call.id)
+                self._sitting.say(*await self._question(call))
+
+    async def _question(self, call: ToolCall) -> list[RenderableType]:
+        sign = self._look.sign("asks")
+        asks = Text(f"{sign} May {legible(call.name)} be called with this?", style="bold yellow")
+        if call.args_blob is None:
+            return [Text(""), asks, *self._sitting.painter.arguments(call)]
+        try:
+            whole = await self._gateway.blob(self._sitting.session_id, call.args_blob.hash)
+        except GatewayError as error:
+            return [Text(""), asks, self._sitting.painter.trouble(f"Its arguments can't be read: {error}")]
+        left_out = len(whole) - MOST_ARGUMENT_CHARS
+        more = [self._sitting.painter.aside(f"… {counted(left_out, 'more character')}")] if left_out > 0 else []
+        return [Text(""), asks, Text(legible(whole[:MOST_ARGUMENT_CHARS]), style="dim"), *more]
+
+    # ---- moving and leaving
+
+    async def _animate(self) -> None:
+        while True:
+            await asyncio.sleep(FRAME_SECONDS)
+            if self._sitting.is_busy:
+                self._sitting.refresh(moved=True)
+
+    async def _say_goodbye(self) -> None:
+        if self._opened.is_new and not self._sitting.conversation.turns and not self._sitting.on_its_way:
+            with contextlib.suppress(GatewayError):
+                await self._gateway.end(self._sitting.session_id, reason="Nothing was said.")
+                self._sitting.remark("Nothing was said: the session is ended.")
+                return
+        if not self._sitting.conversation.is_over and not self._failed:
+            self._sitting.say(
+                Text(""),
+                Text(f"The session goes on. Come back with: {self._way_back}", overflow="ignore", no_wrap=True),
+            )
+
+
+def _model_words(model: str | None) -> str:
+    """Say which model it is, and what it means if it is none of a vendor.
+
+    >>> _model_words("anthropic:claude-opus-5-5")
+    'Model: anthropic:claude-opus-5-5'
+    >>> _model_words("offline:")
+    'Model: offline: — no key is set, so no vendor is asked: built-in rules answer, and really use the tools'
+    """
+    if model is None:
+        return "Model: not known now, no worker answers; what you send is safe"
+    if model.startswith("offline:"):
+        return f"Model: {model} — no key is set, so no vendor is asked: built-in rules answer, and really use the tools"
+    return f"Model: {model}"
+
+
+@contextlib.contextmanager
+def _leaving_at(leave: Callable[[], None], *signals: signal.Signals) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    for number in signals:
+        loop.add_signal_handler(number, leave)
+    try:
+        yield
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)

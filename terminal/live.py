@@ -1,0 +1,162 @@
+"""What is going on right now, shown above the line one types in and gone again: nothing of it is final.
+
+While a model writes, the end of its text is shown as it grows, as much as there is room for. Once it is final it is
+printed where it stood (`narrator.py`), so it is never seen twice.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from client.conversation import Conversation
+from models.conversation import ConversationMessage
+from models.partial_output import PartialPart
+from models.trajectory import ModelStep, ToolCall
+from terminal.look import Look
+from terminal.paint import Painter
+from terminal.words import counted, elapsed, one_line, signature, state
+
+QUEUE_LINES = 5
+
+MOST_SHOWN_CHARS = 8_000
+"""Of a text that grows, at most: more than a screen has room for."""
+
+SPIN = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+PLAIN_SPIN = "|/-\\"
+
+
+@dataclass(frozen=True)
+class OnItsWay:
+    """A prompt that was typed and is not known to have arrived."""
+
+    message_id: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What is shown: the conversation, what was typed and not heard of since, and what went wrong with the connection.
+
+    `since`: seconds that the running step has taken so far; `tick` counts the pictures, for what moves.
+    """
+
+    conversation: Conversation
+    on_its_way: Sequence[OnItsWay] = ()
+    lost: str | None = None
+    stopping: bool = False
+    since: float = 0.0
+    tick: int = 0
+
+
+class LivePainter:
+    """Paints moments in one look."""
+
+    def __init__(self, look: Look) -> None:
+        """Paint in `look`."""
+        self._look = look
+        self._painter = Painter(look)
+
+    def paint(self, moment: Moment, *, rows: int) -> str:
+        """Return the moment as text for a terminal, in `rows` lines at most; empty where nothing goes on."""
+        below = (
+            self._lines(self._look.render(*parts)) if (parts := [*self._state(moment), *self._queue(moment)]) else []
+        )
+        room = max(1, rows - len(below) - 2)
+        growing = self._growing(moment.conversation, room)
+        lines = [*growing, *below]
+        return "\n".join(["", *lines]) if lines else ""
+
+    # ---- what the model writes
+
+    def _growing(self, conversation: Conversation, rows: int) -> list[str]:
+        """Return the newest lines of what the model has written of a step that is not final."""
+        lines: list[str] = []
+        for part in conversation.partial_parts:
+            if rendered := self._part(part):
+                lines += self._lines(self._look.render(rendered))
+        return lines[-rows:]
+
+    def _part(self, part: PartialPart) -> RenderableType | None:
+        match part.kind:
+            case "think":
+                room = self._look.width - 4
+                end = one_line(part.text[-4 * room :], 4 * room)[-room:]
+                return Text(f"  {self._look.sign('thought')} {end}", style="dim italic")
+            case "respond":
+                text = part.text[-MOST_SHOWN_CHARS:].strip("\n")
+                return self._painter.markdown(text) if text.strip() else None
+            case "call":
+                return Text(f"  {self._look.sign('tool')} {one_line(part.text, 80)}…", style="dim")
+
+    # ---- what is going on
+
+    def _state(self, moment: Moment) -> list[RenderableType]:
+        conversation = moment.conversation
+        if moment.lost is not None:
+            return [self._painter.trouble(f"{moment.lost}; trying again")]
+        turn = conversation.running_turn
+        if conversation.status == "waiting_retry":
+            return [self._busy(moment, state("waiting_retry", until=conversation.waiting_until))]
+        if turn is None:
+            return []
+        running = running_calls(turn)
+        if running:
+            return [self._running(call, moment) for call in running]
+        if conversation.awaiting_calls:
+            return []
+        if moment.stopping:
+            return [self._busy(moment, "stopping")]
+        is_writing = any(part.kind == "respond" for part in conversation.partial_parts)
+        return [] if is_writing else [self._busy(moment, "thinking")]
+
+    def _busy(self, moment: Moment, words: str) -> Text:
+        time = elapsed(moment.since)
+        return Text(f"  {self._spin(moment)} {words}{f' {time}' if time else ''}", style="dim")
+
+    def _running(self, call: ToolCall, moment: Moment) -> Text:
+        line = Text(f"  {self._look.sign('tool')} ", style="dim")
+        line.append(signature(call.name, call.args, most=self._look.width - 20), style="not dim")
+        return line.append(f" {self._spin(moment)} {elapsed(moment.since)}")
+
+    def _spin(self, moment: Moment) -> str:
+        frames = SPIN if self._look.encodable(SPIN) == SPIN else PLAIN_SPIN
+        return frames[moment.tick % len(frames)]
+
+    # ---- what waits
+
+    def _queue(self, moment: Moment) -> list[RenderableType]:
+        texts = [prompt.text for prompt in moment.conversation.waiting]
+        texts += [prompt.text for prompt in moment.on_its_way]
+        room = self._look.width - 16
+        lines: list[RenderableType] = [
+            Text(f"  {self._look.sign('waits')} queued {number}  {one_line(text, room)}", style="dim")
+            for number, text in enumerate(texts[:QUEUE_LINES], start=1)
+        ]
+        if len(texts) > QUEUE_LINES:
+            lines.append(Text(f"    and {counted(len(texts) - QUEUE_LINES, 'more prompt')}: /queue", style="dim"))
+        return lines
+
+    @staticmethod
+    def _lines(rendered: str) -> list[str]:
+        return rendered.rstrip("\n").split("\n")
+
+
+def running_calls(turn: ConversationMessage) -> list[ToolCall]:
+    """Return the calls of a turn that are under way."""
+    step = turn.steps[-1] if turn.steps else None
+    calls = step.tool_calls if isinstance(step, ModelStep) else []
+    # While people are asked about some calls of a step, none of them runs.
+    if any(call.awaits_approval for call in calls):
+        return []
+    return [call for call in calls if call.result is None]
+
+
+def since_of(turn: ConversationMessage | None, *, now: datetime) -> float:
+    """Return how many seconds the running step of a turn has taken; 0 without one."""
+    if turn is None:
+        return 0.0
+    began = turn.steps[-1].timestamp if turn.steps else turn.timestamp
+    return max(0.0, (now - began).total_seconds())

@@ -1,0 +1,200 @@
+"""How what is told looks: every item of the narrator as something rich can print."""
+
+import json
+from collections.abc import Sequence
+from functools import singledispatchmethod
+from typing import ClassVar
+
+from rich.console import Group, JustifyMethod, RenderableType
+from rich.markdown import Heading, Markdown, MarkdownElement
+from rich.padding import Padding
+from rich.text import Text
+
+from models.conversation import ConversationMessage
+from models.trajectory import ModelStep, ToolCall, ToolResult, UserStep
+from terminal.look import Look
+from terminal.narrator import Asked, Called, Ended, Item, Said, Skipped, Steered, Thought
+from terminal.words import amount, counted, duration, legible, one_line, signature
+
+INDENT = 2
+
+MOST_RESULT_CHARS = 4_000
+"""Of a call's result, and of its arguments, where a turn is opened."""
+
+
+class Painter:
+    """Paints in one look."""
+
+    def __init__(self, look: Look) -> None:
+        """Paint in `look`."""
+        self._look = look
+
+    def paint(self, items: Sequence[Item]) -> list[RenderableType]:
+        """Return the items as they are printed, with room between those that want it."""
+        return [part for item in items for part in self._parts(item)]
+
+    @singledispatchmethod
+    def _parts(self, item: Item) -> Sequence[RenderableType]:
+        raise NotImplementedError(type(item))
+
+    @_parts.register
+    def _(self, item: Asked) -> Sequence[RenderableType]:
+        return [Text(""), self.prompt(item.text)]
+
+    @_parts.register
+    def _(self, item: Thought) -> Sequence[RenderableType]:
+        room = self._look.width - INDENT - 2
+        return [Text(f"  {self._look.sign('thought')} {one_line(item.text, room)}", style="dim italic")]
+
+    @_parts.register
+    def _(self, item: Said) -> Sequence[RenderableType]:
+        more = [self.aside("This is an excerpt: the whole text can't be read now.")] if item.is_excerpt else []
+        return [Text(""), self.markdown(item.text), Text(""), *more]
+
+    @_parts.register
+    def _(self, item: Steered) -> Sequence[RenderableType]:
+        return [Text(f"  {self._look.sign('joins')} {legible(item.text)}", style="bold")]
+
+    @_parts.register
+    def _(self, item: Called) -> Sequence[RenderableType]:
+        return [self.call(item.call)]
+
+    @_parts.register
+    def _(self, item: Ended) -> Sequence[RenderableType]:
+        turn = item.turn
+        took = duration(turn.processing_time_ms) if turn.processing_time_ms is not None else ""
+        facts = [f"turn {item.number}", took, amount(turn.usage)]
+        return [*self._error(turn), self.aside(f" {self._look.sign('dot')} ".join(filter(None, facts)))]
+
+    @_parts.register
+    def _(self, item: Skipped) -> Sequence[RenderableType]:
+        return [Text(""), self.aside(f"… {counted(item.count, 'earlier turn')}")]
+
+    # ---- parts
+
+    def prompt(self, text: str) -> Text:
+        """Return a prompt as it was asked."""
+        lines = legible(text).strip("\n").split("\n")
+        return Text.assemble(
+            (f"{self._look.sign('prompt')} ", "bold cyan"), ("\n  ".join(lines), "bold"), overflow="fold"
+        )
+
+    def markdown(self, text: str) -> RenderableType:
+        """Return a model's text, set."""
+        return Padding(set_markdown(text), (0, 0, 0, INDENT))
+
+    def aside(self, text: str) -> RenderableType:
+        """Return a remark that is not part of the conversation."""
+        return Padding(Text(text, style="dim"), (0, 0, 0, INDENT))
+
+    def trouble(self, text: str) -> Text:
+        """Return what went wrong."""
+        return Text(f"{self._look.sign('bad')} {legible(text)}", style="red")
+
+    def call(self, call: ToolCall) -> Text:
+        """Return a finished call in one line: what was called, how it ended, how long it took."""
+        result = call.result or ToolResult(outcome="")
+        is_good = result.status == "ok"
+        took = f" {duration(result.duration_ms)}" if result.duration_ms is not None else ""
+        verdict = took if is_good else f" {one_line(_verdict(call, result), 80)}{took}"
+        sign = self._look.sign("good" if is_good else "bad")
+        room = max(20, self._look.width - INDENT - len(sign) - min(len(verdict), 40) - 4)
+        line = Text(f"  {self._look.sign('tool')} ", style="dim", no_wrap=False)
+        line.append(signature(call.name, _args(call), most=room), style="not dim")
+        line.append(f" {sign}", style="not dim green" if is_good else "not dim red")
+        return line.append(verdict)
+
+    def _error(self, turn: ConversationMessage) -> Sequence[RenderableType]:
+        if turn.error is None:
+            return []
+        if turn.status == "cancelled":
+            return [Text(f"  {self._look.sign('bad')} {legible(turn.error)}", style="yellow")]
+        return [Text(f"  {self._look.sign('bad')} {legible(turn.error)}", style="red")]
+
+    def opened(self, turn: ConversationMessage, number: int) -> list[RenderableType]:
+        """Return a turn with everything that happened in it."""
+        parts: list[RenderableType] = [Text(""), self.aside(f"turn {number}, opened"), self.prompt(turn.user_message)]
+        if turn.steps_omitted:
+            parts.append(self.aside(f"… {counted(turn.steps_omitted, 'earlier step')}"))
+        for step in turn.steps:
+            parts += self._opened_step(step)
+        return [*parts, *self._error(turn)]
+
+    def _opened_step(self, step: ModelStep | UserStep) -> list[RenderableType]:
+        if isinstance(step, UserStep):
+            return [Text(f"  {self._look.sign('joins')} {legible(step.content)}", style="bold")]
+        parts: list[RenderableType] = []
+        if step.thinking:
+            parts.append(Padding(Text(legible(step.thinking), style="dim italic"), (0, 0, 0, INDENT)))
+        if step.text:
+            parts.append(self.markdown(step.text))
+        for call in step.tool_calls:
+            parts += [self.call(call), *self.arguments(call), *self._result(call)]
+        return parts
+
+    def arguments(self, call: ToolCall) -> list[RenderableType]:
+        """Return a call's arguments, one a line, as far as they are shown at all."""
+        if isinstance(call.args, str):
+            return [_block(call.args)]
+        lines = [f"{name}: {value if isinstance(value, str) else _json(value)}" for name, value in call.args.items()]
+        if call.args_blob:
+            lines.append(f"({counted(call.args_blob.chars, 'character')} of arguments)")
+        return [_block("\n".join(lines))] if lines else []
+
+    def _result(self, call: ToolCall) -> list[RenderableType]:
+        result = call.result
+        if result is None:
+            return []
+        whole = f" of {counted(result.blob.chars, 'character')}" if result.blob else ""
+        return [
+            self.aside(f"  → {legible(result.outcome)}{whole}"),
+            *([_block(result.content)] if result.content else []),
+        ]
+
+
+class _Heading(Heading):
+    """All headings begin at the left: a conversation is no printed page."""
+
+    LEVEL_ALIGN: ClassVar[dict[str, JustifyMethod]] = dict.fromkeys(Heading.LEVEL_ALIGN, "left")
+
+
+class _ChatMarkdown(Markdown):
+    """Markdown as it is meant in a conversation: a line break is a line break."""
+
+    elements: ClassVar[dict[str, type[MarkdownElement]]] = {**Markdown.elements, "heading_open": _Heading}
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, code_theme="ansi_dark", hyperlinks=False)
+        for token in self.parsed:
+            for child in token.children or ():
+                if child.type == "softbreak":
+                    child.type = "hardbreak"
+
+
+def set_markdown(text: str) -> Markdown:
+    """Return Markdown as rich sets it, in the terminal's own colours; what would steer the terminal is only shown."""
+    return _ChatMarkdown(legible(text))
+
+
+def _verdict(call: ToolCall, result: ToolResult) -> str:
+    if result.status == "denied" and call.approval and call.approval.decision == "reject":
+        return f"rejected: {call.approval.reason}" if call.approval.reason else "rejected"
+    return result.outcome
+
+
+def _args(call: ToolCall) -> object:
+    if call.args_blob:
+        return f"… {counted(call.args_blob.chars, 'character')}"
+    return call.args
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _block(text: str) -> RenderableType:
+    shown = legible(text)
+    left_out = len(shown) - MOST_RESULT_CHARS
+    if left_out > 0:
+        shown = f"{shown[:MOST_RESULT_CHARS]}\n… {counted(left_out, 'more character')}"
+    return Padding(Group(Text(shown)), (0, 0, 0, 3 * INDENT), style="dim")

@@ -1,0 +1,184 @@
+"""The terminal: what is printed scrolls up, below it is what goes on now, the line to type in, and a status line.
+
+Nothing here knows what a session is. Printing takes the lower part away, writes, and has it drawn again below: all in
+one go, in the loop's own thread, so that no key is lost and nothing is torn.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from prompt_toolkit.application import Application
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.data_structures import Size
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.formatted_text import ANSI, AnyFormattedText
+from prompt_toolkit.history import InMemoryHistory
+from prompt_toolkit.input import create_input
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.layout import ConditionalContainer, HSplit, Layout, Window
+from prompt_toolkit.layout.controls import BufferControl, FormattedTextControl
+from prompt_toolkit.layout.dimension import Dimension
+from prompt_toolkit.layout.processors import BeforeInput
+from prompt_toolkit.output import ColorDepth
+from prompt_toolkit.output.vt100 import Vt100_Output
+from prompt_toolkit.styles import Style
+
+INPUT_ROWS = 6
+"""What one types is shown in so many lines at most."""
+
+STYLE = Style.from_dict({"sign": "bold ansicyan", "status": "ansibrightblack", "question": "bold ansiyellow"})
+PLAIN_STYLE = Style.from_dict({"sign": "bold", "status": "", "question": "bold"})
+
+
+class Screen:
+    """One terminal. `on_line` is given what is typed; `on_interrupt` is called at Ctrl-C, `on_begin` at a first key."""
+
+    def __init__(
+        self,
+        stdout: Any,
+        *,
+        sign: str,
+        colour: bool,
+        on_line: Callable[[str], None],
+        on_interrupt: Callable[[], None],
+        on_key: Callable[[str], None],
+    ) -> None:
+        """Take the terminal that `stdout` is; nothing is drawn before `run`."""
+        self._live = ""
+        self._status = ""
+        self._question = ""
+        self._on_line = on_line
+        # Not asking the terminal where its cursor is: a slow one answers into what is typed.
+        self._output = Vt100_Output(stdout, lambda: _size_of(stdout), enable_cpr=False)
+        self._buffer = Buffer(
+            multiline=True,
+            history=InMemoryHistory(),
+            accept_handler=self._accept,
+            on_text_changed=lambda buffer: on_key(buffer.text),
+        )
+        self._app: Application[None] = Application(
+            layout=self._layout(sign),
+            key_bindings=self._keys(on_interrupt),
+            style=STYLE if colour else PLAIN_STYLE,
+            color_depth=ColorDepth.DEPTH_8_BIT if colour else ColorDepth.DEPTH_1_BIT,
+            erase_when_done=True,
+            input=create_input(),
+            output=self._output,
+        )
+
+    async def run(self) -> None:
+        """Let people type until `leave`."""
+        await self._app.run_async(handle_sigint=False)
+
+    def leave(self) -> None:
+        """Have `run` return; what was below the printed text is gone then."""
+        if self._app.is_running and not self._app.is_done:
+            self._app.exit()
+
+    # ---- what is shown
+
+    def print(self, text: str) -> None:
+        """Print for good."""
+        if self._app.is_running and not self._app.is_done:
+            self._app.renderer.erase()
+            self._output.write_raw(text.replace("\n", "\r\n"))
+            self._output.flush()
+            self._app.invalidate()
+        else:
+            self._output.write_raw(text.replace("\n", "\r\n"))
+            self._output.flush()
+
+    def show(self, *, live: str, question: str, status: str) -> None:
+        """Show below what was printed; it takes the place of what was there."""
+        if (live, question, status) != (self._live, self._question, self._status):
+            self._live, self._question, self._status = live, question, status
+            self._app.invalidate()
+
+    @property
+    def size(self) -> Size:
+        """The terminal's size now."""
+        return self._output.get_size()
+
+    @property
+    def typed(self) -> str:
+        """What stands in the line one types in."""
+        return self._buffer.text
+
+    def give_back(self, text: str) -> None:
+        """Put a text back into the line, unless something else stands there by now."""
+        if not self._buffer.text:
+            self._buffer.text = text
+            self._buffer.cursor_position = len(text)
+
+    def clear_typed(self) -> None:
+        """Empty the line one types in."""
+        self._buffer.reset()
+
+    # ---- how it is made
+
+    def _accept(self, buffer: Buffer) -> bool:
+        text = buffer.text.strip()
+        if text:
+            self._on_line(text)
+        return False
+
+    def _layout(self, sign: str) -> Layout:
+        def shown(text: Callable[[], AnyFormattedText], style: str = "") -> Window:
+            return Window(FormattedTextControl(text), dont_extend_height=True, wrap_lines=True, style=style)
+
+        typing = Window(
+            BufferControl(self._buffer, input_processors=[BeforeInput([("class:sign", f"{sign} ")])]),
+            height=lambda: Dimension(min=1, max=INPUT_ROWS),
+            wrap_lines=True,
+            dont_extend_height=True,
+        )
+        return Layout(
+            HSplit(
+                [
+                    _if(lambda: self._live, shown(lambda: ANSI(self._live))),
+                    _if(lambda: self._question, shown(lambda: self._question, "class:question")),
+                    Window(height=1, char=" "),
+                    typing,
+                    Window(FormattedTextControl(lambda: self._status), height=1, style="class:status"),
+                ]
+            ),
+            focused_element=typing,
+        )
+
+    def _keys(self, on_interrupt: Callable[[], None]) -> KeyBindings:
+        keys = KeyBindings()
+
+        @keys.add("enter")
+        def _(event: KeyPressEvent) -> None:
+            self._buffer.validate_and_handle()
+
+        @keys.add("escape", "enter")
+        @keys.add("c-j")
+        def _(event: KeyPressEvent) -> None:
+            self._buffer.insert_text("\n")
+
+        @keys.add("c-c")
+        def _(event: KeyPressEvent) -> None:
+            on_interrupt()
+
+        @keys.add("c-d")
+        def _(event: KeyPressEvent) -> None:
+            if self._buffer.text:
+                self._buffer.delete()
+            else:
+                self.leave()
+
+        return keys
+
+
+def _if(text: Callable[[], str], window: Window) -> ConditionalContainer:
+    return ConditionalContainer(window, filter=Condition(lambda: bool(text())))
+
+
+def _size_of(stdout: Any) -> Size:
+    try:
+        columns, rows = os.get_terminal_size(stdout.fileno())
+    except OSError:
+        columns, rows = 80, 24
+    return Size(rows=rows or 24, columns=columns or 80)

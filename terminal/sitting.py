@@ -1,0 +1,183 @@
+"""One person at one session: what is known of it, what was printed of it, and what goes on now.
+
+Everything that arrives goes through here, in the order in which it arrives; everything that is printed comes from here.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from rich.console import RenderableType
+
+from client.answers import FullConversation, SessionDescription
+from client.conversation import Conversation
+from client.events import ConnectionLost, Event, PartialEvent, QueueEvent, UpdateEvent
+from models.conversation import ConversationMessage
+from models.trajectory import ToolCall, UserStep
+from terminal.decisions import KEYS
+from terminal.live import LivePainter, Moment, OnItsWay, since_of
+from terminal.look import Look
+from terminal.narrator import Ended, Item, Narrator
+from terminal.paint import Painter
+from terminal.words import amount, counted, one_line, signature, state
+
+LOWER_ROWS = 6
+"""What the line to type in, the status line and a question take of the screen."""
+
+
+class Shows(Protocol):
+    """What is needed of a screen."""
+
+    def print(self, text: str) -> None:
+        """Print for good."""
+
+    def show(self, *, live: str, question: str, status: str) -> None:
+        """Show below what was printed."""
+
+
+class Sitting:
+    """What the terminal knows and shows of the session `session_id`."""
+
+    def __init__(
+        self, session_id: str, screen: Shows, look: Look, *, rows: Callable[[], int], now: Callable[[], datetime]
+    ) -> None:
+        """Know nothing yet; print to `screen`, which has so many `rows`."""
+        self.session_id = session_id
+        self.conversation = Conversation()
+        self.narrator = Narrator()
+        self.painter = Painter(look)
+        self.on_its_way: list[OnItsWay] = []
+        self.stopping: str | None = None
+        """The turn that was told to stop."""
+        self.about: SessionDescription | None = None
+        self.has_to_reopen = False
+        """More turns went by than the session can still tell one by one."""
+        self._screen = screen
+        self._look = look
+        self._live = LivePainter(look)
+        self._rows = rows
+        self._now = now
+        self._lost: str | None = None
+        self._tick = 0
+
+    # ---- what arrives
+
+    def open_at(self, page: FullConversation) -> None:
+        """Tell the newest turns, and go on after them."""
+        self.conversation.open_at(page)
+        self.has_to_reopen = False
+        skipped = list(self.narrator.skip_to(page.first_number)) if page.first_number else []
+        self._tell([*skipped, *self.narrator.news(self.conversation)])
+
+    def take(self, event: Event) -> list[Item]:
+        """Take in an event; returns what was told because of it."""
+        if isinstance(event, ConnectionLost):
+            self._lose(event.reason)
+            return []
+        if self._lost is not None:
+            self._lost = None
+            self.remark("Connected again: nothing was lost.")
+        match event:
+            case UpdateEvent():
+                return self._take_update(event)
+            case QueueEvent():
+                self.conversation.apply_queue(event.waiting)
+                waiting = {prompt.id for prompt in event.waiting}
+                self.on_its_way = [prompt for prompt in self.on_its_way if prompt.message_id not in waiting]
+            case PartialEvent():
+                self.conversation.apply_partial(event.partial)
+        return []
+
+    def _take_update(self, event: UpdateEvent) -> list[Item]:
+        self.conversation.apply(event.update)
+        if self.conversation.queue_length == 0:
+            self.conversation.apply_queue([])
+        self.has_to_reopen = self.has_to_reopen or (event.update.reset and not self._overlaps())
+        if self.has_to_reopen:
+            return []
+        seen = {turn.id for turn in self.conversation.turns} | _steered(self.conversation.running_turn)
+        self.on_its_way = [prompt for prompt in self.on_its_way if prompt.message_id not in seen]
+        news = list(self.narrator.news(self.conversation))
+        self._tell(news)
+        if any(isinstance(item, Ended) for item in news):
+            self.stopping = None
+        return news
+
+    def _overlaps(self) -> bool:
+        turns = self.conversation.turns
+        return not turns or self.narrator.has_told_nothing or any(self.narrator.knows(turn.id) for turn in turns)
+
+    def _lose(self, reason: str) -> None:
+        if self._lost is None:
+            self.trouble(f"{reason}. What was sent is safe; this goes on as soon as it can be reached.")
+        self._lost = reason
+
+    # ---- what is printed
+
+    def say(self, *parts: RenderableType) -> None:
+        """Print for good."""
+        if parts:
+            self._screen.print(self._look.render(*parts))
+
+    def remark(self, text: str) -> None:
+        """Print a remark."""
+        self.say(self.painter.aside(text))
+
+    def trouble(self, text: str) -> None:
+        """Print what went wrong."""
+        self.say(self.painter.trouble(text))
+
+    def _tell(self, items: Sequence[Item]) -> None:
+        self.say(*self.painter.paint(items))
+
+    # ---- what is shown below
+
+    @property
+    def is_busy(self) -> bool:
+        """Something moves on the screen."""
+        return self.conversation.is_processing or self._lost is not None or bool(self.on_its_way)
+
+    @property
+    def question(self) -> ToolCall | None:
+        """The call that a person is asked about now."""
+        return next(iter(self.conversation.awaiting_calls), None)
+
+    def refresh(self, *, moved: bool = False) -> None:
+        """Show what goes on now; `moved`: a moment has passed."""
+        self._tick += moved
+        turn = self.conversation.running_turn
+        moment = Moment(
+            conversation=self.conversation,
+            on_its_way=self.on_its_way,
+            lost=self._lost,
+            stopping=self.stopping is not None,
+            since=since_of(turn, now=self._now()),
+            tick=self._tick,
+        )
+        live = self._live.paint(moment, rows=max(3, self._rows() - LOWER_ROWS))
+        self._screen.show(live=live, question=self._question(), status=self._status())
+
+    def _question(self) -> str:
+        calls = self.conversation.awaiting_calls
+        if not calls:
+            return ""
+        more = f"\n  {counted(len(calls) - 1, 'more call')} after it" if len(calls) > 1 else ""
+        line = signature(calls[0].name, calls[0].args, most=self._look.width - 6)
+        return self._look.encodable(f"\n{self._look.sign('asks')} {line} — {KEYS}{more}")
+
+    def _status(self) -> str:
+        conversation, about = self.conversation, self.about
+        queued = len(conversation.waiting) + len(self.on_its_way)
+        facts = [
+            self.session_id,
+            "reconnecting" if self._lost is not None else state(conversation.status, until=conversation.waiting_until),
+            f"{queued} queued" if queued else "",
+            amount(about.usage) if about else "",
+            (about.model or "") if about else "",
+        ]
+        line = f" {self._look.sign('dot')} ".join(filter(None, facts))
+        return self._look.encodable(one_line(line, self._look.width))
+
+
+def _steered(turn: ConversationMessage | None) -> set[str]:
+    return {step.message_id for step in turn.steps if isinstance(step, UserStep)} if turn else set()

@@ -1,0 +1,171 @@
+"""A terminal in a test's hands: a real command on a real pseudo terminal, and what stands on its screen.
+
+Everything that the command writes goes through a terminal emulator, so what a test sees is what a person would. All
+of it is kept with its times too (`recording`), to be played again.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import pty
+import signal
+import struct
+import termios
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pyte
+
+from tests.harness import BOUND
+
+KEYS = {"enter": "\r", "c-c": "\x03", "c-d": "\x04", "up": "\x1b[A", "alt-enter": "\x1b\r", "backspace": "\x7f"}
+
+KILL_SECONDS = 5.0
+
+CHUNK_BYTES = 65_536
+
+
+@dataclass
+class Terminal:
+    """A command on a terminal of `columns` and `rows`; to be had from `terminal_with`."""
+
+    process: asyncio.subprocess.Process
+    master: int
+    screen: pyte.HistoryScreen
+    recording: list[tuple[float, bytes]] = field(default_factory=list)
+    """What was written, and when, in seconds of the loop's clock."""
+    seen: set[str] = field(default_factory=set)
+    """Every line that ever stood on the screen, also where it is gone again."""
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self._stream = pyte.ByteStream(self.screen)
+
+    # ---- what a person sees
+
+    @property
+    def lines(self) -> list[str]:
+        """All lines, those that have scrolled away too, without the blanks at their ends."""
+        gone = ["".join(row[column].data for column in range(self.screen.columns)) for row in self.screen.history.top]
+        return [line.rstrip() for line in [*gone, *self.screen.display]]
+
+    @property
+    def text(self) -> str:
+        """All that was printed and is not taken back."""
+        return "\n".join(self.lines).rstrip()
+
+    @property
+    def shown(self) -> str:
+        """What is on the screen now."""
+        return "\n".join(line.rstrip() for line in self.screen.display).rstrip()
+
+    # ---- what a person does
+
+    def type(self, text: str, *, enter: bool = True) -> None:
+        """Type a line."""
+        os.write(self.master, (text + (KEYS["enter"] if enter else "")).encode())
+
+    def press(self, key: str) -> None:
+        """Press one of `KEYS`."""
+        os.write(self.master, KEYS[key].encode())
+
+    def resize(self, *, columns: int, rows: int) -> None:
+        """Give the terminal another size, as dragging its window does."""
+        self.screen.resize(rows, columns)
+        set_size(self.master, columns=columns, rows=rows)
+        self.process.send_signal(signal.SIGWINCH)
+
+    # ---- waiting
+
+    async def until(self, what: str | Callable[["Terminal"], bool], *, bound: float = BOUND) -> None:
+        """Wait for a text to stand somewhere, or for something to be so."""
+        is_so = (lambda terminal: what in terminal.text) if isinstance(what, str) else what
+        try:
+            async with asyncio.timeout(bound):
+                while not is_so(self):
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise AssertionError(f"never came: {what!r}\n----\n{self.text}\n----") from None
+
+    async def until_gone(self, text: str, *, bound: float = BOUND) -> None:
+        """Wait for a text to stand on the screen no longer."""
+        await self.until(lambda terminal: text not in terminal.shown, bound=bound)
+
+    async def exit_code(self, *, bound: float = BOUND) -> int:
+        """Return the command's exit code once it has ended and all it wrote has been read."""
+        async with asyncio.timeout(bound):
+            return await self.process.wait()
+
+    # ---- reading
+
+    def read(self) -> bool:
+        """Take in what the command has written; `False` at its end."""
+        try:
+            written = os.read(self.master, CHUNK_BYTES)
+        except BlockingIOError:
+            return True
+        except OSError:  # Linux's way to say that nobody has the other side open
+            written = b""
+        if written:
+            self.recording.append((asyncio.get_running_loop().time(), written))
+            self._stream.feed(written)
+            self.seen.update(line.rstrip() for line in self.screen.display)
+        self._changed.set()
+        return bool(written)
+
+
+@asynccontextmanager
+async def terminal_with(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: str | os.PathLike[str],
+    columns: int = 90,
+    rows: int = 32,
+) -> AsyncIterator[Terminal]:
+    """Run `command` on a terminal of its own; what still runs after the block is killed."""
+    master, slave = pty.openpty()
+    set_size(slave, columns=columns, rows=rows)
+    os.set_blocking(master, False)
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env={**env, "TERM": env.get("TERM", "xterm-256color")},
+        cwd=cwd,
+        start_new_session=True,
+        # So that the terminal is its controlling one, and a closed window hangs it up.
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(slave)
+    terminal = Terminal(process, master, pyte.HistoryScreen(columns, rows, history=5_000, ratio=0.5))
+    loop = asyncio.get_running_loop()
+
+    def on_readable() -> None:
+        if not terminal.read():
+            loop.remove_reader(master)
+
+    loop.add_reader(master, on_readable)
+    try:
+        yield terminal
+    finally:
+        await _end(process)
+        loop.remove_reader(master)
+        os.close(master)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.kill()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(KILL_SECONDS):
+            await process.wait()
+
+
+def set_size(descriptor: int, *, columns: int, rows: int) -> None:
+    """Say how large a terminal is."""
+    fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
