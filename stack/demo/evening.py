@@ -90,8 +90,8 @@ async def _stay_open(stage: Stage, telling: Telling) -> None:
         links = (await gateway.describe(SESSION)).links
     telling.title(
         "",
-        f"  Chat page   {stage.url}/?session={SESSION}",
-        f"  Terminal    turnkeeper chat --url {stage.url} --session {SESSION}",
+        f"  Chat        {stage.url}/?session={SESSION}",
+        f"  In here     turnkeeper chat --url {stage.url} --session {SESSION}",
         f"  API docs    {stage.url}/docs",
         f"  Temporal    {links.temporal}",
         f"  Folder      {stage.folder}",

@@ -18,16 +18,16 @@ from stack.demo.stage import Stage
 PROMISES_TEXT = "\n".join(
     [
         "# What a session promises",
-        "A prompt that was accepted is never lost: it is in Temporal before anybody says yes to it, and stays there "
-        "through every crash of whoever was to answer it, for minutes or for months.",
+        "A prompt that was accepted is never lost: Temporal has it before anybody says yes to it, and keeps it through "
+        "every crash of whoever was to answer it.",
         "It is answered once, however many workers die on the way: what was done is in the history, and only what was "
-        "under way is done again, or called unknown where doing it again could do harm.",
+        "under way is done again.",
         "Prompts are answered in the order in which they came, one at a time, and each has exactly one fate that can "
-        "be asked for: started, steered, withdrawn, discarded, or rejected with the reason.",
-        "Nothing dangerous is done before somebody has said yes to it, and a yes is for the very arguments that were "
-        "shown, whether it comes after a second or after a day.",
-        "Who watches sees the same as who comes later: every turn, without a gap and in its final form, over cut "
-        "lines, new gateways and moves to the archive.",
+        "be asked for.",
+        "Nothing dangerous is done before somebody has said yes to the very arguments that were shown, after a second "
+        "or after a day.",
+        "Who watches sees the same as who comes later: every turn, without a gap and in its final form, over cut lines "
+        "and new gateways.",
         "",
     ]
 )
