@@ -24,9 +24,6 @@ from stack.supervisor import run_stack, run_until_signalled
 from stack.temporal_binary import NoBinaryError, find_binary, server_version
 from workflows.connection import TemporalAccessError, connect
 
-API_STOP_SECONDS = 3
-"""What open requests get when the gateway stops; event streams never end by themselves."""
-
 WORKER_PATIENCE_SECONDS = 30.0
 """How long a worker waits for a server that is just starting."""
 
@@ -71,9 +68,8 @@ def worker() -> None:
 @commands.command()
 def api() -> None:
     """Run one gateway: the HTTP API."""
-    import uvicorn
-
     from api.app import create_app
+    from api.server import GatewayServer
 
     settings = _settings()
     set_up_logging(settings)
@@ -86,15 +82,8 @@ def api() -> None:
         _refuse(error)
     # Uvicorn stops in good order and then raises the signal again: that is no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    uvicorn.run(
-        gateway,
-        host=settings.api_host,
-        port=port,
-        timeout_graceful_shutdown=API_STOP_SECONDS,
-        # Ours: one format for all, and no line for every poll.
-        log_config=None,
-        access_log=False,
-    )
+    with contextlib.suppress(KeyboardInterrupt):
+        GatewayServer(gateway, host=settings.api_host, port=port).run()
 
 
 @commands.command()

@@ -4,8 +4,11 @@ Nobody imports this module but the commands that start a worker; here alone the 
 """
 
 import asyncio
+import os
 import signal
+import socket
 from datetime import timedelta
+from uuid import uuid4
 
 from temporalio.client import Client
 from temporalio.worker import Worker
@@ -55,6 +58,7 @@ def build_worker(
     return Worker(
         client,
         task_queue=settings.task_queue,
+        identity=new_identity(),
         workflows=[AgenticAIWorkflow],
         activities=[
             models.call_model,
@@ -69,6 +73,14 @@ def build_worker(
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
     )
+
+
+def new_identity() -> str:
+    """Return a name that no other worker has, nor this one after a restart: in a container every process is number 1.
+
+    By it the gateway tells whether the worker that has a session in memory is still there (API-3).
+    """
+    return f"{os.getpid()}@{socket.gethostname()}-{uuid4().hex[:8]}"
 
 
 def build_providers(settings: Settings) -> Providers:

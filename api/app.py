@@ -16,9 +16,12 @@ from api.feed import Feeds
 from api.markdown import Markdown
 from api.replay import Replays
 from api.routes import approvals, blobs, context, conversation, events, health, markdown, page, sessions, tasks
+from api.server import ImpatientStreams
 from api.sessions import Sessions
+from api.shared_reads import SharedReads
 from api.tasks import Tasks
 from api.transcript import Transcripts
+from api.waking import Wakes
 from models.settings import Settings
 from stores.partials.carrier import PartialCarrier
 from stores.partials.chosen import chosen_carrier
@@ -54,13 +57,16 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
             app.state.settings, app.state.stores = settings, stores
             app.state.sessions = Sessions(temporal, settings)
             app.state.transcripts = Transcripts(app.state.sessions, stores)
-            app.state.feeds = Feeds(app.state.sessions, app.state.transcripts, app.state.partials)
+            app.state.wakes = Wakes(temporal, settings.task_queue)
+            app.state.reads = SharedReads(app.state.sessions, app.state.transcripts, app.state.wakes)
+            app.state.feeds = Feeds(app.state.sessions, app.state.reads, app.state.partials)
             app.state.tasks = Tasks(app.state.sessions, app.state.transcripts)
             app.state.replays = Replays(app.state.sessions, stores)
             app.state.markdown = Markdown()
             app.state.deletions = Deletions(app.state.sessions, stores)
             yield
             app.state.feeds.stop()
+            await app.state.wakes.close()
             await app.state.deletions.close()
             await app.state.sessions.watches.close()
 
@@ -77,6 +83,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
         app.include_router(routes.router)
     page.install(app, settings)
     app.add_middleware(BoundedAndUnstored)
+    app.add_middleware(ImpatientStreams)
     return app
 
 

@@ -78,6 +78,12 @@ class Cancel(Strict):
     reason: Reason | None = None
 
 
+class Retry(Strict):
+    """Send the prompt of the failed turn `message_id` again, or that of the newest one the session holds."""
+
+    message_id: Id | None = None
+
+
 class ApprovalDecided(BaseModel):
     """The decision that stands for a tool call."""
 

@@ -13,6 +13,7 @@ from api.feed import Feeds
 from api.markdown import Markdown
 from api.replay import Replays
 from api.sessions import Sessions
+from api.shared_reads import SharedReads
 from api.tasks import Tasks
 from api.transcript import Transcripts
 from models.ids import CALL_ID_PATTERN, ID_PATTERN
@@ -30,6 +31,12 @@ def get_transcripts(request: Request) -> Transcripts:
     """Return the transcripts of sessions."""
     transcripts: Transcripts = request.app.state.transcripts
     return transcripts
+
+
+def get_reads(request: Request) -> SharedReads:
+    """Return what many clients read together."""
+    reads: SharedReads = request.app.state.reads
+    return reads
 
 
 def get_feeds(request: Request) -> Feeds:
@@ -88,6 +95,7 @@ def refuse_unknown_parameters(request: Request) -> None:
 
 SessionsDep = Annotated[Sessions, Depends(get_sessions)]
 TranscriptsDep = Annotated[Transcripts, Depends(get_transcripts)]
+ReadsDep = Annotated[SharedReads, Depends(get_reads)]
 FeedsDep = Annotated[Feeds, Depends(get_feeds)]
 TasksDep = Annotated[Tasks, Depends(get_tasks)]
 ReplaysDep = Annotated[Replays, Depends(get_replays)]

@@ -20,20 +20,16 @@ from api import problems
 from api.live_output import LiveOutput, LiveOutputs, PartialEvent, SeenSteps, Snapshot
 from api.problems import ProblemError
 from api.session_ids import workflow_id
-from api.sessions import Sessions
+from api.sessions import FINAL_STATUSES, Sessions
 from api.shared_reads import QueueEvent, SharedReads, UpdateEvent
-from api.transcript import Transcripts
 from api.watch import Watch
-from models.conversation import ConversationUpdate, SessionStatus
+from models.conversation import ConversationUpdate
 from models.prompts import QueuedPrompt
 from models.session import UpdatesRequest
 from stores.partials.carrier import PartialCarrier
 
 RETRY_SECONDS = 1.0
 """Between two tries while a session can't be read."""
-
-FINAL: tuple[SessionStatus, ...] = ("ended", "cancelled", "terminated")
-"""The last that is ever said of a session."""
 
 Event = UpdateEvent | QueueEvent | PartialEvent
 
@@ -76,7 +72,9 @@ class _Watcher:
     @property
     def is_at_end(self) -> bool:
         """The watcher knows all that there will ever be."""
-        knows_all = self.last is not None and self.last.status in FINAL and not (self.has_more or self.owes_queue)
+        knows_all = (
+            self.last is not None and self.last.status in FINAL_STATUSES and not (self.has_more or self.owes_queue)
+        )
         return self.is_deleted or knows_all
 
     def is_due(self, watch: Watch, output: LiveOutput) -> bool:
@@ -119,10 +117,10 @@ class _Watcher:
 class Feeds:
     """The live feeds of all sessions."""
 
-    def __init__(self, sessions: Sessions, transcripts: Transcripts, partials: PartialCarrier) -> None:
-        """Read through `sessions` and `transcripts`; what is being written comes by `partials`."""
+    def __init__(self, sessions: Sessions, reads: SharedReads, partials: PartialCarrier) -> None:
+        """Watch `sessions` through `reads`; what is being written comes by `partials`."""
         self._outputs = LiveOutputs(partials)
-        self.reads = SharedReads(sessions, transcripts)
+        self._reads = reads
         self._watches = sessions.watches
         self._stopping = asyncio.Event()
 
@@ -169,10 +167,10 @@ class Feeds:
     async def _next(self, watcher: _Watcher, watch: Watch, output: LiveOutput) -> Event | None:
         """Return the next thing that the watcher does not know, if there is any. Raises `ProblemError`."""
         if watcher.owes_queue:
-            return watcher.takes_queue(await self.reads.queue(watcher.session_id, watch))
+            return watcher.takes_queue(await self._reads.queue(watcher.session_id, watch))
         if watcher.has_more or watch.changes > watcher.seen:
             changes = watch.changes
-            event = await self.reads.update(watcher.session_id, watcher.cursor, watch)
+            event = await self._reads.update(watcher.session_id, watcher.cursor, watch)
             watcher.seen = changes
             output.learn(event.update)
             return watcher.takes(event)

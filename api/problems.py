@@ -1,7 +1,8 @@
 """Every error answer of the gateway: RFC 9457 `application/problem+json` with a stable `type` (API-2).
 
     404 unknown-session, unknown-prompt, unknown-turn, unknown-call, unknown-blob, not-found
-    409 session-exists, session-ended, state-full, not-waiting, not-running, not-awaiting-approval, other-arguments
+    409 session-exists, session-ended, state-full, not-waiting, not-running, not-failed, not-awaiting-approval,
+        other-arguments
     413 too-large               422 invalid            429 queue-full, rate-limited
     500 internal                503 temporal-unreachable, archive-unavailable, and at /readyz no-worker
     504 no-worker, session-stuck
@@ -36,6 +37,7 @@ ProblemName = Literal[
     "state-full",
     "not-waiting",
     "not-running",
+    "not-failed",
     "not-awaiting-approval",
     "other-arguments",
     "too-large",
@@ -100,6 +102,11 @@ def unknown_session(session_id: str) -> ProblemError:
 def unknown_turn(turn_id: str) -> ProblemError:
     """404: neither the session nor the archive has it."""
     return ProblemError(404, "unknown-turn", f"The session has no turn {turn_id!r}.")
+
+
+def not_failed(detail: str) -> ProblemError:
+    """409: there is no failed turn to send again."""
+    return ProblemError(409, "not-failed", detail)
 
 
 def unknown_blob(name: str) -> ProblemError:

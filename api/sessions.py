@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
-from uuid import uuid4
+from uuid import NAMESPACE_URL, uuid4, uuid5
 
 from pydantic import BaseModel
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowHandle, WorkflowQueryRejectedError
@@ -33,7 +33,7 @@ from api.watch import Watches
 from models.approvals import ApprovalReceipt, PendingApprovals, ResolveApproval
 from models.context.account import ContextView
 from models.context.replay_turns import ReplayTurns
-from models.conversation import ConversationState, ConversationUpdate, SessionStatus
+from models.conversation import ConversationMessage, ConversationState, ConversationUpdate, SessionStatus
 from models.prompts import Fate, PromptSignal, QueueView
 from models.session import (
     CancelReceipt,
@@ -74,6 +74,9 @@ _CLOSED: dict[Status, SessionStatus] = {
     Status.TERMINATED: "terminated",
     Status.TIMED_OUT: "terminated",
 }
+
+FINAL_STATUSES: tuple[SessionStatus, ...] = ("ended", "cancelled", "terminated")
+"""The last that is ever said of a session."""
 
 
 @dataclass(frozen=True)
@@ -230,17 +233,14 @@ class Sessions:
     async def updates(self, session_id: str, request: UpdatesRequest) -> ConversationUpdate:
         """Return what is new for a client (SES-12)."""
         told = await self._ask(session_id, "get_conversation_updates", request)
-        return _with_final_status(cast(ConversationUpdate, told.result), told.closed)
-
-    async def awaited_updates(self, session_id: str, request: UpdatesRequest, *, seconds: float) -> ConversationUpdate:
-        """Return what is new as soon as there is something, or what there is after `seconds`."""
-        until = asyncio.get_running_loop().time() + seconds
-        async with self.watches.watching(workflow_id(session_id)) as watch:
-            while True:
-                changes = watch.changes
-                update = await self.updates(session_id, request)
-                if _is_news(update, request) or not await watch.beyond(changes, until=until):
-                    return update
+        update = cast(ConversationUpdate, told.result)
+        final = _with_final_status(update, told.closed)
+        if request.since_revision == final.revision > update.revision:
+            # The client has seen how the session was closed; the session itself does not know that revision.
+            known = request.model_copy(update={"since_revision": update.revision})
+            told = await self._ask(session_id, "get_conversation_updates", known)
+            final = _with_final_status(cast(ConversationUpdate, told.result), told.closed)
+        return final
 
     async def pending_approvals(self, session_id: str) -> PendingApprovals:
         """Return the tool calls that wait for a decision; none in a session that has ended (AGT-8)."""
@@ -347,7 +347,9 @@ class Sessions:
             flights = SingleFlight(lambda question: self._query(session_id, question))
             _remember(self._flights, session_id, flights)
         question = Question(query, argument.model_dump_json(exclude_none=True))
-        return await call_worker(self.client, flights.read(question), session_id, workflow_id(session_id))
+        told = await call_worker(self.client, flights.read(question), session_id, workflow_id(session_id))
+        self.watches.note_revision(workflow_id(session_id), getattr(told.result, "revision", 0))
+        return told
 
     async def _query(self, session_id: str, question: Question) -> Told:
         """Ask the workflow; a closed one is asked again, knowing that it is."""
@@ -391,22 +393,22 @@ def new_prompt(text: str, *, message_id: str | None, mode: Any) -> PromptSignal:
     return PromptSignal(id=message_id or str(uuid4()), text=text, mode=mode, sent_at=datetime.now(UTC))
 
 
-def _is_news(update: ConversationUpdate, request: UpdatesRequest) -> bool:
-    if update.reset or update.status in ("ended", "cancelled", "terminated"):
-        return True
-    if request.since_revision is not None:
-        return update.revision > request.since_revision or bool(update.new_messages)
-    return bool(update.new_messages or update.updated_messages)
+def prompt_again(session_id: str, turn: ConversationMessage) -> PromptSignal:
+    """Make the signal that sends a turn's prompt once more; however often it is made, it is the same prompt."""
+    attempt = uuid5(NAMESPACE_URL, f"urn:turnkeeper:retry:{session_id}:{turn.id}")
+    return new_prompt(turn.user_message, message_id=str(attempt), mode="enqueue")
 
 
 Picture = TypeVar("Picture", ConversationState, ConversationUpdate)
 
 
 def _with_final_status(picture: Picture, closed: Status | None) -> Picture:
-    """Say how a closed workflow ended: a terminated one could not say so itself."""
+    """Say how a closed workflow ended. One that was terminated could not say so itself: that is a revision more."""
     if closed is None:
         return picture
-    final = {"status": _CLOSED.get(closed, "ended"), "is_processing": False, "current_message_id": None}
+    final: dict[str, Any] = {"status": _CLOSED.get(closed, "ended"), "is_processing": False, "current_message_id": None}
+    if picture.status not in FINAL_STATUSES:
+        final["revision"] = picture.revision + 1
     return picture.model_copy(update=final)
 
 

@@ -2,9 +2,10 @@
 
 Theory of operation. Whoever is at the same place in the same session asks the same question, and until the session
 changes the answer stays the same. So the first of them to ask after a change has it read, and everyone else takes that
-answer, together with its JSON. An answer is good for as long as three things hold: the session's watch has counted no
+answer, together with its JSON. An answer is good for as long as four things hold: the session's watch has counted no
 change since it was asked for, this gateway has written nothing to the session since, and Temporal has been answering,
-so that a change would have been noticed. A caller who has just written thus never gets an answer from before.
+so that a change would have been noticed; and nobody has been shown anything newer. A caller who has just written thus
+never gets an answer from before.
 
 Only the newest few answers of a session are kept: those who are up to date are all at one place.
 """
@@ -18,17 +19,28 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from fastapi.sse import ServerSentEvent
+from pydantic_core import to_json
 
-from api.sessions import Sessions
+from api.session_ids import workflow_id
+from api.sessions import FINAL_STATUSES, Sessions
 from api.transcript import Transcripts
+from api.waking import Wakes
 from api.watch import Watch
-from models.conversation import ConversationUpdate
+from models.conversation import ConversationUpdate, SessionStatus
 from models.prompts import QueuedPrompt
 from models.session import UpdatesRequest
 from models.wire import Frozen
 
+RESTING: tuple[SessionStatus, ...] = ("idle", "awaiting_approval")
+"""A session in which there may be no workflow task for months."""
+
 MOST_KEPT = 4
 """Answers kept of a watched session; each has about 1 MB at most."""
+
+OFTEN_SECONDS = 10.0
+"""A session polled twice within this time is watched: to begin a watch costs as much as a few polls."""
+
+MOST_POLLED = 10_000
 
 Answer = TypeVar("Answer")
 
@@ -57,10 +69,24 @@ class UpdateEvent:
             last_seen_message_id=self.update.last_seen_message_id, since_revision=self.update.revision
         )
 
+    @property
+    def revision(self) -> int:
+        """The session's revision that it shows."""
+        return self.update.revision
+
+    @property
+    def is_whole(self) -> bool:
+        """All answers could be put back; else the store of large texts is down, and this is not the last word."""
+        return not any(turn.agent_message_blob for turn in [*self.update.new_messages, *self.update.updated_messages])
+
     @cached_property
     def json(self) -> str:
         """The update as JSON."""
         return self.update.model_dump_json()
+
+    def as_answer(self, session_id: str) -> str:
+        """Return it as the JSON of a `ConversationAnswer`."""
+        return f'{{"workflow_id":{to_json(session_id).decode()},"conversation_update":{self.json}}}'
 
     @cached_property
     def sent(self) -> ServerSentEvent:
@@ -73,6 +99,8 @@ class QueueEvent:
     """What waits now."""
 
     waiting: list[QueuedPrompt]
+    revision: int
+    is_whole = True
 
     @cached_property
     def sent(self) -> ServerSentEvent:
@@ -82,25 +110,42 @@ class QueueEvent:
 
 @dataclass(frozen=True)
 class _Kept:
+    """An answer that is there or on its way, and what was known of the session when it was asked for."""
+
     version: tuple[int, int]
     answer: "asyncio.Task[Any]"
 
+    def is_good_for(self, watch: Watch) -> bool:
+        """Tell whether a caller who asks now may be given it."""
+        if self.version != _version(watch):
+            return False
+        if not self.answer.done():
+            return True
+        event: UpdateEvent | QueueEvent = self.answer.result()
+        return watch.is_live and event.is_whole and event.revision >= watch.revision
+
 
 class SharedReads:
-    """The reads of all watched sessions. Methods raise `ProblemError`."""
+    """The reads of all sessions. Methods raise `ProblemError`."""
 
-    def __init__(self, sessions: Sessions, transcripts: Transcripts) -> None:
-        """Read through `sessions` and `transcripts`."""
+    def __init__(self, sessions: Sessions, transcripts: Transcripts, wakes: Wakes) -> None:
+        """Read through `sessions` and `transcripts`; `wakes` sees to it that a session at rest can be read cheaply."""
         self._sessions = sessions
+        self._wakes = wakes
         self._transcripts = transcripts
         self._kept: WeakKeyDictionary[Watch, OrderedDict[Hashable, _Kept]] = WeakKeyDictionary()
+        self._polled_at: OrderedDict[str, float] = OrderedDict()
+
+    # ---- for those who watch
 
     async def update(self, session_id: str, cursor: UpdatesRequest, watch: Watch) -> UpdateEvent:
         """Return what is new since `cursor`, no older than the last change that `watch` has counted."""
 
         async def read() -> UpdateEvent:
-            update = await self._sessions.updates(session_id, cursor)
-            return UpdateEvent(await self._transcripts.with_whole_answers(session_id, update))
+            event = await self._read(session_id, cursor)
+            if event.update.status in RESTING:
+                self._wakes.consider(workflow_id(session_id), watch)
+            return event
 
         return await self._shared(cursor, watch, read)
 
@@ -108,16 +153,55 @@ class SharedReads:
         """Return what waits, no older than the last change that `watch` has counted."""
 
         async def read() -> QueueEvent:
-            return QueueEvent((await self._sessions.queue(session_id)).waiting)
+            queue = await self._sessions.queue(session_id)
+            return QueueEvent(queue.waiting, queue.revision)
 
         return await self._shared("queue", watch, read)
 
+    # ---- for those who poll
+
+    async def awaited(self, session_id: str, cursor: UpdatesRequest, *, seconds: float) -> UpdateEvent:
+        """Return what is new as soon as there is something, or what there is after `seconds`."""
+        until = asyncio.get_running_loop().time() + seconds
+        async with self._sessions.watches.watching(workflow_id(session_id)) as watch:
+            while True:
+                changes = watch.changes
+                event = await self.update(session_id, cursor, watch)
+                if _is_news(event.update, cursor) or not await watch.beyond(changes, until=until):
+                    return event
+
+    async def polled(self, session_id: str, cursor: UpdatesRequest) -> UpdateEvent:
+        """Return what is new now. A session that is asked about again and again is watched: who asks costs nothing."""
+        if not self._is_worth_a_watch(session_id):
+            event = await self._read(session_id, cursor)
+            if event.update.status not in FINAL_STATUSES:
+                self._note_poll(session_id)
+            return event
+        async with self._sessions.watches.watching(workflow_id(session_id)) as watch:
+            return await (self.update(session_id, cursor, watch) if watch.is_live else self._read(session_id, cursor))
+
+    def _is_worth_a_watch(self, session_id: str) -> bool:
+        polled_at = self._polled_at.get(session_id)
+        is_often = polled_at is not None and polled_at > asyncio.get_running_loop().time() - OFTEN_SECONDS
+        return is_often or workflow_id(session_id) in self._sessions.watches
+
+    def _note_poll(self, session_id: str) -> None:
+        self._polled_at[session_id] = asyncio.get_running_loop().time()
+        self._polled_at.move_to_end(session_id)
+        while len(self._polled_at) > MOST_POLLED:
+            self._polled_at.popitem(last=False)
+
+    # ---- both
+
+    async def _read(self, session_id: str, cursor: UpdatesRequest) -> UpdateEvent:
+        update = await self._sessions.updates(session_id, cursor)
+        return UpdateEvent(await self._transcripts.with_whole_answers(session_id, update))
+
     async def _shared(self, question: Hashable, watch: Watch, read: Callable[[], Awaitable[Answer]]) -> Answer:
         kept = self._kept.setdefault(watch, OrderedDict())
-        version = (watch.changes, watch.writes)
         known = kept.get(question)
-        if known is None or known.version != version or (known.answer.done() and not watch.is_live):
-            known = kept[question] = _Kept(version, asyncio.create_task(_run(read)))
+        if known is None or not known.is_good_for(watch):
+            known = kept[question] = _Kept(_version(watch), asyncio.create_task(_run(read)))
             known.answer.add_done_callback(lambda answer: _drop_failed(kept, question, answer))
         kept.move_to_end(question)
         while len(kept) > MOST_KEPT:
@@ -131,7 +215,19 @@ async def _run(read: Callable[[], Awaitable[Answer]]) -> Answer:
     return await read()
 
 
+def _version(watch: Watch) -> tuple[int, int]:
+    return watch.changes, watch.writes
+
+
 def _drop_failed(kept: OrderedDict[Hashable, _Kept], question: Hashable, answer: "asyncio.Task[Any]") -> None:
     """Keep no failure; it has been told to all who waited for it, and is no news to asyncio's log."""
     if (answer.cancelled() or answer.exception()) and question in kept and kept[question].answer is answer:
         del kept[question]
+
+
+def _is_news(update: ConversationUpdate, cursor: UpdatesRequest) -> bool:
+    if update.reset or update.status in FINAL_STATUSES:
+        return True
+    if cursor.since_revision is not None:
+        return update.revision > cursor.since_revision or bool(update.new_messages)
+    return bool(update.new_messages or update.updated_messages)

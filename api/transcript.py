@@ -151,6 +151,34 @@ class Transcripts:
                 if not await watch.beyond(changes, until=until):
                     return None
 
+    async def failed_turn(self, session_id: str, message_id: str | None) -> ConversationMessage:
+        """Return a turn that ended without an answer: that one, or the newest that the session holds.
+
+        Raises 409 where it did not fail or there is none, 404 where there is no such turn.
+        """
+        if message_id is None:
+            return await self._newest_failed_turn(session_id)
+        update = await self._sessions.updates(session_id, UpdatesRequest(last_seen_message_id=message_id, limit=1))
+        turns = update.updated_messages
+        if update.reset:
+            until = seconds_from_now(REQUEST_SECONDS)
+            found = await read_store(self._archive.find(workflow_id(session_id), message_id), until=until)
+            if found is None:
+                raise problems.unknown_turn(message_id)
+            turns = [found.turn]
+        if not turns or not turns[0].is_error:
+            raise problems.not_failed(f"Turn {message_id!r} has not failed.")
+        return turns[0]
+
+    async def _newest_failed_turn(self, session_id: str) -> ConversationMessage:
+        page = await self._sessions.held_page(session_id, StateRequest())
+        while page and page.messages:
+            for turn in reversed(page.messages):
+                if turn.is_error:
+                    return turn
+            page = await self._sessions.held_page(session_id, StateRequest(before=page.messages[0].id))
+        raise problems.not_failed("The session holds no failed turn.")
+
     async def _turn_of(self, session_id: str, receipt: Receipt) -> ConversationMessage | None:
         if receipt.position != 0:
             return None

@@ -7,7 +7,7 @@ more than `n`. It lingers for a while after the last watcher has left, since cli
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 
@@ -43,7 +43,16 @@ class Watch:
         self.changes = 0
         self.writes = 0
         """What this gateway has sent to the session: an answer from before a write is out of date at once."""
+        self.revision = 0
+        """The newest of the session's revisions that was read here, by whomever: nobody is shown an older one then."""
+        self.holders: frozenset[str] = frozenset()
+        """Workers of which one has the session in memory, by their identities; empty: not known."""
+        self.is_being_woken = False
         self.watchers = 0
+        self.left_at = 0.0
+        """When the last watcher left, on the loop's clock."""
+        self.is_timed = False
+        """A timer will look whether anybody has come since."""
         self.is_live = False
         """Temporal has answered the last poll: what has changed since will be told within moments."""
         self.is_over = False
@@ -97,7 +106,17 @@ class Watches:
         finally:
             watch.watchers -= 1
             if not watch.watchers:
-                asyncio.get_running_loop().call_later(LINGER_SECONDS, self._leave, workflow_id, watch)
+                self._linger(workflow_id, watch)
+
+    def __contains__(self, workflow_id: object) -> bool:
+        """Tell whether the session is watched."""
+        return workflow_id in self._watches
+
+    def note_revision(self, workflow_id: str, revision: int) -> None:
+        """Remember that the session was seen at this revision."""
+        watch = self._watches.get(workflow_id)
+        if watch is not None:
+            watch.revision = max(watch.revision, revision)
 
     @contextmanager
     def writing(self, workflow_id: str) -> Iterator[None]:
@@ -121,8 +140,24 @@ class Watches:
             follower.cancel()
         await asyncio.gather(*followers, return_exceptions=True)
 
+    def _linger(self, workflow_id: str, watch: Watch) -> None:
+        """Have the watch end when nobody has come for a while; one timer a watch, however many come and go."""
+        watch.left_at = asyncio.get_running_loop().time()
+        if not watch.is_timed:
+            self._leave_after(LINGER_SECONDS, workflow_id, watch)
+
+    def _leave_after(self, seconds: float, workflow_id: str, watch: Watch) -> None:
+        watch.is_timed = True
+        asyncio.get_running_loop().call_later(seconds, self._leave, workflow_id, watch)
+
     def _leave(self, workflow_id: str, watch: Watch) -> None:
-        if not watch.watchers and self._watches.get(workflow_id) is watch:
+        watch.is_timed = False
+        if watch.watchers or self._watches.get(workflow_id) is not watch:
+            return
+        remaining = watch.left_at + LINGER_SECONDS - asyncio.get_running_loop().time()
+        if remaining > 0:
+            self._leave_after(remaining, workflow_id, watch)
+        else:
             self._followers[workflow_id].cancel()
 
     def _forget(self, workflow_id: str) -> None:
@@ -149,6 +184,7 @@ class Watches:
         while True:
             page = await self._next_events(workflow_id, run_id, token, watch)
             events = page.history.events
+            _note_holder(events, watch)
             if any(event.event_type in _CHANGED for event in events):
                 watch.note_change()
             if not page.next_page_token:
@@ -179,6 +215,13 @@ class Watches:
             else:
                 watch.is_live = True
                 return page
+
+
+def _note_holder(events: Sequence[HistoryEvent], watch: Watch) -> None:
+    for event in reversed(events):
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+            watch.holders = frozenset([event.workflow_task_completed_event_attributes.identity])
+            return
 
 
 def _next_run(last: HistoryEvent) -> str | None:

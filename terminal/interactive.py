@@ -189,12 +189,12 @@ def _model_words(model: str | None) -> str:
     >>> _model_words("anthropic:claude-opus-5-5")
     'Model: anthropic:claude-opus-5-5'
     >>> _model_words("offline:")
-    'Model: offline: — no key is set, so no vendor is asked: built-in rules answer, and really use the tools'
+    'Model: offline: (no key is set: built-in rules answer, and really use the tools)'
     """
     if model is None:
         return "Model: not known now, no worker answers; what you send is safe"
     if model.startswith("offline:"):
-        return f"Model: {model} — no key is set, so no vendor is asked: built-in rules answer, and really use the tools"
+        return f"Model: {model} (no key is set: built-in rules answer, and really use the tools)"
     return f"Model: {model}"
 
 

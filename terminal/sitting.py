@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Protocol
 
 from rich.console import RenderableType
+from rich.text import Text
 
 from client.answers import FullConversation, SessionDescription
 from client.conversation import Conversation
@@ -59,6 +60,7 @@ class Sitting:
         self._now = now
         self._lost: str | None = None
         self._tick = 0
+        self._remarked = False
 
     # ---- what arrives
 
@@ -118,14 +120,19 @@ class Sitting:
         """Print for good."""
         if parts:
             self._screen.print(self._look.render(*parts))
+            self._remarked = False
 
     def remark(self, text: str) -> None:
-        """Print a remark."""
-        self.say(self.painter.aside(text))
+        """Print a remark, apart from the conversation."""
+        self._remark(self.painter.aside(text))
 
     def trouble(self, text: str) -> None:
         """Print what went wrong."""
-        self.say(self.painter.trouble(text))
+        self._remark(self.painter.trouble(text))
+
+    def _remark(self, part: RenderableType) -> None:
+        self.say(*([] if self._remarked else [Text("")]), part)
+        self._remarked = True
 
     def _tell(self, items: Sequence[Item]) -> None:
         self.say(*self.painter.paint(items))

@@ -14,12 +14,13 @@ from api.bodies import (
     FullConversation,
     PageLinks,
     PromptAccepted,
+    Retry,
     SendPrompt,
 )
-from api.dependencies import MessageId, SessionId, SessionsDep, SettingsDep, TranscriptsDep
+from api.dependencies import MessageId, ReadsDep, SessionId, SessionsDep, SettingsDep, TranscriptsDep
 from api.etags import matches
 from api.routes.sessions import default_input
-from api.sessions import new_prompt
+from api.sessions import new_prompt, prompt_again
 from models.conversation import ConversationMessage, ConversationState
 from models.ids import ID_PATTERN
 from models.limits import Limits
@@ -64,6 +65,18 @@ async def send_prompt(
     return PromptAccepted(workflow_id=session_id, message_id=message_id, position=receipt.position)
 
 
+@router.post("/workflow/{id}/retry", status_code=202, operation_id="retry_turn")
+async def retry_turn(
+    sessions: SessionsDep, transcripts: TranscriptsDep, session_id: SessionId, body: Retry | None = None
+) -> PromptAccepted:
+    """Send the prompt of a turn that ended without an answer again; twice is once, 409 if it did not fail."""
+    turn = await transcripts.failed_turn(session_id, body.message_id if body else None)
+    prompt = prompt_again(session_id, turn)
+    await sessions.prompt(session_id, prompt)
+    receipt = await sessions.receipt(session_id, prompt.id or "")
+    return PromptAccepted(workflow_id=session_id, message_id=receipt.message_id, position=receipt.position)
+
+
 @router.post("/chat", status_code=202, operation_id="chat")
 async def chat(sessions: SessionsDep, transcripts: TranscriptsDep, settings: SettingsDep, body: Chat) -> ChatAccepted:
     """Start a session or continue one, in one call."""
@@ -84,9 +97,8 @@ async def chat(sessions: SessionsDep, transcripts: TranscriptsDep, settings: Set
 )
 async def get_conversation(
     sessions: SessionsDep,
-    transcripts: TranscriptsDep,
+    reads: ReadsDep,
     session_id: SessionId,
-    response: Response,
     last_seen_message_id: Annotated[str | None, Query(max_length=200, description="From the last answer.")] = None,
     since_revision: Annotated[int | None, Query(ge=0, le=2**53, description="`revision` of the last answer.")] = None,
     limit: Annotated[int | None, Query(ge=1, le=10_000, description="Most new messages.")] = None,
@@ -97,17 +109,13 @@ async def get_conversation(
     request = UpdatesRequest(
         last_seen_message_id=last_seen_message_id or None, since_revision=since_revision, limit=limit
     )
-    update = await (
-        sessions.awaited_updates(session_id, request, seconds=wait) if wait else sessions.updates(session_id, request)
-    )
-    etag = f'"{await sessions.first_run_id(session_id)}-{update.revision}"'
+    event = await (reads.awaited(session_id, request, seconds=wait) if wait else reads.polled(session_id, request))
+    etag = f'"{await sessions.first_run_id(session_id)}-{event.update.revision}"'
     if if_none_match and matches(etag, if_none_match):
         return Response(status_code=304, headers={"ETag": etag})
-    whole = await transcripts.with_whole_answers(session_id, update)
-    if not any(turn.agent_message_blob for turn in [*whole.new_messages, *whole.updated_messages]):
-        # An answer that is only an excerpt, since the store is down, is not to be kept as the last word.
-        response.headers["ETag"] = etag
-    return ConversationAnswer(workflow_id=session_id, conversation_update=whole)
+    # An answer that is only an excerpt, since the store is down, is not to be kept as the last word.
+    headers = {"ETag": etag} if event.is_whole else {}
+    return Response(event.as_answer(session_id), headers=headers, media_type="application/json")
 
 
 @router.get("/workflow/{id}/conversation/full", operation_id="get_full_conversation")

@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
-import uvicorn
 from httpx import ASGITransport, AsyncClient
 from temporalio.client import Client
 
 from api.app import create_app
+from api.server import GatewayServer
 from models.settings import Settings
 from stores.partials.carrier import PartialCarrier
 from stores.partials.in_process import InProcessCarrier
@@ -29,8 +29,8 @@ async def gateway(
             yield http
 
 
-class LoopbackServer(uvicorn.Server):
-    """Uvicorn in the test's own loop; signals stay pytest's."""
+class LoopbackServer(GatewayServer):
+    """In the test's own loop; signals stay pytest's."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -42,18 +42,15 @@ async def served(
     client: Client | None, settings: Settings, *, partials: PartialCarrier | None = None, port: int = 0
 ) -> AsyncIterator[str]:
     """A gateway that really listens, at the URL given: what is tested is the bytes on the wire, as they come."""
-    app = create_app(settings, client=client, partials=partials)
-    config = uvicorn.Config(app, port=port, log_config=None, access_log=False, timeout_graceful_shutdown=3)
-    server = LoopbackServer(config)
+    server = LoopbackServer(create_app(settings, client=client, partials=partials), host="127.0.0.1", port=port)
     serving = asyncio.create_task(server.serve())
     try:
         async with asyncio.timeout(BOUND):
             while not server.started:
                 assert not serving.done(), "the server has ended"
                 await asyncio.sleep(0)
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        yield f"http://127.0.0.1:{server.port}"
     finally:
-        app.state.feeds.stop()
         server.should_exit = True
         await serving
 

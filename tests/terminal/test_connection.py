@@ -1,0 +1,69 @@
+"""What a terminal does when the gateway goes away, is not there, or knows nothing of the session: API-6."""
+
+import signal
+from pathlib import Path
+
+from temporalio.client import Client
+
+from activities.providers.protocol import Delta
+from models.settings import Settings
+from tests.gateway.conftest import served
+from tests.harness import Gate, Stage, says
+from tests.terminal.conftest import Chat, run_chat
+
+
+async def test_api_6_a_gateway_that_is_restarted_in_mid_answer_is_waited_for(
+    temporal: Client, on: Stage, settings: Settings, chat: Chat
+) -> None:
+    gate = Gate(is_open=False)
+    on.vendor.script = [
+        says("One."),
+        [Delta("respond", "The first half"), gate, says("The first half and the second.")],
+    ]
+    async with served(temporal, settings, partials=on.partials) as url:
+        opened = chat("hello", at=url)
+        terminal = await opened.__aenter__()
+        await terminal.until("turn 1 ·")
+        terminal.type("tell me more")
+        await terminal.until("The first half")
+    try:
+        await terminal.until("can't be reached")
+        assert "reconnecting" in terminal.shown
+        terminal.type("and this too")
+        gate.open()
+        async with served(temporal, settings, partials=on.partials, port=int(url.rpartition(":")[2])):
+            await terminal.until("Connected again: nothing was lost.")
+            await terminal.until("turn 3 ·")
+            for once in ("The first half and the second.", "› hello", "› tell me more", "› and this too", "One."):
+                assert terminal.text.count(once) == 1, once
+            terminal.press("c-d")
+            assert await terminal.exit_code() == 0
+    finally:
+        await opened.__aexit__(None, None, None)
+
+
+async def test_api_6_a_terminal_that_is_closed_or_told_to_end_is_left_in_order(chat: Chat) -> None:
+    async with chat("hello") as terminal:
+        await terminal.until("turn 1 ·")
+        terminal.process.send_signal(signal.SIGTERM)
+        assert await terminal.exit_code() == 0
+        await terminal.until("The session goes on.")
+
+
+async def test_api_6_nobody_there_is_said_in_a_sentence(tmp_path: Path) -> None:
+    ended = await run_chat("hello", "--url", "http://127.0.0.1:1", cwd=tmp_path)
+    assert ended.code == 2
+    assert ended.err == "The gateway at http://127.0.0.1:1 can't be reached: nothing listens there.\n"
+    assert ended.out == ""
+
+
+async def test_api_6_without_a_url_the_stack_of_this_folder_is_talked_to(tmp_path: Path) -> None:
+    ended = await run_chat("hello", cwd=tmp_path, TURNKEEPER_API_PORT="1")
+    assert ended.code == 2
+    assert ended.err.endswith("nothing listens there. `turnkeeper up` starts one.\n")
+
+
+async def test_api_6_an_unknown_session_is_said_in_a_sentence(url: str, tmp_path: Path) -> None:
+    ended = await run_chat("hello", "--url", url, "--session", "nobody", cwd=tmp_path)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == "There is no session 'nobody'.\n"
