@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test test-live check bench
+.PHONY: help run demo test test-live check bench pictures
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -31,6 +31,9 @@ check: $(INSTALLED) ## format, lint, types, import contracts
 
 bench: $(INSTALLED) ## measure, beside the floor; results in benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks
+
+pictures: $(INSTALLED) ## take the README's pictures again, of the real page and terminal; needs Chromium
+	$(BIN)/python docs/pictures.py
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'

@@ -124,7 +124,7 @@ def demo(
     broken, and which; 2: it could not be played.
     """
     # Here and not above: nobody else needs a client or rich.
-    from stack.demo.evening import run_demo
+    from stack.demo.evening import STOPPED, run_demo
     from stack.demo.stage import StageError
 
     logging.basicConfig(handlers=[logging.NullHandler()])
@@ -132,6 +132,8 @@ def demo(
         code = run_demo(keep=keep)
     except (DevServerError, StageError) as error:
         _refuse(error, code=CANNOT_TELL)
+    if code == STOPPED:
+        _say("Stopped, and all of it removed.")
     raise typer.Exit(code)
 
 

@@ -6,18 +6,24 @@ tool call waits for approval and another prompt waits behind it. Needs a Chromiu
 
 import asyncio
 import json
+import os
 import shutil
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pyte
 from playwright.async_api import Page, async_playwright
+from terminal_picture import FaintScreen, svg_of
 
 from client.conversation import Conversation
 from client.events import UpdateEvent
 from client.gateway import GatewayClient
 from stack.demo.stage import Stage
+from stack.supervisor import COMMAND_LINE
+from tests.terminal.terminal import Terminal, terminal_with
 
 PICTURES = Path(__file__).with_name("pictures")
 MOST_BYTES = 400_000
@@ -103,6 +109,8 @@ async def main() -> None:
             await stage.open()
             await _play(stage)
             await _photograph_page(stage)
+            await _photograph_chat(stage)
+    await _photograph_demo()
 
 
 def _furnish(stage: Stage) -> None:
@@ -120,18 +128,18 @@ async def _play(stage: Stage) -> None:
             await gateway.start(session_id, title=title, user="mira")
             await gateway.ask(session_id, "list files", wait=BOUND)
         await gateway.end("invoices")
-        await gateway.start(
-            SESSION,
-            title="Release 1.4",
-            user="mira",
-            model="offline:script/release",
-            tool_policy={"file_write": "ask"},
-        )
+        await _start(gateway, SESSION)
         await gateway.ask(SESSION, PROMPTS[0], wait=BOUND)
         await gateway.prompt(SESSION, PROMPTS[1])
         await _until(gateway, lambda conversation: bool(conversation.awaiting_calls))
         await gateway.prompt(SESSION, PROMPTS[2])
         await _until(gateway, lambda conversation: conversation.queue_length == 1)
+
+
+async def _start(gateway: GatewayClient, session_id: str) -> None:
+    await gateway.start(
+        session_id, title="Release 1.4", user="mira", model="offline:script/release", tool_policy={"file_write": "ask"}
+    )
 
 
 async def _until(gateway: GatewayClient, holds: Callable[[Conversation], bool]) -> None:
@@ -177,6 +185,45 @@ async def _page(stage: Stage, *, scheme: str, scale: float) -> AsyncIterator[Pag
         await page.set_viewport_size({"width": WIDTH, "height": min(MOST_HEIGHT, HEIGHT + hidden)})
         yield page
         await browser.close()
+
+
+async def _photograph_chat(stage: Stage) -> None:
+    """Write `terminal.svg`: the same conversation, held in a terminal."""
+    session_id = "release-notes"
+    async with GatewayClient(stage.url) as gateway:
+        await _start(gateway, session_id)
+    command = [sys.executable, str(COMMAND_LINE), "chat", "--url", stage.url, "--session", session_id]
+    async with terminal_with(command, env=_environment(), cwd=stage.folder, columns=100, rows=46) as terminal:
+        await terminal.until(session_id)
+        terminal.type(PROMPTS[0])
+        await terminal.until("and it is optional.")
+        terminal.type(PROMPTS[1])
+        await terminal.until("waiting for a decision", bound=BOUND)
+        _save(terminal, "terminal", title="turnkeeper chat")
+
+
+async def _photograph_demo() -> None:
+    """Write `demo.svg`: a demo from its first line to its verdict."""
+    command = [sys.executable, str(COMMAND_LINE), "demo"]
+    async with terminal_with(command, env=_environment(), cwd=PICTURES, columns=100, rows=80) as terminal:
+        if await terminal.exit_code(bound=2 * BOUND):
+            raise RuntimeError(f"The demo failed:\n{terminal.text}")
+        await terminal.until("everything in order.")
+        _save(terminal, "demo", title="turnkeeper demo")
+
+
+def _environment() -> dict[str, str]:
+    """Have colours, whatever the terminal is that this was started in."""
+    return {**os.environ, "COLORTERM": "truecolor", "NO_COLOR": "", "PYTHONPATH": str(COMMAND_LINE.parent)}
+
+
+def _save(terminal: Terminal, name: str, *, title: str) -> None:
+    """Write what was recorded, as it stands on the screen now."""
+    screen = FaintScreen(terminal.screen.columns, terminal.screen.lines)
+    stream = pyte.ByteStream(screen)
+    for _, written in terminal.recording:
+        stream.feed(written)
+    (PICTURES / f"{name}.svg").write_text(svg_of(screen, title=title))
 
 
 if __name__ == "__main__":

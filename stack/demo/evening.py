@@ -66,7 +66,8 @@ async def perform(
 
 async def _evening(*, keep: bool, acts: Sequence[Act]) -> int:
     telling = Telling()
-    telling.title("Turnkeeper's demo: offline, on a stack of its own, in about 20 s. Nothing of yours is touched.")
+    telling.title("Turnkeeper's demo: a session, and everything that can happen to it, in about 20 s.")
+    telling.title("It is offline and has a stack of its own; nothing of yours is read or touched.")
     with tempfile.TemporaryDirectory(prefix="turnkeeper-demo-") as folder:
         try:
             telling.step("Everything starts")
@@ -89,8 +90,8 @@ async def _stay_open(stage: Stage, telling: Telling) -> None:
         links = (await gateway.describe(SESSION)).links
     telling.title(
         "",
-        f"  Chat page   {stage.url}/?session={SESSION}",
-        f"  Terminal    turnkeeper chat --url {stage.url} --session {SESSION}",
+        f"  Chat        {stage.url}/?session={SESSION}",
+        f"  In here     turnkeeper chat --url {stage.url} --session {SESSION}",
         f"  API docs    {stage.url}/docs",
         f"  Temporal    {links.temporal}",
         f"  Folder      {stage.folder}",

@@ -62,7 +62,7 @@ class Telling:
 
     def growing(self, text: str) -> None:
         """Show the end of what is being written, where there is a terminal; the next line takes its place."""
-        if not self._console.is_terminal:
+        if not self._console.is_interactive:
             return
         shown = Text(f"{'':{MARGIN}}{one_line(text, len(text))[-self._room :]}", style="dim green")
         if self._live is None:
@@ -97,7 +97,7 @@ class Telling:
     @property
     def _room(self) -> int:
         """How many characters a line has beside the time."""
-        return max(20, self._console.width - MARGIN - 1) if self._console.is_terminal else SHOWN_CHARS
+        return max(20, self._console.width - MARGIN - 1) if self._console.is_interactive else SHOWN_CHARS
 
     def _print(self, text: Text) -> None:
         self.close()

@@ -18,16 +18,16 @@ from stack.demo.stage import Stage
 PROMISES_TEXT = "\n".join(
     [
         "# What a session promises",
-        "A prompt that was accepted is never lost: it is in Temporal before anybody says yes to it, and stays there "
-        "through every crash of whoever was to answer it, for minutes or for months.",
+        "A prompt that was accepted is never lost: Temporal has it before anybody says yes to it, and keeps it through "
+        "every crash of whoever was to answer it.",
         "It is answered once, however many workers die on the way: what was done is in the history, and only what was "
-        "under way is done again, or called unknown where doing it again could do harm.",
+        "under way is done again.",
         "Prompts are answered in the order in which they came, one at a time, and each has exactly one fate that can "
-        "be asked for: started, steered, withdrawn, discarded, or rejected with the reason.",
-        "Nothing dangerous is done before somebody has said yes to it, and a yes is for the very arguments that were "
-        "shown, whether it comes after a second or after a day.",
-        "Who watches sees the same as who comes later: every turn, without a gap and in its final form, over cut "
-        "lines, new gateways and moves to the archive.",
+        "be asked for.",
+        "Nothing dangerous is done before somebody has said yes to the very arguments that were shown, after a second "
+        "or after a day.",
+        "Who watches sees the same as who comes later: every turn, without a gap and in its final form, over cut lines "
+        "and new gateways.",
         "",
     ]
 )
@@ -109,7 +109,7 @@ async def an_answer_is_read_while_it_is_written(story: Story) -> None:
     if first_words is None:
         raise NotSeenError("The first answer came, but nothing of it was seen while it was written.")
     words, pieces = len((turn.agent_message or "").split()), story.spectator.pieces["first"]
-    _answered(story, turn, f"first words after {first_words:.2f} s, then {words} words in {pieces} pieces")
+    _tell_undisturbed(story, turn, f"first words after {first_words:.2f} s, then {words} words in {pieces} pieces")
 
 
 async def tools_are_used(story: Story) -> None:
@@ -117,7 +117,7 @@ async def tools_are_used(story: Story) -> None:
     story.telling.step("Tools")
     await story.ask("tools", "list files and tell me the time")
     turn = await story.spectator.until_answered("tools")
-    _answered(story, turn, "  ".join(_told(call) for call in _calls_of(turn)))
+    _tell_undisturbed(story, turn, "  ".join(_line_of(call) for call in _calls_of(turn)))
 
 
 async def a_write_is_approved(story: Story) -> None:
@@ -128,9 +128,8 @@ async def a_write_is_approved(story: Story) -> None:
     await story.spectator.until("a call that asks for approval", lambda: bool(conversation.awaiting_calls))
     [call] = conversation.awaiting_calls
     before = story.look_at("logbook.txt")
-    story.telling.line(
-        f"{_told(call)}: may it? The file {'is there already' if before.content else 'is not there yet'}"
-    )
+    story.telling.line(_line_of(call))
+    story.telling.line(f"it waits for a yes; logbook.txt is {'there already' if before.content else 'not there yet'}")
     digest = call.approval.args_digest if call.approval else ""
     await story.gateway.decide(story.session_id, call.id, args_digest=digest, decision="approve")
     turn = await story.spectator.until_answered("approval")
@@ -140,7 +139,7 @@ async def a_write_is_approved(story: Story) -> None:
             path="logbook.txt", content=LOGBOOK, call_id=call.id, before=before, after=after, at_the_end=after
         )
     )
-    _answered(story, turn, f"approved; logbook.txt now says: {after.content}")
+    _tell_undisturbed(story, turn, f"approved; logbook.txt now says: {after.content}")
 
 
 async def prompts_wait_their_turn(story: Story) -> None:
@@ -150,7 +149,7 @@ async def prompts_wait_their_turn(story: Story) -> None:
     for message_id, text in prompts.items():
         await story.ask(message_id, text)
     for message_id in prompts:
-        _answered(story, await story.spectator.until_answered(message_id))
+        _tell_undisturbed(story, await story.spectator.until_answered(message_id))
 
 
 async def the_worker_is_killed(story: Story) -> None:
@@ -169,9 +168,7 @@ async def the_worker_is_killed(story: Story) -> None:
     after = await story.stage.history_of(story.session_id)
     if after.retries == before.retries:
         raise NotSeenError("Temporal noted no second attempt: the worker was not killed in the middle of an answer.")
-    _told_answer(
-        story, turn, f"one answer, {story.telling.seconds - killed_at:.1f} s after the kill, by a second attempt"
-    )
+    _tell(story, turn, f"one answer, {story.telling.seconds - killed_at:.1f} s after the kill, by a second attempt")
 
 
 async def the_gateway_is_killed(story: Story) -> None:
@@ -190,7 +187,7 @@ async def the_gateway_is_killed(story: Story) -> None:
     turn = await story.spectator.until_answered("cut")
     if len(story.spectator.losses) == losses:
         raise NotSeenError("The watching client was not cut off: its gateway was not the one that was killed.")
-    _told_answer(story, turn, f"{len(story.spectator.conversation.turns)} turns held, no gap, nothing twice")
+    _tell(story, turn, f"{len(story.spectator.conversation.turns)} turns held, no gap, nothing twice")
 
 
 ACTS: Sequence[Act] = (
@@ -203,12 +200,12 @@ ACTS: Sequence[Act] = (
 )
 
 
-def _answered(story: Story, turn: ConversationMessage, remark: str = "") -> None:
+def _tell_undisturbed(story: Story, turn: ConversationMessage, remark: str = "") -> None:
     story.seconds.append(story.answer_after(turn.id))
-    _told_answer(story, turn, remark)
+    _tell(story, turn, remark)
 
 
-def _told_answer(story: Story, turn: ConversationMessage, remark: str) -> None:
+def _tell(story: Story, turn: ConversationMessage, remark: str) -> None:
     story.telling.answered(turn.agent_message or turn.error or "", remark)
 
 
@@ -217,11 +214,11 @@ def _calls_of(turn: ConversationMessage) -> list[ToolCall]:
     return [call for step in steps for call in step.tool_calls]
 
 
-def _told(call: ToolCall) -> str:
+def _line_of(call: ToolCall) -> str:
     """Write a call as a line.
 
     >>> from models.trajectory import ToolResult
-    >>> _told(ToolCall(id="1.1.0", name="now", args={}, result=ToolResult(outcome="12:00", duration_ms=3)))
+    >>> _line_of(ToolCall(id="1.1.0", name="now", args={}, result=ToolResult(outcome="12:00", duration_ms=3)))
     'now() ok, 3 ms'
     """
     args = ", ".join(f"{name}={value!r}" for name, value in call.args.items()) if isinstance(call.args, dict) else "…"
