@@ -37,9 +37,28 @@ MOST_TRIES = 1_000
 STREAM_HEADER = "x-vercel-ai-ui-message-stream"
 STREAM_VERSION = "v1"
 
+_EXAMPLE = """data: {"type":"start","messageId":"m1:answer","messageMetadata":{"turnId":"m1"}}
+
+data: {"type":"start-step"}
+
+data: {"type":"text-start","id":"text-1"}
+
+data: {"type":"text-delta","id":"text-1","delta":"It is noon."}
+
+data: {"type":"text-end","id":"text-1"}
+
+data: {"type":"finish-step"}
+
+data: {"type":"finish","finishReason":"stop","messageMetadata":{}}
+
+data: [DONE]
+
+"""
+
 _STREAM: dict[str, Any] = {
     "description": "The turn as a UI message stream: one chunk an event, then `[DONE]`.",
     "headers": {STREAM_HEADER: {"description": "The stream's version.", "schema": {"const": STREAM_VERSION}}},
+    "content": {"text/event-stream": {"example": _EXAMPLE}},
 }
 
 
