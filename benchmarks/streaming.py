@@ -12,7 +12,7 @@ from temporalio.client import Client
 
 from activities.providers.protocol import CallContext, Delta, Provider
 from benchmarks.measurements import Row
-from benchmarks.stage import BOUND, BenchStage, OurSession
+from benchmarks.stage import BenchStage, OurSession
 from models.model_call import ModelRequest, ModelResponse, RespondPart
 from models.session import SessionInput
 from models.settings import Settings
