@@ -37,9 +37,28 @@ MOST_TRIES = 1_000
 STREAM_HEADER = "x-vercel-ai-ui-message-stream"
 STREAM_VERSION = "v1"
 
+_EXAMPLE = """data: {"type":"start","messageId":"m1:answer","messageMetadata":{"turnId":"m1"}}
+
+data: {"type":"start-step"}
+
+data: {"type":"text-start","id":"text-1"}
+
+data: {"type":"text-delta","id":"text-1","delta":"It is noon."}
+
+data: {"type":"text-end","id":"text-1"}
+
+data: {"type":"finish-step"}
+
+data: {"type":"finish","finishReason":"stop","messageMetadata":{}}
+
+data: [DONE]
+
+"""
+
 _STREAM: dict[str, Any] = {
     "description": "The turn as a UI message stream: one chunk an event, then `[DONE]`.",
     "headers": {STREAM_HEADER: {"description": "The stream's version.", "schema": {"const": STREAM_VERSION}}},
+    "content": {"text/event-stream": {"example": _EXAMPLE}},
 }
 
 
@@ -67,7 +86,9 @@ async def accepted_message(
         yield chunks
 
 
-async def running_turn(streams: StreamsDep, session_id: SessionId, response: Response) -> AsyncGenerator[Told, None]:
+async def running_turn(
+    streams: StreamsDep, session_id: SessionId, response: Response
+) -> AsyncGenerator[Told | None, None]:
     """Find the turn that runs. Without one, or without such a session, there is nothing to resume: 204.
 
     The AI SDK asks for it whenever a page is opened, that of a new chat too.
@@ -76,7 +97,7 @@ async def running_turn(streams: StreamsDep, session_id: SessionId, response: Res
     turn_id = await _turn_to_resume(streams, session_id)
     if turn_id is None:
         response.status_code = 204
-        yield _nothing()
+        yield None
         return
     async with aclosing(streams.chunks(session_id, TurnChunks(session_id, turn_id))) as chunks:
         yield chunks
@@ -103,11 +124,9 @@ async def ai_sdk_chat(told: Annotated[Told, Depends(accepted_message)]) -> Async
     response_class=EventSourceResponse,
     responses={200: _STREAM, 204: {"description": "No turn is running: there is nothing to resume."}},
 )
-async def ai_sdk_resume(
-    response: Response, told: Annotated[Told, Depends(running_turn)]
-) -> AsyncIterable[UIMessageChunk]:
+async def ai_sdk_resume(told: Annotated[Told | None, Depends(running_turn)]) -> AsyncIterable[UIMessageChunk]:
     """Stream the running turn of an AI SDK chat from its beginning, then as it happens."""
-    if response.status_code == 204:
+    if told is None:
         return
     async for event in _events(told):
         yield event
@@ -119,11 +138,6 @@ async def _events(told: Told) -> AsyncGenerator[UIMessageChunk, None]:
         for chunk in chunks:
             yield cast(UIMessageChunk, ServerSentEvent(raw_data=to_json(chunk).decode()))
     yield cast(UIMessageChunk, ServerSentEvent(raw_data="[DONE]"))
-
-
-async def _nothing() -> Told:
-    return
-    yield
 
 
 async def _turn_to_resume(streams: UIStreams, session_id: str) -> str | None:

@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic.config import JsonDict
 
 from api import problems
 from api.bodies import Id
@@ -147,11 +148,20 @@ def _nothing(given: Any) -> None:
 Nothing = Annotated[Any, AfterValidator(_nothing)]
 
 
+_EXAMPLE: JsonDict = {
+    "id": "support-42",
+    "messages": [{"id": "m1", "role": "user", "parts": [{"type": "text", "text": "what time is it?"}]}],
+    "trigger": "submit-message",
+}
+
+
 class PostChat(Strict):
     """Send the last message of a chat; `id` is the session's, which is started if it does not exist.
 
     With `messageId` it says which answer is meant: the one decided on, or the one to be given again.
     """
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
 
     id: Id
     message: LastMessage | None = None

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import re
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,6 +16,7 @@ from activities.providers.protocol import ModelError
 from api.body_limits import MOST_BODY_BYTES, MOST_HISTORY_BYTES
 from models.model_call import ToolSpec
 from models.settings import Settings
+from tests.faces.ui_reader import Reader
 from tests.gateway.conftest import served
 from tests.gateway.test_bad_input import problem_of
 from tests.harness import BOUND, DrivenSession, Stage, asks, says, stage
@@ -46,6 +49,7 @@ async def test_api_1_a_message_is_answered_by_a_ui_message_stream(http: AsyncCli
     assert answer.headers["content-type"].partition(";")[0] == "text/event-stream"
     start, *rest = chunks_in(answer.text)
     assert (start["type"], start["messageId"], start["messageMetadata"]["turnId"]) == ("start", "m1:answer", "m1")
+    assert datetime.fromisoformat(start["messageMetadata"]["createdAt"]).tzinfo is not None
     assert [chunk["type"] for chunk in rest] == [
         *("start-step", "text-start", "text-delta", "text-end", "finish-step", "finish"),
     ]
@@ -84,6 +88,32 @@ async def test_api_1_a_stream_that_waits_is_kept_alive(url: str, on: Stage, monk
                 break
         else:
             raise AssertionError("the stream ended")
+
+
+async def test_api_7_both_routes_are_described_with_all_their_chunks_and_an_example(http: AsyncClient) -> None:
+    described = (await http.get("/openapi.json")).json()
+    for operation in (
+        described["paths"]["/api/chat"]["post"],
+        described["paths"]["/api/chat/{id}/stream"]["get"],
+    ):
+        stream = operation["responses"]["200"]["content"]["text/event-stream"]
+        schemas = stream["itemSchema"]["properties"]["data"]["contentSchema"]["anyOf"]
+        names = [schema["$ref"].rpartition("/")[2] for schema in schemas]
+        told = {described["components"]["schemas"][name]["properties"]["type"]["const"] for name in names}
+        assert len(told) == len(names) == 21
+        reader = Reader().read(chunks_in(stream["example"]))
+        assert (reader.finish_reason, reader.parts[-1]["text"]) == ("stop", "It is noon.")
+    example = described["components"]["schemas"]["PostChat"]["examples"][0]
+    assert (await http.post("/api/chat", json={**example, "id": f"s-{uuid4()}"})).status_code == 200
+
+
+async def test_api_7_every_route_that_the_documentation_names_exists(http: AsyncClient) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "ai-sdk.md").read_text()
+    named = set(re.findall(r"`(GET|POST) (/[^`]*)`", page))
+    described = (await http.get("/openapi.json")).json()["paths"]
+    routes = {(method.upper(), path) for path, methods in described.items() for method in methods}
+    assert len(named) >= 4
+    assert named <= routes
 
 
 # ---- what can't be taken

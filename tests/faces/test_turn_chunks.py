@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.faces.turn_chunks import Held, TurnChunks, answer_id
+from api.faces.turn_chunks import NOTHING_HELD, TurnChunks, answer_id, waits_for_people
+from api.faces.ui_messages import AnswerMessage
 from models.approvals import ResolveApproval
 from models.conversation import ConversationMessage
 from models.ids import call_id
@@ -193,14 +194,7 @@ def stories(draw: st.DrawFn) -> Story:
     for _ in range(draw(st.integers(0, 3))):
         if story.steps and draw(st.booleans()):
             story.steer(draw(texts))
-        calls = _draw_step(draw, story)
-        if draw(st.booleans()) and calls:
-            asked = draw(st.lists(st.sampled_from(calls), unique_by=lambda call: call.id, min_size=1))
-            story.ask(asked)
-            for call in asked:
-                story.decide(call, draw(st.sampled_from(["approve", "reject"])))
-        for call in draw(st.permutations(calls)):
-            _draw_result(draw, story, call)
+        _draw_calls(draw, story, _draw_step(draw, story))
     if draw(st.booleans()):
         story.write(draw(st.lists(part, min_size=1, max_size=3)), attempt=1)  # it was never recorded
     ends = draw(st.sampled_from(["complete", "fail", "cancel"]))
@@ -219,6 +213,19 @@ def _draw_step(draw: st.DrawFn, story: Story) -> list[ToolCall]:
     for attempt, parts in enumerate(attempts, start=1):
         story.write(parts, attempt=attempt)
     return story.answer(attempts[-1] if draw(st.booleans()) else draw(st.lists(part, min_size=1, max_size=4)))
+
+
+def _draw_calls(draw: st.DrawFn, story: Story, calls: Sequence[ToolCall]) -> None:
+    """Lead the calls of a step to their results, with people's decisions on some of them."""
+    asked = [call for call in calls if draw(st.booleans())]
+    free = [call for call in calls if call not in asked]
+    if asked:
+        story.ask(asked)
+    for call in draw(st.permutations(free)):
+        _draw_result(draw, story, call)
+    for call in draw(st.permutations(asked)):
+        story.decide(call, draw(st.sampled_from(["approve", "reject"])))
+        _draw_result(draw, story, call)
 
 
 def _draw_result(draw: st.DrawFn, story: Story, call: ToolCall) -> None:
@@ -268,6 +275,35 @@ def test_api_1_nothing_is_told_after_the_end(given: tuple[Story, list[Any]]) -> 
     assert [chunks.on_turn(story.turn), *(chunks.on_partial(late) for late in growths(story.written))] == [
         [] for _ in range(1 + len(growths(story.written)))
     ]
+
+
+@given(stories(), st.data())
+def test_agt_8_wherever_people_were_asked_the_next_stream_goes_on_from_what_the_client_holds(
+    story: Story, data: st.DataObject
+) -> None:
+    message = None
+    for turn in [turn for turn in story.seen if waits_for_people(turn)] + [story.turn]:
+        held_so_far = NOTHING_HELD
+        if message is not None:
+            _mark_decided(message, turn, data.draw)
+            held_so_far = AnswerMessage.model_validate(message).held
+        chunks = TurnChunks("s1", TURN, held_so_far)
+        reader = Reader(message).read(chunks.on_turn(turn))
+        assert chunks.is_over
+        reader.assert_balanced()
+        assert held(reader) == [step for step in expected(turn) if step]
+        message = reader.message
+
+
+def _mark_decided(message: dict[str, Any], turn: ConversationMessage, draw: Any) -> None:
+    """Show decisions as the client does by itself, where they were taken there."""
+    calls = {call.id: call for step in turn.steps if isinstance(step, ModelStep) for call in step.tool_calls}
+    for part in message["parts"]:
+        call = calls.get(part.get("toolCallId"))
+        is_decided = call is not None and call.approval is not None and call.approval.decision is not None
+        if part.get("state") == "approval-requested" and is_decided and draw(st.booleans()):
+            part["state"] = "approval-responded"
+            part["approval"] |= {"approved": call.approval.is_given}
 
 
 # ---- single stories
@@ -336,23 +372,15 @@ def test_agt_8_a_message_ends_where_only_people_can_go_on_and_the_next_stream_co
     reader.read(chunks.on_turn(story.turn))
     assert (chunks.is_over, reader.finish_reason) == (True, "tool-calls")
     assert held(reader) == expected(story.turn)
-    held_so_far = Held(
-        step=1,
-        told={
-            call.id: frozenset({"tool-input-available", "tool-approval-request", *more})
-            for call, more in ((look, ["tool-output-available"]), (pay, ["tool-approval-response"]), (mail, []))
-        },
-    )
     story.decide(pay, "approve")
     story.result(pay)
     story.decide(mail, "reject")
     story.result(mail, "denied")
     story.answer([("respond", "Done.")])
     story.complete("Done.")
-    goes_on = TurnChunks("s1", TURN, held_so_far)
     reader.message["parts"][3]["state"] = "approval-responded"  # by the client itself, when its user decides
     reader.message["parts"][3]["approval"]["approved"] = True
-    rest = goes_on.on_turn(story.turn)
+    rest = TurnChunks("s1", TURN, AnswerMessage.model_validate(reader.message).held).on_turn(story.turn)
     assert types(rest) == [
         *("start", "tool-output-available", "tool-approval-response", "tool-output-denied"),
         *("start-step", "text-start", "text-delta", "text-end", "finish-step", "finish"),

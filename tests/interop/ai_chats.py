@@ -174,8 +174,12 @@ class Driver:
     async def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        async with asyncio.timeout(BOUND):
-            await self._process.wait()
+        try:
+            async with asyncio.timeout(BOUND):
+                await self._process.wait()
+        finally:
+            if self._process.returncode is None:
+                self._process.kill()
         await self._reading
 
     async def _read(self) -> None:

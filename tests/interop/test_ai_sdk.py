@@ -5,6 +5,7 @@ from typing import Any
 from httpx import AsyncClient
 
 from activities.providers.protocol import Delta, ModelError
+from models.limits import Limits
 from models.model_call import ModelResponse, RespondPart, ThinkPart, ToolInvocation, ToolSpec
 from models.session import SessionInput
 from models.trajectory import ToolResult
@@ -141,6 +142,40 @@ async def test_agt_7_a_tool_that_fails_shows_what_the_model_sees(driver: Driver,
     assert chat.status == "ready"
 
 
+async def test_ses_15_of_a_large_result_the_whole_is_where_the_excerpt_says(
+    driver: Driver, url: str, http: AsyncClient, on: Stage
+) -> None:
+    async def read(invocation: ToolInvocation) -> ToolResult:
+        return ToolResult(outcome="read", content="line\n" * 5_000)
+
+    on.tools.run = read
+    on.vendor.script = [asks(("look", {})), says("Long.")]
+    chat = await driver.open(url)
+    await chat.send("look")
+    (call,) = chat.parts("dynamic-tool")
+    assert len(call["output"]["content"]) < 1_000
+    assert (await http.get(call["output"]["blob"]["url"])).text == "line\n" * 5_000
+
+
+async def test_ses_7_a_message_that_joins_the_turn_is_shown_where_it_joined(
+    driver: Driver, url: str, http: AsyncClient, on: Stage
+) -> None:
+    on.tools.gate.close()
+    on.vendor.script = [asks(("look", {})), says("Both.")]
+    chat = await driver.open(url)
+    sending = chat.sending("look")
+    await on.tools.gate.until_arrived(1)
+    steer = {"message": "and listen", "id": "m2", "mode": "steer"}
+    assert (await http.post(f"/workflow/{chat.id}/prompt", json=steer)).status_code == 202
+    on.tools.gate.open()
+    await sending
+    assert [part["type"] for part in chat.answer["parts"]] == [
+        *("step-start", "dynamic-tool", "steering-message", "step-start", "text"),
+    ]
+    (joined,) = chat.parts("steering-message")
+    assert (joined["id"], joined["parts"]) == ("m2", [{"type": "text", "text": "and listen"}])
+
+
 # ---- approvals
 
 
@@ -176,6 +211,15 @@ async def test_agt_8_a_rejection_reaches_the_model_with_its_reason(driver: Drive
     assert tool_states(chat) == [("send_mail", "output-denied")]
     assert on.tools.calls == []
     assert "Not today." in on.vendor.requests[-1].messages[-1].content
+
+
+async def test_agt_8_large_arguments_are_shown_whole_before_anyone_decides(driver: Driver, url: str, on: Stage) -> None:
+    mail = {"to": "bob", "text": "x" * 20_000}
+    chat, (asked,) = await awaiting(driver, url, on, mail)
+    assert chat.parts("dynamic-tool")[0]["input"] == mail
+    await chat.do("approve", id=asked["id"], approved=True)
+    await chat.until(lambda chat: chat.status == "ready" and chat.text == "That was it.")
+    assert [call.args for call in on.tools.calls] == [mail]
 
 
 async def test_agt_8_two_calls_are_decided_apart(driver: Driver, url: str, on: Stage) -> None:
@@ -418,6 +462,30 @@ async def test_api_2_a_session_that_is_terminated_in_mid_turn_says_so(driver: Dr
     await session_of(on, chat).handle.terminate()
     await sending
     assert (chat.status, chat.error) == ("error", "The session is terminated; this turn has no answer.")
+
+
+async def test_api_1_a_session_that_is_deleted_in_mid_turn_ends_its_streams(
+    driver: Driver, url: str, http: AsyncClient, on: Stage
+) -> None:
+    gate = Gate(is_open=False)
+    on.vendor.script = [[words("Once"), gate, says("Once.")]]
+    chat = await driver.open(url)
+    sending = chat.sending("tell me a story")
+    await chat.until_shows("Once")
+    assert (await http.delete(f"/workflow/{chat.id}")).status_code in (200, 202)
+    await sending
+    assert chat.status == "error"
+    assert chat.id in (chat.error or "") or "terminated" in (chat.error or "")
+
+
+async def test_ses_14_a_turn_that_goes_on_in_a_new_run_is_one_answer(driver: Driver, url: str, on: Stage) -> None:
+    on.vendor.script = [*[asks(("look", {"n": number}), text=f"{number} ") for number in range(6)], says("done")]
+    chat = await driver.open(url)
+    session = await on.start(SessionInput(limits=Limits(max_history_events=50)), id=chat.id)
+    await chat.send("look around")
+    assert (chat.status, chat.text) == ("ready", "0 1 2 3 4 5 done")
+    assert tool_states(chat) == [("look", "output-available")] * 6
+    assert len(await session.histories()) > 1
 
 
 async def test_api_2_a_chat_whose_session_has_ended_takes_no_message(
