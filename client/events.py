@@ -75,16 +75,18 @@ async def follow(
     clock = asyncio.get_running_loop().time
     stream, heard_at, pause = _Stream(calls, path, cursor), clock(), FIRST_PAUSE_SECONDS
     while not stream.is_over:
+        error: GatewayError = GatewayUnreachable(calls.url, "it ended the connection")
         try:
             async with aclosing(stream.read()) as events:
                 async for event in events:
                     heard_at, pause = clock(), FIRST_PAUSE_SECONDS
                     yield event
-            continue  # a gateway that stops ends its streams in good order
+            if stream.is_over:
+                return
         except GatewayProblem as problem:
             if not problem.may_pass:
                 raise
-            error: GatewayError = problem
+            error = problem
         except GatewayUnreachable as unreachable:
             error = unreachable
         if patience is not None and clock() - heard_at > patience:
@@ -102,6 +104,7 @@ class _Stream:
         self._path = path
         self._cursor = cursor
         self._last_event_id = ""
+        self._was_open = False
         self.is_over = False
 
     async def read(self) -> AsyncGenerator[Event, None]:
@@ -110,7 +113,8 @@ class _Stream:
         params = {} if headers else self._cursor.model_dump()
         async with self._calls.stream(self._path, params=params, headers=headers, silence=SILENCE_SECONDS) as response:
             if response.status_code == httpx2.codes.NO_CONTENT:
-                self.is_over = True
+                # A gateway that is about to stop has nothing to tell either, and that is not the session's end.
+                self.is_over = not self._was_open
                 return
             async for received in httpx2.EventSource(response, max_event_size=MOST_EVENT_BYTES):
                 event = self._read_event(received)
@@ -120,6 +124,7 @@ class _Stream:
                 if isinstance(event, UpdateEvent):
                     # Only once it has been taken: whoever stops in between gets it again.
                     self.is_over = event.update.status in OVER and not event.update.has_more
+                    self._was_open = event.update.status not in OVER
 
     def _read_event(self, received: httpx2.ServerSentEvent) -> Event | None:
         """Return an event as its own type; kinds that a newer gateway sends are left aside."""

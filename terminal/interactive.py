@@ -24,7 +24,7 @@ from terminal.opening import Opened, newest_page, way_back
 from terminal.screen import Screen
 from terminal.sitting import Sitting
 from terminal.typed import Typed
-from terminal.words import counted, legible
+from terminal.words import counted, fits_in_a_line, legible
 
 FRAME_SECONDS = 0.1
 """Between two pictures of what moves."""
@@ -147,6 +147,8 @@ class Interactive:
         for call in self._sitting.conversation.awaiting_calls:
             if call.id not in self._asked:
                 self._asked.add(call.id)
+                if call.args_blob is None and fits_in_a_line(call.name, call.args, most=self._look.width - 6):
+                    continue  # the line that asks says it all
                 self._sitting.say(*await self._question(call))
 
     async def _question(self, call: ToolCall) -> list[RenderableType]:

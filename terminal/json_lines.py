@@ -73,16 +73,13 @@ async def _ask_lines(gateway: GatewayClient, session_id: str) -> None:
 
 
 async def _lines() -> AsyncGenerator[str, None]:
-    loop, readable, stdin = asyncio.get_running_loop(), asyncio.Event(), sys.stdin.fileno()
-    loop.add_reader(stdin, readable.set)
+    loop, stdin = asyncio.get_running_loop(), sys.stdin.fileno()
+    chunks: asyncio.Queue[bytes] = asyncio.Queue()
+    # Read where it is known that there is something: later, it may be gone, and a terminal holds up who reads it.
+    loop.add_reader(stdin, lambda: chunks.put_nowait(os.read(stdin, CHUNK_BYTES)))
     rest = b""
     try:
-        while True:
-            await readable.wait()
-            readable.clear()
-            chunk = os.read(stdin, CHUNK_BYTES)
-            if not chunk:
-                return
+        while chunk := await chunks.get():
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
                 yield line.decode(errors="replace")

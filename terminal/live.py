@@ -14,9 +14,10 @@ from rich.text import Text
 from client.conversation import Conversation
 from models.conversation import ConversationMessage
 from models.partial_output import PartialPart
+from models.prompts import QueuedPrompt
 from models.trajectory import ModelStep, ToolCall
 from terminal.look import Look
-from terminal.paint import Painter
+from terminal.paint import Painter, args_of
 from terminal.words import counted, elapsed, one_line, signature, state
 
 QUEUE_LINES = 5
@@ -118,7 +119,7 @@ class LivePainter:
 
     def _running(self, call: ToolCall, moment: Moment) -> Text:
         line = Text(f"  {self._look.sign('tool')} ", style="dim")
-        line.append(signature(call.name, call.args, most=self._look.width - 20), style="not dim")
+        line.append(signature(call.name, args_of(call), most=self._look.width - 20), style="not dim")
         return line.append(f" {self._spin(moment)} {elapsed(moment.since)}")
 
     def _spin(self, moment: Moment) -> str:
@@ -128,12 +129,14 @@ class LivePainter:
     # ---- what waits
 
     def _queue(self, moment: Moment) -> list[RenderableType]:
-        texts = [prompt.text for prompt in moment.conversation.waiting]
-        texts += [prompt.text for prompt in moment.on_its_way]
-        room = self._look.width - 16
+        waiting = moment.conversation.waiting
+        known = {prompt.id for prompt in waiting}
+        texts = [(_place(prompt), prompt.text) for prompt in waiting]
+        texts += [("sending", prompt.text) for prompt in moment.on_its_way if prompt.message_id not in known]
+        room = self._look.width - 20
         lines: list[RenderableType] = [
-            Text(f"  {self._look.sign('waits')} queued {number}  {one_line(text, room)}", style="dim")
-            for number, text in enumerate(texts[:QUEUE_LINES], start=1)
+            Text(f"  {self._look.sign('waits')} {place}  {one_line(text, room)}", style="dim")
+            for place, text in texts[:QUEUE_LINES]
         ]
         if len(texts) > QUEUE_LINES:
             lines.append(Text(f"    and {counted(len(texts) - QUEUE_LINES, 'more prompt')}: /queue", style="dim"))
@@ -142,6 +145,10 @@ class LivePainter:
     @staticmethod
     def _lines(rendered: str) -> list[str]:
         return rendered.rstrip("\n").split("\n")
+
+
+def _place(prompt: QueuedPrompt) -> str:
+    return "joins in" if prompt.mode == "steer" else f"queued {prompt.position}"
 
 
 def running_calls(turn: ConversationMessage) -> list[ToolCall]:

@@ -100,7 +100,7 @@ class Painter:
         sign = self._look.sign("good" if is_good else "bad")
         room = max(20, self._look.width - INDENT - len(sign) - min(len(verdict), 40) - 4)
         line = Text(f"  {self._look.sign('tool')} ", style="dim", no_wrap=False)
-        line.append(signature(call.name, _args(call), most=room), style="not dim")
+        line.append(signature(call.name, args_of(call), most=room), style="not dim")
         line.append(f" {sign}", style="not dim green" if is_good else "not dim red")
         return line.append(verdict)
 
@@ -182,7 +182,8 @@ def _verdict(call: ToolCall, result: ToolResult) -> str:
     return result.outcome
 
 
-def _args(call: ToolCall) -> object:
+def args_of(call: ToolCall) -> object:
+    """Return what a line that names a call shows of its arguments."""
     if call.args_blob:
         return f"… {counted(call.args_blob.chars, 'character')}"
     return call.args

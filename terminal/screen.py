@@ -4,6 +4,7 @@ Nothing here knows what a session is. Printing takes the lower part away, writes
 one go, in the loop's own thread, so that no key is lost and nothing is torn.
 """
 
+import asyncio
 import os
 from collections.abc import Callable
 from typing import Any
@@ -50,7 +51,7 @@ class Screen:
         self._question = ""
         self._on_line = on_line
         # Not asking the terminal where its cursor is: a slow one answers into what is typed.
-        self._output = Vt100_Output(stdout, lambda: _size_of(stdout), enable_cpr=False)
+        self._output = _WholePictures(stdout, lambda: _size_of(stdout), enable_cpr=False)
         self._buffer = Buffer(
             multiline=True,
             history=InMemoryHistory(),
@@ -65,11 +66,15 @@ class Screen:
             erase_when_done=True,
             input=create_input(),
             output=self._output,
+            after_render=lambda _: self._output.release(),
         )
 
     async def run(self) -> None:
         """Let people type until `leave`."""
-        await self._app.run_async(handle_sigint=False)
+        try:
+            await self._app.run_async(handle_sigint=False)
+        finally:
+            self._output.release()
 
     def leave(self) -> None:
         """Have `run` return; what was below the printed text is gone then."""
@@ -80,14 +85,14 @@ class Screen:
 
     def print(self, text: str) -> None:
         """Print for good."""
-        if self._app.is_running and not self._app.is_done:
+        is_drawn = self._app.is_running and not self._app.is_done
+        if is_drawn:
+            self._output.hold()
             self._app.renderer.erase()
-            self._output.write_raw(text.replace("\n", "\r\n"))
-            self._output.flush()
+        self._output.write_raw(text.replace("\n", "\r\n"))
+        self._output.flush()
+        if is_drawn:
             self._app.invalidate()
-        else:
-            self._output.write_raw(text.replace("\n", "\r\n"))
-            self._output.flush()
 
     def show(self, *, live: str, question: str, status: str) -> None:
         """Show below what was printed; it takes the place of what was there."""
@@ -106,7 +111,11 @@ class Screen:
         return self._buffer.text
 
     def give_back(self, text: str) -> None:
-        """Put a text back into the line, unless something else stands there by now."""
+        """Put a text back into the line, unless something else stands there by then."""
+        # A line that is being taken is emptied first.
+        asyncio.get_running_loop().call_soon(self._put, text)
+
+    def _put(self, text: str) -> None:
         if not self._buffer.text:
             self._buffer.text = text
             self._buffer.cursor_position = len(text)
@@ -170,6 +179,32 @@ class Screen:
                 self.leave()
 
         return keys
+
+
+class _WholePictures(Vt100_Output):
+    """Gives the terminal what belongs together in one go, so that nobody sees half of it.
+
+    Terminals that know synchronised output (mode 2026) show it in one go too; the others ignore what they are told.
+    """
+
+    BEGIN, END = "\x1b[?2026h", "\x1b[?2026l"
+
+    _is_held = False
+
+    def hold(self) -> None:
+        """Keep what is written until `release`."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """Give out what was kept."""
+        self._is_held = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Give out what was written, unless it is held."""
+        if self._buffer and not self._is_held:
+            self._buffer = [self.BEGIN, *self._buffer, self.END]
+            super().flush()
 
 
 def _if(text: Callable[[], str], window: Window) -> ConditionalContainer:

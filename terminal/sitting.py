@@ -19,7 +19,7 @@ from terminal.decisions import KEYS
 from terminal.live import LivePainter, Moment, OnItsWay, since_of
 from terminal.look import Look
 from terminal.narrator import Ended, Item, Narrator
-from terminal.paint import Painter
+from terminal.paint import Painter, args_of
 from terminal.words import amount, counted, one_line, signature, state
 
 LOWER_ROWS = 6
@@ -168,9 +168,11 @@ class Sitting:
         calls = self.conversation.awaiting_calls
         if not calls:
             return ""
-        more = f"\n  {counted(len(calls) - 1, 'more call')} after it" if len(calls) > 1 else ""
-        line = signature(calls[0].name, calls[0].args, most=self._look.width - 6)
-        return self._look.encodable(f"\n{self._look.sign('asks')} {line} — {KEYS}{more}")
+        more = f" ({counted(len(calls) - 1, 'more call')} after it)" if len(calls) > 1 else ""
+        sign, width = self._look.sign("asks"), self._look.width
+        line = f"{sign} {signature(calls[0].name, args_of(calls[0]), most=width - 6)}{more}"
+        apart = " — " if len(line) + len(KEYS) + 3 <= width else "\n  "
+        return self._look.encodable(f"\n{line}{apart}{KEYS}")
 
     def _status(self) -> str:
         conversation, about = self.conversation, self.about

@@ -67,6 +67,17 @@ def signature(name: str, args: object, *, most: int = 100) -> str:
     return one_line(f"{name}({shown})", most)
 
 
+def fits_in_a_line(name: str, args: object, *, most: int) -> bool:
+    """Tell whether `signature` leaves nothing out.
+
+    >>> fits_in_a_line("file_read", {"path": "notes.txt"}, most=80), fits_in_a_line("say", {"text": "x" * 70}, most=99)
+    (True, False)
+    """
+    return not signature(name, args, most=most).endswith(("…", "…)")) and all(
+        len(json.dumps(value, ensure_ascii=False)) <= MOST_VALUE_CHARS for _, value in _items(args)
+    )
+
+
 def _items(args: object) -> list[tuple[str, object]]:
     return list(args.items()) if isinstance(args, dict) else []
 

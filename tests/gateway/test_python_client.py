@@ -2,7 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from pathlib import Path
 from uuid import uuid4
 
@@ -10,18 +11,25 @@ import httpx2
 import pytest
 from temporalio.client import Client
 
-from client.conversation import Conversation
+from activities.providers.protocol import Delta, ModelError
+from client.conversation import Conversation, Cursor
 from client.errors import GatewayProblem, GatewayUnreachable, GatewayUnreadable
+from client.events import ConnectionLost, Event, PartialEvent, QueueEvent, UpdateEvent
 from client.gateway import GatewayClient
 from models.model_call import ToolSpec
 from models.session import Configure
 from models.settings import Settings
 from tests.gateway.conftest import served
-from tests.harness import Stage, asks, says
+from tests.harness import Gate, Stage, asks, says
 
 
 def fresh() -> str:
     return f"c-{uuid4()}"
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
 
 
 def settings_of(on: Stage) -> Settings:
@@ -31,7 +39,7 @@ def settings_of(on: Stage) -> Settings:
 @pytest.fixture
 async def gateway(temporal: Client, on: Stage) -> AsyncIterator[GatewayClient]:
     async with (
-        served(temporal, settings_of(on)) as url,
+        served(temporal, settings_of(on), partials=on.partials) as url,
         GatewayClient(url, patience=0.0) as client,
     ):
         yield client
@@ -218,9 +226,125 @@ class LosesAnswers(httpx2.AsyncBaseTransport):
 
 
 async def test_api_8_a_gateway_that_is_being_restarted_is_waited_for(temporal: Client, on: Stage) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     async with GatewayClient(f"http://127.0.0.1:{port}", patience=20.0) as client:
         starting = asyncio.create_task(client.start())
         async with served(temporal, settings_of(on), port=port):
             assert (await starting).workflow_id
+
+
+# ---- events
+
+
+async def live_copy(
+    gateway: GatewayClient, session: str, is_so: Callable[[Conversation], bool], cursor: Cursor | None = None
+) -> tuple[Conversation, list[Event]]:
+    """Follow a session until its copy is so; the copy, and every event on the way."""
+    copy, seen = Conversation(), list[Event]()
+    async with asyncio.timeout(30), aclosing(gateway.events(session, cursor)) as events:
+        async for event in events:
+            seen.append(event)
+            match event:
+                case UpdateEvent():
+                    copy.apply(event.update)
+                case QueueEvent():
+                    copy.apply_queue(event.waiting)
+                case PartialEvent():
+                    copy.apply_partial(event.partial)
+            if is_so(copy):
+                return copy, seen
+    raise AssertionError("the stream ended before it was so")
+
+
+async def test_api_8_a_session_is_followed_as_it_happens(gateway: GatewayClient, on: Stage) -> None:
+    gate = Gate(is_open=False)
+    on.vendor.script = [[Delta("respond", "Half"), gate, says("Half and whole.")]]
+    session = fresh()
+    await gateway.start(session, prompt="go")
+    copy, _ = await live_copy(gateway, session, lambda copy: bool(copy.partial_parts))
+    assert [part.text for part in copy.partial_parts] == ["Half"]
+    await gateway.prompt(session, "waits", message_id="p2")
+    copy, _ = await live_copy(gateway, session, lambda copy: bool(copy.waiting))
+    assert [prompt.id for prompt in copy.waiting] == ["p2"]
+    gate.open()
+    copy, _ = await live_copy(gateway, session, lambda copy: len(copy.turns) == 2 and copy.status == "idle")
+    assert [turn.agent_message for turn in copy.turns] == ["Half and whole.", "echo: waits"]
+    assert copy.partial_parts == []
+
+
+async def test_api_8_a_lost_connection_is_taken_up_again_without_loss_or_repetition(
+    temporal: Client, on: Stage
+) -> None:
+    """The gateway is stopped once the first turn was told, and another one started at its address."""
+    session, copy, told = fresh(), Conversation(), list[str]()
+    port = free_port()
+    async with asyncio.timeout(60), GatewayClient(f"http://127.0.0.1:{port}", patience=20.0) as client:
+        async with served(temporal, settings_of(on), port=port):
+            await client.start(session, prompt="one")
+            events = client.events(session)
+            while not (copy.turns and copy.status == "idle"):
+                take(await anext(events), copy, told)
+        await on.client.get_workflow_handle(session).signal("prompt", "two")
+        assert isinstance(await anext(events), ConnectionLost)
+        async with served(temporal, settings_of(on), port=port), aclosing(events):
+            while not (len(copy.turns) == 2 and copy.status == "idle"):
+                take(await anext(events), copy, told)
+    assert [turn.agent_message for turn in copy.turns] == ["echo: one", "echo: two"]
+    assert len(told) == 2
+
+
+def take(event: Event, copy: Conversation, told: list[str]) -> None:
+    if isinstance(event, UpdateEvent):
+        assert not event.update.reset
+        copy.apply(event.update)
+        told += [turn.id for turn in event.update.new_messages]
+
+
+async def test_api_8_a_session_that_is_over_ends_its_events_and_has_none_afterwards(gateway: GatewayClient) -> None:
+    session = fresh()
+    await gateway.start(session, prompt="hi")
+    await gateway.end(session)
+    copy = Conversation()
+    async with asyncio.timeout(30):
+        async for event in gateway.events(session):
+            if isinstance(event, UpdateEvent):
+                copy.apply(event.update)
+        assert copy.is_over
+        assert [event async for event in gateway.events(session, copy.cursor)] == []
+
+
+async def test_api_8_events_of_no_session_are_a_problem_and_without_a_gateway_patience_ends(
+    gateway: GatewayClient,
+) -> None:
+    with pytest.raises(GatewayProblem, match="There is no session"):
+        await anext(gateway.events("never-heard-of"))
+    async with asyncio.timeout(30), GatewayClient("http://127.0.0.1:1") as nowhere:
+        events = nowhere.events("s", patience=0.3)
+        assert isinstance(await anext(events), ConnectionLost)
+        with pytest.raises(GatewayUnreachable):
+            _ = [event async for event in events]
+
+
+async def test_api_8_a_copy_may_begin_with_the_newest_page_and_misses_nothing(gateway: GatewayClient) -> None:
+    session = fresh()
+    await gateway.start(session)
+    for number in range(4):
+        await gateway.ask(session, f"m{number}", wait=20)
+    copy = Conversation()
+    copy.open_at(await gateway.page(session, limit=2))
+    await gateway.ask(session, "m4", wait=20)
+    update = await gateway.updates(session, copy.cursor)
+    assert not update.reset
+    copy.apply(update)
+    assert [turn.user_message for turn in copy.turns] == ["m2", "m3", "m4"]
+
+
+async def test_api_8_a_failed_turn_is_retried_once_however_often_it_is_asked(gateway: GatewayClient, on: Stage) -> None:
+    on.vendor.script = [ModelError("bad_request", "no"), says("Now.")]
+    session = fresh()
+    await gateway.start(session)
+    assert (await gateway.ask(session, "go", wait=20, message_id="p1")) is not None
+    accepted = [await gateway.retry(session, message_id="p1") for _ in range(2)]
+    assert accepted[0].message_id == accepted[1].message_id
+    copy = await caught_up(gateway, session, turns=2)
+    assert [turn.agent_message for turn in copy.turns] == [None, "Now."]

@@ -22,6 +22,9 @@ from tests.harness import BOUND
 
 KEYS = {"enter": "\r", "c-c": "\x03", "c-d": "\x04", "up": "\x1b[A", "alt-enter": "\x1b\r", "backspace": "\x7f"}
 
+BEGIN, END = b"\x1b[?2026h", b"\x1b[?2026l"
+"""Between these, a terminal that knows synchronised output shows nothing new."""
+
 KILL_SECONDS = 5.0
 
 CHUNK_BYTES = 65_536
@@ -36,9 +39,10 @@ class Terminal:
     screen: pyte.HistoryScreen
     recording: list[tuple[float, bytes]] = field(default_factory=list)
     """What was written, and when, in seconds of the loop's clock."""
-    seen: set[str] = field(default_factory=set)
-    """Every line that ever stood on the screen, also where it is gone again."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _is_within_a_picture: bool = False
+    """What arrived so far is not all of what belongs together: nobody is to look at it."""
+    _tail: bytes = b""
 
     def __post_init__(self) -> None:
         self._stream = pyte.ByteStream(self.screen)
@@ -84,7 +88,7 @@ class Terminal:
         is_so = (lambda terminal: what in terminal.text) if isinstance(what, str) else what
         try:
             async with asyncio.timeout(bound):
-                while not is_so(self):
+                while self._is_within_a_picture or not is_so(self):
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
@@ -112,7 +116,10 @@ class Terminal:
         if written:
             self.recording.append((asyncio.get_running_loop().time(), written))
             self._stream.feed(written)
-            self.seen.update(line.rstrip() for line in self.screen.display)
+            begun, ended = (self._tail + written).rfind(BEGIN), (self._tail + written).rfind(END)
+            if begun != ended:
+                self._is_within_a_picture = begun > ended
+            self._tail = written[-len(BEGIN) + 1 :]
         self._changed.set()
         return bool(written)
 

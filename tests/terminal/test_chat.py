@@ -196,7 +196,7 @@ async def test_api_6_a_turn_is_steered_interrupted_and_asked_again(chat: Chat, o
         terminal.type("begin")
         await on.vendor.gate.until_arrived(1)
         terminal.type("/steer look left first")
-        await terminal.until("look left first")
+        await terminal.until("joins in  look left first")
         on.vendor.gate.open()
         await terminal.until("↳ look left first")
         await terminal.until("turn 1 ·")

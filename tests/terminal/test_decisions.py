@@ -5,7 +5,7 @@ from models.trajectory import ToolResult
 from tests.harness import Gate, Stage, asks, says
 from tests.terminal.conftest import Chat
 
-KEYS = "— [y]es once / [a]lways in this session / [n]o + reason"
+KEYS = "[y]es once / [a]lways in this session / [n]o + reason"
 
 
 def with_mail(on: Stage) -> None:
@@ -22,7 +22,7 @@ async def test_api_6_a_call_is_approved_in_the_line_one_types_in(chat: Chat, on:
     on.vendor.script = [asks(("send_mail", {"to": "bob"})), says("It is sent.")]
     async with chat() as terminal:
         terminal.type("write to bob")
-        await terminal.until(f'? send_mail(to="bob") {KEYS}')
+        await terminal.until(f'? send_mail(to="bob") — {KEYS}')
         assert "waiting for a decision" in terminal.shown
         terminal.type("y")
         await terminal.until("It is sent.")
@@ -50,12 +50,11 @@ async def test_api_6_several_calls_are_asked_about_one_after_the_other(chat: Cha
     on.vendor.script = [asks(*calls), says("Two of three.")]
     async with chat() as terminal:
         terminal.type("write to all")
-        await terminal.until(f'send_mail(to="ann") {KEYS}')
-        assert "2 more calls after it" in terminal.shown
+        await terminal.until('send_mail(to="ann") (2 more calls after it)')
         terminal.type("yes")
-        await terminal.until(f'send_mail(to="bob") {KEYS}')
+        await terminal.until('send_mail(to="bob") (1 more call after it)')
         terminal.type("no")
-        await terminal.until(f'send_mail(to="cay") {KEYS}')
+        await terminal.until(f'send_mail(to="cay") — {KEYS}')
         terminal.type("y")
         await terminal.until("Two of three.")
     assert [call.args["to"] for call in on.tools.calls] == ["ann", "cay"]

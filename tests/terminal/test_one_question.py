@@ -14,7 +14,7 @@ from tests.terminal.terminal import terminal_with
 
 
 def events_in(out: str) -> list[tuple[str, dict[str, Any]]]:
-    lines = [json.loads(line) for line in out.splitlines()]
+    lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
     assert all(line.keys() == {"event", "data"} for line in lines)
     return [(line["event"], line["data"]) for line in lines]
 
@@ -122,4 +122,4 @@ async def test_api_6_ctrl_c_stops_a_question_that_nobody_waits_for_any_more(
         assert await terminal.exit_code() == 130
     (turn,) = (await gateway.updates(session, wait=10)).new_messages
     assert turn.status in ("cancelled", "processing")
-    assert (await gateway.ask(session, "slow", message_id=turn.id, wait=20)).error == "Cancelled"
+    assert (await gateway.ask(session, "slow", message_id=turn.id, wait=20)).error == "Cancelled: Stopped by the user."
