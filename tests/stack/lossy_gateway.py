@@ -3,8 +3,8 @@
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import httpx
@@ -13,9 +13,16 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response, StreamingResponse
 
 from stack.ports import LOOPBACK
-from tests.gateway.conftest import LoopbackServer
 
 PASSED_BACK = ("content-type",)
+
+
+class QuietServer(uvicorn.Server):
+    """Uvicorn in the test's own loop; signals stay pytest's."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
 
 
 @asynccontextmanager
@@ -38,7 +45,7 @@ async def lossy_gateway(url: str, *, turn: str, where: str = "") -> AsyncIterato
             )
 
         with socket.create_server((LOOPBACK, 0)) as listener:
-            server = LoopbackServer(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
+            server = QuietServer(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             try:
                 yield f"http://{LOOPBACK}:{listener.getsockname()[1]}"
