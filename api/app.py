@@ -134,9 +134,12 @@ def _counting(receive: Receive, most: int) -> Receive:
 def _without_storing(send: Send) -> Send:
     async def send_without_storing(message: Message) -> None:
         if message["type"] == "http.response.start":
-            names = {name.lower() for name, _ in message["headers"]}
-            if b"cache-control" not in names:
-                message["headers"] = [*message["headers"], (b"cache-control", b"no-store")]
+            headers = {name.lower(): value for name, value in message["headers"]}
+            # What FastAPI says of event streams lets them be stored.
+            is_stream = headers.get(b"content-type", b"").startswith(b"text/event-stream")
+            if is_stream or b"cache-control" not in headers:
+                others = [(name, value) for name, value in message["headers"] if name.lower() != b"cache-control"]
+                message["headers"] = [*others, (b"cache-control", b"no-store")]
         await send(message)
 
     return send_without_storing

@@ -282,3 +282,9 @@ async def test_api_7_the_stream_is_described(http: httpx.AsyncClient) -> None:
         "since_revision",
         "last-event-id",
     }
+
+
+async def test_api_4_nobody_stores_what_a_stream_says(http: httpx.AsyncClient, on: Stage) -> None:
+    session = await started(http)
+    async with http.stream("GET", f"/workflow/{session}/events") as answer:
+        assert answer.headers.get_list("cache-control") == ["no-store"]
