@@ -1,4 +1,4 @@
-"""What a model has written of an answer that is not whole yet (AGT-5): shown to who watches, and no part of the session.
+"""What a model has written of an answer that is not whole yet (AGT-5): shown to who watches, no part of the session.
 
 It travels beside the workflow's history. A worker shows snapshots, each the whole of what there is so far, so that any
 may be lost or left out; the gateway tells its watchers what has grown since the snapshot they were told of last. The

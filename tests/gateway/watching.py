@@ -73,10 +73,10 @@ class Watcher:
             self.last = ConversationUpdate.model_validate(event.data)
             assert event.id == f"{self.last.revision}.{self.last.last_seen_message_id or ''}"
             self.last_event_id = event.id
-            known = [] if self.last.reset else [turn.id for turn in self.held.messages]
+            known = [] if self.last.reset else [turn.id for turn in self.held.turns]
             assert not {turn.id for turn in self.last.new_messages} & set(known), "told twice as new"
             assert {turn.id for turn in self.last.updated_messages} <= set(known), "an update of what was never told"
-            self.held.learn(self.last)
+            self.held.apply(self.last)
             self._drop_what_is_recorded()
         elif event.event == "queue":
             self.waiting = event.data["waiting"]
@@ -92,7 +92,7 @@ class Watcher:
         assert self._is_next(growth), "shown after its step was recorded, or for another turn"
 
     def _is_next(self, growth: PartialGrowth) -> bool:
-        held = {turn.id: turn for turn in self.held.messages}.get(growth.message_id)
+        held = {turn.id: turn for turn in self.held.turns}.get(growth.message_id)
         numbers = [step.number for step in held.reasoning_trajectory.model_steps] if held and held.steps else [0]
         is_running = self.last is not None and self.last.current_message_id == growth.message_id
         return is_running and growth.step > numbers[-1]
@@ -139,7 +139,7 @@ class Watcher:
 
     @property
     def answers(self) -> list[str | None]:
-        return [turn.agent_message for turn in self.held.messages]
+        return [turn.agent_message for turn in self.held.turns]
 
     @property
     def is_idle(self) -> bool:
@@ -147,7 +147,7 @@ class Watcher:
 
 
 def idle_after(turns: int) -> Callable[[Watcher], bool]:
-    return lambda watcher: watcher.is_idle and len(watcher.held.messages) >= turns
+    return lambda watcher: watcher.is_idle and len(watcher.held.turns) >= turns
 
 
 async def full_state(http: httpx.AsyncClient, session: str) -> list[dict[str, Any]]:
