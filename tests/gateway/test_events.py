@@ -116,7 +116,7 @@ async def test_api_1_a_client_that_is_cut_after_any_event_holds_what_one_that_st
     staying, every_one, every_third = (Watcher(http, session) for _ in range(3))
 
     def done(so_far: Watcher) -> bool:
-        return so_far.is_idle and so_far.held.messages[-1:] != [] and so_far.held.messages[-1].id == f"p{turns - 1}"
+        return so_far.is_idle and so_far.held.turns[-1:] != [] and so_far.held.turns[-1].id == f"p{turns - 1}"
 
     watching = [
         asyncio.create_task(coroutine)
@@ -127,7 +127,7 @@ async def test_api_1_a_client_that_is_cut_after_any_event_holds_what_one_that_st
     transcript = [ConversationMessage.model_validate(turn) for turn in await full_state(http, session)]
     assert [turn.id for turn in transcript] == [f"p{number}" for number in range(turns)]
     for watcher in (staying, every_one, every_third):
-        held = watcher.held.messages
+        held = watcher.held.turns
         assert held == transcript[-len(held) :]
         assert len(held) == turns or limits.get("max_state_bytes")
     told = [event.id for event in staying.told if event.id]
@@ -174,7 +174,7 @@ async def test_api_1_a_session_that_waits_for_people_or_vendors_says_so(http: ht
     async with watcher.stream() as events:
         await http.post(f"/workflow/{session}/prompt", json={"message": "pay", "id": "p1"})
         await watcher.until_in(events, lambda so_far: so_far.last.status == "awaiting_approval")
-        (call,) = watcher.held.messages[0].reasoning_trajectory.model_steps[0].tool_calls
+        (call,) = watcher.held.turns[0].reasoning_trajectory.model_steps[0].tool_calls
         assert call.awaits_approval
         await http.post(
             f"/workflow/{session}/approvals/{call.id}",
