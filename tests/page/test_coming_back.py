@@ -110,7 +110,9 @@ async def gateway_process(client: Client, on: Stage, port: int) -> AsyncIterator
         "TURNKEEPER_API_PORT": str(port),
         "TURNKEEPER_LOG_LEVEL": "error",
     }
-    process = await asyncio.create_subprocess_exec(sys.executable, str(ROOT / "cli.py"), "api", cwd=ROOT, env=environment)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(ROOT / "cli.py"), "api", cwd=ROOT, env=environment
+    )
     try:
         await _answers(port)
         yield process
