@@ -10,6 +10,7 @@ import pytest
 from httpx import ASGITransport, AsyncClient
 
 from api.app import create_app
+from api.routes.sessions import default_input
 from models.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -82,11 +83,13 @@ async def test_api_5_the_page_says_which_model_new_sessions_get(tmp_path: Path) 
     assert '<meta name="turnkeeper:first-model" content="openai-chat:x&quot;&gt;&lt;script&gt;" />' in page
 
 
-async def test_api_5_a_session_links_to_its_page(http: AsyncClient) -> None:
+async def test_api_5_a_session_links_to_its_page_from_the_gateway_and_from_temporal(http: AsyncClient) -> None:
     session = (await http.post("/workflow")).json()["workflow_id"]
     links = (await http.get(f"/workflow/{session}")).json()["links"]
     assert links["chat"] == f"/?session={session}"
     assert (await http.get(links["chat"])).status_code == 200
+    started = default_input(Settings(public_url="https://agents.example"), "support-42")
+    assert started.chat_url == "https://agents.example/?session=support-42"
 
 
 def test_api_5_every_module_and_every_style_is_used() -> None:
@@ -94,6 +97,11 @@ def test_api_5_every_module_and_every_style_is_used() -> None:
     used = {"index.html", *(match for text in texts.values() for match in re.findall(r'"/static/([\w./]+)"', text))}
     used |= {match for text in texts.values() for match in re.findall(r'(?:from|import\()\s*"\./(\w+\.js)"', text)}
     assert used == set(FILES)
+
+
+def test_api_5_every_module_is_fetched_at_once_and_not_one_after_the_other() -> None:
+    fetched = re.findall(r'rel="modulepreload" href="/static/(\w+\.js)"', (STATIC / "index.html").read_text())
+    assert sorted([*fetched, "page.js", "wire.js"]) == MODULES  # the one that begins, and the one that is types only
 
 
 def test_api_5_every_icon_that_is_shown_is_there_and_every_one_that_is_there_is_shown() -> None:

@@ -13,7 +13,9 @@ from playwright.async_api import Browser, expect
 from temporalio.client import Client
 
 from activities.providers.protocol import Delta
+from models.settings import Settings
 from stack.ports import usable_port
+from tests.gateway.conftest import served
 from tests.harness import BOUND, Gate, Stage, says, stage
 from tests.page.tab import Tab, tabs_of
 
@@ -164,9 +166,6 @@ async def test_api_5_a_gateway_killed_in_the_middle_of_an_answer_leaves_no_gap_a
 async def test_api_5_the_page_says_that_no_worker_answers_and_goes_on_when_one_is_back(
     browser: Browser, temporal: Client
 ) -> None:
-    from models.settings import Settings
-    from tests.gateway.conftest import served
-
     queue = "left-alone"
     async with stage(temporal, task_queue=queue) as on:
         settings = Settings(task_queue=queue, state_dir=on.settings.state_dir, task_timeout=2)
