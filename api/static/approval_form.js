@@ -51,7 +51,13 @@ export class ApprovalForm {
     const expires = call.approval?.expires_at ?? "";
     const words = h("p", {}, "The model wants to run ", h("code", {}, call.name), ". ");
     if (expires) words.append(h("span", { class: "quiet", title: fullTime(expires) }, `Expires ${until(expires)}.`));
-    this.element = h("div", { class: "approval", role: "group", "aria-label": `Decide on ${call.name}` }, words, this.#choices, this.#rejection);
+    this.element = h(
+      "div",
+      { class: "approval", role: "group", "aria-label": `Decide on ${call.name}` },
+      words,
+      this.#choices,
+      this.#rejection,
+    );
   }
 
   /** @param {boolean} isAsked */

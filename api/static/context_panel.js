@@ -22,7 +22,10 @@ export class ContextPanel {
     this.#dialog.showModal();
   }
 
-  /** @param {ContextView | null} context @param {(turnId: string) => string} promptOf what was asked in a turn, if known */
+  /**
+   * @param {ContextView | null} context
+   * @param {(turnId: string) => string} promptOf what was asked in a turn, if known
+   */
   show(context, promptOf) {
     const parts = context?.turns.length ? partsOf(context, promptOf) : [h("p", {}, "Nothing was said yet.")];
     this.#body.replaceChildren(...parts);

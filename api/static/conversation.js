@@ -75,9 +75,14 @@ export class Conversation {
     this.#listener = listener;
     this.#start = start ?? JSON.parse(sessionStorage.getItem(this.#startKey) ?? "null");
     if (this.#start) sessionStorage.setItem(this.#startKey, JSON.stringify(this.#start));
-    this.#outbox = new Outbox(sessionId, (prompt) => this.#sendPrompt(prompt), () => this.#noteOutgoing());
+    this.#outbox = new Outbox(
+      sessionId,
+      (prompt) => this.#sendPrompt(prompt),
+      () => this.#noteOutgoing(),
+    );
     this.#events = new Events(sessionId, {
       cursor: () => this.manager.cursor,
+      isBusy: () => this.#isExpecting,
       isOver: () => isClosed(this.manager.state.status),
       onUpdate: (update) => this.#takeUpdate(update),
       onQueue: (queue) => this.#takeQueue(queue),
@@ -127,7 +132,13 @@ export class Conversation {
     const known = new Set(queued.map(({ id }) => id));
     const outgoing = this.#outbox.entries.filter(({ id }) => !known.has(id) && !this.#hasBegun(id));
     return [
-      ...queued.map(({ id, text, mode }) => ({ id, text, mode, status: /** @type {const} */ ("queued"), problem: null })),
+      ...queued.map(({ id, text, mode }) => ({
+        id,
+        text,
+        mode,
+        status: /** @type {const} */ ("queued"),
+        problem: null,
+      })),
       ...outgoing.map(({ id, text, mode, status, problem }) => ({
         id,
         text,
@@ -324,11 +335,16 @@ export class Conversation {
     this.#listener.onState();
   }
 
+  /** Something is to happen, and to be told. */
+  get #isExpecting() {
+    const isAwaited = this.manager.state.is_processing || this.waiting.some(({ status }) => status === "queued");
+    return isAwaited && !isClosed(this.manager.state.status);
+  }
+
   /** While something is expected and nobody says anything, ask now and then what is wrong. */
   #listenForSilence() {
     clearTimeout(this.#silence);
-    const isExpecting = this.manager.state.is_processing || this.waiting.some(({ status }) => status === "queued");
-    if (!isExpecting || !this.#isOpen || isClosed(this.manager.state.status)) return;
+    if (!this.#isExpecting || !this.#isOpen) return;
     this.#silence = setTimeout(() => void this.#askAboutSilence(), SILENCE_MS);
   }
 

@@ -57,7 +57,10 @@ export class ConversationManager {
     return this.state.current_message_id === null ? undefined : this.#turns.get(this.state.current_message_id);
   }
 
-  /** What to send to learn what is new. @returns {{last_seen_message_id: string | null, since_revision: number | null}} */
+  /**
+   * What to send to learn what is new.
+   * @returns {{last_seen_message_id: string | null, since_revision: number | null}}
+   */
   get cursor() {
     return { last_seen_message_id: this.#lastSeen, since_revision: this.#revision };
   }

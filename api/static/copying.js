@@ -4,9 +4,16 @@ import { h, icon } from "./dom.js";
 
 const DONE_MS = 1_500;
 
-/** A button that copies what `text` returns. @param {string} label @param {() => string} text @returns {HTMLButtonElement} */
+/**
+ * A button that copies what `text` returns.
+ * @param {string} label @param {() => string} text @returns {HTMLButtonElement}
+ */
 export function copyButton(label, text) {
-  const button = h("button", { type: "button", class: "quiet-button copy", "aria-label": label, title: label }, icon("copy"));
+  const button = h(
+    "button",
+    { type: "button", class: "quiet-button copy", "aria-label": label, title: label },
+    icon("copy"),
+  );
   button.addEventListener("click", async () => {
     const isDone = await copy(text());
     button.replaceChildren(icon(isDone ? "check" : "cross"));

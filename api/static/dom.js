@@ -21,7 +21,10 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** An icon of the sprite in `index.html`; it is decoration, words stand beside it or in a label. @param {string} name */
+/**
+ * An icon of the sprite in `index.html`; it is decoration, words stand beside it or in a label.
+ * @param {string} name @returns {SVGSVGElement}
+ */
 export function icon(name) {
   const svg = document.createElementNS(SVG, "svg");
   const use = document.createElementNS(SVG, "use");

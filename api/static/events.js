@@ -13,12 +13,16 @@ import { GatewayError, describe, eventsUrl } from "./gateway.js";
 const FIRST_PAUSE_MS = 250;
 const LONGEST_PAUSE_MS = 5_000;
 
+/** A tab that nobody sees, of a session where nothing happens, lets go: browsers allow six connections to one host. */
+const UNSEEN_MS = 60_000;
+
 /**
  * @typedef {"connecting" | "live" | "away" | "unknown" | "over"} Connection `unknown`: there is no such session;
  *   `over`: it is closed, and all of it was received.
  *
  * @typedef {object} Listener
  * @property {() => Object<string, string | number | null>} cursor what was taken in last
+ * @property {() => boolean} isBusy whether something is expected to happen
  * @property {() => boolean} isOver whether the session is closed, by what was taken in
  * @property {(update: ConversationUpdate) => void} onUpdate
  * @property {(queue: {waiting: QueuedPrompt[]}) => void} onQueue
@@ -35,6 +39,9 @@ export class Events {
   #timer;
   #pause = FIRST_PAUSE_MS;
   #isWanted = false;
+  /** @type {number | undefined} */
+  #unseen;
+  #hasLetGo = false;
 
   /** @param {string} sessionId @param {Listener} listener */
   constructor(sessionId, listener) {
@@ -45,12 +52,15 @@ export class Events {
   open() {
     this.#isWanted = true;
     window.addEventListener("online", this.#hurry);
+    document.addEventListener("visibilitychange", this.#noteVisibility);
     this.#connect();
   }
 
   close() {
     this.#isWanted = false;
     window.removeEventListener("online", this.#hurry);
+    document.removeEventListener("visibilitychange", this.#noteVisibility);
+    clearTimeout(this.#unseen);
     this.#disconnect();
   }
 
@@ -58,6 +68,21 @@ export class Events {
     this.#pause = FIRST_PAUSE_MS;
     this.#connect();
   };
+
+  #noteVisibility = () => {
+    clearTimeout(this.#unseen);
+    if (document.visibilityState === "hidden") this.#unseen = setTimeout(() => this.#letGo(), UNSEEN_MS);
+    else if (this.#hasLetGo) this.#connect();
+  };
+
+  #letGo() {
+    if (this.#listener.isBusy()) {
+      this.#unseen = setTimeout(() => this.#letGo(), UNSEEN_MS);
+      return;
+    }
+    this.#disconnect();
+    this.#hasLetGo = true;
+  }
 
   #disconnect() {
     clearTimeout(this.#timer);
@@ -67,6 +92,7 @@ export class Events {
 
   #connect() {
     this.#disconnect();
+    this.#hasLetGo = false;
     const source = new EventSource(eventsUrl(this.#sessionId, this.#listener.cursor()));
     this.#source = source;
     /** @param {string} name @param {(told: any) => void} take */

@@ -9,6 +9,7 @@
  */
 
 const PATIENCE_MS = 15_000;
+const JSON_BODY = { "content-type": "application/json" };
 
 /** A request that was not done; `status` is 0 where no gateway answered. */
 export class GatewayError extends Error {
@@ -40,16 +41,23 @@ function query(parameters) {
  * @throws {GatewayError}
  */
 async function send(method, url, body) {
-  const init = { method, signal: AbortSignal.timeout(PATIENCE_MS), headers: {} };
-  if (body !== undefined) Object.assign(init, { body: JSON.stringify(body), headers: { "content-type": "application/json" } });
-  let response;
+  const written = body === undefined ? {} : { body: JSON.stringify(body), headers: JSON_BODY };
+  const response = await arrived(fetch(url, { method, signal: AbortSignal.timeout(PATIENCE_MS), ...written }));
+  if (!response.ok) throw await errorOf(response);
+  return response;
+}
+
+/**
+ * What was under way, if it came through: an answer can be cut off in its middle too.
+ * @template Answer @param {Promise<Answer>} answer @returns {Promise<Answer>}
+ * @throws {GatewayError}
+ */
+async function arrived(answer) {
   try {
-    response = await fetch(url, init);
+    return await answer;
   } catch {
     throw new GatewayError(0, "unreachable", "The gateway can't be reached.");
   }
-  if (!response.ok) throw await errorOf(response);
-  return response;
 }
 
 /** @param {Response} response @returns {Promise<GatewayError>} */
@@ -62,10 +70,13 @@ async function errorOf(response) {
 
 /** @param {string} method @param {string} url @param {unknown} [body] */
 async function json(method, url, body) {
-  return (await send(method, url, body)).json();
+  return arrived((await send(method, url, body)).json());
 }
 
-/** Where the events of a session come from. @param {string} sessionId @param {Object<string, string | number | null>} cursor */
+/**
+ * Where the events of a session come from.
+ * @param {string} sessionId @param {Object<string, string | number | null>} cursor @returns {string}
+ */
 export const eventsUrl = (sessionId, cursor) => path(sessionId, `/events${query(cursor)}`);
 
 /**
@@ -127,10 +138,12 @@ export const readBefore = (sessionId, before, limit) =>
   json("GET", path(sessionId, `/conversation/full${query({ before, limit })}`));
 
 /** @param {string} sessionId @param {number} limit @returns {Promise<ContextView>} */
-export const readContext = (sessionId, limit) => json("GET", path(sessionId, `/context${query({ format: "view", limit })}`));
+export const readContext = (sessionId, limit) =>
+  json("GET", path(sessionId, `/context${query({ format: "view", limit })}`));
 
 /** @param {string} sessionId @param {string} hash @returns {Promise<string>} */
-export const readBlob = async (sessionId, hash) => (await send("GET", path(sessionId, `/blobs/${hash}`))).text();
+export const readBlob = async (sessionId, hash) =>
+  arrived((await send("GET", path(sessionId, `/blobs/${hash}`))).text());
 
 /** @param {string[]} texts @returns {Promise<string[]>} */
 export const renderMarkdown = async (texts) => (await json("POST", "/markdown", { texts })).html;

@@ -44,10 +44,13 @@ export class LogView {
     const follow = new ResizeObserver(() => this.#follow());
     follow.observe(this.#content);
     follow.observe(this.#scroller);
-    new IntersectionObserver((entries) => entries.some((entry) => entry.isIntersecting) && void this.#showOlderIfRead(), {
-      root: this.#scroller,
-      rootMargin: "200px",
-    }).observe(this.#older);
+    new IntersectionObserver(
+      (entries) => entries.some((entry) => entry.isIntersecting) && void this.#showOlderIfRead(),
+      {
+        root: this.#scroller,
+        rootMargin: "200px",
+      },
+    ).observe(this.#older);
   }
 
   /** Show a conversation from its newest turns on; null: none. @param {Conversation | null} conversation */
@@ -159,7 +162,8 @@ export class LogView {
   /** @param {boolean} isFresh */
   #showPartial(isFresh) {
     const partial = this.#conversation?.manager.partial ?? null;
-    if (this.#written && this.#written !== partial?.message_id) this.#views.get(this.#written)?.showPartial(null, false);
+    if (this.#written && this.#written !== partial?.message_id)
+      this.#views.get(this.#written)?.showPartial(null, false);
     this.#written = partial?.message_id ?? null;
     if (partial) this.#views.get(partial.message_id)?.showPartial(partial, isFresh);
   }

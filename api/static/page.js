@@ -131,6 +131,7 @@ class Page {
     this.#tray.show(conversation);
     this.#state.show(conversation);
     this.#composer.show({ isRunning: Boolean(state?.is_processing), isClosed: isClosed(state?.status ?? "idle") });
+    this.#bar.show(conversation, FIRST_MODEL);
     this.#welcome.hidden = Boolean(conversation);
     this.#showOpen();
   }
@@ -155,7 +156,10 @@ class Page {
   #showContext() {
     const turns = this.#conversation?.context?.turns ?? [];
     this.#log.showSeen(new Map(turns.map(({ message_id, seen }) => [message_id ?? "", seen])));
-    this.#context.show(this.#conversation?.context ?? null, (id) => this.#conversation?.manager.turn(id)?.user_message ?? "");
+    this.#context.show(
+      this.#conversation?.context ?? null,
+      (id) => this.#conversation?.manager.turn(id)?.user_message ?? "",
+    );
   }
 
   /** @param {HTMLElement | null} echo */
@@ -166,6 +170,7 @@ class Page {
   /** @param {KeyboardEvent} event */
   #onKey(event) {
     if (event.key !== "Escape" || event.isComposing || event.defaultPrevented) return;
+    if (event.target instanceof Element && event.target.closest("#sidebar :is(input, select)")) return; // their own key
     if (document.querySelector("dialog[open], [popover]:popover-open") || this.#sidebar.close()) return;
     if (this.#conversation?.manager.state.is_processing) void this.#conversation.stop();
   }

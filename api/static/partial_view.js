@@ -27,7 +27,10 @@ export class PartialView {
     return this.#thoughts.some((thinking) => thinking.isOpen);
   }
 
-  /** Show what there is, adding to what is shown; from the beginning with `isFresh`. @param {PartialOutput} partial @param {boolean} isFresh */
+  /**
+   * Show what there is, adding to what is shown; from the beginning with `isFresh`.
+   * @param {PartialOutput} partial @param {boolean} isFresh
+   */
   show(partial, isFresh) {
     if (isFresh) {
       this.element.replaceChildren();

@@ -56,7 +56,12 @@ function frameCode(code) {
   block.tabIndex = 0;
   block.setAttribute("role", "group");
   block.setAttribute("aria-label", language ? `Code, ${language}` : "Code");
-  const header = h("figcaption", {}, h("span", {}, language || "text"), copyButton("Copy code", () => code.textContent ?? ""));
+  const header = h(
+    "figcaption",
+    {},
+    h("span", {}, language || "text"),
+    copyButton("Copy code", () => code.textContent ?? ""),
+  );
   frame.append(header, block);
   highlight(code, language);
 }

@@ -57,7 +57,8 @@ export class SessionBar {
     const temporal = description?.links.temporal;
     this.#temporal.hidden = !temporal;
     if (temporal) this.#temporal.href = temporal;
-    document.title = conversation ? `${title} · Turnkeeper` : "Turnkeeper";
+    const mark = conversation?.manager.state.status === "awaiting_approval" ? "(!) " : "";
+    document.title = conversation ? `${mark}${title} · Turnkeeper` : "Turnkeeper";
   }
 
   /** @param {string} id @param {() => void} action */
@@ -73,7 +74,7 @@ export class SessionBar {
 class Dialog {
   #dialog;
   /** @type {() => unknown} */
-  #action = () => {};
+  #action = () => undefined;
 
   /** @param {string} id */
   constructor(id) {

@@ -129,7 +129,12 @@ export class SessionsView {
 
   /** @param {string} id @returns {HTMLAnchorElement} */
   #link(id) {
-    const link = h("a", { href: `/?session=${encodeURIComponent(id)}` }, h("span", { class: "session-title" }), h("span", { class: "session-state" }));
+    const link = h(
+      "a",
+      { href: `/?session=${encodeURIComponent(id)}` },
+      h("span", { class: "session-title" }),
+      h("span", { class: "session-state" }),
+    );
     link.addEventListener("click", (event) => {
       if (event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return; // into a tab of its own
       event.preventDefault();
@@ -141,5 +146,12 @@ export class SessionsView {
 
 /** @param {OpenSession} open @returns {ListedSession} */
 function justOpened({ id, title }) {
-  return { workflow_id: id, title: title || null, model: null, turn_count: 0, started_at: new Date().toISOString(), status: "open" };
+  return {
+    workflow_id: id,
+    title: title || null,
+    model: null,
+    turn_count: 0,
+    started_at: new Date().toISOString(),
+    status: "open",
+  };
 }

@@ -59,7 +59,11 @@ export class StateLine {
     const { connection, problem, manager, description } = conversation;
     const status = description?.status === "stuck" && problem === null ? "stuck" : manager.state.status;
     if (this.#failure) return { kind: "problem", words: this.#failure };
-    if (problem) return { kind: "problem", words: PROBLEMS[/** @type {keyof typeof PROBLEMS} */ (problem.type)] ?? problem.message };
+    if (problem)
+      return {
+        kind: "problem",
+        words: PROBLEMS[/** @type {keyof typeof PROBLEMS} */ (problem.type)] ?? problem.message,
+      };
     if (connection === "connecting") return { kind: "busy", words: "Connecting" };
     if (connection === "away") return { kind: "problem", words: "The connection was cut. Reconnecting" };
     if (isClosed(status)) return { kind: "closed", words: statusWords({ ...manager.state, status }) };

@@ -46,7 +46,11 @@ export class Thinking {
 
   /** @param {string} sessionId @param {import("./wire.js").BlobRef} blob */
   #wholeButton(sessionId, blob) {
-    const button = h("button", { type: "button", class: "link-button" }, `Show all of it: ${blob.chars.toLocaleString("en")} characters`);
+    const button = h(
+      "button",
+      { type: "button", class: "link-button" },
+      `Show all of it: ${blob.chars.toLocaleString("en")} characters`,
+    );
     button.addEventListener("click", async () => {
       button.disabled = true;
       try {

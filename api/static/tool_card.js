@@ -89,7 +89,8 @@ export class ToolCard {
     if (result) {
       if (result.outcome) sections.push(h("p", { class: "tool-note" }, result.outcome));
       if (result.content || result.blob) sections.push(this.#textSection("Result", result.content, result.blob));
-      if (result.cut) sections.push(h("p", { class: "tool-note" }, "Part of this result was lost: its store was down."));
+      if (result.cut)
+        sections.push(h("p", { class: "tool-note" }, "Part of this result was lost: its store was down."));
     }
     return sections;
   }
@@ -97,7 +98,12 @@ export class ToolCard {
   /** @param {string} title @param {string} text @param {import("./wire.js").BlobRef | null} blob */
   #textSection(title, text, blob) {
     const content = h("pre", { tabindex: "0", role: "group", "aria-label": title }, text);
-    const header = h("header", {}, h("span", {}, title), copyButton(`Copy ${title.toLowerCase()}`, () => content.textContent ?? ""));
+    const header = h(
+      "header",
+      {},
+      h("span", {}, title),
+      copyButton(`Copy ${title.toLowerCase()}`, () => content.textContent ?? ""),
+    );
     const section = h("section", { class: "tool-text" }, header, content);
     content.hidden = !text;
     if (blob) section.append(this.#wholeButton(title, blob, content));

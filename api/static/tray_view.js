@@ -98,7 +98,11 @@ export class TrayView {
   /** @param {Conversation} conversation @param {Waiting} prompt @returns {HTMLButtonElement} */
   #removeButton(conversation, prompt) {
     const label = `Remove: ${prompt.text.slice(0, 80)}`;
-    const button = h("button", { type: "button", class: "quiet-button", "aria-label": label, title: "Remove" }, icon("cross"));
+    const button = h(
+      "button",
+      { type: "button", class: "quiet-button", "aria-label": label, title: "Remove" },
+      icon("cross"),
+    );
     button.addEventListener("click", async () => {
       button.disabled = true;
       await conversation.withdraw(prompt.id);

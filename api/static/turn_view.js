@@ -13,6 +13,10 @@ import { Prose } from "./prose.js";
 import { ModelStepView, UserStepView } from "./step_view.js";
 import { clock, duration, fullTime, seenWords, usageDetails, usageWords } from "./words.js";
 
+/** From where on a prompt is shown folded. */
+const LONG_CHARS = 2_000;
+const LONG_LINES = 24;
+
 /** @typedef {StepActions & {retry: (turn: Turn) => Promise<boolean>}} TurnActions */
 
 export class TurnView {
@@ -49,7 +53,10 @@ export class TurnView {
     // The answer is the text of the step that calls nothing any more; it is shown once, there.
     const answering = turn.agent_message !== null && last && !last.tool_calls.length ? last : null;
     const shown = steps.map((step, index) => {
-      const view = this.#viewOf(step.kind === "model" ? `model ${step.number}` : `user ${step.message_id} ${index}`, step.kind);
+      const view = this.#viewOf(
+        step.kind === "model" ? `model ${step.number}` : `user ${step.message_id} ${index}`,
+        step.kind,
+      );
       if (view instanceof UserStepView) view.show(/** @type {import("./wire.js").UserStep} */ (step));
       else {
         const answer = step === answering ? turn.agent_message : null;
@@ -150,7 +157,7 @@ function requestOf(turn) {
   return h(
     "header",
     { class: "request" },
-    h("div", { class: "bubble" }, turn.user_message),
+    ...bubbleOf(turn.user_message),
     h(
       "div",
       { class: "facts" },
@@ -158,4 +165,17 @@ function requestOf(turn) {
       copyButton("Copy prompt", () => turn.user_message),
     ),
   );
+}
+
+/** What was asked; of a long text its beginning, and all of it for who wants to see it. @param {string} text */
+function bubbleOf(text) {
+  const bubble = h("div", { class: "bubble" }, text);
+  if (text.length < LONG_CHARS && text.split("\n", LONG_LINES).length < LONG_LINES) return [bubble];
+  bubble.classList.add("folded");
+  const unfold = h("button", { type: "button", class: "link-button" }, "Show all of it");
+  unfold.addEventListener("click", () => {
+    bubble.classList.remove("folded");
+    unfold.remove();
+  });
+  return [bubble, unfold];
 }

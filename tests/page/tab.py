@@ -162,9 +162,7 @@ def words_of(markdown: str) -> str:
 
 
 @asynccontextmanager
-async def tabs_of(
-    browser: Browser, url: str, **context_options: Any
-) -> AsyncIterator[Callable[[], Awaitable[Tab]]]:
+async def tabs_of(browser: Browser, url: str, **context_options: Any) -> AsyncIterator[Callable[[], Awaitable[Tab]]]:
     """A way to open tabs, all of one person; at the end each must have kept to what a page may do."""
     context = await browser.new_context(**context_options)
     tabs: list[Tab] = []

@@ -24,6 +24,7 @@ async def test_api_5_a_call_is_approved_in_its_card_with_its_arguments_in_sight(
     on.vendor.script = [asks(PAY), says("Paid.")]
     await tab.send("Pay")
     await expect(tab.state).to_have_text("Waiting for your decision")
+    await expect(tab.page).to_have_title("(!) Hi · Turnkeeper")
     await expect(tab.tools.get_by_label("Arguments", exact=True)).to_be_visible()
     await expect(tab.tools.get_by_label("Arguments", exact=True)).to_contain_text('"to": "Registrar"')
     assert on.tools.calls == []

@@ -13,7 +13,9 @@ from playwright.async_api import Browser, expect
 from temporalio.client import Client
 
 from activities.providers.protocol import Delta
+from models.settings import Settings
 from stack.ports import usable_port
+from tests.gateway.conftest import served
 from tests.harness import BOUND, Gate, Stage, says, stage
 from tests.page.tab import Tab, tabs_of
 
@@ -110,7 +112,9 @@ async def gateway_process(client: Client, on: Stage, port: int) -> AsyncIterator
         "TURNKEEPER_API_PORT": str(port),
         "TURNKEEPER_LOG_LEVEL": "error",
     }
-    process = await asyncio.create_subprocess_exec(sys.executable, str(ROOT / "cli.py"), "api", cwd=ROOT, env=environment)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(ROOT / "cli.py"), "api", cwd=ROOT, env=environment
+    )
     try:
         await _answers(port)
         yield process
@@ -162,9 +166,6 @@ async def test_api_5_a_gateway_killed_in_the_middle_of_an_answer_leaves_no_gap_a
 async def test_api_5_the_page_says_that_no_worker_answers_and_goes_on_when_one_is_back(
     browser: Browser, temporal: Client
 ) -> None:
-    from models.settings import Settings
-    from tests.gateway.conftest import served
-
     queue = "left-alone"
     async with stage(temporal, task_queue=queue) as on:
         settings = Settings(task_queue=queue, state_dir=on.settings.state_dir, task_timeout=2)

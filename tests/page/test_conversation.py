@@ -21,7 +21,14 @@ async def test_api_5_a_first_prompt_starts_a_session_and_its_answer_is_streamed_
 ) -> None:
     begun, done = Gate(is_open=False), Gate(is_open=False)
     on.vendor.script = [
-        [Delta("think", "He greets."), begun, Delta("respond", "**Hel"), done, Delta("respond", "lo**"), says("**Hello**")]
+        [
+            Delta("think", "He greets."),
+            begun,
+            Delta("respond", "**Hel"),
+            done,
+            Delta("respond", "lo**"),
+            says("**Hello**"),
+        ]
     ]
     await tab.open()
     await tab.send("Hi there")

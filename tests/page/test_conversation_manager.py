@@ -34,8 +34,8 @@ LEARN = """(updates) => {
 }""".replace("manager_class", "window.manager.constructor")
 
 EVENTS = st.lists(
-    st.sampled_from(["prompt", "begin", "step", "answer", "fail", "archive", "poll", "poll", "page", "strange"]),
-    min_size=5,
+    st.sampled_from([*["turn", "step", "answer", "poll"] * 3, "fail", "archive", "page", "strange"]),
+    min_size=15,
     max_size=60,
 )
 
@@ -60,11 +60,11 @@ class Told:
 
     def live(self, event: str) -> None:
         running = self.session.running_turn
-        if event == "prompt":
+        if event == "turn":
             self.prompts += 1
             send(self.session, f"prompt {self.prompts} " + "x" * 2_000, id=f"m{self.prompts}")
-        elif event == "begin" and self.session.queue.waiting and not running:
-            self.session.begin_turn(now=at(self.session.revision))
+            if not running:
+                self.session.begin_turn(now=at(self.session.revision))
         elif event == "step" and running:
             call = ToolCall(id=f"c{self.session.revision}", name="look", args={})
             self.session.add_response(asks("look"), [call], now=at(1))

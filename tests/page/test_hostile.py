@@ -62,7 +62,10 @@ async def test_api_5_a_hostile_answer_runs_no_script_and_loads_nothing(tab: Tab,
         assert await link.get_attribute("rel") == "noopener noreferrer nofollow"
         assert await link.get_attribute("target") == "_blank"
     assert await tab.page.evaluate("window.hacked") is None
-    assert await tab.page.locator("#log :is(script, style, iframe, form, img, link, base, meta, object, embed)").count() == 0
+    assert (
+        await tab.page.locator("#log :is(script, style, iframe, form, img, link, base, meta, object, embed)").count()
+        == 0
+    )
 
 
 @pytest.mark.parametrize("title", ["<img src=x onerror=hacked=1>", "</title><script>hacked=1</script>"])

@@ -2,9 +2,12 @@
 
 import httpx
 from playwright.async_api import Browser, expect
+from temporalio.client import Client
 
-from activities.providers.protocol import Delta
+from activities.providers.protocol import Delta, ModelError
 from models.model_call import ModelResponse, RespondPart
+from models.settings import Settings
+from tests.gateway.conftest import served
 from tests.harness import Gate, Stage, says
 from tests.page.tab import Tab, tabs_of
 
@@ -64,7 +67,7 @@ async def test_api_5_a_session_is_renamed_given_another_model_and_ended(tab: Tab
     more = tab.page.get_by_role("button", name="More about this session")
     await more.click()
     await tab.button("Rename…").click()
-    await tab.page.get_by_label("Title").fill("Renamed")
+    await tab.page.get_by_label("Title", exact=True).fill("Renamed")
     await tab.button("Rename").click()
     await expect(tab.page.locator("#session-title")).to_have_text("Renamed")
     await more.click()
@@ -98,7 +101,7 @@ async def test_api_5_the_page_says_that_offline_is_a_stand_in_and_takes_another_
     await tab.open()
     await expect(tab.page.locator("#stand-in")).to_contain_text("a stand-in that needs no network")
     await expect(tab.page.locator("#session-model")).to_have_text("offline:")
-    await tab.page.get_by_label("Model", exact=True).fill("openai:gpt-x")
+    await tab.page.get_by_role("textbox", name="Model").fill("openai:gpt-x")
     await tab.send("Hi")
     await tab.shows(1)
     await expect(tab.page.locator("#session-model")).to_have_text("openai:gpt-x")
@@ -206,3 +209,76 @@ async def test_api_5_the_theme_is_the_system_s_or_the_one_that_was_chosen(browse
         assert await tab.page.evaluate(paper) == dark
         await tab.page.get_by_label("Theme").select_option("")
         assert await tab.page.evaluate(paper) == light
+
+
+async def test_api_5_a_long_prompt_is_folded_until_it_is_asked_for(tab: Tab, on: Stage) -> None:
+    await tab.open()
+    await tab.send("a line\n" * 100)
+    await tab.shows(1)
+    bubble = tab.turns.locator(".bubble")
+    height = "(bubble) => bubble.getBoundingClientRect().height"
+    assert await bubble.evaluate(height) < 300
+    await tab.button("Show all of it").click()
+    assert await bubble.evaluate(height) > 1_000
+
+
+async def test_api_5_the_page_links_to_the_session_in_temporal(browser: Browser, temporal: Client, on: Stage) -> None:
+    settings = Settings(
+        task_queue=on.task_queue,
+        state_dir=on.settings.state_dir,
+        task_timeout=2,
+        temporal_ui_url="http://temporal.example",
+    )
+    async with served(temporal, settings, partials=on.partials) as url, tabs_of(browser, url) as open_tab:
+        tab = await open_tab()
+        await tab.open()
+        await tab.send("Hi")
+        await tab.shows(1)
+        await tab.page.get_by_role("button", name="More about this session").click()
+        link = tab.page.get_by_role("link", name="Open in Temporal")
+        await expect(link).to_have_attribute(
+            "href", f"http://temporal.example/namespaces/default/workflows/{tab.session}"
+        )
+
+
+async def test_api_5_a_session_that_waits_for_the_model_says_until_when(tab: Tab, on: Stage) -> None:
+    on.vendor.script = [ModelError("overloaded", "busy", retry_after=300.0)]
+    await tab.open()
+    await tab.send("Hi")
+    await expect(tab.state).to_contain_text("The model is not available now. It is asked again at")
+    await tab.stop.click()
+    await expect(tab.page.locator(".turn-error")).to_contain_text("Cancelled")
+
+
+async def test_api_5_a_session_that_is_stuck_says_so(tab: Tab, on: Stage) -> None:
+    session = f"{on.task_queue}-s"
+    await started(tab.url, session, "one")
+    stuck = {"type": "urn:turnkeeper:problem:session-stuck", "status": 504, "detail": "It is stuck."}
+    tab.may_be_cut_off = True  # the browser notes the 504
+    await tab.page.route("**/conversation/full*", lambda route: route.fulfill(status=504, json=stuck))
+    await tab.open(session)
+    await expect(tab.state).to_contain_text("This session is stuck")
+    await tab.page.unroute("**/conversation/full*")
+    await tab.shows(1)
+
+
+async def test_api_5_a_tab_that_nobody_sees_lets_its_connection_go_and_takes_it_up_again(tab: Tab, on: Stage) -> None:
+    await tab.page.clock.install()
+    await tab.open()
+    await tab.send("one")
+    await tab.shows(1)
+    await tab.page.evaluate(SEEN.format(state="hidden"))
+    async with tab.page.expect_event("requestfailed", lambda request: "/events" in request.url):
+        await tab.page.clock.run_for(61_000)
+    async with httpx.AsyncClient(base_url=tab.url, timeout=60) as http:
+        await http.post(f"/workflow/{tab.session}/prompt?wait=30", json={"message": "two"})
+    await expect(tab.turns).to_have_count(1)
+    await tab.page.evaluate(SEEN.format(state="visible"))
+    await tab.shows(2)
+    await tab.shows_the_transcript()
+
+
+SEEN = """() => {{
+  Object.defineProperty(document, "visibilityState", {{value: "{state}", configurable: true}});
+  document.dispatchEvent(new Event("visibilitychange"));
+}}"""
