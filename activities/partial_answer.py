@@ -11,7 +11,6 @@ What is shown of a part is never taken back: what follows is always more of it, 
 
 import asyncio
 import logging
-from bisect import bisect_left
 from collections.abc import Callable
 from typing import Protocol, Self
 
@@ -24,6 +23,9 @@ from stores.partials.carrier import PartialCarrier
 
 MOST_PARTS = 500
 """An answer of more parts is shown up to there: no model has reason to begin so many, and each takes some bytes."""
+
+OMITTED_DIGITS = 8
+"""By how much the number of what is left out may grow when something is."""
 
 _log = logging.getLogger(__name__)
 
@@ -40,8 +42,7 @@ class GrowingPart:
 
     def grow(self, piece: str) -> None:
         """Add a piece of text."""
-        if piece:
-            self._pieces.append(piece)
+        self._pieces.append(piece)
 
     def catch_up(self) -> int:
         """Show what has come since; return by how many bytes of JSON the part has grown."""
@@ -55,7 +56,7 @@ class GrowingPart:
     def leave_out(self, excess: int) -> int:
         """Leave out the oldest text, `excess` bytes of JSON or all there is; return by how many the part has grown."""
         text = self.shown.text
-        kept = _longest_ending(text, _json_bytes(text) - excess)
+        kept = _longest_ending(text, _json_bytes(text) - len('""') - excess - OMITTED_DIGITS)
         return self._show(kept, self.shown.omitted + len(text) - len(kept)) if text else 0
 
     def _show(self, text: str, omitted: int) -> int:
@@ -85,6 +86,8 @@ class GrowingAnswer:
 
     def grow(self, kind: PartialKind, text: str) -> None:
         """Add a piece: to the newest part, or as a part of its own. A call is always one: its piece is its name."""
+        if not text:
+            return
         if not self._parts or kind == "call" or self._parts[-1].kind != kind:
             self._begin(kind)
         if not self._is_full:
@@ -115,10 +118,21 @@ class GrowingAnswer:
 
 
 def _longest_ending(text: str, room: int) -> str:
-    """Return as much of the end of `text` as takes at most `room` bytes as JSON."""
-    ending = text[-room:] if room > 0 else ""  # a character takes a byte at least
-    start = bisect_left(range(len(ending)), True, key=lambda start: _json_bytes(ending[start:]) <= room)
-    return ending[start:]
+    """Return as much of the end of `text` as takes at most `room` bytes within JSON.
+
+    >>> _longest_ending('say "hi"', 6), _longest_ending('say "hi"', 5), _longest_ending("no room", -1)
+    ('"hi"', 'hi"', '')
+    """
+    # What is kept begins within `text[first:last]`. By halves, so that each character is looked at about twice.
+    first, last = 0, len(text)
+    while first < last:
+        middle = (first + last) // 2
+        size = _json_bytes(text[middle:last]) - len('""')
+        if size <= room:
+            last, room = middle, room - size
+        else:
+            first = middle + 1
+    return text[last:]
 
 
 def _json_bytes(value: object) -> int:

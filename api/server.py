@@ -4,10 +4,11 @@ A stream never ends by itself, so uvicorn would wait for it in vain when it is a
 nothing more, without leaving, would be sent to for ever.
 """
 
-import asyncio
 import logging
 import socket
 
+import anyio
+import anyio.lowlevel
 import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -64,27 +65,26 @@ class ImpatientStreams:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on; a stream that is not taken any more just ends."""
-        try:
-            await self._app(scope, receive, _impatient(send) if scope["type"] == "http" else send)
-        except _NotTakenError:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        with anyio.CancelScope() as request:
+            await self._app(scope, receive, _impatient(send, request))
+        if request.cancel_called:
             _log.info("a client of %s took nothing for %g s and was let go", scope["path"], SEND_SECONDS)
 
 
-class _NotTakenError(Exception):
-    """The client takes nothing."""
-
-
-def _impatient(send: Send) -> Send:
+def _impatient(send: Send, request: anyio.CancelScope) -> Send:
     is_stream = False
 
     async def send_in_time(message: Message) -> None:
         nonlocal is_stream
         if message["type"] == "http.response.start":
             is_stream = dict(message["headers"]).get(b"content-type", b"").startswith(b"text/event-stream")
-        try:
-            async with asyncio.timeout(SEND_SECONDS if is_stream else None):
-                await send(message)
-        except TimeoutError as error:
-            raise _NotTakenError from error
+        with anyio.move_on_after(SEND_SECONDS if is_stream else None) as patience:
+            await send(message)
+        if patience.cancelled_caught:
+            request.cancel()
+            await anyio.lowlevel.checkpoint()  # where the cancellation arrives
 
     return send_in_time

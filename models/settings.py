@@ -55,6 +55,14 @@ _POSTGRESQL_URL = re.compile(
 )
 """User and password, host and port, database, and the words of libpq for encryption."""
 
+_REDIS_URL = re.compile(
+    r"rediss?://"
+    r"([^:/@?#\s]*(:[^:/@?#\s]*)?@)?"
+    r"(\[[0-9A-Fa-f:.]+\]|[^:/@?#\s\[\]]+)(:(?P<port>[0-9]{1,5}))?"
+    r"(/[0-9]{0,4})?"
+)
+"""User and password, host and port, and the number of the database."""
+
 Folder = Annotated[Path, AfterValidator(Path.expanduser)]
 File = Annotated[Path, AfterValidator(Path.expanduser)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
@@ -119,6 +127,10 @@ class Settings(BaseSettings):
     """Task queue of workflow and activities: workers and gateways of one installation share it."""
     grpc_compression: Literal["none", "gzip"] = "none"
     """Compression between us and Temporal. `none` is up to 8 times quicker on a private network (OPS-8)."""
+
+    redis_url: str | None = Field(None, repr=False)
+    """Redis server that carries answers to the gateways while they are written, as
+    `redis://USER:PASSWORD@HOST:PORT/NUMBER`, or `rediss:` with TLS; None: heartbeats carry them."""
 
     max_cached_workflows: int = Field(1_000, ge=1, le=1_000_000)
     """Sessions a worker holds in memory; each beyond is replayed from its history at every step."""
@@ -186,6 +198,15 @@ class Settings(BaseSettings):
                 "@, and no option but sslmode"
             )
         return archive_url
+
+    @field_validator("redis_url")
+    @classmethod
+    def _a_redis_server(cls, redis_url: str | None) -> str | None:
+        if redis_url is not None and not is_redis_url(redis_url):
+            raise ValueError(
+                "write redis://USER:PASSWORD@HOST:PORT/NUMBER, or rediss: with TLS, special characters as %40 for @"
+            )
+        return redis_url
 
     @field_validator("model")
     @classmethod
@@ -285,6 +306,16 @@ def is_store_url(url: str) -> bool:
     if _SQLITE_URL.fullmatch(url):
         return True
     parts = _POSTGRESQL_URL.fullmatch(url)
+    return parts is not None and int(parts["port"] or 0) < 1 << 16
+
+
+def is_redis_url(url: str) -> bool:
+    """Tell whether `stores/partials/over_redis.py` takes `url`.
+
+    >>> is_redis_url("redis://cache:6379/0"), is_redis_url("rediss://:p%40ss@cache"), is_redis_url("redis://:p@ss@cache")
+    (True, True, False)
+    """
+    parts = _REDIS_URL.fullmatch(url)
     return parts is not None and int(parts["port"] or 0) < 1 << 16
 
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
 
 from sqlalchemy import URL, Connection, make_url
 from temporalio.client import Client
@@ -44,6 +45,9 @@ OLDEST_PYTHON = (3, 11)
 
 TOOL_SERVER_SECONDS = 20.0
 """How long a tool server may take to start and to list its tools."""
+
+REDIS_PORT = 6379
+"""Where Redis is when `redis_url` names no port."""
 
 START = "start it with `turnkeeper up`"
 
@@ -80,6 +84,7 @@ async def examine() -> AsyncIterator[Finding]:
     yield await _binary(settings, endpoint)
     yield _state_dir(settings)
     yield await _archive(settings)
+    yield await _partial_output(settings, endpoint)
     yield _model(settings)
     yield _costs(settings)
     for finding in await _tool_servers(settings):
@@ -171,6 +176,26 @@ def _no_archive_yet(file: Path) -> Finding:
 def _write_and_take_back(connection: Connection) -> None:
     insert_missing(connection, BLOBS, [{"session_id": "doctor", "hash": "", "content": b"?"}])
     connection.rollback()
+
+
+async def _partial_output(settings: Settings, endpoint: Endpoint) -> Finding:
+    """Show something by way of Redis as a worker does, and take it back."""
+    if settings.redis_url is None:
+        return _good("partial output", "in heartbeats")
+    if not _is_installed("redis"):
+        return Finding("partial output", "broken", "redis_url is set, and the package redis missing", _install("redis"))
+    # Here and not above: only who sets redis_url needs the package.
+    from stores.partials.over_redis import FAILURES, RedisCarrier, reason_of
+
+    url = urlsplit(settings.redis_url)
+    place = f"{url.hostname}:{url.port or REDIS_PORT}"
+    async with RedisCarrier(settings.redis_url, namespace=endpoint.namespace, task_queue=settings.task_queue) as redis:
+        try:
+            await redis.check()
+        except FAILURES as error:
+            mend = "see that it runs and lets us in, or take redis_url away: heartbeats need no Redis"
+            return Finding("partial output", "broken", f"{reason_of(error)}; it is {place}", mend)
+    return _good("partial output", f"by Redis at {place}")
 
 
 def _model(settings: Settings) -> Finding:

@@ -99,7 +99,7 @@ class Vendor:
     requests: list[ModelRequest] = field(default_factory=list)
     gate: Gate = field(default_factory=lambda: Gate(is_open=True))
     answer: Callable[[ModelRequest], ModelResponse] | None = None
-    summarise: Callable[[ModelRequest], ModelResponse | ModelError] | None = None
+    summarise: Callable[[ModelRequest], ModelResponse | ModelError | Written] | None = None
 
     @property
     def summary_requests(self) -> list[ModelRequest]:

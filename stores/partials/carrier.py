@@ -91,6 +91,7 @@ class Followed:
         self._lives: dict[str, Live] = {}
         self._followers: dict[str, int] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
 
     def get(self, workflow_id: str) -> Live | None:
         """Return what is known of a session, if anybody follows it."""
@@ -114,11 +115,13 @@ class Followed:
 
     async def close(self) -> None:
         """Keep nothing new any more."""
-        tasks = list(self._tasks.values())
-        for task in tasks:
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), *self._leaving, return_exceptions=True)
 
     def _leave(self, workflow_id: str) -> None:
         del self._lives[workflow_id], self._followers[workflow_id]
-        self._tasks.pop(workflow_id).cancel()
+        task = self._tasks.pop(workflow_id)
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+        task.cancel()

@@ -4,10 +4,17 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from httpx import ASGITransport, AsyncClient
-from temporalio.client import Client
+from temporalio.client import (
+    Client,
+    Interceptor,
+    OutboundInterceptor,
+    QueryWorkflowInput,
+    StartWorkflowUpdateInput,
+)
 
 from api.app import create_app
 from api.server import GatewayServer
@@ -55,11 +62,43 @@ async def served(
         await serving
 
 
+class Asked(Interceptor):
+    """Notes what is asked of sessions: queries and updates, by name. They are what costs a worker something."""
+
+    def __init__(self) -> None:
+        self.queries: list[str] = []
+        self.updates: list[str] = []
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
+        return _Noting(next, self)
+
+
+class _Noting(OutboundInterceptor):
+    def __init__(self, next: OutboundInterceptor, asked: Asked) -> None:
+        super().__init__(next)
+        self._asked = asked
+
+    async def query_workflow(self, input: QueryWorkflowInput) -> Any:
+        self._asked.queries.append(input.query)
+        return await super().query_workflow(input)
+
+    async def start_workflow_update(self, input: StartWorkflowUpdateInput) -> Any:
+        self._asked.updates.append(input.update)
+        return await super().start_workflow_update(input)
+
+
 @pytest.fixture
-async def url(temporal: Client, on: Stage) -> AsyncIterator[str]:
+def asked() -> Asked:
+    """What the gateway at `url` asks of sessions."""
+    return Asked()
+
+
+@pytest.fixture
+async def url(temporal: Client, on: Stage, asked: Asked) -> AsyncIterator[str]:
     """Where the gateway listens, with a worker behind it that keeps its archive in the same place."""
     settings = Settings(task_queue=on.task_queue, state_dir=on.settings.state_dir, task_timeout=2)
-    async with served(temporal, settings, partials=on.partials) as url:
+    client = Client(**{**temporal.config(), "interceptors": [asked]})
+    async with served(client, settings, partials=on.partials) as url:
         yield url
 
 

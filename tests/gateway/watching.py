@@ -73,6 +73,9 @@ class Watcher:
             self.last = ConversationUpdate.model_validate(event.data)
             assert event.id == f"{self.last.revision}.{self.last.last_seen_message_id or ''}"
             self.last_event_id = event.id
+            known = [] if self.last.reset else [turn.id for turn in self.held.messages]
+            assert not {turn.id for turn in self.last.new_messages} & set(known), "told twice as new"
+            assert {turn.id for turn in self.last.updated_messages} <= set(known), "an update of what was never told"
             self.held.learn(self.last)
             self._drop_what_is_recorded()
         elif event.event == "queue":
@@ -117,6 +120,16 @@ class Watcher:
                     return
         raise AssertionError(f"the stream ended first; the last it told was {self.told[-1:]}")
 
+    async def cut_after(self, events: int, is_so: Callable[["Watcher"], bool]) -> "Watcher":
+        """Watch until `is_so`, leaving and coming back after so many events each time."""
+        async with asyncio.timeout(2 * BOUND):
+            while True:
+                async with self.stream() as stream:
+                    for _ in range(events):
+                        await anext(stream)
+                        if is_so(self):
+                            return self
+
     async def to_the_end(self) -> "Watcher":
         """Watch until the gateway ends the stream."""
         async with asyncio.timeout(BOUND), self.stream() as events:
@@ -135,3 +148,14 @@ class Watcher:
 
 def idle_after(turns: int) -> Callable[[Watcher], bool]:
     return lambda watcher: watcher.is_idle and len(watcher.held.messages) >= turns
+
+
+async def full_state(http: httpx.AsyncClient, session: str) -> list[dict[str, Any]]:
+    """Return the whole transcript, archive included."""
+    turns: list[dict[str, Any]] = []
+    page: str | None = f"/workflow/{session}/conversation/full"
+    while page:
+        answer = (await http.get(page)).json()
+        turns = answer["messages"] + turns
+        page = answer["links"]["older"]
+    return turns

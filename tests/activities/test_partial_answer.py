@@ -1,0 +1,216 @@
+"""How an answer is collected while it is written, and when it is shown: AGT-5."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from itertools import dropwhile
+from operator import itemgetter
+from typing import Self
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from activities.partial_answer import MOST_PARTS, GrowingAnswer, PartialAnswer
+from activities.providers.answers import joined
+from activities.providers.protocol import Delta
+from models.partial_output import MOST_PARTIAL_BYTES, PartialKind, PartialOutput, PartialTag
+from stores.partials.carrier import Live
+
+TAG = PartialTag(message_id="a", turn=1, step=1, request=1, attempt=1)
+
+TEXTS = st.text(st.sampled_from('aé"\\\n\x00\x1f\U0001f600\ud83d\ude00'), max_size=12)
+PIECES = st.lists(st.tuples(st.sampled_from(["think", "respond", "call"]), TEXTS, st.booleans()), max_size=40)
+
+
+def whole_parts(pieces: list[tuple[PartialKind, str]]) -> list[tuple[PartialKind, str]]:
+    """Return the parts that the pieces make, put together at once."""
+    parts: list[tuple[PartialKind, list[str]]] = []
+    for kind, text in filter(itemgetter(1), pieces):
+        if not parts or kind == "call" or parts[-1][0] != kind:
+            parts.append((kind, []))
+        parts[-1][1].append(text)
+    return [(kind, joined(texts)) for kind, texts in parts]
+
+
+@given(PIECES, st.integers(4_000, 9_000))
+def test_agt_5_a_snapshot_is_the_end_of_the_whole_within_its_bound(
+    pieces: list[tuple[PartialKind, str, bool]], most_bytes: int
+) -> None:
+    answer, given_so_far = GrowingAnswer(TAG, most_bytes=most_bytes), []
+    for kind, text, is_looked_at in pieces:
+        for piece in (text * 40, text):
+            answer.grow(kind, piece)
+            given_so_far.append((kind, piece))
+        if is_looked_at:
+            _check(answer.snapshot(), whole_parts(given_so_far), most_bytes)
+    _check(answer.snapshot(), whole_parts(given_so_far), most_bytes)
+
+
+def _check(snapshot: PartialOutput, whole: list[tuple[PartialKind, str]], most_bytes: int) -> None:
+    assert len(snapshot.model_dump_json().encode()) <= most_bytes
+    assert [part.kind for part in snapshot.parts] == [kind for kind, _ in whole]
+    for part, (_, text) in zip(snapshot.parts, whole, strict=True):
+        # A half of a character that waits for the other one is not shown yet; in the whole it stands as lost.
+        assert part.text == text[part.omitted : part.end]
+        assert text[part.end :] in ("", "\ufffd")
+    after_the_first_text = dropwhile(lambda part: not part.text, snapshot.parts)
+    assert not any(part.omitted for part in list(after_the_first_text)[1:]), "the oldest goes first"
+
+
+def test_agt_5_what_goes_is_the_oldest_and_parts_that_are_gone_keep_their_place() -> None:
+    answer = GrowingAnswer(TAG, most_bytes=1_000)
+    answer.grow("think", "t" * 500)
+    answer.grow("call", "look")
+    answer.grow("respond", "r" * 5_000)
+    parts = answer.snapshot().parts
+    assert [(part.kind, part.text, part.omitted) for part in parts[:2]] == [("think", "", 500), ("call", "", 4)]
+    assert (set(parts[2].text), parts[2].end) == ({"r"}, 5_000)
+    assert len(parts[2].text) > 500
+
+
+def test_agt_5_a_character_in_two_pieces_is_shown_once_it_is_whole() -> None:
+    answer = GrowingAnswer(TAG)
+    answer.grow("respond", "a\ud83d")
+    assert answer.snapshot().parts[0].text == "a"
+    answer.grow("respond", "\ude00")
+    assert answer.snapshot().parts[0].text == "a\U0001f600"
+
+
+def test_agt_5_an_answer_of_endless_parts_is_shown_up_to_a_bound() -> None:
+    answer = GrowingAnswer(TAG)
+    for number in range(3 * MOST_PARTS):
+        answer.grow("think" if number % 2 else "respond", f"{number} ")
+    shown = answer.snapshot()
+    assert len(shown.parts) == MOST_PARTS
+    assert shown.parts[-1].text == f"{MOST_PARTS - 1} "
+    assert len(shown.model_dump_json().encode()) <= MOST_PARTIAL_BYTES
+
+
+def test_agt_5_a_megabyte_in_small_pieces_is_put_together_in_proportion_to_its_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encoded = 0
+
+    def counting(value: object) -> int:
+        nonlocal encoded
+        size = json_bytes(value)
+        encoded += size
+        return size
+
+    from activities import partial_answer
+
+    json_bytes = partial_answer._json_bytes
+    monkeypatch.setattr(partial_answer, "_json_bytes", counting)
+    answer, snapshots = GrowingAnswer(TAG), 0
+    for number in range(250_000):
+        answer.grow("respond", 'a"b\n')
+        if number % 1_000 == 0:
+            answer.snapshot()
+            snapshots += 1
+    assert encoded < snapshots * 6 * MOST_PARTIAL_BYTES
+
+
+# ---- when it is shown
+
+
+@dataclass
+class Clock:
+    """An event loop's clock that the test moves on."""
+
+    now: float = 0.0
+    due: list[tuple[float, Callable[[], None], asyncio.Handle]] = field(default_factory=list)
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, (), asyncio.get_running_loop())
+        self.due.append((self.now + delay, callback, handle))
+        return handle
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        due, self.due = self.due, []
+        for at, callback, handle in due:
+            if at > self.now + 1e-9:
+                self.due.append((at, callback, handle))
+            elif not handle.cancelled():
+                callback()
+
+
+@dataclass
+class Carrier:
+    """A carrier that notes what it is shown, and when; or fails."""
+
+    clock: Clock
+    failing: bool = False
+    least_pause: float = 0.2
+    shown: list[tuple[float, str]] = field(default_factory=list)
+    ended: list[PartialTag] = field(default_factory=list)
+    asked: int = 0
+
+    def show(self, workflow_id: str, snapshot: PartialOutput) -> None:
+        self.asked += 1
+        if self.failing:
+            raise OSError("s3cret text")
+        self.shown.append((round(self.clock.now, 3), "".join(part.text for part in snapshot.parts)))
+
+    def end(self, workflow_id: str, tag: PartialTag) -> None:
+        self.ended.append(tag)
+
+    def heartbeat_details(self, workflow_id: str) -> Sequence[object]:
+        return ()
+
+    def following(self, workflow_id: str) -> AbstractAsyncContextManager[Live]:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+
+def answer_to(carrier: Carrier) -> PartialAnswer:
+    return PartialAnswer(carrier, "s", TAG, clock=carrier.clock)
+
+
+async def test_agt_5_the_first_piece_is_shown_at_once_and_later_ones_after_a_pause_each() -> None:
+    carrier = Carrier(Clock())
+    with answer_to(carrier) as answer:
+        for letter in "abcdefghij":
+            answer.grow(Delta("respond", letter))
+            carrier.clock.advance(0.05)
+    assert carrier.shown == [(0.0, "a"), (0.2, "abcd"), (0.4, "abcdefgh")]
+
+
+async def test_agt_5_the_last_piece_is_shown_when_the_pause_is_over_and_nothing_twice() -> None:
+    carrier = Carrier(Clock())
+    with answer_to(carrier) as answer:
+        answer.grow(Delta("respond", "a"))
+        answer.grow(Delta("respond", "b"))
+        carrier.clock.advance(0.2)
+        carrier.clock.advance(5)
+        assert carrier.shown == [(0.0, "a"), (0.2, "ab")]
+        answer.grow(Delta("respond", "c"))
+        assert carrier.shown[-1] == (5.2, "abc")
+
+
+async def test_agt_5_nothing_is_shown_after_the_end() -> None:
+    carrier = Carrier(Clock())
+    with answer_to(carrier) as answer:
+        answer.grow(Delta("respond", "a"))
+        answer.grow(Delta("respond", "b"))
+    carrier.clock.advance(1)
+    assert (carrier.shown, carrier.ended) == ([(0.0, "a")], [TAG])
+
+
+async def test_agt_5_a_carrier_that_fails_is_named_once_and_left(caplog: pytest.LogCaptureFixture) -> None:
+    carrier = Carrier(Clock(), failing=True)
+    with answer_to(carrier) as answer:
+        for letter in "abc":
+            answer.grow(Delta("respond", letter))
+            carrier.clock.advance(1)
+    assert carrier.asked == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "an answer is not shown while it is written (OSError)"
+    ]

@@ -1,0 +1,221 @@
+"""Watching while something is killed, cut off, slow or many: API-1, API-3."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from time import monotonic
+from uuid import uuid4
+
+import httpx
+import pytest
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+
+from activities.providers.protocol import Delta
+from api import server
+from models.settings import Settings
+from stack.ports import usable_port
+from stores.partials.in_process import InProcessCarrier
+from tests.faults.scripted import next_worker, plan_of, start
+from tests.faults.test_worker_kills import doomed_worker
+from tests.gateway.conftest import Asked, served
+from tests.gateway.relay import Relay
+from tests.gateway.test_events import started
+from tests.gateway.watching import Watcher, idle_after
+from tests.harness import BOUND, Gate, Stage, says, stage
+from tests.stack.test_cli import Command
+
+MOST_STOP_SECONDS = 5.0
+
+
+@pytest.fixture
+async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(url) as client:
+        yield client
+
+
+def client_of(url: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=url, timeout=BOUND, limits=httpx.Limits(max_connections=500))
+
+
+# ---- workers
+
+
+async def test_api_1_a_stream_stays_open_while_its_worker_is_killed_and_another_goes_on(
+    temporal: Client, tmp_path: Path
+) -> None:
+    driven, given = await start(temporal, tmp_path, [{"text": "one two three four five six", "words_per_second": 20}])
+    async with served(temporal, Settings(**given)) as url, client_of(url) as http:
+        watcher = Watcher(http, driven.handle.id)
+        plan = plan_of(temporal, given, dies_at="model call 1 has written 3")
+        async with doomed_worker(plan) as doomed:
+            await driven.state()  # asks until the worker has started
+            await driven.prompt(id="p1", text="count")
+            async with watcher.stream() as events:
+                await watcher.until_in(events, lambda so_far: so_far.last.current_message_id == "p1")
+                assert await doomed.exit_code() == -signal.SIGKILL
+                async with next_worker(temporal, given):
+                    await watcher.until_in(events, idle_after(1))
+    assert watcher.answers == ["one two three four five six"]
+
+
+async def test_api_1_one_who_comes_while_no_worker_is_there_is_told_so_and_one_who_is_there_is_not_sent_away(
+    temporal: Client, tmp_path: Path
+) -> None:
+    queue, partials = f"q-{uuid4()}", InProcessCarrier()
+    settings = Settings(task_queue=queue, state_dir=tmp_path)
+    async with served(temporal, settings, partials=partials) as url, client_of(url) as http:
+        async with stage(temporal, task_queue=queue, partials=partials):
+            watcher = Watcher(http, await started(http, "hi"))
+            stream = watcher.stream()
+            events = await stream.__aenter__()
+            await watcher.until_in(events, idle_after(1))
+        # Its worker has stopped; a prompt is accepted all the same, and tells the watch that something has changed.
+        await http.post(f"/workflow/{watcher.session}/prompt", json={"message": "more", "id": "p2"})
+        assert (await http.get(f"/workflow/{watcher.session}/events")).status_code == 504
+        async with stage(temporal, task_queue=queue, partials=partials):
+            await watcher.until_in(events, idle_after(2))
+            await stream.__aexit__(None, None, None)
+    assert watcher.answers == ["echo: hi", "echo: more"]
+
+
+# ---- Temporal
+
+
+async def test_api_1_a_stream_outlives_temporal(temporal: Client, on: Stage, tmp_path: Path) -> None:
+    async with Relay(temporal.service_client.config.target_host) as relay:
+        client = await Client.connect(relay.address, data_converter=pydantic_data_converter)
+        settings = Settings(task_queue=on.task_queue, state_dir=tmp_path)
+        async with served(client, settings, partials=on.partials) as url, client_of(url) as http:
+            watcher = Watcher(http, await started(http, "hi"))
+            async with watcher.stream() as events:
+                await watcher.until_in(events, idle_after(1))
+                await relay.cut()
+                down = await http.get(f"/workflow/{watcher.session}/events")
+                assert (down.status_code, down.json()["title"]) == (503, "Temporal unreachable")
+                polled = await http.get(f"/workflow/{watcher.session}/conversation")
+                assert polled.status_code == 503
+                await on.adopt(temporal.get_workflow_handle(watcher.session)).prompt(id="p2", text="meanwhile")
+                await relay.heal()
+                await watcher.until_in(events, idle_after(2))
+    assert watcher.answers == ["echo: hi", "echo: meanwhile"]
+
+
+# ---- the gateway itself
+
+
+@asynccontextmanager
+async def gateway_process(temporal: Client, task_queue: str, folder: Path, port: int) -> AsyncIterator[Command]:
+    """Run `turnkeeper api`, as it is run."""
+    command = await Command.start(
+        "api",
+        TEMPORAL_ADDRESS=temporal.service_client.config.target_host,
+        TURNKEEPER_TASK_QUEUE=task_queue,
+        TURNKEEPER_STATE_DIR=str(folder),
+        TURNKEEPER_API_PORT=str(port),
+    )
+    try:
+        await command.until_said("Uvicorn running")
+        yield command
+    finally:
+        if command.is_running:
+            command.signal(signal.SIGKILL)
+            await command.ended()
+
+
+async def test_api_1_a_gateway_killed_in_mid_answer_is_come_back_to_without_loss_or_repetition(
+    temporal: Client, tmp_path: Path
+) -> None:
+    port, rest = usable_port(0, "127.0.0.1"), Gate(is_open=False)
+    async with stage(temporal) as on, client_of(f"http://127.0.0.1:{port}") as http:
+        on.vendor.script = [says("first"), [Delta("respond", "Hel"), Delta("respond", "lo"), rest, says("Hello")]]
+        async with gateway_process(temporal, on.task_queue, tmp_path, port) as gateway:
+            watcher = Watcher(http, await started(http, "one"))
+            await watcher.until(idle_after(1))
+            async with watcher.stream() as events:
+                await http.post(f"/workflow/{watcher.session}/prompt", json={"message": "two", "id": "p2"})
+                await watcher.until_in(events, lambda so_far: so_far.shown == ["Hello"])
+                gateway.signal(signal.SIGKILL)
+                with pytest.raises(httpx.RemoteProtocolError):
+                    await watcher.until_in(events, idle_after(2))
+        async with gateway_process(temporal, on.task_queue, tmp_path, port), watcher.stream() as events:
+            watcher.writing = {}
+            await watcher.until_in(events, lambda so_far: so_far.shown == ["Hello"])
+            rest.open()
+            await watcher.until_in(events, idle_after(2))
+    assert watcher.answers == ["first", "Hello"]
+
+
+async def test_api_3_a_gateway_that_is_told_to_stop_ends_a_hundred_streams_at_once(
+    temporal: Client, tmp_path: Path
+) -> None:
+    port = usable_port(0, "127.0.0.1")
+    async with (
+        stage(temporal) as on,
+        gateway_process(temporal, on.task_queue, tmp_path, port) as gateway,
+        client_of(f"http://127.0.0.1:{port}") as http,
+    ):
+        session = await started(http, "hi")
+        await Watcher(http, session).until(idle_after(1))
+        watchers = [Watcher(http, session) for _ in range(100)]
+        ends = [asyncio.create_task(watcher.to_the_end()) for watcher in watchers]
+        async with asyncio.timeout(BOUND):
+            while not all(watcher.told for watcher in watchers):
+                await asyncio.sleep(0)
+        began = monotonic()
+        gateway.signal(signal.SIGTERM)
+        await asyncio.gather(*ends)  # in good order: a stream that is cut off would raise
+        code, _ = await gateway.ended()
+    assert code == 0
+    assert monotonic() - began < MOST_STOP_SECONDS
+
+
+# ---- the slow and the many
+
+
+async def test_api_3_a_client_that_takes_nothing_holds_nobody_up_and_is_let_go(
+    http: httpx.AsyncClient, url: str, on: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server, "SEND_SECONDS", 1.0)
+    caplog.set_level("INFO", logger="api.server")
+    on.vendor.answer = lambda _: says(os.urandom(200_000).hex())
+    session = await started(http)
+    host, _, port = url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port))) as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        deaf.sendall(f"GET /workflow/{session}/events HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        quick = Watcher(http, session)
+        async with quick.stream() as events:
+            turns = 0
+            async with asyncio.timeout(2 * BOUND):
+                while "took nothing" not in caplog.text:
+                    turns += 1
+                    await http.post(f"/workflow/{session}/prompt", json={"message": "more"})
+                    began = monotonic()
+                    await quick.until_in(events, idle_after(turns))
+                    assert monotonic() - began < server.SEND_SECONDS + 2
+    assert len(quick.answers) == turns
+    assert all(len(answer) == 400_000 for answer in quick.answers)
+
+
+async def test_api_3_two_hundred_watchers_cost_as_many_queries_as_one(
+    http: httpx.AsyncClient, asked: Asked, on: Stage
+) -> None:
+    on.vendor.gate.close()
+    session = await started(http, "hi")
+    await on.vendor.gate.until_arrived(1)
+    watchers = [Watcher(http, session) for _ in range(200)]
+    ends = [asyncio.create_task(watcher.until(idle_after(1))) for watcher in watchers]
+    async with asyncio.timeout(BOUND):
+        while not all(watcher.told for watcher in watchers):
+            await asyncio.sleep(0)
+    asked.queries.clear()
+    on.vendor.gate.open()
+    await asyncio.gather(*ends)
+    assert {tuple(watcher.answers) for watcher in watchers} == {("echo: hi",)}
+    # As many as there were workflow tasks, and not two hundred times that.
+    assert len(asked.queries) <= 10

@@ -1,0 +1,41 @@
+"""The carriers of partial output; Redis is a real server, where it is installed."""
+
+import os
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from temporalio.client import Client
+
+from models.settings import Settings
+from stores.partials.carrier import PartialCarrier
+from stores.partials.chosen import chosen_carrier
+from stores.partials.in_process import InProcessCarrier
+from tests.harness import Stage, stage
+from tests.partials.redis_server import RedisServer, find_redis, running
+
+
+@pytest.fixture
+def redis_server() -> Iterator[RedisServer]:
+    program = find_redis()
+    if program is None:
+        missing = pytest.fail if os.environ.get("CI") else pytest.skip
+        missing("no Redis is installed: apt-get install redis-server")
+    with running(program) as server:
+        yield server
+
+
+@pytest.fixture(params=["heartbeats", "redis", "in process"])
+async def carrier(request: pytest.FixtureRequest, temporal: Client) -> AsyncIterator[PartialCarrier]:
+    """Each carrier, as the settings choose it."""
+    made: PartialCarrier = InProcessCarrier()
+    if request.param != "in process":
+        server = request.getfixturevalue("redis_server") if request.param == "redis" else None
+        made = chosen_carrier(Settings(redis_url=server and server.url))(temporal)
+    async with made as opened:
+        yield opened
+
+
+@pytest.fixture
+async def on(temporal: Client, carrier: PartialCarrier) -> AsyncIterator[Stage]:
+    async with stage(temporal, partials=carrier) as staged:
+        yield staged
