@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, Field
 
 from api.markdown import MOST_CHARS, MOST_TEXTS
+from models.context.bounds import count_unencodable
 from models.context.hand_off import TaskValidationWarning
 from models.context.stored_history import ConversationHistory
 from models.conversation import ArchiveReport, ConversationState, ConversationUpdate, SessionStatus
@@ -31,6 +32,8 @@ def _inside(folder: str) -> str:
 
 
 def _renderable(texts: list[str]) -> list[str]:
+    if any(count_unencodable(text) for text in texts):
+        raise ValueError("may hold no NUL and no lone surrogate")
     if sum(map(len, texts)) > MOST_CHARS:
         raise ValueError(f"may have {MOST_CHARS:,} characters together")
     return texts

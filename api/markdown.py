@@ -39,6 +39,9 @@ REQUEST_SECONDS = 1.5
 
 REMEMBERED_CHARS = 8 * 1024 * 1024
 
+DEEPEST = 80
+"""Levels of quotes and lists. The parser itself would drop what is beyond 100, without a word."""
+
 PATIENCE_SECONDS = 1.0
 """How long a request waits for those before it."""
 
@@ -52,8 +55,8 @@ _ATTRIBUTES = {"a": {"href", "title"}, "code": {"class"}, "ol": {"start"}, "th":
 _LONGEST_LANGUAGE = len("language-") + 40
 
 
-class TooSlowError(Exception):
-    """A text took its time and is not rendered yet."""
+class UnrenderableError(Exception):
+    """A text took its time and is not rendered yet, or is nested so deeply that some of it would be left out."""
 
 
 class Markdown:
@@ -66,7 +69,7 @@ class Markdown:
 
     async def render(self, texts: Sequence[str]) -> list[str]:
         """Return the HTML of each of the texts. Raises a 429 where others keep the renderer busy."""
-        names = [sha256(text.encode(errors="surrogatepass")).hexdigest() for text in texts]
+        names = [sha256(text.encode()).hexdigest() for text in texts]
         known = self._remembered.find(_NO_OWNER, names)
         missing = {name: text for name, text in zip(names, texts, strict=True) if name not in known}
         if missing:
@@ -100,18 +103,18 @@ def _render_within(texts: dict[str, str], seconds: float) -> dict[str, str]:
 
 
 def render_markdown(text: str, *, seconds: float = TEXT_SECONDS) -> str:
-    """Return `text` as safe HTML, or as it was written where that takes over `seconds` of the processor.
+    r"""Return `text` as safe HTML, or as it was written where that takes over `seconds` of the processor.
 
     >>> render_markdown("**Hi** <b>you</b>")
-    '<p><strong>Hi</strong> &lt;b&gt;you&lt;/b&gt;</p>\\n'
+    '<p><strong>Hi</strong> &lt;b&gt;you&lt;/b&gt;</p>\n'
     >>> render_markdown("![a cat](https://example.org/cat.png)")
-    '<p><a href="https://example.org/cat.png" target="_blank" rel="noopener noreferrer nofollow">a cat</a></p>\\n'
+    '<p><a href="https://example.org/cat.png" target="_blank" rel="noopener noreferrer nofollow">a cat</a></p>\n'
     >>> render_markdown("[x](javascript:alert(1)) [y](/docs)")
-    '<p>[x](javascript:alert(1)) <a target="_blank" rel="noopener noreferrer nofollow">y</a></p>\\n'
+    '<p>[x](javascript:alert(1)) <a target="_blank" rel="noopener noreferrer nofollow">y</a></p>\n'
     """
     try:
         unsafe = _PARSER.render(text, {"until": time.thread_time() + seconds})
-    except TooSlowError:
+    except UnrenderableError:
         return as_written(text)
     rendered: str = _CLEANER.clean(unsafe)
     # Markdown has what is never shown: a definition of a link, say. An answer is not to vanish for it.
@@ -143,17 +146,19 @@ def _build_parser() -> MarkdownIt:
 
 
 def _check_time(env: EnvType) -> bool:
-    """Match nothing, so that the parser goes on with its other rules. Raises `TooSlowError`."""
+    """Match nothing, so that the parser goes on with its other rules. Raises `UnrenderableError`."""
     if time.thread_time() > env["until"]:
-        raise TooSlowError
+        raise UnrenderableError
     return False
 
 
-def _inline_in_time(state: StateInline, silent: bool) -> bool:  # noqa: FBT001  # the parser's own signature
+def _inline_in_time(state: StateInline, silent: bool) -> bool:
     return _check_time(state.env)
 
 
-def _block_in_time(state: StateBlock, start: int, end: int, silent: bool) -> bool:  # noqa: FBT001  # as above
+def _block_in_time(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    if state.level >= DEEPEST:
+        raise UnrenderableError
     return _check_time(state.env)
 
 

@@ -57,6 +57,8 @@ export class Conversation {
   /** @type {number | undefined} */
   #silence;
   #isCheckingFates = false;
+  /** The newest questions asked: an answer to an older one comes too late. */
+  #asked = { description: 0, context: 0 };
 
   /** @param {string} sessionId @param {Listener} listener @param {{model?: string} | null} [start] */
   constructor(sessionId, listener, start = null) {
@@ -199,15 +201,17 @@ export class Conversation {
   }
 
   async refreshDescription() {
+    const question = ++this.#asked.description;
     const description = await gateway.describe(this.id).catch(() => null);
-    if (!description || !this.#isOpen) return;
+    if (!description || !this.#isOpen || question !== this.#asked.description) return;
     this.description = description;
     this.#listener.onDescription();
   }
 
   async refreshContext() {
+    const question = ++this.#asked.context;
     const context = await gateway.readContext(this.id, MOST_CONTEXT_TURNS).catch(() => null);
-    if (!context || !this.#isOpen) return;
+    if (!context || !this.#isOpen || question !== this.#asked.context) return;
     this.context = context;
     this.#listener.onContext();
   }
@@ -266,12 +270,11 @@ export class Conversation {
 
   /** @param {import("./wire.js").ConversationUpdate} update */
   #takeUpdate(update) {
-    const before = this.manager.state;
     const change = this.manager.applyUpdate(update);
     this.#listener.onTurns(change);
     this.#noteOutgoing();
     void this.#checkFates();
-    if (before.is_processing && !update.is_processing) {
+    if ([...change.added, ...change.updated].some((turn) => turn.is_complete)) {
       void this.refreshDescription();
       void this.refreshContext();
     }

@@ -31,6 +31,8 @@ export class LogView {
   #views = new Map();
   /** @type {Conversation | null} */
   #conversation = null;
+  /** @type {string | null} the turn of which the model is shown writing */
+  #written = null;
   #isAtEnd = true;
   #lastTop = 0;
   #isLoading = false;
@@ -156,9 +158,10 @@ export class LogView {
 
   /** @param {boolean} isFresh */
   #showPartial(isFresh) {
-    const manager = this.#conversation?.manager;
-    const running = manager?.current ?? manager?.turns.at(-1);
-    if (running) this.#views.get(running.id)?.showPartial(manager?.partial ?? null, isFresh);
+    const partial = this.#conversation?.manager.partial ?? null;
+    if (this.#written && this.#written !== partial?.message_id) this.#views.get(this.#written)?.showPartial(null, false);
+    this.#written = partial?.message_id ?? null;
+    if (partial) this.#views.get(partial.message_id)?.showPartial(partial, isFresh);
   }
 
   /** @param {Turn} turn @returns {TurnView} */

@@ -131,6 +131,7 @@ class Page {
     this.#tray.show(conversation);
     this.#state.show(conversation);
     this.#composer.show({ isRunning: Boolean(state?.is_processing), isClosed: isClosed(state?.status ?? "idle") });
+    this.#bar.show(conversation, FIRST_MODEL);
     this.#welcome.hidden = Boolean(conversation);
     this.#showOpen();
   }

@@ -7,7 +7,8 @@ const PEEK_CHARS = 160;
 
 export class Thinking {
   #label = h("span", {}, "Thinking");
-  #peek = h("span", { class: "peek", "aria-hidden": "true" });
+  #last = h("span", {});
+  #peek = h("span", { class: "peek", "aria-hidden": "true" }, this.#last);
   #words = document.createTextNode("");
   #more = h("div", {});
 
@@ -29,7 +30,7 @@ export class Thinking {
   /** @param {string} text more of it */
   grow(text) {
     this.#words.appendData(text);
-    setText(this.#peek, this.#words.data.slice(-PEEK_CHARS).replaceAll(/\s+/g, " "));
+    setText(this.#last, this.#words.data.slice(-PEEK_CHARS).replaceAll(/\s+/g, " "));
   }
 
   /**
@@ -39,7 +40,7 @@ export class Thinking {
   show(text, { sessionId, blob }) {
     this.#words.data = text;
     setText(this.#label, "Thought");
-    setText(this.#peek, "");
+    setText(this.#last, "");
     this.#more.replaceChildren(...(blob ? [this.#wholeButton(sessionId, blob)] : []));
   }
 

@@ -29,6 +29,7 @@ const STATES = {
 
 export class ToolCard {
   #actions;
+  #symbol = h("span", { class: "tool-symbol" });
   #state = h("span", { class: "tool-state" });
   #name = h("code", { class: "tool-name" });
   #gist = h("span", { class: "tool-gist" });
@@ -37,7 +38,7 @@ export class ToolCard {
   #details = h(
     "details",
     {},
-    h("summary", {}, this.#state, this.#name, this.#gist, this.#time, icon("chevron")),
+    h("summary", {}, this.#symbol, this.#name, this.#gist, this.#state, this.#time, icon("chevron")),
     this.#body,
   );
   /** @type {ApprovalForm | null} */
@@ -76,7 +77,8 @@ export class ToolCard {
   #showState(state) {
     const [style, symbol, word] = STATES[state];
     this.element.className = `tool ${style}`;
-    this.#state.replaceChildren(icon(symbol), h("span", {}, word));
+    this.#symbol.replaceChildren(icon(symbol));
+    setText(this.#state, word);
   }
 
   /** @param {ToolCall} call @returns {HTMLElement[]} */

@@ -9,7 +9,7 @@
 import { arrange, byId, h, icon, setText } from "./dom.js";
 import { echoOf } from "./log_view.js";
 
-const MODES = { enqueue: "", steer: "joins the running turn", interrupt: "interrupts" };
+const MODES = { enqueue: "", steer: "joins this turn", interrupt: "interrupts" };
 
 export class TrayView {
   #tray = byId("tray", HTMLElement);
