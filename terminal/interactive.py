@@ -155,14 +155,14 @@ class Interactive:
         sign = self._look.sign("asks")
         asks = Text(f"{sign} May {legible(call.name)} be called with this?", style="bold yellow")
         if call.args_blob is None:
-            return [Text(""), asks, *self._sitting.painter.arguments(call)]
+            return [Text(""), asks, *self._sitting.painter.arguments(call, style=""), Text("")]
         try:
             whole = await self._gateway.blob(self._sitting.session_id, call.args_blob.hash)
         except GatewayError as error:
             return [Text(""), asks, self._sitting.painter.trouble(f"Its arguments can't be read: {error}")]
         left_out = len(whole) - MOST_ARGUMENT_CHARS
         more = [self._sitting.painter.aside(f"… {counted(left_out, 'more character')}")] if left_out > 0 else []
-        return [Text(""), asks, Text(legible(whole[:MOST_ARGUMENT_CHARS]), style="dim"), *more]
+        return [Text(""), asks, Text(legible(whole[:MOST_ARGUMENT_CHARS])), *more, Text("")]
 
     # ---- moving and leaving
 

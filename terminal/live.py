@@ -59,38 +59,36 @@ class LivePainter:
         """Paint in `look`."""
         self._look = look
         self._painter = Painter(look)
+        self._grown: list[str] = []
+        self._grown_for: tuple[list[PartialPart], int] = [], 0
 
     def paint(self, moment: Moment, *, rows: int) -> str:
         """Return the moment as text for a terminal, in `rows` lines at most; empty where nothing goes on."""
-        below = (
-            self._lines(self._look.render(*parts)) if (parts := [*self._state(moment), *self._queue(moment)]) else []
-        )
-        room = max(1, rows - len(below) - 2)
-        growing = self._growing(moment.conversation, room)
-        lines = [*growing, *below]
-        return "\n".join(["", *lines]) if lines else ""
+        below = [line for part in (*self._state(moment), *self._queue(moment)) for line in self._lines(part)]
+        growing = self._growing(moment.conversation.partial_parts)
+        apart = [""] if growing and below else []
+        return "\n".join([*growing[-max(1, rows - len(below) - len(apart)) :], *apart, *below])
 
     # ---- what the model writes
 
-    def _growing(self, conversation: Conversation, rows: int) -> list[str]:
-        """Return the newest lines of what the model has written of a step that is not final."""
-        lines: list[str] = []
-        for part in conversation.partial_parts:
-            if rendered := self._part(part):
-                lines += self._lines(self._look.render(rendered))
-        return lines[-rows:]
+    def _growing(self, parts: list[PartialPart]) -> list[str]:
+        """Return what the model has written of a step that is not final, as it will look when it is."""
+        if (parts, self._look.width) != self._grown_for:
+            self._grown_for = parts, self._look.width
+            self._grown = [line for part in parts for line in self._part(part)]
+        return self._grown
 
-    def _part(self, part: PartialPart) -> RenderableType | None:
+    def _part(self, part: PartialPart) -> list[str]:
         match part.kind:
             case "think":
                 room = self._look.width - 4
                 end = one_line(part.text[-4 * room :], 4 * room)[-room:]
-                return Text(f"  {self._look.sign('thought')} {end}", style="dim italic")
+                return self._lines(Text(f"  {self._look.sign('thought')} {end}", style="dim italic"))
             case "respond":
-                text = part.text[-MOST_SHOWN_CHARS:].strip("\n")
-                return self._painter.markdown(text) if text.strip() else None
+                text = end_of(part.text, MOST_SHOWN_CHARS)
+                return ["", *self._lines(self._painter.markdown(text))] if text.strip() else []
             case "call":
-                return Text(f"  {self._look.sign('tool')} {one_line(part.text, 80)}…", style="dim")
+                return self._lines(Text(f"  {self._look.sign('tool')} {one_line(part.text, 80)}…", style="dim"))
 
     # ---- what is going on
 
@@ -142,9 +140,21 @@ class LivePainter:
             lines.append(Text(f"    and {counted(len(texts) - QUEUE_LINES, 'more prompt')}: /queue", style="dim"))
         return lines
 
-    @staticmethod
-    def _lines(rendered: str) -> list[str]:
-        return rendered.rstrip("\n").split("\n")
+    def _lines(self, part: RenderableType) -> list[str]:
+        return self._look.render(part).rstrip("\n").split("\n")
+
+
+def end_of(text: str, most: int) -> str:
+    r"""Return the last lines of a Markdown text, `most` characters or fewer; code that was begun before is code still.
+
+    >>> end_of("one\ntwo\nthree", 9), end_of("```py\na = 1\nb = 2", 8), end_of("short", 99)
+    ('two\nthree', '```\nb = 2', 'short')
+    """
+    if len(text) <= most:
+        return text
+    start = text.find("\n", len(text) - most - 1) + 1 or len(text) - most
+    fences = sum(line.lstrip().startswith("```") for line in text[:start].split("\n"))
+    return ("```\n" if fences % 2 else "") + text[start:]
 
 
 def _place(prompt: QueuedPrompt) -> str:

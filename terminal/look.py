@@ -7,11 +7,27 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from rich.console import Console, RenderableType
+from rich.theme import Theme
 
 MOST_COLUMNS = 100
 """Wider lines are tiring to read."""
 
 LEAST_COLUMNS = 20
+
+THEME = Theme(
+    {
+        "markdown.h1": "bold underline",
+        "markdown.h2": "bold",
+        "markdown.h3": "bold",
+        "markdown.h4": "italic",
+        "markdown.code": "cyan",
+        "markdown.code_inline": "cyan",
+        "markdown.block_quote": "italic",
+        "markdown.table.header": "bold",
+        "markdown.table.border": "dim",
+    }
+)
+"""Markdown in the terminal's own foreground: nothing that depends on its background being dark or light."""
 
 Sign = Literal["prompt", "tool", "thought", "good", "bad", "waits", "asks", "joins", "notice", "dot"]
 
@@ -21,7 +37,7 @@ _UNICODE: dict[Sign, str] = {
     "thought": "✻",
     "good": "✓",
     "bad": "✗",
-    "waits": "⧗",
+    "waits": "◦",
     "asks": "?",
     "joins": "↳",
     "notice": "•",
@@ -90,6 +106,7 @@ class Look:
             no_color=not self.colour,
             width=self.width,
             legacy_windows=False,
+            theme=THEME,
             highlight=False,
             markup=False,
             emoji=False,

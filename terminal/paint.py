@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from functools import singledispatchmethod
 from typing import ClassVar
 
-from rich.console import Group, JustifyMethod, RenderableType
-from rich.markdown import Heading, Markdown, MarkdownElement
+from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType, RenderResult
+from rich.markdown import CodeBlock, Heading, Markdown, MarkdownElement
 from rich.padding import Padding
+from rich.syntax import Syntax
 from rich.text import Text
 
 from models.conversation import ConversationMessage
@@ -132,14 +133,15 @@ class Painter:
             parts += [self.call(call), *self.arguments(call), *self._result(call)]
         return parts
 
-    def arguments(self, call: ToolCall) -> list[RenderableType]:
+    def arguments(self, call: ToolCall, *, style: str = "dim") -> list[RenderableType]:
         """Return a call's arguments, one a line, as far as they are shown at all."""
         if isinstance(call.args, str):
-            return [_block(call.args)]
-        lines = [f"{name}: {value if isinstance(value, str) else _json(value)}" for name, value in call.args.items()]
+            return [_block(call.args, style=style)]
+        # Further lines of a value stand to the right: none of them looks like another argument.
+        lines = [f"{name}: {_value(value)}".replace("\n", "\n    ") for name, value in call.args.items()]
         if call.args_blob:
             lines.append(f"({counted(call.args_blob.chars, 'character')} of arguments)")
-        return [_block("\n".join(lines))] if lines else []
+        return [_block("\n".join(lines), style=style)] if lines else []
 
     def _result(self, call: ToolCall) -> list[RenderableType]:
         result = call.result
@@ -158,10 +160,23 @@ class _Heading(Heading):
     LEVEL_ALIGN: ClassVar[dict[str, JustifyMethod]] = dict.fromkeys(Heading.LEVEL_ALIGN, "left")
 
 
+class _CodeBlock(CodeBlock):
+    """Code without a box around it: what is copied is the code."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        code = Syntax(str(self.text).rstrip(), self.lexer_name, theme=self.theme, word_wrap=True)
+        yield Padding(code, (0, 0, 0, INDENT))
+
+
 class _ChatMarkdown(Markdown):
     """Markdown as it is meant in a conversation: a line break is a line break."""
 
-    elements: ClassVar[dict[str, type[MarkdownElement]]] = {**Markdown.elements, "heading_open": _Heading}
+    elements: ClassVar[dict[str, type[MarkdownElement]]] = {
+        **Markdown.elements,
+        "heading_open": _Heading,
+        "fence": _CodeBlock,
+        "code_block": _CodeBlock,
+    }
 
     def __init__(self, text: str) -> None:
         super().__init__(text, code_theme="ansi_dark", hyperlinks=False)
@@ -189,13 +204,13 @@ def args_of(call: ToolCall) -> object:
     return call.args
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
+def _value(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _block(text: str) -> RenderableType:
+def _block(text: str, *, style: str = "dim") -> RenderableType:
     shown = legible(text)
     left_out = len(shown) - MOST_RESULT_CHARS
     if left_out > 0:
         shown = f"{shown[:MOST_RESULT_CHARS]}\n… {counted(left_out, 'more character')}"
-    return Padding(Group(Text(shown)), (0, 0, 0, 3 * INDENT), style="dim")
+    return Padding(Group(Text(shown)), (0, 0, 0, 3 * INDENT), style=style)

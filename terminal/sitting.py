@@ -170,7 +170,7 @@ class Sitting:
             return ""
         more = f" ({counted(len(calls) - 1, 'more call')} after it)" if len(calls) > 1 else ""
         sign, width = self._look.sign("asks"), self._look.width
-        line = f"{sign} {signature(calls[0].name, args_of(calls[0]), most=width - 6)}{more}"
+        line = f"{sign} {signature(calls[0].name, args_of(calls[0]), most=width - 6 - len(more))}{more}"
         apart = " — " if len(line) + len(KEYS) + 3 <= width else "\n  "
         return self._look.encodable(f"\n{line}{apart}{KEYS}")
 

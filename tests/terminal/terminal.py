@@ -30,13 +30,22 @@ KILL_SECONDS = 5.0
 CHUNK_BYTES = 65_536
 
 
+class Emulator(pyte.HistoryScreen):
+    """A screen that knows faint text too: it has another colour on it."""
+
+    def select_graphic_rendition(self, *codes: int, **more: bool) -> None:
+        super().select_graphic_rendition(*codes, **more)
+        if 2 in codes and not {38, 48} & set(codes):
+            super().select_graphic_rendition(90)
+
+
 @dataclass
 class Terminal:
     """A command on a terminal of `columns` and `rows`; to be had from `terminal_with`."""
 
     process: asyncio.subprocess.Process
     master: int
-    screen: pyte.HistoryScreen
+    screen: Emulator
     recording: list[tuple[float, bytes]] = field(default_factory=list)
     """What was written, and when, in seconds of the loop's clock."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -149,7 +158,7 @@ async def terminal_with(
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )
     os.close(slave)
-    terminal = Terminal(process, master, pyte.HistoryScreen(columns, rows, history=5_000, ratio=0.5))
+    terminal = Terminal(process, master, Emulator(columns, rows, history=5_000, ratio=0.5))
     loop = asyncio.get_running_loop()
 
     def on_readable() -> None:
