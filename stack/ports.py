@@ -1,6 +1,9 @@
 """Which ports to listen on when the wanted ones are busy (OPS-1)."""
 
 import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 LOOPBACK = "127.0.0.1"
 
@@ -17,6 +20,23 @@ def is_free(port: int, host: str = LOOPBACK) -> bool:
     except OSError:
         return False
     return True
+
+
+@contextmanager
+def reserved_port(host: str = LOOPBACK) -> Iterator[int]:
+    """Lend a free port that the system gives to nobody else inside the block; whoever is told of it can listen there.
+
+    Otherwise a connection that somebody opens in the meantime may leave from that very port. Only Linux lets a port be
+    bound beside a socket that holds it and does not listen; elsewhere it is only chosen.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((host, 0))
+        port: int = holder.getsockname()[1]
+        if sys.platform != "linux":
+            holder.close()
+        yield port
 
 
 def _free_port(host: str) -> int:

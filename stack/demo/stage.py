@@ -24,7 +24,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from models.settings import CONFIG_VARIABLE
 from stack.dev_server import DevServer
 from stack.gateway import Gateway
-from stack.ports import LOOPBACK, usable_port
+from stack.ports import LOOPBACK, reserved_port
 from stack.processes import Program
 from stack.supervisor import COMMAND_LINE, READY_SECONDS
 
@@ -60,20 +60,22 @@ class Stage:
         self.workspace = folder / "workspace"
         self._state = folder / "state"
         self.server = DevServer(self._state)
-        self.gateway_address = Gateway(host=LOOPBACK, port=usable_port(0))
+        self.gateway_address = Gateway(host=LOOPBACK, port=0)
         self.worker = self._program("worker")
         self.gateway = self._program("api")
         self._running = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         """Start the server. Raises `DevServerError`."""
-        self.workspace.mkdir(parents=True)
-        (self.folder / "turnkeeper.toml").write_text(self._settings())
-        # Not the user's own: an address in it would name another server.
-        (self.folder / "temporal.toml").touch()
-        await self._running.enter_async_context(self.server)
-        self._running.push_async_callback(self.worker.stop, seconds=STOP_SECONDS)
-        self._running.push_async_callback(self.gateway.stop, seconds=STOP_SECONDS)
+        async with AsyncExitStack() as starting:
+            # Kept for the gateway also while it is dead.
+            port = starting.enter_context(reserved_port())
+            self.gateway_address = Gateway(host=LOOPBACK, port=port)
+            self._furnish()
+            await starting.enter_async_context(self.server)
+            starting.push_async_callback(self.worker.stop, seconds=STOP_SECONDS)
+            starting.push_async_callback(self.gateway.stop, seconds=STOP_SECONDS)
+            self._running = starting.pop_all()
         return self
 
     async def __aexit__(
@@ -122,6 +124,12 @@ class Stage:
             env=_environment(self.folder),
             folder=self.folder,
         )
+
+    def _furnish(self) -> None:
+        self.workspace.mkdir(parents=True)
+        (self.folder / "turnkeeper.toml").write_text(self._settings())
+        # Not the user's own: an address in it would name another server.
+        (self.folder / "temporal.toml").touch()
 
     def _settings(self) -> str:
         return "\n".join(

@@ -5,6 +5,7 @@ import io
 import os
 import re
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,7 +18,8 @@ from stack.demo.evening import perform
 from stack.demo.printed import Telling
 from stack.demo.stage import Stage
 from stack.demo.story import a_write_is_approved, tools_are_used
-from tests.stack.conftest import until_ended
+from stack.ports import LOOPBACK, is_free, reserved_port
+from tests.stack.conftest import needs_linux, until_ended
 from tests.stack.lossy_gateway import lossy_gateway
 from tests.stack.test_cli import Command, run
 
@@ -121,6 +123,16 @@ async def test_ops_3_a_demo_that_cannot_be_played_says_why_in_one_sentence(folde
     assert report.splitlines()[-1] == f"{broken} does not say which server it has (''): install another one."
     assert "Traceback" not in report
     assert list(temporary.iterdir()) == []
+
+
+@needs_linux
+async def test_ops_3_a_reserved_port_is_given_to_nobody_else_and_can_be_listened_on():
+    with reserved_port() as port:
+        with socket.create_server((LOOPBACK, port)) as listener:
+            assert listener.getsockname()[1] == port
+        assert is_free(port)
+        with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+            stranger.bind((LOOPBACK, port))
 
 
 @pytest.fixture(scope="module")
