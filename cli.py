@@ -89,7 +89,7 @@ def api() -> None:
 @commands.command()
 def chat(
     message: Annotated[
-        str | None, typer.Argument(metavar="[MESSAGE]", help="What to ask. Else what is piped in, or typed.")
+        str | None, typer.Argument(metavar="MESSAGE", help="What to ask. Else what is piped in, or typed.")
     ] = None,
     session: Annotated[str | None, typer.Option(metavar="ID", help="Go on with this session; else a new one.")] = None,
     url: Annotated[

@@ -194,7 +194,7 @@ def _links(settings: Settings, gateway: Gateway, web_ui: str) -> str:
         [
             "",
             f"  Chat        {gateway.url}",
-            "  In here     turnkeeper chat",
+            "  Terminal    turnkeeper chat",
             f"  API docs    {gateway.url}/docs",
             f"  Temporal    {web_ui}",
             f"  State       {settings.state_dir.resolve()}",

@@ -49,6 +49,7 @@ class Screen:
         self._live = ""
         self._status = ""
         self._question = ""
+        self._is_left = False
         self._on_line = on_line
         # Not asking the terminal where its cursor is: a slow one answers into what is typed.
         self._output = _WholePictures(stdout, lambda: _size_of(stdout), enable_cpr=False)
@@ -72,13 +73,17 @@ class Screen:
     async def run(self) -> None:
         """Let people type until `leave`."""
         try:
-            await self._app.run_async(handle_sigint=False)
+            await self._app.run_async(handle_sigint=False, pre_run=self._leave_if_told)
         finally:
             self._output.release()
 
     def leave(self) -> None:
         """Have `run` return; what was below the printed text is gone then."""
-        if self._app.is_running and not self._app.is_done:
+        self._is_left = True
+        self._leave_if_told()
+
+    def _leave_if_told(self) -> None:
+        if self._is_left and self._app.is_running and not self._app.is_done:
             self._app.exit()
 
     # ---- what is shown

@@ -261,6 +261,17 @@ async def test_api_6_a_session_that_is_ended_elsewhere_is_left(chat: Chat, gatew
         assert "Come back with" not in terminal.text[terminal.text.index("is over") :]
 
 
+async def test_api_6_a_session_that_is_over_can_still_be_read(chat: Chat, gateway: GatewayClient) -> None:
+    session = f"t-{uuid4()}"
+    await gateway.start(session)
+    await gateway.ask(session, "the last words", wait=20)
+    await gateway.end(session)
+    async with chat("--session", session) as terminal:
+        await terminal.until("The session is over (ended).")
+        assert await terminal.exit_code() == 0
+        assert terminal.text.count("echo: the last words") == 1
+
+
 async def test_api_6_what_others_write_cannot_steer_the_terminal(chat: Chat, on: Stage) -> None:
     on.vendor.script = [
         asks(("look", {"at": "\x1b]0;owned\x07\u202etxt"}), text="\x1b[2J\x1b[Hwiped"),

@@ -1,0 +1,35 @@
+"""`turnkeeper up` and `turnkeeper chat` beside each other, as on a user's machine: API-6, OPS-1."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.stack.test_cli import LAST_LINE, Command
+from tests.terminal.conftest import COMMAND, READY, plain_env, run_chat
+from tests.terminal.terminal import terminal_with
+
+
+@pytest.mark.timeout(120)
+async def test_api_6_what_up_prints_leads_to_a_conversation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("the code is 4711\n")
+    for port in ("API_PORT", "TEMPORAL_PORT", "TEMPORAL_UI_PORT"):
+        monkeypatch.setenv(f"TURNKEEPER_{port}", "0")
+    stack = await Command.start("up")
+    try:
+        said = await stack.until_said(LAST_LINE)
+        assert "  Chat        http://127.0.0.1:" in said
+        assert "  Terminal    turnkeeper chat\n" in said
+        asked = await run_chat("read notes.txt", cwd=tmp_path)
+        assert (asked.code, asked.err) == (0, "")
+        assert "4711" in asked.out
+        async with terminal_with(COMMAND, env=plain_env(), cwd=tmp_path) as terminal:
+            await terminal.until(READY)
+            assert "--url" not in terminal.text
+            terminal.type("read notes.txt")
+            await terminal.until('⚒ file_read(path="notes.txt") ✓')
+            await terminal.until("turn 1 ·")
+    finally:
+        stack.signal(signal.SIGTERM)
+        await stack.ended()
