@@ -135,7 +135,7 @@ class Feeds:
         Yields nothing where the session is closed and `cursor` is its end.
 
         Raises:
-            ProblemError: The session can't be read now; before the first event only.
+            ProblemError: The session can't be read now, or the gateway stops; before the first event only.
         """
         watcher, workflow = _Watcher(session_id, cursor), workflow_id(session_id)
         while not (watcher.is_at_end or self._stopping.is_set()):
@@ -144,6 +144,8 @@ class Feeds:
                     async with aclosing(self._noticed(watcher, watch, output)) as events:
                         async for event in events:
                             yield event
+        if watcher.last is None:
+            raise problems.stopping()  # no word at all would say that the session is closed
 
     async def _noticed(self, watcher: _Watcher, watch: Watch, output: LiveOutput) -> AsyncGenerator[Event, None]:
         """Yield what happens until there is nothing more to tell, or `watch` notices nothing any more."""

@@ -4,7 +4,7 @@
     409 session-exists, session-ended, state-full, not-waiting, not-running, not-failed, not-awaiting-approval,
         other-arguments
     413 too-large               422 invalid            429 queue-full, rate-limited
-    500 internal                503 temporal-unreachable, archive-unavailable, and at /readyz no-worker
+    500 internal                503 temporal-unreachable, archive-unavailable, stopping, and at /readyz no-worker
     504 no-worker, session-stuck
 
 Nothing internal and nothing a caller sent is repeated in them, but for ids, paths, field names, and in short what a
@@ -46,6 +46,7 @@ ProblemName = Literal[
     "rate-limited",
     "temporal-unreachable",
     "archive-unavailable",
+    "stopping",
     "no-worker",
     "session-stuck",
     "internal",
@@ -122,6 +123,11 @@ def session_ended(session_id: str) -> ProblemError:
 def id_was_used(session_id: str) -> ProblemError:
     """409: another session has or had this id."""
     return ProblemError(409, "session-exists", f"The id {session_id!r} was used before; choose another.")
+
+
+def stopping() -> ProblemError:
+    """503: the next gateway answers."""
+    return ProblemError(503, "stopping", "This gateway is stopping; try again.", retry_after=1)
 
 
 def temporal_unreachable() -> ProblemError:

@@ -87,7 +87,7 @@ async def stack(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Command]:
 async def test_ops_3_help_lists_the_commands_that_work():
     code, output = await run("--help")
     assert code == 0
-    for command in ("up", "worker", "api", "doctor", "version"):
+    for command in ("up", "worker", "api", "chat", "demo", "doctor", "replay-check", "version"):
         assert f" {command} " in output
 
 
