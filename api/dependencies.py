@@ -1,4 +1,7 @@
-"""What routes are given: the verbs of sessions, and checks that hold for all of them."""
+"""What routes are given: the verbs of sessions, and checks that hold for all of them.
+
+All are `async`: FastAPI would run a plain function in a thread, and a request then waits for ten of them.
+"""
 
 from typing import Annotated
 
@@ -21,67 +24,67 @@ from models.settings import Settings
 from stores.stores import Stores
 
 
-def get_sessions(request: Request) -> Sessions:
+async def get_sessions(request: Request) -> Sessions:
     """Return the verbs of sessions."""
     sessions: Sessions = request.app.state.sessions
     return sessions
 
 
-def get_transcripts(request: Request) -> Transcripts:
+async def get_transcripts(request: Request) -> Transcripts:
     """Return the transcripts of sessions."""
     transcripts: Transcripts = request.app.state.transcripts
     return transcripts
 
 
-def get_reads(request: Request) -> SharedReads:
+async def get_reads(request: Request) -> SharedReads:
     """Return what many clients read together."""
     reads: SharedReads = request.app.state.reads
     return reads
 
 
-def get_feeds(request: Request) -> Feeds:
+async def get_feeds(request: Request) -> Feeds:
     """Return the live feeds of sessions."""
     feeds: Feeds = request.app.state.feeds
     return feeds
 
 
-def get_tasks(request: Request) -> Tasks:
+async def get_tasks(request: Request) -> Tasks:
     """Return the verbs of tasks."""
     tasks: Tasks = request.app.state.tasks
     return tasks
 
 
-def get_replays(request: Request) -> Replays:
+async def get_replays(request: Request) -> Replays:
     """Return the replay texts of sessions."""
     replays: Replays = request.app.state.replays
     return replays
 
 
-def get_stores(request: Request) -> Stores:
+async def get_stores(request: Request) -> Stores:
     """Return the archive and the store of large texts."""
     stores: Stores = request.app.state.stores
     return stores
 
 
-def get_deletions(request: Request) -> Deletions:
+async def get_deletions(request: Request) -> Deletions:
     """Return the deletions in progress."""
     deletions: Deletions = request.app.state.deletions
     return deletions
 
 
-def get_markdown(request: Request) -> Markdown:
+async def get_markdown(request: Request) -> Markdown:
     """Return the renderer of Markdown."""
     markdown: Markdown = request.app.state.markdown
     return markdown
 
 
-def get_settings(request: Request) -> Settings:
+async def get_settings(request: Request) -> Settings:
     """Return the gateway's settings."""
     settings: Settings = request.app.state.settings
     return settings
 
 
-def refuse_unknown_parameters(request: Request) -> None:
+async def refuse_unknown_parameters(request: Request) -> None:
     """Refuse a query parameter the route does not know: an option is never ignored (API-2)."""
     route = request.scope.get("route")
     if not isinstance(route, APIRoute):

@@ -171,6 +171,8 @@ class Feeds:
         if watcher.owes_queue:
             return watcher.takes_queue(await self._reads.queue(watcher.session_id, watch))
         if watcher.has_more or watch.changes > watcher.seen:
+            if watcher.last is not None:
+                await output.until_all_are_told()
             changes = watch.changes
             event = await self._reads.update(watcher.session_id, watcher.cursor, watch)
             watcher.seen = changes

@@ -24,6 +24,10 @@ from stores.partials.carrier import PartialCarrier
 PAUSE_SECONDS = 0.1
 """Least time between two growths of an answer: a carrier may bring more than many watchers can be told."""
 
+SECONDS_A_WATCHER = 0.00025
+"""What it takes to tell one watcher something. So many of it as there are watchers pass between two changes that are
+told: a crowd that is still being told of one change would learn of the last one only after all those in between."""
+
 
 @dataclass(frozen=True)
 class PartialEvent:
@@ -78,6 +82,8 @@ class LiveOutput:
         self._workflow_id = workflow_id
         self._watch = watch
         self._revision = -1
+        self._telling = -1
+        self._told_at = float("-inf")
         self._follower: asyncio.Task[None] | None = None
         self._grown: dict[Snapshot | None, PartialEvent | None] = {}
 
@@ -91,6 +97,16 @@ class LiveOutput:
             self._follower = asyncio.create_task(self._follow())
         elif not is_writing:
             self.leave()
+
+    async def until_all_are_told(self) -> None:
+        """Wait until those who watch have had the time to be told of the change before; at once where there are few."""
+        loop = asyncio.get_running_loop()
+        while self._telling != self._watch.changes:
+            remaining = self._told_at + self.watchers * SECONDS_A_WATCHER - loop.time()
+            if remaining <= 0:
+                self._telling, self._told_at = self._watch.changes, loop.time()
+            else:
+                await asyncio.sleep(remaining)
 
     def grown_since(self, told: Snapshot | None) -> PartialEvent | None:
         """Return what a watcher that was told `told` is to be told now, if anything."""

@@ -206,8 +206,10 @@ class SharedReads:
         kept.move_to_end(question)
         while len(kept) > MOST_KEPT:
             kept.popitem(last=False)
-        # Whoever gives up must not take the others' answer away.
-        answer: Answer = await asyncio.shield(known.answer)
+        if not known.answer.done():
+            # Whoever gives up must not take the others' answer away.
+            await asyncio.shield(known.answer)
+        answer: Answer = known.answer.result()
         return answer
 
 
