@@ -68,6 +68,13 @@ class Asked(Interceptor):
     def __init__(self) -> None:
         self.queries: list[str] = []
         self.updates: list[str] = []
+        self.anything = asyncio.Event()
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.queries.clear()
+        self.updates.clear()
+        self.anything.clear()
 
     def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
         return _Noting(next, self)
@@ -80,10 +87,12 @@ class _Noting(OutboundInterceptor):
 
     async def query_workflow(self, input: QueryWorkflowInput) -> Any:
         self._asked.queries.append(input.query)
+        self._asked.anything.set()
         return await super().query_workflow(input)
 
     async def start_workflow_update(self, input: StartWorkflowUpdateInput) -> Any:
         self._asked.updates.append(input.update)
+        self._asked.anything.set()
         return await super().start_workflow_update(input)
 
 
