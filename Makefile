@@ -17,8 +17,9 @@ run: $(INSTALLED) ## start everything on this machine; Ctrl-C stops it
 demo: $(INSTALLED) ## a short story, with crashes, on a stack of its own: about 20 s, offline
 	@$(BIN)/turnkeeper demo
 
+# Files beside each other, the long ones first as they stand: much of a test is waiting.
 test: $(INSTALLED) ## run every test
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 
 test-live: $(INSTALLED) ## ask real vendors, those whose key is set: a few cents
 	$(BIN)/pytest -rs tests/live
