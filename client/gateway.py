@@ -163,7 +163,7 @@ class GatewayClient:
         )
 
     async def retry(self, session_id: str, *, message_id: str | None = None) -> PromptAccepted:
-        """Send the prompt of a failed turn again, of the last one if none is named; twice is once."""
+        """Send the prompt of a failed turn again, of the last one if none is named; twice is once where one is."""
         body = given({"message_id": message_id})
         return await self._calls.ask(
             PromptAccepted, "POST", _path(session_id, "retry"), body=body, repeatable=message_id is not None
