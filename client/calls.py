@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import httpx2
 from pydantic import BaseModel, ValidationError
 
-from client.errors import GatewayProblem, GatewayUnreachable, GatewayUnreadable, problem_in
+from client.errors import MAY_PASS, GatewayError, GatewayProblem, GatewayUnreachable, GatewayUnreadable, problem_in
 
 Answer = TypeVar("Answer", bound=BaseModel)
 Params = Mapping[str, str | float | bool | None]
@@ -23,6 +23,8 @@ TIMEOUT = httpx2.Timeout(10.0, connect=3.0)
 PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 2.0
 
+NO_ADDRESS = "that is no http address"
+
 NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 
@@ -30,7 +32,7 @@ class Calls:
     """Calls of the gateway at one address."""
 
     def __init__(self, http: httpx2.AsyncClient, url: str, *, patience: float) -> None:
-        """Call through `http`; `patience`: seconds in which a call that was not answered may be sent again."""
+        """Call through `http`, whose base is `url`; `patience`: seconds in which an unanswered call is sent again."""
         self._http = http
         self.url = url
         self._patience = patience
@@ -54,6 +56,10 @@ class Calls:
             GatewayUnreadable: It answered with something else.
         """
         response = await self.send(method, path, params=params, body=body, repeatable=repeatable, wait=wait)
+        return self.read(answer, response)
+
+    def read(self, answer: type[Answer], response: httpx2.Response) -> Answer:
+        """Return what a response holds. Raises `GatewayUnreadable`."""
         try:
             return answer.model_validate_json(response.content)
         except ValidationError as error:
@@ -83,7 +89,9 @@ class Calls:
             except httpx2.TransportError as error:
                 may_be_repeated = repeatable or isinstance(error, NEVER_SENT)
                 if not may_be_repeated or clock() + pause > until:
-                    raise self._unreachable(error) from error
+                    raise self._gone_wrong(error) from error
+            except httpx2.RequestError as error:
+                raise self._gone_wrong(error) from error
             else:
                 await self._raise_problem(response)
                 return response
@@ -105,19 +113,40 @@ class Calls:
             ) as response:
                 await self._raise_problem(response)
                 yield response
-        except httpx2.TransportError as error:
-            raise self._unreachable(error) from error
+        except httpx2.RequestError as error:
+            raise self._gone_wrong(error) from error
 
     async def _raise_problem(self, response: httpx2.Response) -> None:
         if response.is_success:
             return
         problem = problem_in(await response.aread(), status=response.status_code)
+        if problem is None and response.status_code in MAY_PASS:
+            raise GatewayUnreachable(self.url, f"what answers in its place has status {response.status_code}")
         if problem is None:
-            raise GatewayUnreachable(self.url, f"what answers there is no gateway (status {response.status_code})")
+            raise GatewayUnreadable(self.url)
         raise GatewayProblem(problem, retry_after=_seconds(response.headers.get("retry-after")))
 
-    def _unreachable(self, error: httpx2.TransportError) -> GatewayUnreachable:
-        return GatewayUnreachable(self.url, _reason(error))
+    def _gone_wrong(self, error: httpx2.RequestError) -> GatewayError:
+        # Somebody answered where there are no events in an event stream, or where a body can't be unpacked.
+        if isinstance(error, httpx2.TransportError) and not isinstance(error, httpx2.SSEError):
+            return GatewayUnreachable(self.url, _reason(error))
+        return GatewayUnreadable(self.url)
+
+
+def checked_address(url: str) -> httpx2.URL:
+    """Return `url` as an address that can be called. Raises `GatewayUnreachable`.
+
+    >>> checked_address("http://127.0.0.1:8080/turnkeeper").port
+    8080
+    """
+    try:
+        address = httpx2.URL(url)
+    except httpx2.InvalidURL as error:
+        raise GatewayUnreachable(url, NO_ADDRESS) from error
+    # A port that no machine has would only be noticed by the system, far below.
+    if address.scheme not in ("http", "https") or not address.host or not 0 < (address.port or 80) < 2**16:
+        raise GatewayUnreachable(url, NO_ADDRESS)
+    return address
 
 
 def given(fields: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -134,7 +163,8 @@ def _patient(wait: float) -> httpx2.Timeout:
 
 
 def _seconds(header: str | None) -> float | None:
-    return float(header) if header and header.isdigit() else None
+    # There are digits that are no decimals, such as "²".
+    return float(header) if header and header.isdecimal() else None
 
 
 def _reason(error: httpx2.TransportError) -> str:
@@ -144,7 +174,5 @@ def _reason(error: httpx2.TransportError) -> str:
             return "nothing listens there"
         case httpx2.TimeoutException():
             return "it does not answer"
-        case httpx2.UnsupportedProtocol():
-            return "that is no http address"
         case _:
             return "the connection was lost"

@@ -73,6 +73,7 @@ class Conversation:
         changed = {turn.id: turn for turn in update.updated_messages}
         self.turns = [changed.get(turn.id, turn) for turn in self.turns] + update.new_messages
         self._latest = update
+        self._forget_what_waited()
         if self._partial and self._is_superseded(self._partial):
             self._partial = None
 
@@ -84,6 +85,7 @@ class Conversation:
         told = {"new_messages": [], "updated_messages": [], "reset": False, "has_more": False}
         last = page.messages[-1].id if page.messages else None
         self._latest = ConversationUpdate(**{**standing, **told, "last_seen_message_id": last})
+        self._forget_what_waited()
 
     def apply_queue(self, waiting: Sequence[QueuedPrompt]) -> None:
         """Hold what waits; it replaces what waited before."""
@@ -173,6 +175,11 @@ class Conversation:
         """What the model has written of its next step, to be shown now (AGT-5)."""
         turn, partial = self.running_turn, self._partial
         return partial.parts if turn and partial and partial.message_id == turn.id else []
+
+    def _forget_what_waited(self) -> None:
+        """Take it from the standing that nothing waits: after a lost connection nothing else says so."""
+        if self.queue_length == 0:
+            self.waiting = []
 
     def _is_superseded(self, partial: PartialOutput) -> bool:
         """Tell whether what was written is held in its final form. Of a turn that is not held yet, nothing is."""

@@ -2,10 +2,14 @@
 
 GatewayError
 ├── GatewayProblem       the gateway answered with a problem (RFC 9457): it says what is wrong, and who can mend it
-└── GatewayUnreachable   nobody answered, or not with what a gateway answers
+├── GatewayUnreachable   nobody answered, or only a proxy that can't reach the gateway either: it may come back
+└── GatewayUnreadable    what answered is no gateway, or one of another release: asking again does not help
 """
 
 from pydantic import BaseModel, ValidationError
+
+MAY_PASS = frozenset({429, 502, 503, 504})
+"""Statuses of what asking again later may mend: too much at once, or something behind it is away."""
 
 
 class FieldProblem(BaseModel):
@@ -51,7 +55,7 @@ class GatewayProblem(GatewayError):
     @property
     def may_pass(self) -> bool:
         """The same call may work later: Temporal or the workers are down, or there were too many."""
-        return self.problem.status in (429, 502, 503, 504)
+        return self.problem.status in MAY_PASS
 
 
 class GatewayUnreachable(GatewayError):

@@ -66,20 +66,24 @@ async def follow(
 ) -> AsyncGenerator[Event, None]:
     """Yield what is new since `cursor`, and then whatever is new, until the session is closed.
 
-    `patience`: seconds without a connection after which it is given up; null: never.
+    `patience`: seconds without a connection after which it is given up; null: never. A connection counts from its
+    first event on.
 
     Raises:
-        GatewayProblem: The session is not known (any more), or something else that asking again does not mend.
+        GatewayProblem: The session is not known (any more), or something else that asking again does not mend; or
+            `patience` was over.
         GatewayUnreachable: `patience` was over.
+        GatewayUnreadable: What answers sends no events that this client understands.
     """
     clock = asyncio.get_running_loop().time
-    stream, heard_at, pause = _Stream(calls, path, cursor), clock(), FIRST_PAUSE_SECONDS
+    stream, pause = _Stream(calls, path, cursor), FIRST_PAUSE_SECONDS
+    lost_at: float | None = clock()
     while not stream.is_over:
         error: GatewayError = GatewayUnreachable(calls.url, "it ended the connection")
         try:
             async with aclosing(stream.read()) as events:
                 async for event in events:
-                    heard_at, pause = clock(), FIRST_PAUSE_SECONDS
+                    lost_at, pause = None, FIRST_PAUSE_SECONDS
                     yield event
             if stream.is_over:
                 return
@@ -89,7 +93,9 @@ async def follow(
             error = problem
         except GatewayUnreachable as unreachable:
             error = unreachable
-        if patience is not None and clock() - heard_at > patience:
+        # A session may have been silent for long before its connection is lost: that is no time without one.
+        lost_at = clock() if lost_at is None else lost_at
+        if patience is not None and clock() - lost_at > patience:
             raise error
         yield ConnectionLost(reason=str(error))
         await asyncio.sleep(pause)

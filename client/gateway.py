@@ -32,7 +32,7 @@ from client.answers import (
     SessionList,
     SessionStarted,
 )
-from client.calls import TIMEOUT, Calls, given
+from client.calls import TIMEOUT, Calls, checked_address, given
 from client.conversation import Cursor
 from client.events import Event, follow
 from models.approvals import Decision, PendingApprovals
@@ -56,10 +56,15 @@ class GatewayClient:
         patience: float = PATIENCE_SECONDS,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        """Speak to the gateway at `url`; `patience`: seconds in which a call that got no answer may be sent again."""
+        """Speak to the gateway at `url`; `patience`: seconds in which a call that got no answer may be sent again.
+
+        Raises `GatewayUnreachable` where `url` is no http address.
+        """
         self.url = url.rstrip("/")
         # The environment's proxies are for the world outside, not for a service that is one's own.
-        self._http = httpx2.AsyncClient(base_url=self.url, timeout=TIMEOUT, transport=transport, trust_env=False)
+        self._http = httpx2.AsyncClient(
+            base_url=checked_address(url), timeout=TIMEOUT, transport=transport, trust_env=False
+        )
         self._calls = Calls(self._http, self.url, patience=patience)
 
     async def __aenter__(self) -> Self:
@@ -135,7 +140,7 @@ class GatewayClient:
         response = await self._calls.send("POST", path, params={"wait": wait}, body=body, wait=wait)
         if response.status_code == httpx2.codes.ACCEPTED:
             return None
-        return ConversationMessage.model_validate_json(response.content)
+        return self._calls.read(ConversationMessage, response)
 
     async def chat(self, message: str, *, session_id: str | None = None, user_name: str | None = None) -> ChatAccepted:
         """Start a session or continue one, in one call. It has no id: without an answer, it may have worked."""
@@ -158,7 +163,7 @@ class GatewayClient:
         )
 
     async def retry(self, session_id: str, *, message_id: str | None = None) -> PromptAccepted:
-        """Send the prompt of a failed turn again, of the last one if none is named; twice is once."""
+        """Send the prompt of a failed turn again, of the last one if none is named; twice is once where one is."""
         body = given({"message_id": message_id})
         return await self._calls.ask(
             PromptAccepted, "POST", _path(session_id, "retry"), body=body, repeatable=message_id is not None
@@ -232,7 +237,7 @@ class GatewayClient:
     async def health(self) -> Health:
         """Return at once: the gateway's process is up. It is asked once, whatever the client's patience."""
         response = await self._calls.send("GET", "/healthz", patience=0.0)
-        return Health.model_validate_json(response.content)
+        return self._calls.read(Health, response)
 
 
 def _path(session_id: str, *parts: str) -> str:

@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 
 from client.conversation import Conversation
-from client.errors import GatewayError, GatewayUnreachable
+from client.errors import GatewayError, GatewayUnreachable, GatewayUnreadable
 from client.gateway import GatewayClient
 from terminal import json_lines
 from terminal.asking import FAILED, INTERRUPTED, UNREACHABLE, Final, Question
@@ -42,6 +42,8 @@ def chat(options: ChatOptions) -> int:
     except GatewayUnreachable as error:
         hint = "" if options.given_url else " `turnkeeper up` starts one."
         return _fail(f"{error}.{hint}", UNREACHABLE)
+    except GatewayUnreadable as error:
+        return _fail(str(error), UNREACHABLE)
     except GatewayError as error:
         return _fail(str(error), FAILED)
     except BrokenPipeError:

@@ -92,8 +92,6 @@ class Sitting:
 
     def _take_update(self, event: UpdateEvent) -> list[Item]:
         self.conversation.apply(event.update)
-        if self.conversation.queue_length == 0:
-            self.conversation.apply_queue([])
         self.has_to_reopen = self.has_to_reopen or (event.update.reset and not self._overlaps())
         if self.has_to_reopen:
             return []

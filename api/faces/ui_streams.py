@@ -5,7 +5,8 @@ there, so that nothing is missed in between. What a client sees of a turn that i
 and then the rest as it happens. Every stream uses the one feed that all who watch the session share.
 
 Once a stream has begun it can't fail with a status any more. While Temporal or the workers are away it waits, as the
-turn does; what can't be mended by waiting is told as an `error` chunk, in the words of the problem.
+turn does; what can't be mended by waiting is told as an `error` chunk, in the words of the problem. So is the end of
+the gateway itself: a stream that just broke off would be an error to the AI SDK all the same, and one without words.
 """
 
 import asyncio

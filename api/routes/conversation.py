@@ -69,7 +69,11 @@ async def send_prompt(
 async def retry_turn(
     sessions: SessionsDep, transcripts: TranscriptsDep, session_id: SessionId, body: Retry | None = None
 ) -> PromptAccepted:
-    """Send the prompt of a turn that ended without an answer again; twice is once, 409 if it did not fail."""
+    """Send the prompt of a turn that ended without an answer again; 409 if it did not fail.
+
+    With `message_id` twice is once. Without it the newest failed turn is meant: asked again after the retry has failed
+    too, that is the retry.
+    """
     turn = await transcripts.failed_turn(session_id, body.message_id if body else None)
     prompt = prompt_again(session_id, turn)
     await sessions.prompt(session_id, prompt)

@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.gateway.conftest import http, on, url
+from tests.gateway.conftest import asked, http, on, url
 from tests.interop.ai_chats import Driver, running_driver
 
-__all__ = ["http", "on", "url"]
+__all__ = ["asked", "http", "on", "url"]
 
 
 @pytest.fixture(scope="session")

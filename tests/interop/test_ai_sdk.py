@@ -3,12 +3,15 @@
 from typing import Any
 
 from httpx import AsyncClient
+from temporalio.client import Client
 
 from activities.providers.protocol import Delta, ModelError
 from models.limits import Limits
 from models.model_call import ModelResponse, RespondPart, ThinkPart, ToolInvocation, ToolSpec
 from models.session import SessionInput
+from models.settings import Settings
 from models.trajectory import ToolResult
+from tests.gateway.conftest import served
 from tests.harness import DrivenSession, Gate, Stage, asks, says
 from tests.interop.ai_chats import Chat, Driver
 
@@ -304,6 +307,31 @@ async def test_api_1_a_client_that_lost_its_stream_resumes_without_repetition(
     gate.open()
     await resuming
     assert (chat.status, chat.text) == ("ready", "It is blue.")
+    assert [message["role"] for message in chat.messages] == ["user", "assistant"]
+
+
+async def test_api_1_a_gateway_that_is_restarted_in_mid_answer_is_resumed_as_documented(
+    driver: Driver, temporal: Client, on: Stage
+) -> None:
+    gate = Gate(is_open=False)
+    looks = asks(("look", {}), text="I look.")
+    on.vendor.script = [looks, [words("It is"), gate, words(" blue."), says("It is blue.")]]
+    settings = Settings(task_queue=on.task_queue, state_dir=on.settings.state_dir, task_timeout=2)
+    async with served(temporal, settings, partials=on.partials) as url:
+        chat = await driver.open(url, resumes=True)
+        sending = chat.sending("what colour?")
+        await chat.until_shows("I look.It is")
+    await sending
+    told = next(state for state in chat.seen if state["error"])
+    assert (told["status"], told["error"].partition(":")[0]) == (
+        "error",
+        "The connection ended before the turn did. The turn goes on",
+    )
+    async with served(temporal, settings, partials=on.partials, port=int(url.rpartition(":")[2])):
+        await chat.until_shows("I look.It is")
+        gate.open()
+        await chat.until(lambda chat: chat.status == "ready" and chat.text == "I look.It is blue.")
+    assert chat.error is None
     assert [message["role"] for message in chat.messages] == ["user", "assistant"]
 
 

@@ -77,8 +77,15 @@ class Chat extends AbstractChat {
   }
 }
 
+/** What docs/ai-sdk.md has a page do after an error. */
+async function resumeIfItGoesOn(chat, url) {
+  const session = await fetch(`${url}/workflow/${chat.id}`).catch(() => null);
+  const isAway = session === null || session.status >= 500;
+  if (isAway || (session.ok && (await session.json()).status !== "idle")) await chat.resumeStream();
+}
+
 const commands = {
-  open({ chat, id, url, messages, body, only_last: onlyLast, queue }) {
+  open({ chat, id, url, messages, body, only_last: onlyLast, queue, resumes }) {
     const last = ({ id, messages, trigger, messageId }) => ({
       body: { id, message: messages.at(-1), trigger, messageId },
     });
@@ -96,6 +103,7 @@ const commands = {
       onFinish: ({ isAbort, isDisconnect, isError, finishReason }) =>
         tell({ chat, finish: { isAbort, isDisconnect, isError, finishReason } }),
     });
+    opened.onError = resumes ? () => setTimeout(() => resumeIfItGoesOn(opened, url), 200) : undefined;
     chats.set(chat, opened);
   },
   send: ({ chat, message }) => chats.get(chat).sendMessage(message),
