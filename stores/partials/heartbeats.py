@@ -56,7 +56,10 @@ class HeartbeatCarrier:
 
     def show(self, workflow_id: str, snapshot: PartialOutput) -> None:
         """Heartbeat with the snapshot, from within the activity."""
-        self._shown[workflow_id] = snapshot
+        held = self._shown.get(workflow_id)
+        if held is None or not held.is_later_than(snapshot):
+            self._shown[workflow_id] = snapshot
+        # An attempt that was given up heartbeats too: the server takes nothing of it, and so it learns that it was.
         activity.heartbeat(snapshot)
 
     def end(self, workflow_id: str, tag: PartialTag) -> None:

@@ -140,6 +140,9 @@ class RedisCarrier:
                 self._note_failure(error)
                 self._put_back(batch)
                 await asyncio.sleep(RETRY_SECONDS)
+            except Exception as error:  # noqa: BLE001  # one task sends for all sessions: it has to outlive what is wrong
+                # Not put back, or it would be in the way of all that comes: a session's next snapshot has it too.
+                _log.warning("some of an answer is not shown while it is written (%s)", type(error).__name__)
             else:
                 self._note_success()
 

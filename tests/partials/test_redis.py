@@ -7,11 +7,11 @@ import pytest
 from temporalio.client import Client
 
 from activities.providers.protocol import Delta
-from models.partial_output import PartialOutput, PartialPart
+from models.partial_output import PartialOutput, PartialPart, PartialTag
 from models.settings import Settings, SettingsError
 from stores.partials.chosen import chosen_carrier
 from stores.partials.over_redis import RedisCarrier
-from tests.harness import Gate, says, stage
+from tests.harness import BOUND, Gate, says, stage
 from tests.partials.redis_server import RedisServer
 from tests.partials.test_carriers import seen
 
@@ -95,6 +95,28 @@ async def test_agt_5_what_a_dead_worker_left_expires(redis_server: RedisServer) 
         await seen(live, lambda partial: True)
         (key,) = await worker._redis.keys("turnkeeper:*")
         assert 0 < await worker._redis.ttl(key) <= 600
+
+
+async def test_agt_5_what_cannot_be_sent_is_left_out_and_the_rest_is_sent(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with carrier_at(redis_server) as worker, worker.following("s") as live:
+        send, failures = worker._send, [KeyError("what the model wrote")]
+
+        async def failing(batch: dict[str, PartialOutput | PartialTag]) -> None:
+            if failures:
+                raise failures.pop()
+            await send(batch)
+
+        monkeypatch.setattr(worker, "_send", failing)
+        worker.show("s", snapshot("Hel"))
+        async with asyncio.timeout(BOUND):
+            while failures:
+                await asyncio.sleep(0)
+        worker.show("s", snapshot("Hello"))
+        await seen(live, lambda partial: partial == snapshot("Hello"))
+    assert "KeyError" in caplog.text
+    assert "what the model wrote" not in caplog.text
 
 
 async def test_agt_5_who_stops_following_leaves_no_connection_behind(redis_server: RedisServer) -> None:
