@@ -76,6 +76,10 @@ class PartialCarrier(Protocol):
         """Give what arrives of the session for the time of the block; all who follow it here are given the same."""
         ...
 
+    async def forget(self, workflow_id: str) -> None:
+        """Let go of what a dead worker may have left of a session that was deleted; what can't be reached expires."""
+        ...
+
     async def __aenter__(self) -> Self:
         """Return the carrier itself."""
         ...

@@ -79,6 +79,9 @@ class HeartbeatCarrier:
         """Look at the session's heartbeats for the time of the block."""
         return self._followed.following(workflow_id)
 
+    async def forget(self, workflow_id: str) -> None:
+        """Do nothing: what the server has of a session goes with the session."""
+
     async def __aenter__(self) -> Self:
         """Return the carrier itself."""
         return self

@@ -169,6 +169,14 @@ class RedisCarrier:
         """Listen to the session's channel for the time of the block."""
         return self._followed.following(workflow_id)
 
+    async def forget(self, workflow_id: str) -> None:
+        """Have what is held of the session deleted, if Redis can be reached now; else it expires."""
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._redis.delete(self._prefix + workflow_id)
+        except FAILURES as error:
+            _log.debug("partial output is left to expire: %s", reason_of(error))
+
     async def _keep_new(self, workflow_id: str, live: Live) -> None:
         while True:
             try:

@@ -89,6 +89,23 @@ async def test_agt_5_two_installations_can_share_a_server(redis_server: RedisSer
         assert (await seen(theirs, lambda partial: True)).parts[0].text == "theirs"
 
 
+async def test_agt_5_a_session_under_the_id_of_a_deleted_one_is_shown(redis_server: RedisServer) -> None:
+    async with carrier_at(redis_server) as killed, killed.following("s") as live:
+        killed.show("s", snapshot("of many turns", request=9))
+        await seen(live, lambda partial: True)
+    async with carrier_at(redis_server) as worker, carrier_at(redis_server) as gateway:
+        await gateway.forget("s")
+        async with gateway.following("s") as live:
+            worker.show("s", snapshot("of the first", request=1))
+            assert (await seen(live, lambda partial: True)).parts[0].text == "of the first"
+
+
+async def test_agt_5_a_session_is_forgotten_without_redis_too(redis_server: RedisServer) -> None:
+    async with carrier_at(redis_server) as gateway:
+        redis_server.kill()
+        await gateway.forget("s")
+
+
 async def test_agt_5_what_a_dead_worker_left_expires(redis_server: RedisServer) -> None:
     async with carrier_at(redis_server) as worker, worker.following("s") as live:
         worker.show("s", snapshot("left"))
