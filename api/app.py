@@ -64,7 +64,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
             app.state.tasks = Tasks(app.state.sessions, app.state.transcripts)
             app.state.replays = Replays(app.state.sessions, stores)
             app.state.markdown = Markdown()
-            app.state.deletions = Deletions(app.state.sessions, stores)
+            app.state.deletions = Deletions(app.state.sessions, stores, app.state.partials)
             yield
             app.state.feeds.stop()
             await app.state.wakes.close()

@@ -1,4 +1,4 @@
-"""Deleting a session for good: every run of it, its archived turns and its large texts (API-1).
+"""Deleting a session for good: every run of it, its archived turns, its large texts and partial output (API-1).
 
 Theory of operation. An id is free for another session once Temporal has forgotten the last run, and what the stores
 keep under an id then is that session's. So the stores are cleared first, while the terminated session still holds its
@@ -36,6 +36,7 @@ from api.sessions import KNOWN_SESSIONS, Sessions
 from api.store_calls import read_store, seconds_from_now
 from api.temporal_calls import CALL_SECONDS, call_temporal
 from stores.database import OPERATION_SECONDS, StoreUnavailableError
+from stores.partials.carrier import PartialCarrier
 from stores.stores import Stores
 from workflows.activity_options import ARCHIVE_TIMEOUT
 
@@ -70,10 +71,11 @@ class Deletions:
     Temporal removes a closed run within about a minute of being told to. Asking again shows how far it is.
     """
 
-    def __init__(self, sessions: Sessions, stores: Stores) -> None:
-        """Delete sessions of `sessions`, and what `stores` keep of them."""
+    def __init__(self, sessions: Sessions, stores: Stores, partials: PartialCarrier) -> None:
+        """Delete sessions of `sessions`, and what `stores` and `partials` keep of them."""
         self._sessions = sessions
         self._stores = stores
+        self._partials = partials
         self._client: Client = sessions.client
         self._deletions: dict[str, _Deletion] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -221,6 +223,8 @@ class Deletions:
                 del self._deletions[session_id]  # who asks again begins again
 
     async def _clear_stores(self, session_id: str, deletion: _Deletion) -> None:
+        # What a killed worker had shown would be taken for later than all that a next session under this id shows.
+        await self._partials.forget(workflow_id(session_id))
         while True:
             try:
                 deleted = await self._stores.delete(workflow_id(session_id))

@@ -1,18 +1,14 @@
 """The measurements of OPS-11 that exist so far. Each returns rows: what, measured, floor, ratio, to reach."""
 
 import asyncio
-import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from statistics import mean, median
 from time import perf_counter
 
 import httpx
-import uvicorn
 
 from api.app import create_app
-from benchmarks.stage import BenchSession, BenchStage, OurSession, interleaved
+from benchmarks.stage import BenchSession, BenchStage, OurSession, gateway, interleaved
 from models.conversation import ConversationMessage, ConversationState, ConversationUpdate
 from models.limits import Limits
 from models.trajectory import ModelStep
@@ -177,7 +173,10 @@ async def months(stage: BenchStage) -> list[Row]:
     for session, turns_wanted in ((short, 10), (long, MONTHS)):
         while session.rounds < turns_wanted:
             await session.round()
-    async with _gateway(stage) as http:
+    async with (
+        gateway(create_app(stage.settings, client=stage.client)) as url,
+        httpx.AsyncClient(base_url=url, timeout=30) as http,
+    ):
         polls = await interleaved(
             POLLS,
             lambda: _poll(http, short),
@@ -247,24 +246,6 @@ async def _bare(session: BenchSession) -> float:
     began = perf_counter()
     await session.handle.query("get_conversation_updates", cursor, result_type=ConversationUpdate)
     return perf_counter() - began
-
-
-@asynccontextmanager
-async def _gateway(stage: BenchStage) -> AsyncIterator[httpx.AsyncClient]:
-    """Serve the gateway on a free port, as `turnkeeper api` does."""
-    app = create_app(stage.settings, client=stage.client)
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
-        listening.bind(("127.0.0.1", 0))
-        serving = asyncio.create_task(server.serve(sockets=[listening]))
-        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        async with httpx.AsyncClient(base_url=url, timeout=30) as http:
-            async with asyncio.timeout(10):
-                while not server.started:  # noqa: ASYNC110  # uvicorn has no event for it
-                    await asyncio.sleep(0.01)
-            yield http
-            server.should_exit = True
-            await serving
 
 
 async def throughput(stage: BenchStage) -> list[Row]:

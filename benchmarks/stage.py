@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from time import perf_counter
 from typing import Any
 from uuid import uuid4
 
+import uvicorn
+from fastapi import FastAPI
 from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import Worker
 
@@ -21,6 +24,7 @@ from models.limits import Limits
 from models.session import SessionInput
 from models.settings import Settings
 from stack.dev_server import DevServer
+from stack.ports import LOOPBACK
 from stores.partials.chosen import chosen_carrier
 from stores.stores import Stores
 from worker import build_providers, build_toolbox, build_worker
@@ -173,6 +177,23 @@ def _settings(folder: Path) -> Settings:
     return Settings(
         state_dir=folder / "state", workspace_root=workspace, offline_scripts=scripts, offline_words_per_second=0
     )
+
+
+@asynccontextmanager
+async def gateway(app: FastAPI) -> AsyncIterator[str]:
+    """Serve the gateway on a free port, as `turnkeeper api` does; its address is given."""
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
+        listening.bind((LOOPBACK, 0))
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        try:
+            async with asyncio.timeout(BOUND):
+                while not server.started:  # noqa: ASYNC110  # uvicorn has no event for it
+                    await asyncio.sleep(0.01)
+            yield f"http://{LOOPBACK}:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await serving
 
 
 async def interleaved(rounds: int, *measurements: Callable[[], Awaitable[float]]) -> list[list[float]]:

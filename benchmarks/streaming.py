@@ -1,22 +1,32 @@
-"""How soon people see what a model writes, by each carrier, and what that costs in history (AGT-5)."""
+"""How soon people see what a model writes, by each carrier, and what that costs in history (AGT-5).
+
+The one who sees it is the Python client, at a gateway's event stream: it is there before the prompt, and stays. All of
+it is measured: the worker's pauses, the carrier, the gateway's feed and HTTP. Worker, gateway and client share one
+process, and so one clock and one event loop.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from statistics import median, quantiles
 from time import perf_counter
 from uuid import uuid4
 
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowHandle
 
 from activities.providers.protocol import CallContext, Delta, Provider
+from api.app import create_app
 from benchmarks.measurements import Row
-from benchmarks.stage import BenchStage, OurSession
+from benchmarks.stage import BOUND, BenchStage, gateway
+from client.events import Event, PartialEvent, UpdateEvent
+from client.gateway import GatewayClient
+from models.conversation import ConversationUpdate
 from models.model_call import ModelRequest, ModelResponse, RespondPart
+from models.partial_output import PartialGrowth
 from models.session import SessionInput
 from models.settings import Settings
-from stores.partials.carrier import Live, PartialCarrier
+from stores.partials.carrier import PartialCarrier
 from stores.partials.chosen import chosen_carrier
 from stores.partials.in_process import InProcessCarrier
 from stores.stores import Stores
@@ -26,24 +36,27 @@ from worker import build_toolbox, build_worker
 ANSWERS, CHUNKS, CHUNK_SECONDS = 20, 60, 0.02
 """Answers measured with each carrier, chunks in each, and the pause after one: 50 a second."""
 
+SILENCES = [0.3 + 0.4 * answer / ANSWERS for answer in range(ANSWERS)]
+"""Before the first chunk of each answer: who looks at an answer from time to time is met at every moment between."""
+
 WORD = "word "
 MOST_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
 class Way:
-    """A carrier: how a worker comes to one, and how a gateway does."""
+    """A carrier, which the worker and the gateway come to in the same manner."""
 
     name: str
-    of_worker: Callable[[Client], PartialCarrier]
-    of_gateway: Callable[[Client], PartialCarrier]
+    carrier: Callable[[Client], PartialCarrier]
 
 
 @dataclass
 class PacedModel:
-    """A vendor that writes word by word, and remembers when each was written."""
+    """A vendor that writes word by word after a silence, and remembers when each was written."""
 
-    chunks: int
+    chunks: int = CHUNKS
+    silence: float = 0.0
     written_at: list[float] = field(default_factory=list)
 
     async def stream(
@@ -51,6 +64,7 @@ class PacedModel:
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
         """Write `chunks` words, then the whole answer, which is always the same."""
         self.written_at = []
+        await asyncio.sleep(self.silence)
         for _ in range(self.chunks):
             self.written_at.append(perf_counter())
             yield Delta("respond", WORD)
@@ -62,93 +76,123 @@ class PacedModel:
         return self, model
 
 
+@dataclass
+class WatchedSession:
+    """A session that somebody watches over HTTP, from before its first prompt."""
+
+    handle: WorkflowHandle[object, object]
+    client: GatewayClient
+    events: AsyncGenerator[Event, None]
+    rounds: int = 0
+
+    async def round(self) -> AsyncIterator[tuple[float, int]]:
+        """Send a prompt; yield when how many characters of the answer are seen, the last time with the whole answer."""
+        self.rounds += 1
+        turn, seen = f"m{self.rounds}", 0
+        async with asyncio.timeout(BOUND):
+            await self.client.prompt(self.handle.id, "What is it?", message_id=turn)
+            async for event in self.events:
+                if isinstance(event, PartialEvent) and event.partial.message_id == turn:
+                    seen = _chars_after(event.partial, seen)
+                    yield perf_counter(), seen
+                if isinstance(event, UpdateEvent) and _is_complete(turn, event.update):
+                    yield perf_counter(), len(WORD) * CHUNKS
+                    return
+
+
+def _chars_after(growth: PartialGrowth, seen: int) -> int:
+    """Return how much of the answer is seen with `growth`."""
+    return (0 if growth.fresh else seen) + sum(part.omitted + len(part.text) for part in growth.parts)
+
+
+def _is_complete(turn: str, update: ConversationUpdate) -> bool:
+    told = [*update.new_messages, *update.updated_messages]
+    return any(message.id == turn and message.is_complete for message in told)
+
+
 async def streaming(stage: BenchStage) -> list[Row]:
-    """Measure each carrier with a worker of its own, and where that can be with another carrier on the other side."""
+    """Measure each carrier there is on this machine, with a worker and a gateway of its own."""
     rows: list[Row] = []
     with ExitStack() as servers:
         for way in _ways(stage.settings, servers):
-            model = PacedModel(CHUNKS)
-            async with _session(stage, way, model) as session, way.of_gateway(stage.client) as gateway:
-                rows += _lag_rows(way.name, [await _lags(session, model, gateway) for _ in range(ANSWERS)])
-                rows.append(await _history_row(way.name, session, model, gateway))
+            model = PacedModel()
+            async with _watched(stage, way, model) as session:
+                rows += _lag_rows(way.name, [await _lags(session, model, silence) for silence in SILENCES])
+                rows.append(await _history_row(way.name, session, model))
     return rows
 
 
 def _ways(settings: Settings, servers: ExitStack) -> list[Way]:
     """Return every carrier there is on this machine."""
     shared = InProcessCarrier()
-    heartbeats = chosen_carrier(settings)
-    ways = [
-        Way("heartbeats", heartbeats, heartbeats),
-        Way("in process", lambda _: shared, lambda _: shared),
-    ]
+    ways = [Way("heartbeats", chosen_carrier(settings)), Way("in process", lambda _: shared)]
     if program := find_redis():
         server = servers.enter_context(running(program))
-        redis = chosen_carrier(settings.model_copy(update={"redis_url": server.url}))
-        ways.append(Way("redis", redis, redis))
+        ways.append(Way("redis", chosen_carrier(settings.model_copy(update={"redis_url": server.url}))))
     return ways
 
 
 @asynccontextmanager
-async def _session(stage: BenchStage, way: Way, model: PacedModel) -> AsyncIterator[OurSession]:
-    """Have a session led by a worker whose vendor is `model`."""
+async def _watched(stage: BenchStage, way: Way, model: PacedModel) -> AsyncIterator[WatchedSession]:
+    """Have a session led by a worker whose vendor is `model`, and watched through a gateway."""
     settings = stage.settings.model_copy(update={"task_queue": f"streaming-{uuid4()}", "shutdown_grace": 0.0})
     async with (
         Stores.of(settings) as stores,
-        way.of_worker(stage.client) as partials,
+        way.carrier(stage.client) as of_worker,
+        way.carrier(stage.client) as of_gateway,
         build_toolbox(settings) as tools,
-        build_worker(stage.client, settings, providers=model, tools=tools, stores=stores, partials=partials),
+        build_worker(stage.client, settings, providers=model, tools=tools, stores=stores, partials=of_worker),
+        gateway(create_app(settings, client=stage.client, partials=of_gateway)) as url,
+        GatewayClient(url) as client,
     ):
         handle = await stage.client.start_workflow(
             "AgenticAIWorkflow", SessionInput(user="bench"), id=f"ours-{uuid4()}", task_queue=settings.task_queue
         )
-        yield OurSession(stage.client, handle, stage.watches)
+        async with aclosing(client.events(handle.id)) as events:
+            await asyncio.wait_for(anext(events), BOUND)
+            yield WatchedSession(handle, client, events)
 
 
-async def _lags(session: OurSession, model: PacedModel, gateway: PartialCarrier) -> list[float]:
-    """Return of each chunk of an answer how long it took to arrive, in seconds; the last may come with the answer."""
+async def _lags(session: WatchedSession, model: PacedModel, silence: float) -> list[float]:
+    """Return of each chunk of an answer the seconds until it was seen, as partial text or with the whole answer."""
     lags: list[float] = []
-    async with gateway.following(session.handle.id) as live:
-        watching = asyncio.create_task(_note_lags(live, model, lags))
-        await session.round()
-        watching.cancel()
+    model.silence = silence
+    async for seen_at, chars in session.round():
+        lags += [seen_at - written for written in model.written_at[len(lags) : chars // len(WORD)]]
+    if len(lags) != CHUNKS:
+        raise AssertionError(f"{len(lags)} of {CHUNKS} chunks were written")
     return lags
-
-
-async def _note_lags(live: Live, model: PacedModel, lags: list[float]) -> None:
-    version = 0
-    while await live.beyond(version):
-        version = live.version
-        if live.latest:
-            arrived, chunks = perf_counter(), live.latest.parts[0].end // len(WORD)
-            lags += [arrived - written for written in model.written_at[len(lags) : chunks]]
 
 
 def _lag_rows(name: str, answers: list[list[float]]) -> list[Row]:
     firsts, every = [lags[0] for lags in answers], [lag for lags in answers for lag in lags]
     return [
-        _lag_row(f"first partial text after the vendor's first chunk, {name}", median(firsts), "worst", max(firsts)),
-        _lag_row(f"any partial text after its chunk, {name}", median(every), "p95", quantiles(every, n=20)[-1]),
+        _lag_row(f"first partial text at a watcher after the vendor's first chunk, {name}", firsts, "worst", max),
+        _lag_row(f"any text at a watcher after its chunk, {name}", every, "p95", _p95),
     ]
 
 
-def _lag_row(what: str, middle: float, name: str, high: float) -> Row:
-    measured = f"{middle * 1000:.1f} ms, {name} {high * 1000:.1f} ms"
-    return Row(what, measured, "", "", f"≤ {MOST_SECONDS * 1000:.0f} ms", high <= MOST_SECONDS)
+def _lag_row(what: str, lags: list[float], name: str, high: Callable[[list[float]], float]) -> Row:
+    measured = f"{median(lags) * 1000:.1f} ms, {name} {high(lags) * 1000:.1f} ms"
+    return Row(what, measured, "", "", f"≤ {MOST_SECONDS * 1000:.0f} ms", high(lags) <= MOST_SECONDS)
 
 
-async def _history_row(name: str, session: OurSession, model: PacedModel, gateway: PartialCarrier) -> Row:
+def _p95(lags: list[float]) -> float:
+    return quantiles(lags, n=20)[-1]
+
+
+async def _history_row(name: str, session: WatchedSession, model: PacedModel) -> Row:
     """Compare the history of a turn whose answer comes in chunks with that of one which comes at once."""
     events: list[int] = []
     for model.chunks in (0, CHUNKS):
         before = await _history_length(session)
-        async with gateway.following(session.handle.id):
-            await session.round()
+        async for _ in session.round():
+            pass
         events.append(await _history_length(session) - before)
     per_chunk = (events[1] - events[0]) / CHUNKS
     what = f"history events per streamed chunk, {name}"
     return Row(what, f"{per_chunk:g}", "", "", "0", per_chunk == 0)
 
 
-async def _history_length(session: OurSession) -> int:
+async def _history_length(session: WatchedSession) -> int:
     return (await session.handle.describe()).history_length

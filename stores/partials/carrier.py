@@ -10,11 +10,17 @@ A carrier that fails shows less. It never fails, and never holds up, the answer 
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol, Self
 
 from models.partial_output import PartialOutput, PartialTag
+
+RETRY_SECONDS = 1.0
+"""After a failure that a carrier did not foresee."""
+
+_log = logging.getLogger(__name__)
 
 
 class Live:
@@ -70,6 +76,10 @@ class PartialCarrier(Protocol):
         """Give what arrives of the session for the time of the block; all who follow it here are given the same."""
         ...
 
+    async def forget(self, workflow_id: str) -> None:
+        """Let go of what a dead worker may have left of a session that was deleted; what can't be reached expires."""
+        ...
+
     async def __aenter__(self) -> Self:
         """Return the carrier itself."""
         ...
@@ -86,7 +96,7 @@ class Followed:
     """
 
     def __init__(self, keep_new: Callable[[str, Live], Coroutine[Any, Any, None]]) -> None:
-        """Run `keep_new` for each session; it runs until it is cancelled, and must not raise."""
+        """Run `keep_new` for each session, until it is cancelled; where it raises, it is begun anew."""
         self._keep_new = keep_new
         self._lives: dict[str, Live] = {}
         self._followers: dict[str, int] = {}
@@ -104,7 +114,7 @@ class Followed:
         if live is None:
             live = self._lives[workflow_id] = Live()
             self._followers[workflow_id] = 0
-            self._tasks[workflow_id] = asyncio.create_task(self._keep_new(workflow_id, live))
+            self._tasks[workflow_id] = asyncio.create_task(self._keep(workflow_id, live))
         self._followers[workflow_id] += 1
         try:
             yield live
@@ -118,6 +128,18 @@ class Followed:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), *self._leaving, return_exceptions=True)
+
+    async def _keep(self, workflow_id: str, live: Live) -> None:
+        has_told = False
+        while True:
+            try:
+                return await self._keep_new(workflow_id, live)
+            except Exception as error:  # noqa: BLE001  # whatever it is: the next snapshot may be fit to be read
+                if not has_told:
+                    # The name alone: messages can hold what the model wrote.
+                    _log.warning("what is written can't be followed for now (%s)", type(error).__name__)
+                has_told = True
+            await asyncio.sleep(RETRY_SECONDS)
 
     def _leave(self, workflow_id: str) -> None:
         del self._lives[workflow_id], self._followers[workflow_id]

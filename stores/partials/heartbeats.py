@@ -56,7 +56,10 @@ class HeartbeatCarrier:
 
     def show(self, workflow_id: str, snapshot: PartialOutput) -> None:
         """Heartbeat with the snapshot, from within the activity."""
-        self._shown[workflow_id] = snapshot
+        held = self._shown.get(workflow_id)
+        if held is None or not held.is_later_than(snapshot):
+            self._shown[workflow_id] = snapshot
+        # An attempt that was given up heartbeats too: the server takes nothing of it, and so it learns that it was.
         activity.heartbeat(snapshot)
 
     def end(self, workflow_id: str, tag: PartialTag) -> None:
@@ -75,6 +78,9 @@ class HeartbeatCarrier:
     def following(self, workflow_id: str) -> AbstractAsyncContextManager[Live]:
         """Look at the session's heartbeats for the time of the block."""
         return self._followed.following(workflow_id)
+
+    async def forget(self, workflow_id: str) -> None:
+        """Do nothing: what the server has of a session goes with the session."""
 
     async def __aenter__(self) -> Self:
         """Return the carrier itself."""

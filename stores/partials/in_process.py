@@ -40,6 +40,10 @@ class InProcessCarrier:
         """Give what is shown of the session."""
         return self._followed.following(workflow_id)
 
+    async def forget(self, workflow_id: str) -> None:
+        """Hold nothing of the session."""
+        self._shown.pop(workflow_id, None)
+
     async def __aenter__(self) -> Self:
         """Return the carrier itself."""
         return self

@@ -140,6 +140,9 @@ class RedisCarrier:
                 self._note_failure(error)
                 self._put_back(batch)
                 await asyncio.sleep(RETRY_SECONDS)
+            except Exception as error:  # noqa: BLE001  # one task sends for all sessions: it has to outlive what is wrong
+                # Not put back, or it would be in the way of all that comes: a session's next snapshot has it too.
+                _log.warning("some of an answer is not shown while it is written (%s)", type(error).__name__)
             else:
                 self._note_success()
 
@@ -165,6 +168,14 @@ class RedisCarrier:
     def following(self, workflow_id: str) -> AbstractAsyncContextManager[Live]:
         """Listen to the session's channel for the time of the block."""
         return self._followed.following(workflow_id)
+
+    async def forget(self, workflow_id: str) -> None:
+        """Have what is held of the session deleted, if Redis can be reached now; else it expires."""
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._redis.delete(self._prefix + workflow_id)
+        except FAILURES as error:
+            _log.debug("partial output is left to expire: %s", reason_of(error))
 
     async def _keep_new(self, workflow_id: str, live: Live) -> None:
         while True:

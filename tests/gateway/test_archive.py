@@ -13,6 +13,7 @@ from httpx import AsyncClient
 
 from models.conversation import ConversationMessage
 from models.model_call import CallPart, ModelResponse, ProviderState, RespondPart, ThinkPart, ToolInvocation
+from models.partial_output import PartialOutput
 from models.session import SessionInput
 from models.trajectory import ToolResult
 from stores.archive import Archive, ArchivedTurn
@@ -554,8 +555,12 @@ async def test_api_1_what_is_written_while_a_session_is_being_deleted_is_deleted
     # As an activity does that has not heard of the termination yet.
     for owner in (session.handle.id, opaque_owner(session.handle.id)):
         await on.stores.blobs.put(owner, ["a late secret"])
+    left_by_a_dead_worker = PartialOutput(message_id="p", turn=9, step=1, request=9, attempt=1)
+    on.partials.show(session.handle.id, left_by_a_dead_worker)
     assert b"late secret" in file_of(on).read_bytes()
     await cleared(on, b"late secret")
+    async with on.partials.following(session.handle.id) as live:
+        assert not await live.beyond(0, until=asyncio.get_running_loop().time() + 0.1)
     assert (await session.handle.describe()).close_time is not None, "its id is held until then"
 
 

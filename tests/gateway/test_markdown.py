@@ -138,6 +138,10 @@ def test_api_5_a_text_that_would_not_be_seen_at_all_is_shown_as_it_was_written()
     assert render_markdown(" ") == ""
 
 
+async def test_api_5_a_text_of_nothing_becomes_nothing() -> None:
+    assert await Markdown().render(["", " \n", "a"]) == ["", "", "<p>a</p>\n"]
+
+
 async def test_api_5_texts_are_rendered_in_their_order(http: AsyncClient) -> None:
     answer = await http.post("/markdown", json={"texts": ["*a*", "b", "*a*"]})
     assert answer.status_code == 200

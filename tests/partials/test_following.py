@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
+from temporalio.testing import ActivityEnvironment
 
 from activities.providers.protocol import Delta
 from models.partial_output import PartialOutput, PartialPart
@@ -103,6 +104,41 @@ async def test_agt_5_a_look_at_heartbeats_that_fails_is_taken_again_and_never_ra
         assert failures == []
         gate.open()
         await session.idle(turns=1)
+
+
+async def test_agt_5_a_given_up_attempt_in_the_same_worker_takes_nothing_from_the_newer_one(temporal: Client) -> None:
+    carrier, given_up, newer = (
+        HeartbeatCarrier(temporal),
+        snapshot("old and longer", attempt=1),
+        snapshot("new", attempt=2),
+    )
+    beats = list[object]()
+    attempt = ActivityEnvironment()
+    attempt.on_heartbeat = lambda *details: beats.extend(details)
+    for shown in (newer, given_up):
+        attempt.run(carrier.show, "s", shown)
+    assert carrier.heartbeat_details("s") == (newer,)
+    carrier.end("s", given_up)
+    assert carrier.heartbeat_details("s") == (newer,)
+    assert beats == [newer, given_up], "each attempt beats for itself: so the older one learns that it was given up"
+
+
+async def test_agt_5_what_nobody_expected_ends_no_following(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("stores.partials.carrier.RETRY_SECONDS", 0.0)
+    failures = [KeyError("an encoding of somebody's"), KeyError("again")]
+
+    async def keep_new(workflow_id: str, live: Live) -> None:
+        if failures:
+            raise failures.pop()
+        live.take(snapshot("Hel"))
+
+    async with Followed(keep_new).following("s") as live:
+        await seen(live, lambda partial: partial == snapshot("Hel"))
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "KeyError" in told
+    assert "somebody" not in told
 
 
 async def test_agt_5_nobody_looks_at_a_session_that_nobody_follows(

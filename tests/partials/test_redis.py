@@ -7,11 +7,11 @@ import pytest
 from temporalio.client import Client
 
 from activities.providers.protocol import Delta
-from models.partial_output import PartialOutput, PartialPart
+from models.partial_output import PartialOutput, PartialPart, PartialTag
 from models.settings import Settings, SettingsError
 from stores.partials.chosen import chosen_carrier
 from stores.partials.over_redis import RedisCarrier
-from tests.harness import Gate, says, stage
+from tests.harness import BOUND, Gate, says, stage
 from tests.partials.redis_server import RedisServer
 from tests.partials.test_carriers import seen
 
@@ -89,12 +89,51 @@ async def test_agt_5_two_installations_can_share_a_server(redis_server: RedisSer
         assert (await seen(theirs, lambda partial: True)).parts[0].text == "theirs"
 
 
+async def test_agt_5_a_session_under_the_id_of_a_deleted_one_is_shown(redis_server: RedisServer) -> None:
+    async with carrier_at(redis_server) as killed, killed.following("s") as live:
+        killed.show("s", snapshot("of many turns", request=9))
+        await seen(live, lambda partial: True)
+    async with carrier_at(redis_server) as worker, carrier_at(redis_server) as gateway:
+        await gateway.forget("s")
+        async with gateway.following("s") as live:
+            worker.show("s", snapshot("of the first", request=1))
+            assert (await seen(live, lambda partial: True)).parts[0].text == "of the first"
+
+
+async def test_agt_5_a_session_is_forgotten_without_redis_too(redis_server: RedisServer) -> None:
+    async with carrier_at(redis_server) as gateway:
+        redis_server.kill()
+        await gateway.forget("s")
+
+
 async def test_agt_5_what_a_dead_worker_left_expires(redis_server: RedisServer) -> None:
     async with carrier_at(redis_server) as worker, worker.following("s") as live:
         worker.show("s", snapshot("left"))
         await seen(live, lambda partial: True)
         (key,) = await worker._redis.keys("turnkeeper:*")
         assert 0 < await worker._redis.ttl(key) <= 600
+
+
+async def test_agt_5_what_cannot_be_sent_is_left_out_and_the_rest_is_sent(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with carrier_at(redis_server) as worker, worker.following("s") as live:
+        send, failures = worker._send, [KeyError("what the model wrote")]
+
+        async def failing(batch: dict[str, PartialOutput | PartialTag]) -> None:
+            if failures:
+                raise failures.pop()
+            await send(batch)
+
+        monkeypatch.setattr(worker, "_send", failing)
+        worker.show("s", snapshot("Hel"))
+        async with asyncio.timeout(BOUND):
+            while failures:
+                await asyncio.sleep(0)
+        worker.show("s", snapshot("Hello"))
+        await seen(live, lambda partial: partial == snapshot("Hello"))
+    assert "KeyError" in caplog.text
+    assert "what the model wrote" not in caplog.text
 
 
 async def test_agt_5_who_stops_following_leaves_no_connection_behind(redis_server: RedisServer) -> None:
