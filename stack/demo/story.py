@@ -125,7 +125,7 @@ async def a_write_is_approved(story: Story) -> None:
     story.telling.step("A tool that asks first")
     await story.ask("approval", f'write "{LOGBOOK}" to logbook.txt')
     conversation = story.spectator.conversation
-    await story.spectator.until("a call that asks for approval", lambda: bool(conversation.awaiting_calls))
+    await story.spectator.until("a call that asks for approval", lambda: len(conversation.awaiting_calls) == 1)
     [call] = conversation.awaiting_calls
     before = story.look_at("logbook.txt")
     story.telling.line(_line_of(call))
