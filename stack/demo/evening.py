@@ -29,7 +29,7 @@ PATIENCE_SECONDS = 40.0
 
 @dataclass
 class Findings:
-    """What came of a story: promises that were `broken`, and `accidents` of its stage, after which nothing is proved."""
+    """What came of a story: promises that were `broken`, and `accidents` of its stage, which prove nothing."""
 
     broken: list[str] = field(default_factory=list)
     accidents: list[str] = field(default_factory=list)
