@@ -5,7 +5,7 @@
  */
 
 import { h } from "./dom.js";
-import { fullTime, until } from "./words.js";
+import { fullTime, legible, until } from "./words.js";
 
 const MOST_REASON_CHARS = 500;
 
@@ -49,7 +49,7 @@ export class ApprovalForm {
       this.#askForReason(false);
     });
     const expires = call.approval?.expires_at ?? "";
-    const words = h("p", {}, "The model wants to run ", h("code", {}, call.name), ". ");
+    const words = h("p", {}, "The model wants to run ", h("code", {}, legible(call.name)), ". ");
     if (expires) words.append(h("span", { class: "quiet", title: fullTime(expires) }, `Expires ${until(expires)}.`));
     this.element = h(
       "div",

@@ -7,7 +7,7 @@
 import { ApprovalForm } from "./approval_form.js";
 import { copyButton } from "./copying.js";
 import { arrange, h, icon, setText } from "./dom.js";
-import { duration } from "./words.js";
+import { duration, legible } from "./words.js";
 
 /**
  * @typedef {object} CallActions
@@ -54,7 +54,7 @@ export class ToolCard {
   /** Show a call that the model is still writing. @param {string} name */
   showPreparing(name) {
     this.#showState("preparing");
-    setText(this.#name, name || "…");
+    setText(this.#name, legible(name) || "…");
   }
 
   /** @param {ToolCall} call @param {boolean} isRunning whether its turn still runs */
@@ -65,8 +65,8 @@ export class ToolCard {
     const isAsked = isRunning && !call.result && call.approval !== null && call.approval.decision === null;
     this.element.dataset.call = call.id;
     this.#showState(isAsked ? "waiting" : (call.result?.status ?? (isRunning ? "running" : "cancelled")));
-    setText(this.#name, call.name);
-    setText(this.#gist, gistOf(call));
+    setText(this.#name, legible(call.name));
+    setText(this.#gist, legible(gistOf(call)));
     const ms = call.result?.duration_ms;
     setText(this.#time, ms === null || ms === undefined ? "" : duration(ms));
     arrange(this.#body, this.#sections(call));
@@ -83,7 +83,7 @@ export class ToolCard {
 
   /** @param {ToolCall} call @returns {HTMLElement[]} */
   #sections(call) {
-    const sections = [this.#textSection("Arguments", argumentsOf(call), call.args_blob)];
+    const sections = [this.#textSection("Arguments", argumentsOf(call), call.args_blob, legible)];
     if (call.approval?.decision) sections.push(h("p", { class: "tool-note" }, decisionOf(call)));
     const { result } = call;
     if (result) {
@@ -95,9 +95,12 @@ export class ToolCard {
     return sections;
   }
 
-  /** @param {string} title @param {string} text @param {import("./wire.js").BlobRef | null} blob */
-  #textSection(title, text, blob) {
-    const content = h("pre", { tabindex: "0", role: "group", "aria-label": title }, text);
+  /**
+   * @param {string} title @param {string} text @param {import("./wire.js").BlobRef | null} blob
+   * @param {(text: string) => string} asShown
+   */
+  #textSection(title, text, blob, asShown = (text) => text) {
+    const content = h("pre", { tabindex: "0", role: "group", "aria-label": title }, asShown(text));
     const header = h(
       "header",
       {},
@@ -106,18 +109,21 @@ export class ToolCard {
     );
     const section = h("section", { class: "tool-text" }, header, content);
     content.hidden = !text;
-    if (blob) section.append(this.#wholeButton(title, blob, content));
+    if (blob) section.append(this.#wholeButton(title, blob, content, asShown));
     return section;
   }
 
-  /** @param {string} title @param {import("./wire.js").BlobRef} blob @param {HTMLElement} content */
-  #wholeButton(title, blob, content) {
+  /**
+   * @param {string} title @param {import("./wire.js").BlobRef} blob @param {HTMLElement} content
+   * @param {(text: string) => string} asShown
+   */
+  #wholeButton(title, blob, content, asShown) {
     const words = `Show all of it: ${blob.chars.toLocaleString("en")} characters`;
     const button = h("button", { type: "button", class: "link-button" }, words);
     button.addEventListener("click", async () => {
       button.disabled = true;
       try {
-        content.textContent = await this.#actions.readBlob(blob.hash);
+        content.textContent = asShown(await this.#actions.readBlob(blob.hash));
         content.hidden = false;
         button.remove();
         content.focus();

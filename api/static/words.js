@@ -15,6 +15,19 @@ export function duration(ms) {
     : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
+/** What can't be seen, or turns the text around it; an emoji's own sign of being one is harmless. */
+const UNSEEN = /(?![\n\t\ufe0f])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]/gu;
+
+/**
+ * A text with every character shown that would else work unseen, as JSON escapes it: what a person approves has to be
+ * what they read. Line breaks and tabs are kept.
+ * @param {string} text @returns {string}
+ */
+export function legible(text) {
+  const escaped = (/** @type {string} */ unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`;
+  return text.replaceAll(UNSEEN, (char) => char.split("").map(escaped).join(""));
+}
+
 /** @param {number} count @returns {string} */
 export function tokens(count) {
   if (count < 10_000) return `${count.toLocaleString("en")} tokens`;

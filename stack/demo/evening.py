@@ -5,6 +5,7 @@ import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from client.errors import GatewayError
@@ -12,7 +13,7 @@ from client.gateway import GatewayClient
 from stack.demo.printed import Telling
 from stack.demo.record import Record
 from stack.demo.spectator import NotSeenError, Spectator
-from stack.demo.stage import Stage
+from stack.demo.stage import Stage, StageError
 from stack.demo.story import ACTS, PROMISES_TEXT, Act, Story
 from stack.demo.verdict import PROMISES, violations
 from stack.supervisor import run_until_signalled
@@ -24,6 +25,21 @@ SESSION = "demo"
 
 PATIENCE_SECONDS = 40.0
 """Longest wait for anything in the story; a worker that was killed is missed after 6 s."""
+
+
+@dataclass
+class Findings:
+    """What came of a story: promises that were `broken`, and `accidents` of its stage, which prove nothing."""
+
+    broken: list[str] = field(default_factory=list)
+    accidents: list[str] = field(default_factory=list)
+
+    @property
+    def code(self) -> int:
+        """The exit code: what an accident broke was not promised."""
+        if self.accidents:
+            return NOT_PLAYED
+        return BROKEN if self.broken else KEPT
 
 
 def run_demo(*, keep: bool, acts: Sequence[Act] = ACTS) -> int:
@@ -48,20 +64,23 @@ async def perform(
     acts: Sequence[Act] = ACTS,
     patience: float = PATIENCE_SECONDS,
 ) -> int:
-    """Play `acts` in a new session through the gateway at `url`, say what they came to, and return the exit code."""
+    """Play `acts` in a new session through the gateway at `url`, say what they came to, and return the exit code.
+
+    Raises:
+        StageError: The session could not be started.
+    """
+    findings = Findings()
     (stage.workspace / "promises.md").write_text(PROMISES_TEXT)
     async with GatewayClient(url) as gateway:
-        await gateway.start(session_id, title="The demo", tool_policy={"file_write": "ask"})
+        await _start(gateway, session_id)
         spectator = Spectator(gateway, session_id, patience=patience, on_text=telling.growing)
         story = Story(stage, gateway, spectator, telling, session_id=session_id)
-        broken = await _play(story, acts)
-        with suppress(GatewayError):  # of a gateway that is gone there is nothing to add
-            record = await story.record()
-            broken += violations(record)
-            telling.table([*_sums(story, record), *await _noted(story)])
+        await _play(story, acts, findings)
+        await _judge(story, findings)
+    findings.accidents += stage.fallen()
     checked = f"{len(PROMISES)} promises, {len(story.asked)} prompts: nothing lost, nothing twice, everything in order."
-    telling.verdict(broken, checked)
-    return BROKEN if broken else KEPT
+    telling.verdict(findings.broken, findings.accidents, checked)
+    return findings.code
 
 
 async def _evening(*, keep: bool, acts: Sequence[Act]) -> int:
@@ -86,14 +105,16 @@ async def _evening(*, keep: bool, acts: Sequence[Act]) -> int:
 
 async def _stay_open(stage: Stage, telling: Telling) -> None:
     """Show where all can be looked at, until somebody presses Ctrl-C: here that is the end, and not a failure."""
+    temporal = stage.server.ui_url
     async with GatewayClient(stage.url) as gateway:
-        links = (await gateway.describe(SESSION)).links
+        with suppress(GatewayError):  # after an accident there is none
+            temporal = (await gateway.describe(SESSION)).links.temporal
     telling.title(
         "",
         f"  Chat        {stage.url}/?session={SESSION}",
         f"  In here     turnkeeper chat --url {stage.url} --session {SESSION}",
         f"  API docs    {stage.url}/docs",
-        f"  Temporal    {links.temporal}",
+        f"  Temporal    {temporal}",
         f"  Folder      {stage.folder}",
         "",
         "Ctrl-C stops and removes all of it.",
@@ -102,15 +123,39 @@ async def _stay_open(stage: Stage, telling: Telling) -> None:
         await asyncio.Event().wait()
 
 
-async def _play(story: Story, acts: Sequence[Act]) -> list[str]:
-    """Play on until something that has to happen does not; return that."""
+async def _start(gateway: GatewayClient, session_id: str) -> None:
+    try:
+        await gateway.start(session_id, title="The demo", tool_policy={"file_write": "ask"})
+    except GatewayError as error:
+        raise StageError(f"No session could be started: {error}") from error
+
+
+async def _play(story: Story, acts: Sequence[Act], findings: Findings) -> None:
+    """Play on until something that has to happen does not."""
     try:
         async with story.spectator:
             for act in acts:
                 await act(story)
     except (NotSeenError, GatewayError) as error:
-        return [str(error)]
-    return []
+        findings.broken.append(str(error))
+    except StageError as error:
+        findings.accidents.append(str(error))
+
+
+async def _judge(story: Story, findings: Findings) -> None:
+    """Find what is broken in what there is; what cannot be read proves nothing."""
+    try:
+        record = await story.record()
+    except GatewayError as error:
+        findings.broken.append(f"The transcript could not be read: {error}")
+        return
+    findings.broken += violations(record)
+    sums = list(_sums(story, record))
+    try:
+        sums += await _noted(story)
+    except StageError as error:
+        findings.accidents.append(str(error))
+    story.telling.table(sums)
 
 
 def _sums(story: Story, record: Record) -> Iterator[tuple[str, str]]:

@@ -80,12 +80,15 @@ class Telling:
         self._print(Text())
         self._console.print(table)
 
-    def verdict(self, violations: list[str], kept: str) -> None:
-        """Say that all promises are `kept`, or which are not."""
+    def verdict(self, violations: list[str], accidents: list[str], kept: str) -> None:
+        """Say that all promises are `kept`, or which are not; after `accidents`, what is open, and why."""
         self._print(Text())
+        word, style = ("OPEN", "yellow") if accidents else ("BROKEN", "bold red")
         for violation in violations:
-            self._print(Text(f"BROKEN  {violation}", style="bold red"))
-        if not violations:
+            self._print(Text(f"{word}  {violation}", style=style))
+        for accident in accidents:
+            self._print(Text(f"NOT PLAYED  {accident}", style="bold red"))
+        if not (violations or accidents):
             self._print(Text(f"ok  {kept}", style="bold green"))
 
     def close(self) -> None:

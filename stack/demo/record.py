@@ -13,7 +13,8 @@ class Asked(Frozen):
     """A prompt, as a client sent it.
 
     `accepted`: it was answered with 202, or it was refused; None: no answer came, and either is right.
-    `wants_answer`: a turn that ends without one is a fault.
+    `wants_answer`: a turn that ends without one is a fault. `answer`: what has to be answered, word for word; None: it
+    is not known beforehand.
     """
 
     id: str
@@ -21,6 +22,7 @@ class Asked(Frozen):
     mode: PromptMode = "enqueue"
     accepted: bool | None = True
     wants_answer: bool = True
+    answer: str | None = None
 
 
 class Glimpse(Frozen):

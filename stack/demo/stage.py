@@ -20,6 +20,7 @@ from typing import Self
 
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.service import RPCError
 
 from models.settings import CONFIG_VARIABLE
 from stack.dev_server import DevServer
@@ -106,8 +107,19 @@ class Stage:
                 raise StageError(f"Worker and gateway are not ready after {READY_SECONDS:.0f} s.")
             await asyncio.sleep(0.05)
 
+    def fallen(self) -> list[str]:
+        """Name each process that no longer runs, a sentence each: that is an accident, unless an act wanted it."""
+        running = {"Temporal server": self.server.pid, "worker": self.worker.pid, "gateway": self.gateway.pid}
+        return [f"The {name} ended in the middle of the story." for name, pid in running.items() if pid is None]
+
     async def history_of(self, session_id: str) -> HistoryCount:
-        """Count what Temporal has noted of a session, in its current run."""
+        """Count what Temporal has noted of a session, in its current run. Raises `StageError`."""
+        try:
+            return await self._count_history(session_id)
+        except (RPCError, RuntimeError) as error:  # the latter: there is no connection
+            raise StageError(f"Temporal's history of the session could not be read: {error}") from error
+
+    async def _count_history(self, session_id: str) -> HistoryCount:
         client = await Client.connect(self.server.address, data_converter=pydantic_data_converter)
         count = HistoryCount()
         async for event in client.get_workflow_handle(session_id).fetch_history_events():

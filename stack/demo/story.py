@@ -33,6 +33,9 @@ PROMISES_TEXT = "\n".join(
 )
 """The file in the workspace. Its six lines, which the offline model quotes in full, take a while to write."""
 
+PROMISES_QUOTED = "promises.md says:\n\n" + "\n".join(f"> {line}" for line in PROMISES_TEXT.splitlines())
+"""The answer to who asks for that file: an answer that was cut off and resumed has to be this, and nothing besides."""
+
 LOGBOOK = "The lamp is lit."
 
 MIDDLE_WORDS = 12
@@ -57,11 +60,11 @@ class Story:
         """How long answers took that nothing was done to."""
         self._asked_at: dict[str, float] = {}
 
-    async def ask(self, message_id: str, text: str) -> None:
-        """Send a prompt, and say so. Raises `GatewayError`."""
+    async def ask(self, message_id: str, text: str, *, answer: str | None = None) -> None:
+        """Send a prompt, to which `answer` is the only right one, and say so. Raises `GatewayError`."""
         self._asked_at[message_id] = asyncio.get_running_loop().time()
         accepted = await self.gateway.prompt(self.session_id, text, message_id=message_id)
-        self.asked.append(Asked(id=message_id, text=text))
+        self.asked.append(Asked(id=message_id, text=text, answer=answer))
         self.telling.asked(text, f"   (number {accepted.position} in the queue)" if accepted.position else "")
 
     def words_after(self, message_id: str) -> float | None:
@@ -103,7 +106,7 @@ Act = Callable[[Story], Awaitable[None]]
 async def an_answer_is_read_while_it_is_written(story: Story) -> None:
     """Show that the first words come long before the last ones."""
     story.telling.step("A prompt, and its answer as it is written")
-    await story.ask("first", "read promises.md")
+    await story.ask("first", "read promises.md", answer=PROMISES_QUOTED)
     turn = await story.spectator.until_answered("first")
     first_words = story.words_after("first")
     if first_words is None:
@@ -125,7 +128,7 @@ async def a_write_is_approved(story: Story) -> None:
     story.telling.step("A tool that asks first")
     await story.ask("approval", f'write "{LOGBOOK}" to logbook.txt')
     conversation = story.spectator.conversation
-    await story.spectator.until("a call that asks for approval", lambda: bool(conversation.awaiting_calls))
+    await story.spectator.until("a call that asks for approval", lambda: len(conversation.awaiting_calls) == 1)
     [call] = conversation.awaiting_calls
     before = story.look_at("logbook.txt")
     story.telling.line(_line_of(call))
@@ -156,7 +159,7 @@ async def the_worker_is_killed(story: Story) -> None:
     """Kill the worker that writes an answer, and show that another one gives it, once."""
     story.telling.step("The worker is killed in the middle of an answer")
     before = await story.stage.history_of(story.session_id)
-    await story.ask("crash", "what have you read?")
+    await story.ask("crash", "what have you read?", answer=f"The last file I read was promises.md. {PROMISES_QUOTED}")
     await story.spectator.until_writing("crash", words=MIDDLE_WORDS)
     pid, cut = story.stage.worker.pid, story.spectator.text
     await story.stage.worker.kill()
@@ -175,7 +178,7 @@ async def the_gateway_is_killed(story: Story) -> None:
     """Kill the gateway that tells of an answer, and show that the watching client goes on where it was."""
     story.telling.step("The gateway is killed in the middle of an answer")
     losses = len(story.spectator.losses)
-    await story.ask("cut", "read promises.md")
+    await story.ask("cut", "read promises.md", answer=PROMISES_QUOTED)
     await story.spectator.until_writing("cut", words=MIDDLE_WORDS)
     pid, cursor = story.stage.gateway.pid, story.spectator.conversation.cursor
     await story.stage.gateway.kill()

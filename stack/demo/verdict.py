@@ -78,13 +78,16 @@ def turns_keep_the_order_of_their_prompts(record: Record) -> Iterator[str]:
 
 
 def every_turn_is_answered(record: Record) -> Iterator[str]:
-    """Hold that every turn has ended, and has an answer where one was wanted (SES-2)."""
+    """Hold that every turn has ended, with an answer where one was wanted, and the whole of it once (SES-2)."""
     wants_answer = {prompt.id for prompt in record.asked if prompt.wants_answer}
+    known = {prompt.id: prompt.answer for prompt in record.asked if prompt.answer is not None}
     for turn in record.transcript:
         if not turn.is_complete:
             yield f"Turn {turn.id!r} has not ended."
         elif turn.id in wants_answer and not turn.agent_message:
             yield f"Turn {turn.id!r} ended without an answer: {turn.error or 'an empty one'}"
+        elif turn.id in known and turn.agent_message != known[turn.id]:
+            yield f"Turn {turn.id!r} has not the answer that its prompt asks for, whole and once."
 
 
 def every_call_has_one_result(record: Record) -> Iterator[str]:

@@ -6,6 +6,10 @@ from playwright.async_api import expect
 from tests.harness import Stage, asks, says
 from tests.page.tab import Tab
 
+UNSEEN = "\u202eolleh\u202c \u200bü🙂\u2028\x85\U000e0041\u3164"
+UNSEEN_SHOWN = r"\u202eolleh\u202c \u200bü🙂\u2028\u0085\udb40\udc41\u3164"
+"""Turned around, hidden, or on a line of its own; and how JSON escapes it."""
+
 PAY = ("pay", {"to": "Registrar", "amount": 12})
 
 
@@ -79,3 +83,17 @@ async def test_api_5_what_is_written_in_one_card_survives_the_decision_in_anothe
     await second.get_by_role("button", name="Reject", exact=True).click()
     await tab.shows(2)
     assert [call.args["to"] for call in on.tools.calls] == ["Registrar"]
+
+
+async def test_api_5_what_is_approved_is_what_is_read_whatever_turns_text_around_or_hides_it(
+    tab: Tab, on: Stage
+) -> None:
+    await a_session_that_asks(tab, on)
+    on.vendor.script = [asks(("pay", {"to": UNSEEN}), ("pay", {"to": UNSEEN * 20_000})), says("Paid.")]
+    await tab.send("Pay")
+    await expect(tab.page.locator(".approval")).to_have_count(2)
+    await expect(tab.tools.first.locator(".tool-gist")).to_have_text(f"to: {UNSEEN_SHOWN}", use_inner_text=True)
+    arguments = tab.tools.get_by_label("Arguments", exact=True)
+    await expect(arguments.first).to_have_text(f'{{\n  "to": "{UNSEEN_SHOWN}"\n}}', use_inner_text=True)
+    await expect(arguments.last).to_contain_text(UNSEEN_SHOWN)
+    assert not set(UNSEEN) & set(await arguments.last.text_content() or "") - set("hello ü🙂")

@@ -26,13 +26,18 @@ class QuietServer(uvicorn.Server):
 
 
 @asynccontextmanager
-async def lossy_gateway(url: str, *, turn: str, where: str = "") -> AsyncIterator[str]:
-    """Yield the address of one that answers as `url` does, without `turn` in answers to paths that end with `where`."""
+async def lossy_gateway(url: str, *, turn: str, where: str = "", refuses: tuple[str, ...] = ()) -> AsyncIterator[str]:
+    """Yield the address of one that answers as `url` does, without `turn` in answers to paths that end with `where`.
+
+    What ends with one of `refuses` is answered with 503.
+    """
     app = FastAPI()
     async with httpx.AsyncClient(base_url=url, timeout=None, trust_env=False) as real:
 
         @app.api_route("/{path:path}", methods=["GET", "POST", "PATCH", "DELETE"])
         async def pass_on(request: Request) -> Response:
+            if request.url.path.endswith(refuses):
+                return Response(status_code=503)
             headers = {name: value for name, value in request.headers.items() if name != "host"}
             target = httpx.URL(path=request.url.path, query=request.url.query.encode())
             asked = real.build_request(request.method, target, headers=headers, content=await request.body())

@@ -17,7 +17,7 @@ from rich.console import Console
 from stack.demo.evening import perform
 from stack.demo.printed import Telling
 from stack.demo.stage import Stage
-from stack.demo.story import a_write_is_approved, tools_are_used
+from stack.demo.story import Story, a_write_is_approved, the_worker_is_killed, tools_are_used
 from stack.ports import LOOPBACK, is_free, reserved_port
 from tests.stack.conftest import needs_linux, until_ended
 from tests.stack.lossy_gateway import lossy_gateway
@@ -174,3 +174,46 @@ async def test_ops_3_a_turn_that_the_watching_client_never_sees_is_named(stage):
     assert code == 1
     assert broken[0] == "The watching client saw nothing of a call that asks for approval within 5 s."
     assert "The watching client was never shown turn 'approval'." in broken
+
+
+async def test_ops_3_a_transcript_that_cannot_be_read_is_no_proof(stage):
+    async with lossy_gateway(stage.url, turn="none of these", refuses=("/conversation/full", "/queue")) as url:
+        code, broken = await played(stage, url, "unreadable")
+    assert code == 1
+    assert len(broken) == 1
+    assert broken[0].startswith("The transcript could not be read: ")
+
+
+async def the_gateway_dies(story: Story) -> None:
+    await story.stage.gateway.kill()
+
+
+async def the_server_dies(story: Story) -> None:
+    assert story.stage.server.pid is not None
+    os.kill(story.stage.server.pid, signal.SIGKILL)
+    await story.stage.server.wait()
+
+
+ACCIDENTS = {
+    "the gateway, after all": ((tools_are_used, the_gateway_dies), "The gateway ended in the middle of the story."),
+    "the server, after all": (
+        (tools_are_used, the_server_dies),
+        "The Temporal server ended in the middle of the story.",
+    ),
+    "the server, before an act that asks it": (
+        (the_server_dies, the_worker_is_killed),
+        "The Temporal server ended in the middle of the story.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("acts", "said"), ACCIDENTS.values(), ids=ACCIDENTS)
+async def test_ops_3_an_accident_of_the_stage_neither_proves_a_promise_nor_breaks_one(tmp_path, acts, said):
+    console = Console(file=io.StringIO(), width=1_000)
+    async with Stage(tmp_path) as own:
+        await own.open()
+        code = await perform(own, Telling(console), url=own.url, acts=acts, patience=10)
+    verdict = [line for line in console.file.getvalue().splitlines() if re.match(r"ok|BROKEN|NOT PLAYED", line)]
+    assert code == 2
+    assert f"NOT PLAYED  {said}" in verdict
+    assert all(line.startswith("NOT PLAYED  ") for line in verdict)

@@ -128,6 +128,10 @@ BROKEN: dict[str, tuple[Record, str]] = {
         with_transcript([*TURNS[:2], turn("p3", STEERED, agent_message="")]),
         "Turn 'p3' ended without an answer: an empty one",
     ),
+    "an answer with more than was asked for": (
+        but(asked=[asked("p1", answer="answer"), *KEPT.asked[1:]]),
+        "Turn 'p1' has not the answer that its prompt asks for, whole and once.",
+    ),
     "a call twice": (
         with_transcript([TURNS[0], turn("p2", step(1, None, CALL), step(2, None, CALL)), TURNS[2]]),
         "Call '2.1.0' is there 2 times.",
