@@ -174,7 +174,7 @@ class Feeds:
             changes = watch.changes
             event = await self._reads.update(watcher.session_id, watcher.cursor, watch)
             watcher.seen = changes
-            output.learn(event.update)
+            output.learn(event.update, since=watcher.cursor.since_revision)
             return watcher.takes(event)
         return watcher.takes_partial(output)
 
