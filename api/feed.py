@@ -6,6 +6,8 @@ however many watch, and an idle session costs nothing at all. A watcher that is 
 comes back later, and then reads from its own cursor: what it has missed arrives as one update, and nobody else has
 waited for it.
 
+An answer that could be read as an excerpt only is told again once it can be read whole (`excerpts.py`).
+
 A feed never fails once it has begun: while Temporal or the workers are away it tries again. It ends when the session
 has, when it was deleted, or when the gateway stops; its cursor tells where to go on.
 """
@@ -14,16 +16,17 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from api import problems
+from api.excerpts import Excerpts
 from api.live_output import LiveOutput, LiveOutputs, PartialEvent, SeenSteps, Snapshot
 from api.problems import ProblemError
 from api.session_ids import workflow_id
 from api.sessions import FINAL_STATUSES, Sessions
 from api.shared_reads import QueueEvent, SharedReads, UpdateEvent
 from api.watch import Watch
-from models.conversation import ConversationUpdate
+from models.conversation import ConversationMessage, ConversationUpdate
 from models.prompts import QueuedPrompt
 from models.session import UpdatesRequest
 from stores.partials.carrier import PartialCarrier
@@ -60,6 +63,7 @@ class _Watcher:
     waiting: list[QueuedPrompt] = field(default_factory=list)
     steps: SeenSteps = field(default_factory=SeenSteps)
     partial: Snapshot | None = None
+    excerpts: Excerpts = field(default_factory=Excerpts)
     owes_queue: bool = False
     """What waits may have changed with the last update."""
     is_deleted: bool = False
@@ -72,29 +76,39 @@ class _Watcher:
     @property
     def is_at_end(self) -> bool:
         """The watcher knows all that there will ever be."""
-        knows_all = (
-            self.last is not None and self.last.status in FINAL_STATUSES and not (self.has_more or self.owes_queue)
-        )
-        return self.is_deleted or knows_all
+        is_closed = self.last is not None and self.last.status in FINAL_STATUSES
+        return self.is_deleted or (is_closed and not (self.has_more or self.owes_queue or self.excerpts))
 
     def is_due(self, watch: Watch, output: LiveOutput) -> bool:
         """Tell whether there may be something that the watcher does not know."""
-        return (
-            self.owes_queue or self.has_more or watch.changes > self.seen or self._partial_grown_in(output) is not None
-        )
+        is_behind = self.owes_queue or self.has_more or watch.changes > self.seen
+        return is_behind or self.excerpts.are_due or self._partial_grown_in(output) is not None
 
     def takes(self, event: UpdateEvent) -> UpdateEvent | None:
         """Go on to the cursor after `event`; return it where it says anything that the watcher does not know."""
         before, known, update = self.cursor, self.last, event.update
         self.cursor, self.last = event.next_cursor, update
         self.steps.learn(update)
+        self.excerpts.learn(update)
         self.owes_queue = not update.has_more and bool(self.waiting or update.queue_length)
-        if update.reset or update.new_messages or update.updated_messages:
-            return event
-        if known is None:
-            knows_the_end = self.is_at_end and self.cursor == before
-            return None if knows_the_end else event
-        return event if (update.revision, update.status) != (known.revision, known.status) else None
+        if not (update.reset or update.new_messages or update.updated_messages):
+            if known is None and self.is_at_end and self.cursor == before:
+                return None
+            if known is not None and (update.revision, update.status) == (known.revision, known.status):
+                return None
+        return self._resumable(event)
+
+    def takes_whole(self, turn: ConversationMessage) -> UpdateEvent | None:
+        """Return a turn that was told as an excerpt, if it is whole now."""
+        if self.last is None or not self.excerpts.put_back(turn):
+            return None
+        told = {"new_messages": [], "updated_messages": [turn], "reset": False}
+        return self._resumable(UpdateEvent(self.last.model_copy(update=told)))
+
+    def _resumable(self, event: UpdateEvent) -> UpdateEvent:
+        """Return `event` with an id from which on the watcher is told all that it is owed."""
+        owed_since = self.excerpts.revision
+        return event if owed_since is None else replace(event, owed_since=owed_since)
 
     def takes_queue(self, queue: QueueEvent) -> QueueEvent | None:
         """Return what waits, where that has changed."""
@@ -162,9 +176,13 @@ class Feeds:
             if event:
                 yield event
             if watch.is_over and not watcher.is_due(watch, output):
-                await self._pause()  # this session began under its id after the one that was watched
+                # Either a session began under the id of the one that was watched, or an answer is still owed.
+                await self._pause(until=watcher.excerpts.due_at)
                 return
-            await watch.stirred(lambda: watcher.is_due(watch, output) or watch.is_over or self._stopping.is_set())
+            await watch.stirred(
+                lambda: watcher.is_due(watch, output) or watch.is_over or self._stopping.is_set(),
+                until=watcher.excerpts.due_at,
+            )
 
     async def _next(self, watcher: _Watcher, watch: Watch, output: LiveOutput) -> Event | None:
         """Return the next thing that the watcher does not know, if there is any. Raises `ProblemError`."""
@@ -176,11 +194,15 @@ class Feeds:
             changes = watch.changes
             event = await self._reads.update(watcher.session_id, watcher.cursor, watch)
             watcher.seen = changes
-            output.learn(event.update)
+            output.learn(event.update, since=watcher.cursor.since_revision)
             return watcher.takes(event)
+        if watcher.excerpts.are_due:
+            return watcher.takes_whole(await self._reads.whole(watcher.session_id, watcher.excerpts.next))
         return watcher.takes_partial(output)
 
-    async def _pause(self) -> None:
+    async def _pause(self, *, until: float | None = None) -> None:
+        """Wait for a moment, or `until` then on the loop's clock."""
+        until = until or asyncio.get_running_loop().time() + RETRY_SECONDS
         with suppress(TimeoutError):
-            async with asyncio.timeout(RETRY_SECONDS):
+            async with asyncio.timeout_at(until):
                 await self._stopping.wait()

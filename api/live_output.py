@@ -5,7 +5,8 @@ carrier may have to ask for it. What has arrived is the newest snapshot; each wa
 one it was told last. Those who were told the same one are told the same growth, made and encoded once.
 
 A snapshot is shown to a watcher from the moment it has seen all steps before it, and never once it has seen the step
-itself: the answer in the transcript is the one that counts.
+itself: the answer in the transcript is the one that counts. A watcher that comes back doesn't say which steps it has
+seen, so a snapshot is let go of as soon as anyone here learns of its step.
 """
 
 import asyncio
@@ -50,19 +51,27 @@ class Snapshot:
 
 @dataclass
 class SeenSteps:
-    """How many model steps of the running turn one watcher has seen; `None` where it came back and didn't say."""
+    """What is known of the model steps of the running turn."""
 
     message_id: str | None = None
     count: int | None = None
+    """How many there are; `None` where that was not said: to one who came back."""
+    are_calls_running: bool = False
+    """The newest step's tool calls have not all come back yet: the model is not asked before."""
 
     def learn(self, update: ConversationUpdate) -> None:
-        """Take in an update that the watcher is told."""
+        """Take in an update."""
         if update.current_message_id != self.message_id:
-            self.message_id, self.count = update.current_message_id, None
+            self.message_id, self.count, self.are_calls_running = update.current_message_id, None, False
         for turn in [*update.updated_messages, *update.new_messages]:
             if turn.id == self.message_id:
                 models = turn.reasoning_trajectory.model_steps if turn.reasoning_trajectory else []
                 self.count = models[-1].number if models else 0
+                self.are_calls_running = bool(models) and any(call.result is None for call in models[-1].tool_calls)
+
+    def have(self, output: PartialOutput) -> bool:
+        """Tell whether the step of which `output` is a part is known."""
+        return self.message_id == output.message_id and self.count is not None and output.step <= self.count
 
     def are_just_before(self, output: PartialOutput) -> bool:
         """Tell whether `output` is what comes next, as far as is known."""
@@ -84,19 +93,25 @@ class LiveOutput:
         self._revision = -1
         self._telling = -1
         self._told_at = float("-inf")
+        self._steps = SeenSteps()
         self._follower: asyncio.Task[None] | None = None
         self._grown: dict[Snapshot | None, PartialEvent | None] = {}
 
-    def learn(self, update: ConversationUpdate) -> None:
-        """Follow from now on or no longer, as the newest update has it."""
-        if update.revision < self._revision:
-            return
+    def learn(self, update: ConversationUpdate, *, since: int | None) -> None:
+        """Follow from now on or no longer, as the newest update has it: what is new since the revision `since`."""
+        if update.revision < self._revision or update.has_more:
+            return  # the running turn stands on the last page
+        if since is not None and since > self._revision:
+            self._steps, self.latest = SeenSteps(), None  # who has come knows more, and was not told it here
         self._revision = update.revision
+        self._steps.learn(update)
+        if self.latest and self._steps.have(self.latest.output):
+            self.latest = None
         is_writing = update.is_processing and update.status not in ("awaiting_approval", "waiting_retry")
-        if is_writing and self._follower is None:
-            self._follower = asyncio.create_task(self._follow())
-        elif not is_writing:
+        if not is_writing or self._steps.are_calls_running:
             self.leave()
+        elif self._follower is None:
+            self._follower = asyncio.create_task(self._follow())
 
     async def until_all_are_told(self) -> None:
         """Wait until those who watch have had the time to be told of the change before; at once where there are few."""
@@ -118,7 +133,8 @@ class LiveOutput:
         return self._grown[told]
 
     def leave(self) -> None:
-        """Follow no longer."""
+        """Follow no longer; what has arrived is in the transcript by now, or never will be."""
+        self.latest = None
         if self._follower is not None:
             self._follower.cancel()
             self._follower = None
@@ -129,7 +145,8 @@ class LiveOutput:
             while True:
                 await live.beyond(version)
                 version, latest = live.version, live.latest
-                self.latest, self._grown = Snapshot(latest) if latest else None, {}
+                is_news = latest is not None and not self._steps.have(latest)
+                self.latest, self._grown = Snapshot(latest) if latest and is_news else None, {}
                 self._watch.stir()
                 await asyncio.sleep(PAUSE_SECONDS)
 

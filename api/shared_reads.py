@@ -26,7 +26,7 @@ from api.sessions import FINAL_STATUSES, Sessions
 from api.transcript import Transcripts
 from api.waking import Wakes
 from api.watch import Watch
-from models.conversation import ConversationUpdate, SessionStatus
+from models.conversation import ConversationMessage, ConversationUpdate, SessionStatus
 from models.prompts import QueuedPrompt
 from models.session import UpdatesRequest
 from models.wire import Frozen
@@ -56,11 +56,14 @@ class UpdateEvent:
     """What is new in a session since a cursor, with whole answers."""
 
     update: ConversationUpdate
+    owed_since: int | None = None
+    """Whoever comes back is told again what has changed after this revision: an answer was told as an excerpt."""
 
     @property
     def id(self) -> str:
-        """The cursor after it: what a client sends as `Last-Event-ID`."""
-        return f"{self.update.revision}.{self.update.last_seen_message_id or ''}"
+        """What a client sends as `Last-Event-ID`: the cursor after it, or that before an answer that is owed to it."""
+        owed_since = self.update.revision if self.owed_since is None else self.owed_since
+        return f"{min(self.update.revision, owed_since)}.{self.update.last_seen_message_id or ''}"
 
     @property
     def next_cursor(self) -> UpdatesRequest:
@@ -148,6 +151,10 @@ class SharedReads:
             return event
 
         return await self._shared(cursor, watch, read)
+
+    async def whole(self, session_id: str, turn: ConversationMessage) -> ConversationMessage:
+        """Return a turn that was read as an excerpt, with its whole answer if that can be read now."""
+        return await self._transcripts.with_whole_answer(session_id, turn)
 
     async def queue(self, session_id: str, watch: Watch) -> QueueEvent:
         """Return what waits, no older than the last change that `watch` has counted."""

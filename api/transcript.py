@@ -135,6 +135,12 @@ class Transcripts:
         new = len(update.new_messages)
         return update.model_copy(update={"new_messages": whole[:new], "updated_messages": whole[new:]})
 
+    async def with_whole_answer(self, session_id: str, turn: ConversationMessage) -> ConversationMessage:
+        """Return the turn with its whole answer, if that can be read now."""
+        until = seconds_from_now(ANSWERS_SECONDS)
+        (whole,) = await self._answers.put_back(workflow_id(session_id), [turn], until=until)
+        return whole
+
     async def finished_turn(self, session_id: str, message_id: str, *, seconds: float) -> ConversationMessage | None:
         """Wait at most `seconds` for the turn of a prompt to end; `None` if it is still going.
 

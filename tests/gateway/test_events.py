@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from copy import deepcopy
 from itertools import pairwise
 from uuid import uuid4
 
@@ -10,6 +12,7 @@ import pytest
 
 from activities.providers.protocol import Delta, ModelError
 from models.conversation import ConversationMessage
+from stores.partials.carrier import Live
 from tests.gateway.watching import Watcher, full_state, idle_after
 from tests.harness import BOUND, Gate, Stage, asks, says
 
@@ -87,6 +90,61 @@ async def test_agt_5_what_the_model_writes_is_shown_and_never_after_its_step(
     assert early.answers == ["Hello"]
     assert early.told[-1].event == "update"
     assert early.shown == []
+
+
+async def test_agt_5_one_who_comes_back_is_not_told_again_what_the_transcript_has(
+    http: httpx.AsyncClient, on: Stage
+) -> None:
+    rest, wants_to_pay = Gate(is_open=False), asks(("pay", {"amount": 5}), text="Paying.")
+    on.vendor.script = [[Delta("respond", "Paying."), rest, wants_to_pay], says("paid")]
+    session = await started(http, tool_policy={"pay": "ask"})
+    staying, back = Watcher(http, session), Watcher(http, session)
+    async with staying.stream() as events:
+        await http.post(f"/workflow/{session}/prompt", json={"message": "pay", "id": "p1"})
+        await staying.until_in(events, lambda so_far: so_far.shown == ["Paying."])
+        rest.open()
+        await staying.until_in(events, lambda so_far: so_far.last.status == "awaiting_approval")
+        back.last_event_id, back.held = staying.last_event_id, deepcopy(staying.held)
+        async with back.stream() as late:
+            assert (await anext(late)).data["updated_messages"] == []
+            (call,) = staying.held.turns[0].reasoning_trajectory.model_steps[0].tool_calls
+            await http.post(
+                f"/workflow/{session}/approvals/{call.id}",
+                json={"args_digest": call.approval.args_digest, "decision": "approve"},
+            )
+            await back.until_in(late, lambda so_far: so_far.is_idle)
+    assert back.answers == ["paid"]
+
+
+async def test_agt_5_nothing_is_followed_while_tools_run(
+    http: httpx.AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followers, following = set[str](), on.partials.following
+
+    @asynccontextmanager
+    async def noted(workflow_id: str) -> AsyncIterator[Live]:
+        followers.add(workflow_id)
+        try:
+            async with following(workflow_id) as live:
+                yield live
+        finally:
+            followers.discard(workflow_id)
+
+    monkeypatch.setattr(on.partials, "following", noted)
+    rest = Gate(is_open=False)
+    on.vendor.script = [asks(("look", {}), ("look", {})), [Delta("respond", "Loo"), rest, says("Looked")]]
+    on.tools.gate.close()
+    watcher = Watcher(http, await started(http))
+    async with watcher.stream() as events:
+        await http.post(f"/workflow/{watcher.session}/prompt", json={"message": "look", "id": "p1"})
+        await watcher.until_in(events, lambda so_far: bool(so_far.held.turns and so_far.held.turns[0].steps))
+        async with asyncio.timeout(BOUND):
+            while followers:
+                await asyncio.sleep(0)
+        on.tools.gate.open()
+        await watcher.until_in(events, lambda so_far: so_far.shown == ["Loo"])
+        rest.open()
+        await watcher.until_in(events, idle_after(1))
 
 
 # ---- the law, with cuts

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from time import monotonic
+from typing import Any
 from uuid import uuid4
 
 import httpx
@@ -20,6 +21,8 @@ from api import server
 from api.app import create_app
 from models.settings import Settings
 from stack.ports import usable_port
+from stores.blobs import Blobs
+from stores.database import StoreUnavailableError
 from stores.partials.in_process import InProcessCarrier
 from tests.faults.scripted import next_worker, plan_of, start
 from tests.faults.test_worker_kills import doomed_worker
@@ -107,6 +110,65 @@ async def test_api_1_a_stream_outlives_temporal(temporal: Client, on: Stage, tmp
                 await relay.heal()
                 await watcher.until_in(events, idle_after(2))
     assert watcher.answers == ["echo: hi", "echo: meanwhile"]
+
+
+# ---- the store of large texts
+
+LARGE = "w" * 20_000
+
+
+class Switch:
+    """Turns the store of large texts off and on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        get, self.is_off = Blobs.get, False
+
+        async def get_if_on(blobs: Blobs, *args: Any) -> dict[str, str]:
+            if self.is_off:
+                raise StoreUnavailableError("The store did not answer.")
+            return await get(blobs, *args)
+
+        monkeypatch.setattr(Blobs, "get", get_if_on)
+
+
+async def test_api_1_an_answer_that_was_told_as_an_excerpt_is_told_whole_once_it_can_be_read(
+    http: httpx.AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on.vendor.script = [says(LARGE), says("short")]
+    store = Switch(monkeypatch)
+    store.is_off = True
+    session = await started(http)
+    staying, away = Watcher(http, session), Watcher(http, session)
+    async with staying.stream() as events:
+        await http.post(f"/workflow/{session}/prompt", json={"message": "write", "id": "p1"})
+        await staying.until_in(events, idle_after(1))
+        await away.until(idle_after(1))
+        await http.post(f"/workflow/{session}/prompt", json={"message": "more", "id": "p2"})
+        await staying.until_in(events, idle_after(2))
+        assert "characters left out" in staying.answers[0]
+        store.is_off = False
+        await staying.until_in(events, lambda so_far: so_far.answers == [LARGE, "short"])
+    assert staying.told[-1].data["new_messages"] == []
+    async with away.stream() as events:
+        assert [turn["agent_message"] for turn in (await anext(events)).data["updated_messages"]] == [LARGE]
+
+
+async def test_api_1_the_stream_of_an_ended_session_ends_with_its_whole_answers(
+    http: httpx.AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on.vendor.script = [says(LARGE)]
+    store = Switch(monkeypatch)
+    store.is_off = True
+    watcher = Watcher(http, await started(http, "write"))
+    async with watcher.stream() as events:
+        await watcher.until_in(events, idle_after(1))
+        await http.post(f"/workflow/{watcher.session}/end")
+        await watcher.until_in(events, lambda so_far: so_far.last.status == "ended")
+        store.is_off = False
+        async with asyncio.timeout(BOUND):
+            async for _ in events:
+                pass
+    assert watcher.answers == [LARGE]
 
 
 # ---- the gateway itself

@@ -71,17 +71,22 @@ class Watcher:
         self.told.append(event)
         if event.event == "update":
             self.last = ConversationUpdate.model_validate(event.data)
-            assert event.id == f"{self.last.revision}.{self.last.last_seen_message_id or ''}"
             self.last_event_id = event.id
             known = [] if self.last.reset else [turn.id for turn in self.held.turns]
             assert not {turn.id for turn in self.last.new_messages} & set(known), "told twice as new"
             assert {turn.id for turn in self.last.updated_messages} <= set(known), "an update of what was never told"
             self.held.apply(self.last)
+            self._check_id(event.id or "", self.last)
             self._drop_what_is_recorded()
         elif event.event == "queue":
             self.waiting = event.data["waiting"]
         elif event.event == "partial":
             self._grow(PartialGrowth.model_validate(event.data))
+
+    def _check_id(self, event_id: str, update: ConversationUpdate) -> None:
+        """The id is the cursor after the update, but stays before a turn that is held as an excerpt."""
+        before = [turn.revision - 1 for turn in self.held.turns if turn.agent_message_blob]
+        assert event_id == f"{min([update.revision, *before])}.{update.last_seen_message_id or ''}"
 
     def _grow(self, growth: PartialGrowth) -> None:
         """Take partial output in; it must be of what comes after the steps that are held."""
