@@ -34,6 +34,7 @@ const OVERTAKEN = ["not-running", "not-waiting", "unknown-prompt", "not-awaiting
  * @property {PromptMode} mode
  * @property {"sending" | "queued" | "failed"} status
  * @property {string | null} problem
+ * @property {boolean} mayPass it failed for a reason that goes away by itself
  *
  * @typedef {object} Listener
  * @property {() => void} onBegin all turns are to be shown anew
@@ -87,6 +88,7 @@ export class Conversation {
       onUpdate: (update) => this.#takeUpdate(update),
       onQueue: (queue) => this.#takeQueue(queue),
       onPartial: (growth) => this.#takePartial(growth),
+      onConnected: () => this.#outbox.retry(),
       onConnection: (connection, problem) => this.#noteConnection(connection, problem),
     });
   }
@@ -138,13 +140,15 @@ export class Conversation {
         mode,
         status: /** @type {const} */ ("queued"),
         problem: null,
+        mayPass: false,
       })),
-      ...outgoing.map(({ id, text, mode, status, problem }) => ({
+      ...outgoing.map(({ id, text, mode, status, problem, mayPass }) => ({
         id,
         text,
         mode,
         status: status === "accepted" ? /** @type {const} */ ("queued") : status,
         problem,
+        mayPass,
       })),
     ];
   }
@@ -158,12 +162,12 @@ export class Conversation {
 
   /** @param {string} text @param {PromptMode} mode */
   send(text, mode) {
-    void this.#outbox.send(text, mode);
+    this.#outbox.send(text, mode);
   }
 
-  /** @param {string} id */
-  resend(id) {
-    this.#outbox.retry(id);
+  /** Try again to send what could not be sent; in its order, so not one alone. */
+  resend() {
+    this.#outbox.retry();
   }
 
   /** Take a waiting prompt back. @param {string} id */
@@ -307,7 +311,6 @@ export class Conversation {
 
   /** @param {Connection} connection @param {GatewayError | null} problem */
   #noteConnection(connection, problem) {
-    if (connection === "live" && this.connection !== "live") this.#outbox.retryWhatMayPass();
     const isNews = connection !== this.connection || problem?.type !== this.problem?.type;
     this.connection = connection;
     this.problem = problem;

@@ -27,6 +27,7 @@ const UNSEEN_MS = 60_000;
  * @property {(update: ConversationUpdate) => void} onUpdate
  * @property {(queue: {waiting: QueuedPrompt[]}) => void} onQueue
  * @property {(growth: PartialGrowth) => void} onPartial
+ * @property {() => void} onConnected the gateway answers, for the first time or again
  * @property {(connection: Connection, problem: GatewayError | null) => void} onConnection
  */
 
@@ -102,6 +103,7 @@ export class Events {
         this.#noteLife();
         take(JSON.parse(/** @type {MessageEvent} */ (event).data));
       });
+    source.addEventListener("open", this.#listener.onConnected);
     on("update", this.#listener.onUpdate);
     on("queue", this.#listener.onQueue);
     on("partial", this.#listener.onPartial);

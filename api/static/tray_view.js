@@ -56,8 +56,7 @@ export class TrayView {
   #showRows(conversation, waiting) {
     this.#tray.hidden = !waiting.length;
     if (!conversation) return;
-    const count = waiting.length;
-    setText(this.#title, count === 1 ? "1 prompt waits" : `${count} prompts wait`);
+    setText(this.#title, titleOf(waiting));
     const rows = waiting.map((prompt) => this.#row(conversation, prompt));
     arrange(this.#list, rows);
     const ids = new Set(waiting.map(({ id }) => id));
@@ -88,8 +87,9 @@ export class TrayView {
       void conversation.withdraw(prompt.id);
       this.#onEdit(prompt.text);
     };
+    const retry = () => conversation.resend();
     return [
-      h("button", { type: "button", class: "button small", onclick: () => conversation.resend(prompt.id) }, "Retry"),
+      ...(prompt.mayPass ? [h("button", { type: "button", class: "button small", onclick: retry }, "Retry")] : []),
       h("button", { type: "button", class: "button small", onclick: edit }, "Edit"),
       this.#removeButton(conversation, prompt),
     ];
@@ -110,6 +110,15 @@ export class TrayView {
     });
     return button;
   }
+}
+
+/** @param {Waiting[]} waiting @returns {string} */
+function titleOf(waiting) {
+  const unsent = waiting.filter(({ status }) => status === "failed").length;
+  const count = waiting.length - unsent;
+  const waits = count === 1 ? "1 prompt waits" : `${count} prompts wait`;
+  const failed = unsent === 1 ? "1 prompt was not sent" : `${unsent} prompts were not sent`;
+  return [...(count ? [waits] : []), ...(unsent ? [failed] : [])].join(", ");
 }
 
 /** @param {Waiting} prompt @returns {string} */
