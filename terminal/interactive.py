@@ -200,10 +200,12 @@ def _model_words(model: str | None) -> str:
     'Model: anthropic:claude-opus-5-5'
     >>> _model_words("offline:")
     'Model: offline: (no key is set: built-in rules answer, and really use the tools)'
+    >>> _model_words("offline:script/story.json")
+    'Model: offline:script/story.json'
     """
     if model is None:
         return "Model: not known now, no worker answers; what you send is safe"
-    if model.startswith("offline:"):
+    if model == "offline:":
         return f"Model: {model} (no key is set: built-in rules answer, and really use the tools)"
     return f"Model: {model}"
 

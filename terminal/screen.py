@@ -24,6 +24,8 @@ from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 
+from terminal.words import well_formed
+
 INPUT_ROWS = 6
 """What one types is shown in so many lines at most."""
 
@@ -129,7 +131,7 @@ class Screen:
     # ---- how it is made
 
     def _accept(self, buffer: Buffer) -> bool:
-        text = buffer.text.strip()
+        text = well_formed(buffer.text).strip()
         if text:
             self._on_line(text)
         return False

@@ -9,13 +9,14 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from uuid import uuid4
 
+from pydantic import ValidationError
 from rich.table import Table
 from rich.text import Text
 
 from client.errors import GatewayError
 from client.gateway import GatewayClient
 from models.conversation import ConversationMessage
-from models.prompts import PromptMode
+from models.prompts import PromptMode, sentence_of
 from models.session import Configure
 from terminal.commands import HELP, Command, NotUnderstood, number, read_command
 from terminal.decisions import Verdict, read_verdict
@@ -197,20 +198,20 @@ class Typed:
 
     def _model(self, name: str) -> None:
         if name:
-            self._do(self._configure(Configure(model=name), f"From the next turn on, the model is {name}."))
+            self._do(self._configure(f"From the next turn on, the model is {name}.", model=name))
         else:
             about = self._sitting.about
             self._sitting.remark(f"The model is {about.model}." if about and about.model else "Not known now.")
 
     def _title(self, title: str) -> None:
         if title:
-            self._do(self._configure(Configure(title=title), f"The title is {title!r}."))
+            self._do(self._configure(f"The title is {title!r}.", title=title))
         else:
             about = self._sitting.about
             self._sitting.remark(legible(about.title) if about and about.title else "It has no title yet.")
 
-    async def _configure(self, change: Configure, done: str) -> None:
-        await self._gateway.configure(self._session_id, change)
+    async def _configure(self, done: str, **change: str) -> None:
+        await self._gateway.configure(self._session_id, Configure.model_validate(change))
         self._sitting.remark(done)
         self._sitting.about = await self._gateway.describe(self._session_id)
 
@@ -248,6 +249,8 @@ class Typed:
             await deed
         except (GatewayError, NotUnderstood) as problem:
             self._sitting.trouble(str(problem))
+        except ValidationError as error:
+            self._sitting.trouble(f"Not done: {sentence_of(error)}")
         except asyncio.CancelledError:
             self._sitting.trouble("What was asked for last was not answered: it may not be done.")
             raise
