@@ -212,7 +212,9 @@ class Session:
 
     def _check_open(self) -> None:
         if self.ending is not None or self.closed:
-            raise Refused("ending", f"The session is {self.status}: {self.ending or 'no reason given'}.")
+            over = {"ended": "has ended", "cancelled": "was cancelled", "terminated": "was terminated"}
+            stands = over.get(self.status, "is ending and takes no more prompts")
+            raise Refused("ending", f"The session {stands} ({self.ending or 'no reason given'}).")
         # While the archive takes turns, a full session only has to wait for it.
         if self.archive.is_failing and self.running_turn is None and self.is_full:
             raise self._full()

@@ -32,7 +32,7 @@ FRAME_SECONDS = 0.1
 MOST_ARGUMENT_CHARS = 4_000
 
 GOODBYE_SECONDS = 2.0
-"""What is being done when one leaves gets so long to be done."""
+"""So long one waits for what is done at leaving, before a word is said of it."""
 
 
 class Interactive:
@@ -68,7 +68,9 @@ class Interactive:
 
     async def run(self) -> int:
         """Return the exit code once one has left."""
-        with _leaving_at(self._screen.leave, signal.SIGTERM, signal.SIGHUP):
+        if self._first:
+            self._typed.ask(self._first)
+        with _told_by(self._screen.leave, signal.SIGTERM, signal.SIGHUP):
             async with asyncio.TaskGroup() as group:
                 going_on = [
                     group.create_task(self._follow()),
@@ -76,13 +78,11 @@ class Interactive:
                     group.create_task(self._animate()),
                 ]
                 await self._screen.run()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(GOODBYE_SECONDS):
-                        await self._typed.finish()
+                is_all_sent = await self._finish(group.create_task(self._typed.finish()))
                 for task in going_on:
                     task.cancel()
         await self._say_goodbye()
-        return int(self._failed)
+        return int(self._failed or not is_all_sent)
 
     # ---- what the session tells
 
@@ -111,8 +111,6 @@ class Interactive:
         self._sitting.say(*self._header())
         if self._opened.page:
             self._sitting.open_at(self._opened.page)
-        if self._first:
-            self._typed.ask(self._first)
         await self._ask_questions()
         self._sitting.refresh()
 
@@ -172,10 +170,20 @@ class Interactive:
             if self._sitting.is_busy:
                 self._sitting.refresh(moved=True)
 
+    async def _finish(self, finishing: asyncio.Task[None]) -> bool:
+        """Let what was typed be sent and done; a further Ctrl-C breaks it off. Returns whether all of it was sent."""
+        with _told_by(finishing.cancel, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            await asyncio.wait([finishing], timeout=GOODBYE_SECONDS)
+            if not finishing.done():
+                self._sitting.remark("Still sending what was typed; Ctrl-C leaves without.")
+                await asyncio.wait([finishing])
+        return not self._typed.say_unsent()
+
     async def _say_goodbye(self) -> None:
-        if self._opened.is_new and not self._sitting.conversation.turns and not self._sitting.on_its_way:
-            with contextlib.suppress(GatewayError):
-                await self._gateway.end(self._sitting.session_id, reason="Nothing was said.")
+        if self._opened.is_new and not self._sitting.has_begun:
+            with contextlib.suppress(GatewayError, TimeoutError):
+                async with asyncio.timeout(GOODBYE_SECONDS):
+                    await self._gateway.end(self._sitting.session_id, reason="Nothing was said.")
                 self._sitting.remark("Nothing was said: the session is ended.")
                 return
         if not self._sitting.conversation.is_over and not self._failed:
@@ -192,19 +200,21 @@ def _model_words(model: str | None) -> str:
     'Model: anthropic:claude-opus-5-5'
     >>> _model_words("offline:")
     'Model: offline: (no key is set: built-in rules answer, and really use the tools)'
+    >>> _model_words("offline:script/story.json")
+    'Model: offline:script/story.json'
     """
     if model is None:
         return "Model: not known now, no worker answers; what you send is safe"
-    if model.startswith("offline:"):
+    if model == "offline:":
         return f"Model: {model} (no key is set: built-in rules answer, and really use the tools)"
     return f"Model: {model}"
 
 
 @contextlib.contextmanager
-def _leaving_at(leave: Callable[[], None], *signals: signal.Signals) -> Iterator[None]:
+def _told_by(told: Callable[[], object], *signals: signal.Signals) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     for number in signals:
-        loop.add_signal_handler(number, leave)
+        loop.add_signal_handler(number, told)
     try:
         yield
     finally:

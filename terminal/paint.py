@@ -5,10 +5,14 @@ from collections.abc import Sequence
 from functools import singledispatchmethod
 from typing import ClassVar
 
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
 from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType, RenderResult
-from rich.markdown import CodeBlock, Heading, Markdown, MarkdownElement
+from rich.markdown import CodeBlock, Heading, Markdown, MarkdownElement, TableElement
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.syntax import Syntax
+from rich.table import Table
 from rich.text import Text
 
 from models.conversation import ConversationMessage
@@ -21,6 +25,9 @@ INDENT = 2
 
 MOST_RESULT_CHARS = 4_000
 """Of a call's result, and of its arguments, where a turn is opened."""
+
+LEAST_CELL = 5
+"""The columns that a cell of a table takes at least, to be readable."""
 
 
 class Painter:
@@ -168,22 +175,59 @@ class _CodeBlock(CodeBlock):
         yield Padding(code, (0, 0, 0, INDENT))
 
 
+class _Table(TableElement):
+    """No cell is cut: long ones go on in the next line, and a table without room for its columns is lines of cells."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for table in super().__rich_console__(console, options):
+            if not isinstance(table, Table):
+                yield table
+            elif len(table.columns) * LEAST_CELL > options.max_width:
+                columns = [[column.header, *column.cells] for column in table.columns]
+                yield from (Text(" | ").join(map(_text, row)) for row in zip(*columns, strict=True))
+            else:
+                for column in table.columns:
+                    column.overflow = "fold"
+                yield table
+
+
+def _text(cell: RenderableType) -> Text:
+    return cell if isinstance(cell, Text) else Text(str(cell))
+
+
+# HTML, images and link definitions are nothing that a terminal shows: left as they were written, no text gets lost.
+_PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"]).disable(["image", "reference"])
+
+
 class _ChatMarkdown(Markdown):
-    """Markdown as it is meant in a conversation: a line break is a line break."""
+    """Markdown as it is meant in a conversation: a line break is a line break, and no text is left out."""
 
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
         "heading_open": _Heading,
         "fence": _CodeBlock,
         "code_block": _CodeBlock,
+        "table_open": _Table,
     }
 
     def __init__(self, text: str) -> None:
         super().__init__(text, code_theme="ansi_dark", hyperlinks=False)
-        for token in self.parsed:
-            for child in token.children or ():
-                if child.type == "softbreak":
-                    child.type = "hardbreak"
+        self.parsed = _PARSER.parse(text)
+        _make_legible(self.parsed)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        segments = list(super().__rich_console__(console, options))
+        is_empty = not any(isinstance(segment, Segment) and segment.text.strip() for segment in segments)
+        yield from [Text(self.markup)] if is_empty else segments
+
+
+def _make_legible(tokens: Sequence[Token]) -> None:
+    """Show what was written as a character reference (`&#27;`) and would steer the terminal; break lines as written."""
+    for token in tokens:
+        token.content = legible(token.content)
+        if token.type == "softbreak":
+            token.type = "hardbreak"
+        _make_legible(token.children or ())
 
 
 def set_markdown(text: str) -> Markdown:

@@ -4,7 +4,6 @@ Nothing here knows what a session is. Printing takes the lower part away, writes
 one go, in the loop's own thread, so that no key is lost and nothing is torn.
 """
 
-import asyncio
 import os
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +23,8 @@ from prompt_toolkit.layout.processors import BeforeInput
 from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
+
+from terminal.words import well_formed
 
 INPUT_ROWS = 6
 """What one types is shown in so many lines at most."""
@@ -115,15 +116,13 @@ class Screen:
         """What stands in the line one types in."""
         return self._buffer.text
 
-    def give_back(self, text: str) -> None:
-        """Put a text back into the line, unless something else stands there by then."""
-        # A line that is being taken is emptied first.
-        asyncio.get_running_loop().call_soon(self._put, text)
-
-    def _put(self, text: str) -> None:
-        if not self._buffer.text:
-            self._buffer.text = text
-            self._buffer.cursor_position = len(text)
+    def give_back(self, text: str) -> bool:
+        """Put a text back into the line; `False` where something else stands there, or nobody types any more."""
+        if self._is_left or self._buffer.text:
+            return False
+        self._buffer.text = text
+        self._buffer.cursor_position = len(text)
+        return True
 
     def clear_typed(self) -> None:
         """Empty the line one types in."""
@@ -132,7 +131,7 @@ class Screen:
     # ---- how it is made
 
     def _accept(self, buffer: Buffer) -> bool:
-        text = buffer.text.strip()
+        text = well_formed(buffer.text).strip()
         if text:
             self._on_line(text)
         return False

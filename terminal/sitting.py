@@ -143,6 +143,11 @@ class Sitting:
         return self.conversation.is_processing or self._lost is not None or bool(self.on_its_way)
 
     @property
+    def has_begun(self) -> bool:
+        """Something was said in this session, or is on its way to it."""
+        return bool(self.conversation.turns or self.conversation.waiting or self.on_its_way)
+
+    @property
     def question(self) -> ToolCall | None:
         """The call that a person is asked about now."""
         return next(iter(self.conversation.awaiting_calls), None)
@@ -174,11 +179,12 @@ class Sitting:
 
     def _status(self) -> str:
         conversation, about = self.conversation, self.about
-        queued = len(conversation.waiting) + len(self.on_its_way)
+        queued, sending = len(conversation.waiting), len(self.on_its_way)
         facts = [
             self.session_id,
             "reconnecting" if self._lost is not None else state(conversation.status, until=conversation.waiting_until),
             f"{queued} queued" if queued else "",
+            f"{sending} sending" if sending else "",
             amount(about.usage) if about else "",
             (about.model or "") if about else "",
         ]

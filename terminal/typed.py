@@ -9,13 +9,14 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from uuid import uuid4
 
+from pydantic import ValidationError
 from rich.table import Table
 from rich.text import Text
 
 from client.errors import GatewayError
 from client.gateway import GatewayClient
 from models.conversation import ConversationMessage
-from models.prompts import PromptMode
+from models.prompts import PromptMode, sentence_of
 from models.session import Configure
 from terminal.commands import HELP, Command, NotUnderstood, number, read_command
 from terminal.decisions import Verdict, read_verdict
@@ -35,6 +36,8 @@ class Typed:
         self._screen = screen
         self._session_id = sitting.session_id
         self._outbox: asyncio.Queue[tuple[OnItsWay, PromptMode]] = asyncio.Queue()
+        self._unsent: list[OnItsWay] = []
+        """What no gateway has answered for; the first of it is being sent."""
         self._deeds: set[asyncio.Task[None]] = set()
         self._meant: str | None = None
         """The call that was asked about when the line began to be typed."""
@@ -75,14 +78,21 @@ class Typed:
                 self._prompt(understood)
         except NotUnderstood as problem:
             self._sitting.trouble(str(problem))
-            self._screen.give_back(line)
+            # A line that is being taken is emptied first.
+            asyncio.get_running_loop().call_soon(self._give_back, line)
         self._sitting.refresh()
+
+    def _give_back(self, text: str) -> None:
+        """Put what was not taken back into the line; where something else stands there by then, print it."""
+        if not self._screen.give_back(text):
+            self._sitting.remark(legible(text))
 
     # ---- prompts
 
     def _prompt(self, text: str, mode: PromptMode = "enqueue") -> None:
         prompt = OnItsWay(str(uuid4()), text)
         self._sitting.on_its_way.append(prompt)
+        self._unsent.append(prompt)
         self._outbox.put_nowait((prompt, mode))
 
     def ask(self, text: str) -> None:
@@ -98,7 +108,9 @@ class Typed:
             except GatewayError as error:
                 self._sitting.trouble(f"Not sent: {error}")
                 self._sitting.on_its_way = [other for other in self._sitting.on_its_way if other != prompt]
-                self._screen.give_back(prompt.text)
+                self._give_back(prompt.text)
+            self._unsent.remove(prompt)
+            self._outbox.task_done()
             self._sitting.refresh()
 
     # ---- questions
@@ -186,20 +198,20 @@ class Typed:
 
     def _model(self, name: str) -> None:
         if name:
-            self._do(self._configure(Configure(model=name), f"From the next turn on, the model is {name}."))
+            self._do(self._configure(f"From the next turn on, the model is {name}.", model=name))
         else:
             about = self._sitting.about
             self._sitting.remark(f"The model is {about.model}." if about and about.model else "Not known now.")
 
     def _title(self, title: str) -> None:
         if title:
-            self._do(self._configure(Configure(title=title), f"The title is {title!r}."))
+            self._do(self._configure(f"The title is {title!r}.", title=title))
         else:
             about = self._sitting.about
             self._sitting.remark(legible(about.title) if about and about.title else "It has no title yet.")
 
-    async def _configure(self, change: Configure, done: str) -> None:
-        await self._gateway.configure(self._session_id, change)
+    async def _configure(self, done: str, **change: str) -> None:
+        await self._gateway.configure(self._session_id, Configure.model_validate(change))
         self._sitting.remark(done)
         self._sitting.about = await self._gateway.describe(self._session_id)
 
@@ -237,8 +249,22 @@ class Typed:
             await deed
         except (GatewayError, NotUnderstood) as problem:
             self._sitting.trouble(str(problem))
+        except ValidationError as error:
+            self._sitting.trouble(f"Not done: {sentence_of(error)}")
+        except asyncio.CancelledError:
+            self._sitting.trouble("What was asked for last was not answered: it may not be done.")
+            raise
         self._sitting.refresh()
 
+    # ---- leaving
+
     async def finish(self) -> None:
-        """Wait for what is being done."""
+        """Wait until everything that was typed is sent and done."""
         await asyncio.gather(*self._deeds, return_exceptions=True)
+        await self._outbox.join()
+
+    def say_unsent(self) -> bool:
+        """Print the prompts that will not be sent any more; returns whether there are any."""
+        for place, prompt in enumerate(self._unsent):
+            self._sitting.trouble(f"{'Not sent' if place else 'May not have arrived'}: {prompt.text}")
+        return bool(self._unsent)

@@ -45,6 +45,15 @@ def _legible(char: str) -> str:
     return ascii(char)[1:-1]
 
 
+def well_formed(text: str) -> str:
+    r"""Return text that was typed or piped in as it can be sent: bytes that are no UTF-8 are shown as such.
+
+    >>> well_formed("fine \U0001f44d"), well_formed("ol\udce9")
+    ('fine 👍', 'ol���')
+    """
+    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+
+
 def one_line(text: str, most: int) -> str:
     r"""Return the beginning of a text in one line of `most` characters.
 

@@ -78,7 +78,11 @@ class Terminal:
 
     def type(self, text: str, *, enter: bool = True) -> None:
         """Type a line."""
-        os.write(self.master, (text + (KEYS["enter"] if enter else "")).encode())
+        self.type_bytes((text + (KEYS["enter"] if enter else "")).encode())
+
+    def type_bytes(self, written: bytes) -> None:
+        """Send what no keyboard sends, but a paste may."""
+        os.write(self.master, written)
 
     def press(self, key: str) -> None:
         """Press one of `KEYS`."""

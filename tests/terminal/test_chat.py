@@ -245,6 +245,29 @@ async def test_api_6_commands_say_what_they_did_and_how_they_are_meant(chat: Cha
         assert await terminal.exit_code() == 0
 
 
+async def test_api_6_what_cannot_be_is_said_and_the_line_goes_on(chat: Chat) -> None:
+    async with chat() as terminal:
+        await terminal.until(is_idle)
+        terminal.type("/title " + "x" * 400)
+        await terminal.until("Not done: title: String should have at most 120 characters.")
+        terminal.type_bytes(b"ol\xe9!\r")
+        await terminal.until("echo: ol")
+
+
+async def test_api_6_a_refused_prompt_is_not_lost_to_what_was_typed_meanwhile(
+    chat: Chat, on: Stage, gateway: GatewayClient
+) -> None:
+    on.vendor.gate.close()
+    async with chat("slow") as terminal:
+        await on.vendor.gate.until_arrived(1)
+        await gateway.end(session_in(terminal))
+        await terminal.until(" · ending")
+        terminal.type("my long precious prompt\rz", enter=False)
+        await terminal.until("The session is ending and takes no more prompts (ended by the user).")
+        await terminal.until("  my long precious prompt")
+        assert "› z" in terminal.shown
+
+
 async def test_api_6_a_message_on_the_command_line_is_asked_and_the_conversation_goes_on(chat: Chat) -> None:
     async with chat("hello there") as terminal:
         await terminal.until("echo: hello there")

@@ -216,6 +216,7 @@ async def test_ses_8_ending_processes_the_queue_first(on: Stage) -> None:
     assert (await session.state()).status == "ended"
     late = (await session.queue({"message_id": "late"})).fates[0]
     assert (late.fate, late.refusal) == ("rejected", "ending")
+    assert late.reason == "The session is ending and takes no more prompts (all done)."
 
 
 async def test_ses_8_ending_can_discard_the_queue(on: Stage) -> None:
