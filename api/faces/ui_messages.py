@@ -22,6 +22,10 @@ from models.wire import Strict
 
 Trigger = Literal["submit-message", "regenerate-message"]
 
+MOST_MESSAGES = 100_000
+MOST_PARTS = 10_000
+"""A turn of 1,000 steps has fewer. Looking at millions of items holds up everyone else; they are refused unread."""
+
 
 class UserPart(BaseModel):
     """A part of what the user says: text. Files are not taken by this version."""
@@ -42,7 +46,7 @@ class UserMessage(BaseModel):
 
     id: Id
     role: Literal["user"]
-    parts: list[UserPart] = Field(min_length=1)
+    parts: list[UserPart] = Field(min_length=1, max_length=MOST_PARTS)
 
     @property
     def text(self) -> str:
@@ -74,7 +78,7 @@ class AnswerMessage(BaseModel):
 
     id: str
     role: Literal["assistant"]
-    parts: list[AnswerPart]
+    parts: list[AnswerPart] = Field(max_length=MOST_PARTS)
 
     @property
     def turn_id(self) -> str | None:
@@ -137,7 +141,9 @@ LastMessage = Annotated[UserMessage | AnswerMessage, Field(discriminator="role")
 
 def _only_the_last(messages: Any) -> Any:
     """Leave the conversation before the last message unread, whatever it is: the session has it."""
-    return [None] * (len(messages) - 1) + messages[-1:] if isinstance(messages, list) else messages
+    if not isinstance(messages, list) or len(messages) > MOST_MESSAGES:
+        return messages
+    return [None] * (len(messages) - 1) + messages[-1:]
 
 
 def _nothing(given: Any) -> None:
@@ -166,7 +172,7 @@ class PostChat(Strict):
     id: Id
     message: LastMessage | None = None
     messages: Annotated[list[LastMessage | None] | None, BeforeValidator(_only_the_last)] = Field(
-        None, description="All messages of the chat; only the last one is read."
+        None, max_length=MOST_MESSAGES, description="All messages of the chat; only the last one is read."
     )
     trigger: Trigger = "submit-message"
     messageId: str | None = Field(None, max_length=200)  # noqa: N815  # the AI SDK's spelling

@@ -10,10 +10,12 @@ from uuid import uuid4
 
 import pytest
 from httpx import AsyncClient, Response
+from pydantic import ValidationError
 from temporalio.client import Client
 
 from activities.providers.protocol import ModelError
 from api.body_limits import MOST_BODY_BYTES, MOST_HISTORY_BYTES
+from api.faces.ui_messages import PostChat
 from models.model_call import ToolSpec
 from models.settings import Settings
 from tests.faces.ui_reader import Reader
@@ -172,6 +174,22 @@ async def test_api_2_what_is_not_taken_is_named_and_starts_nothing(
     assert [error["field"] for error in answer.json()["errors"]] == [field]
     session = body.get("id", "s1")
     assert (await http.get(f"/workflow/{session.replace(' ', '-')}")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"messages": [0] * 1_000_000}, "messages"),
+        ({"message": user(parts=[0] * 1_000_000)}, "message.user.parts"),
+        ({"message": answered(*[0] * 1_000_000)}, "message.assistant.parts"),  # type: ignore[list-item]
+    ],
+)
+def test_api_4_more_than_anybody_says_is_refused_without_looking_at_it(body: dict[str, Any], field: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        PostChat.model_validate({"id": "s1", **body})
+    # One error, not one for each item: those take minutes to be told.
+    assert refused.value.error_count() == 1
+    assert ".".join(map(str, refused.value.errors(include_input=False)[0]["loc"])) == field
 
 
 async def test_api_2_no_decision_reaches_a_call_that_was_not_shown(http: AsyncClient, on: Stage) -> None:
