@@ -8,8 +8,8 @@ waited for it.
 
 An answer that could be read as an excerpt only is told again once it can be read whole (`excerpts.py`).
 
-A feed never fails once it has begun: while Temporal or the workers are away it tries again. It ends when the session
-has, when it was deleted, or when the gateway stops; its cursor tells where to go on.
+A feed never fails once it has begun: while Temporal or the workers are away it says so and tries again. It ends when
+the session has, when it was deleted, or when the gateway stops; its cursor tells where to go on.
 """
 
 import asyncio
@@ -18,10 +18,12 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 
+from fastapi.sse import ServerSentEvent
+
 from api import problems
 from api.excerpts import Excerpts
 from api.live_output import LiveOutput, LiveOutputs, PartialEvent, SeenSteps, Snapshot
-from api.problems import ProblemError
+from api.problems import Problem, ProblemError
 from api.session_ids import workflow_id
 from api.sessions import FINAL_STATUSES, Sessions
 from api.shared_reads import QueueEvent, SharedReads, UpdateEvent
@@ -34,7 +36,20 @@ from stores.partials.carrier import PartialCarrier
 RETRY_SECONDS = 1.0
 """Between two tries while a session can't be read."""
 
-Event = UpdateEvent | QueueEvent | PartialEvent
+
+@dataclass(frozen=True)
+class ProblemEvent:
+    """Why the session can't be read now; the next update or queue says that it can be again."""
+
+    problem: Problem
+
+    @property
+    def sent(self) -> ServerSentEvent:
+        """The event as it is sent."""
+        return ServerSentEvent(event="problem", raw_data=self.problem.model_dump_json(exclude_none=True))
+
+
+Event = UpdateEvent | QueueEvent | PartialEvent | ProblemEvent
 
 _EVENT_ID = re.compile(r"([0-9]{1,15})\.(.{0,200})")
 
@@ -58,7 +73,7 @@ class _Watcher:
     session_id: str
     cursor: UpdatesRequest
     seen: int = -1
-    """Changes of the session that had been counted when it was read last."""
+    """Signs of the session that had been counted when it was read last."""
     last: ConversationUpdate | None = None
     waiting: list[QueuedPrompt] = field(default_factory=list)
     steps: SeenSteps = field(default_factory=SeenSteps)
@@ -66,6 +81,8 @@ class _Watcher:
     excerpts: Excerpts = field(default_factory=Excerpts)
     owes_queue: bool = False
     """What waits may have changed with the last update."""
+    troubles: set[str] = field(default_factory=set)
+    """The kinds of problems that it was told since the session could be read."""
     is_deleted: bool = False
 
     @property
@@ -81,17 +98,18 @@ class _Watcher:
 
     def is_due(self, watch: Watch, output: LiveOutput) -> bool:
         """Tell whether there may be something that the watcher does not know."""
-        is_behind = self.owes_queue or self.has_more or watch.changes > self.seen
+        is_behind = self.owes_queue or self.has_more or watch.signs > self.seen
         return is_behind or self.excerpts.are_due or self._partial_grown_in(output) is not None
 
     def takes(self, event: UpdateEvent) -> UpdateEvent | None:
         """Go on to the cursor after `event`; return it where it says anything that the watcher does not know."""
         before, known, update = self.cursor, self.last, event.update
+        was_in_trouble = self._is_well_again()
         self.cursor, self.last = event.next_cursor, update
         self.steps.learn(update)
         self.excerpts.learn(update)
         self.owes_queue = not update.has_more and bool(self.waiting or update.queue_length)
-        if not (update.reset or update.new_messages or update.updated_messages):
+        if not (update.reset or update.new_messages or update.updated_messages or was_in_trouble):
             if known is None and self.is_at_end and self.cursor == before:
                 return None
             if known is not None and (update.revision, update.status) == (known.revision, known.status):
@@ -113,7 +131,21 @@ class _Watcher:
     def takes_queue(self, queue: QueueEvent) -> QueueEvent | None:
         """Return what waits, where that has changed."""
         known, self.waiting, self.owes_queue = self.waiting, queue.waiting, False
-        return queue if queue.waiting != known else None
+        return queue if self._is_well_again() or queue.waiting != known else None
+
+    def takes_problem(self, problem: Problem) -> ProblemEvent | None:
+        """Return why the session can't be read, where the watcher was not told so yet."""
+        self.is_deleted = problem.status == 404
+        if self.is_deleted or problem.type in self.troubles:
+            return None
+        self.troubles.add(problem.type)
+        return ProblemEvent(problem)
+
+    def _is_well_again(self) -> bool:
+        """Note that the session could be read; tell whether the watcher was told that it could not."""
+        was_in_trouble = bool(self.troubles)
+        self.troubles.clear()
+        return was_in_trouble
 
     def takes_partial(self, output: LiveOutput) -> PartialEvent | None:
         """Return what the model has written since the watcher was told last."""
@@ -167,10 +199,11 @@ class Feeds:
         while not (watcher.is_at_end or self._stopping.is_set()):
             try:
                 event = await self._next(watcher, watch, output)
-            except ProblemError as problem:
+            except ProblemError as error:
                 if watcher.last is None:
                     raise
-                watcher.is_deleted = problem.problem.status == 404
+                if told := watcher.takes_problem(error.problem):
+                    yield told
                 await self._pause()
                 continue
             if event:
@@ -188,12 +221,12 @@ class Feeds:
         """Return the next thing that the watcher does not know, if there is any. Raises `ProblemError`."""
         if watcher.owes_queue:
             return watcher.takes_queue(await self._reads.queue(watcher.session_id, watch))
-        if watcher.has_more or watch.changes > watcher.seen:
+        if watcher.has_more or watch.signs > watcher.seen:
             if watcher.last is not None:
                 await output.until_all_are_told()
-            changes = watch.changes
+            signs = watch.signs
             event = await self._reads.update(watcher.session_id, watcher.cursor, watch)
-            watcher.seen = changes
+            watcher.seen = signs
             output.learn(event.update, since=watcher.cursor.since_revision)
             return watcher.takes(event)
         if watcher.excerpts.are_due:

@@ -3,7 +3,7 @@
 Theory of operation. Whoever is at the same place in the same session asks the same question, and until the session
 changes the answer stays the same. So the first of them to ask after a change has it read, and everyone else takes that
 answer, together with its JSON. An answer is good for as long as four things hold: the session's watch has counted no
-change since it was asked for, this gateway has written nothing to the session since, and Temporal has been answering,
+sign since it was asked for, this gateway has written nothing to the session since, and Temporal has been answering,
 so that a change would have been noticed; and nobody has been shown anything newer. A caller who has just written thus
 never gets an answer from before.
 
@@ -225,7 +225,7 @@ async def _run(read: Callable[[], Awaitable[Answer]]) -> Answer:
 
 
 def _version(watch: Watch) -> tuple[int, int]:
-    return watch.changes, watch.writes
+    return watch.signs, watch.writes
 
 
 def _drop_failed(kept: OrderedDict[Hashable, _Kept], question: Hashable, answer: "asyncio.Task[Any]") -> None:

@@ -32,6 +32,9 @@ _CLOSED = {
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED,
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED,
 }
+_FAILED = {EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED, EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT}
+"""Temporal notes the first of a row only."""
+
 _CHANGED = _CLOSED | {EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED}
 
 
@@ -41,6 +44,8 @@ class Watch:
     def __init__(self) -> None:
         """Start at no change, followed by nobody."""
         self.changes = 0
+        self.failures = 0
+        """Workflow tasks that came to nothing: no change, but who wants to say what is wrong has reason to look."""
         self.writes = 0
         """What this gateway has sent to the session: an answer from before a write is out of date at once."""
         self.revision = 0
@@ -62,6 +67,16 @@ class Watch:
     def note_change(self) -> None:
         """Count a change, and wake everyone who waits."""
         self.changes += 1
+        self.stir()
+
+    @property
+    def signs(self) -> int:
+        """Everything that was noticed."""
+        return self.changes + self.failures
+
+    def note_failure(self) -> None:
+        """Count a failed workflow task, and wake everyone who waits."""
+        self.failures += 1
         self.stir()
 
     def stir(self) -> None:
@@ -187,6 +202,8 @@ class Watches:
             _note_holder(events, watch)
             if any(event.event_type in _CHANGED for event in events):
                 watch.note_change()
+            elif any(event.event_type in _FAILED for event in events):
+                watch.note_failure()
             if not page.next_page_token:
                 return _next_run(events[-1]) if events else None
             token = page.next_page_token

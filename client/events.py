@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from client.calls import Calls
 from client.conversation import OVER, Cursor
-from client.errors import GatewayError, GatewayProblem, GatewayUnreachable, GatewayUnreadable
+from client.errors import GatewayError, GatewayProblem, GatewayUnreachable, GatewayUnreadable, Problem
 from models.conversation import ConversationUpdate
 from models.partial_output import PartialGrowth
 from models.prompts import QueuedPrompt
@@ -142,6 +142,8 @@ class _Stream:
                     return QueueEvent.model_validate_json(received.data)
                 case "partial":
                     return PartialEvent(partial=PartialGrowth.model_validate_json(received.data))
+                case "problem":
+                    return ConnectionLost(reason=Problem.model_validate_json(received.data).detail)
                 case _:
                     return None
         except ValidationError as error:

@@ -109,7 +109,9 @@ class Sitting:
 
     def _lose(self, reason: str) -> None:
         if self._lost is None:
-            self.trouble(f"{reason}. What was sent is safe; this goes on as soon as it can be reached.")
+            self.trouble(
+                f"{reason.removesuffix('.')}. What was sent is safe; this goes on as soon as it can be reached."
+            )
         self._lost = reason
 
     # ---- what is printed

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from api.faces.turn_chunks import Chunks, TurnChunks
-from api.feed import RETRY_SECONDS, Event, Feeds
+from api.feed import RETRY_SECONDS, Event, Feeds, ProblemEvent
 from api.live_output import PartialEvent
 from api.problems import ProblemError
 from api.session_ids import workflow_id
@@ -89,6 +89,8 @@ class UIStreams:
 
     async def _on_event(self, session_id: str, told: TurnChunks, event: Event) -> Chunks:
         match event:
+            case ProblemEvent():
+                return []  # the feed tries again
             case PartialEvent():
                 return told.on_partial(event.growth)
             case UpdateEvent():

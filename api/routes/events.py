@@ -10,6 +10,7 @@ from fastapi.sse import EventSourceResponse
 
 from api.dependencies import FeedsDep, SessionId
 from api.feed import Event, cursor_of
+from api.problems import Problem
 from api.shared_reads import WaitingPrompts
 from models.conversation import ConversationUpdate
 from models.partial_output import PartialGrowth
@@ -17,8 +18,8 @@ from models.session import UpdatesRequest
 
 router = APIRouter(tags=["conversation"])
 
-EventBody = ConversationUpdate | WaitingPrompts | PartialGrowth
-"""What stands in the `data` of the events `update`, `queue` and `partial`."""
+EventBody = ConversationUpdate | WaitingPrompts | PartialGrowth | Problem
+"""What stands in the `data` of the events `update`, `queue`, `partial` and `problem`."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,15 @@ async def watch_session(feed: Annotated[Begun, Depends(begun_feed)]) -> AsyncIte
     """Watch a session live: server-sent events, resumed with `Last-Event-ID` without loss or repetition.
 
     - `update`: what is new, as `GET /workflow/{id}/conversation` answers it; first of all what is new since the
-      cursor, then whenever something happens. Its `id` is the cursor after it.
+      cursor, then whenever something happens. Its `id` is the cursor after it. An answer that can be read as an excerpt
+      only, with an `agent_message_blob`, is in another update once it can be read whole.
     - `queue`: the waiting prompts, where there are any and whenever they have changed.
     - `partial`: what the model is writing. `fresh` replaces all that was shown before, else the text of each part is to
       be appended. To be shown only for the running turn, and until the step it belongs to is in an update.
+    - `problem`: why nothing new can be read for now, such as a session that is stuck, or workers that are away. The
+      stream goes on: the next `update` or `queue` says that the session can be read again.
 
-    The stream ends with the session.
+    Further kinds of events may be added; leave aside those you don't know. The stream ends with the session.
     """
     if feed.first is None:
         return

@@ -333,6 +333,7 @@ async def test_api_7_the_stream_is_described(http: httpx.AsyncClient) -> None:
         "ConversationUpdate",
         "WaitingPrompts",
         "PartialGrowth",
+        "Problem",
     ]
     assert {parameter["name"] for parameter in described["parameters"]} == {
         "id",

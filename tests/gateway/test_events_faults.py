@@ -84,10 +84,30 @@ async def test_api_1_one_who_comes_while_no_worker_is_there_is_told_so_and_one_w
         # Its worker has stopped; a prompt is accepted all the same, and tells the watch that something has changed.
         await http.post(f"/workflow/{watcher.session}/prompt", json={"message": "more", "id": "p2"})
         assert (await http.get(f"/workflow/{watcher.session}/events")).status_code == 504
+        await watcher.until_in(events, lambda so_far: so_far.trouble == "No worker")
         async with stage(temporal, task_queue=queue, partials=partials):
             await watcher.until_in(events, idle_after(2))
             await stream.__aexit__(None, None, None)
     assert watcher.answers == ["echo: hi", "echo: more"]
+
+
+async def test_api_2_a_stream_says_that_its_session_is_stuck_and_goes_on_once_it_is_mended(
+    http: httpx.AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("a bug of ours")
+
+    watcher = Watcher(http, await started(http))
+    async with watcher.stream() as events:
+        await anext(events)
+        with monkeypatch.context() as patched:
+            patched.setattr("models.session_state.Session.begin_turn", broken)
+            await http.post(f"/workflow/{watcher.session}/prompt", json={"message": "hi", "id": "p1"})
+            await watcher.until_in(events, lambda so_far: so_far.trouble == "Session stuck")
+        await watcher.until_in(events, idle_after(1))
+    problems = [event for event in watcher.told if event.event == "problem"]
+    assert len({event.data["title"] for event in problems}) == len(problems)
+    assert all(event.id is None for event in problems)
 
 
 # ---- Temporal

@@ -293,6 +293,25 @@ async def test_api_8_a_lost_connection_is_taken_up_again_without_loss_or_repetit
     assert len(told) == 2
 
 
+async def test_api_8_a_session_that_can_not_be_read_is_told_as_lost_until_it_can(
+    gateway: GatewayClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("a bug of ours")
+
+    session, copy = fresh(), Conversation()
+    await gateway.start(session)
+    async with asyncio.timeout(60), aclosing(gateway.events(session)) as events:
+        take(await anext(events), copy, [])
+        with monkeypatch.context() as patched:
+            patched.setattr("models.session_state.Session.begin_turn", broken)
+            await gateway.prompt(session, "hi")
+            while not (isinstance(event := await anext(events), ConnectionLost) and "is stuck" in event.reason):
+                pass
+        while not (copy.turns and copy.status == "idle"):
+            take(await anext(events), copy, [])
+
+
 def take(event: Event, copy: Conversation, told: list[str]) -> None:
     if isinstance(event, UpdateEvent):
         assert not event.update.reset

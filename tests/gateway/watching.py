@@ -51,6 +51,7 @@ class Watcher:
         self.partial: list[PartialGrowth] = []
         self.writing: dict[int, str] = {}
         self.told: list[Sse] = []
+        self.trouble: str | None = None
 
     @asynccontextmanager
     async def stream(self, **params: Any) -> AsyncIterator[AsyncGenerator[Sse, None]]:
@@ -69,6 +70,7 @@ class Watcher:
 
     def learn(self, event: Sse) -> None:
         self.told.append(event)
+        self.trouble = event.data["title"] if event.event == "problem" else None
         if event.event == "update":
             self.last = ConversationUpdate.model_validate(event.data)
             self.last_event_id = event.id
