@@ -344,7 +344,7 @@ export class Conversation {
     return isAwaited && !isClosed(this.manager.state.status);
   }
 
-  /** While something is expected and nobody says anything, ask now and then what is wrong. */
+  /** While something is expected and nobody says anything, ask now and then what is wrong: maybe it is the stream. */
   #listenForSilence() {
     clearTimeout(this.#silence);
     if (!this.#isExpecting || !this.#isOpen) return;
@@ -357,9 +357,11 @@ export class Conversation {
         this.description = await gateway.describe(this.id);
         this.#listener.onDescription();
         this.problem = null;
+        if (!["stuck", this.manager.state.status].includes(this.description.status)) this.#events.reopen();
       } catch (error) {
         if (!(error instanceof GatewayError)) throw error;
         this.problem = error;
+        this.#events.reopen();
       }
       this.#listener.onState();
     }

@@ -2,16 +2,25 @@
  * The stream of a session's events, for as long as the page is open: it comes back by itself after every cut, with the
  * cursor of what was taken in last, so nothing is lost and nothing is shown twice.
  *
- * The browser would reconnect too, but after seconds, silently, and not once the gateway has answered with an error. So
- * each cut is handled here: ask what is wrong, say it, and try again soon, sooner when the browser is back online.
+ * Not every cut is told. After a sleep, behind a router that has forgotten the connection, a line can be dead and look
+ * merely quiet. But the gateway writes at least a comment every 15 seconds: where nothing at all arrives for longer, or
+ * where there is reason to doubt, the stream is opened anew. That costs little and changes nothing that is shown.
  *
  * @import {ConversationUpdate, PartialGrowth, QueuedPrompt} from "./wire.js"
  */
 
-import { GatewayError, describe, eventsUrl } from "./gateway.js";
+import { eventsOf } from "./event_stream.js";
+import { GatewayError, openEvents } from "./gateway.js";
 
 const FIRST_PAUSE_MS = 250;
 const LONGEST_PAUSE_MS = 5_000;
+
+/** Without an answer, or without a byte of the stream, for so long: it is dead. */
+const ANSWER_MS = 15_000;
+const QUIET_MS = 40_000;
+
+/** After so long out of sight the machine may have slept. */
+const AWAY_MS = 5_000;
 
 /** A tab that nobody sees, of a session where nothing happens, lets go: browsers allow six connections to one host. */
 const UNSEEN_MS = 60_000;
@@ -34,8 +43,10 @@ const UNSEEN_MS = 60_000;
 export class Events {
   #sessionId;
   #listener;
-  /** @type {EventSource | null} */
-  #source = null;
+  /** Ends the stream that is followed, if one is. @type {AbortController | null} */
+  #cut = null;
+  /** @type {number | undefined} */
+  #watch;
   /** @type {number | undefined} */
   #timer;
   #pause = FIRST_PAUSE_MS;
@@ -43,6 +54,7 @@ export class Events {
   /** @type {number | undefined} */
   #unseen;
   #hasLetGo = false;
+  #hiddenAt = 0;
 
   /** @param {string} sessionId @param {Listener} listener */
   constructor(sessionId, listener) {
@@ -52,28 +64,42 @@ export class Events {
 
   open() {
     this.#isWanted = true;
-    window.addEventListener("online", this.#hurry);
+    window.addEventListener("online", this.reopen);
+    window.addEventListener("pageshow", this.#notePageShow);
     document.addEventListener("visibilitychange", this.#noteVisibility);
-    this.#connect();
+    void this.#connect();
   }
 
   close() {
     this.#isWanted = false;
-    window.removeEventListener("online", this.#hurry);
+    window.removeEventListener("online", this.reopen);
+    window.removeEventListener("pageshow", this.#notePageShow);
     document.removeEventListener("visibilitychange", this.#noteVisibility);
     clearTimeout(this.#unseen);
     this.#disconnect();
   }
 
-  #hurry = () => {
+  /** Follow the stream by a new connection, if it is followed at all: the one there is may be dead. */
+  reopen = () => {
+    if (!this.#isWanted || this.#hasLetGo) return;
     this.#pause = FIRST_PAUSE_MS;
-    this.#connect();
+    void this.#connect();
+  };
+
+  /** @param {PageTransitionEvent} event */
+  #notePageShow = (event) => {
+    if (event.persisted) this.reopen();
   };
 
   #noteVisibility = () => {
     clearTimeout(this.#unseen);
-    if (document.visibilityState === "hidden") this.#unseen = setTimeout(() => this.#letGo(), UNSEEN_MS);
-    else if (this.#hasLetGo) this.#connect();
+    if (document.visibilityState === "hidden") {
+      this.#hiddenAt = Date.now();
+      this.#unseen = setTimeout(() => this.#letGo(), UNSEEN_MS);
+    } else if (this.#hasLetGo || Date.now() - this.#hiddenAt > AWAY_MS) {
+      this.#hasLetGo = false;
+      this.reopen();
+    }
   };
 
   #letGo() {
@@ -87,61 +113,68 @@ export class Events {
 
   #disconnect() {
     clearTimeout(this.#timer);
-    this.#source?.close();
-    this.#source = null;
+    clearTimeout(this.#watch);
+    this.#cut?.abort();
+    this.#cut = null;
   }
 
-  #connect() {
+  async #connect() {
     this.#disconnect();
-    this.#hasLetGo = false;
-    const source = new EventSource(eventsUrl(this.#sessionId, this.#listener.cursor()));
-    this.#source = source;
-    /** @param {string} name @param {(told: any) => void} take */
-    const on = (name, take) =>
-      source.addEventListener(name, (event) => {
-        if (source !== this.#source) return;
-        this.#noteLife();
-        take(JSON.parse(/** @type {MessageEvent} */ (event).data));
-      });
-    source.addEventListener("open", this.#listener.onConnected);
-    on("update", this.#listener.onUpdate);
-    on("queue", this.#listener.onQueue);
-    on("partial", this.#listener.onPartial);
-    source.addEventListener("error", () => {
-      if (source === this.#source) void this.#comeBack();
-    });
+    const cut = new AbortController();
+    this.#cut = cut;
+    /** @type {GatewayError | null} */
+    let problem = null;
+    try {
+      await this.#follow(cut);
+    } catch (error) {
+      if (!(error instanceof GatewayError)) throw error;
+      problem = error;
+    } finally {
+      if (cut === this.#cut) this.#comeBack(problem);
+    }
   }
 
-  #noteLife() {
-    this.#pause = FIRST_PAUSE_MS;
+  /** Take in what is told, until the stream ends or is cut. @param {AbortController} cut @throws {GatewayError} */
+  async #follow(cut) {
+    this.#expectSign(cut, ANSWER_MS);
+    const stream = await openEvents(this.#sessionId, this.#listener.cursor(), cut.signal);
+    if (!stream || cut.signal.aborted) return;
+    this.#listener.onConnected();
+    for await (const { name, text } of eventsOf(stream, () => this.#expectSign(cut, QUIET_MS))) {
+      if (cut.signal.aborted) return;
+      this.#take(name, JSON.parse(text));
+      this.#pause = FIRST_PAUSE_MS;
+    }
+  }
+
+  /** @param {string} name @param {any} told */
+  #take(name, told) {
     this.#listener.onConnection("live", null);
+    if (name === "update") this.#listener.onUpdate(told);
+    else if (name === "queue") this.#listener.onQueue(told);
+    else if (name === "partial") this.#listener.onPartial(told);
   }
 
-  async #comeBack() {
+  /** @param {AbortController} cut @param {number} ms */
+  #expectSign(cut, ms) {
+    if (cut !== this.#cut) return;
+    clearTimeout(this.#watch);
+    this.#watch = setTimeout(() => cut.abort(), ms);
+  }
+
+  /** @param {GatewayError | null} problem why the stream could not be opened */
+  #comeBack(problem) {
     this.#disconnect();
     if (this.#listener.isOver()) {
       this.#listener.onConnection("over", null);
       return;
     }
-    const problem = await this.#askWhatIsWrong();
-    if (!this.#isWanted || this.#source) return;
     if (problem?.status === 404) {
       this.#listener.onConnection("unknown", problem);
       return;
     }
     this.#listener.onConnection("away", problem);
-    this.#timer = setTimeout(() => this.#connect(), this.#pause * (0.75 + Math.random() / 2));
+    this.#timer = setTimeout(() => void this.#connect(), this.#pause * (0.75 + Math.random() / 2));
     this.#pause = Math.min(LONGEST_PAUSE_MS, this.#pause * 2);
-  }
-
-  /** An event stream that fails does not say why; any other request does. @returns {Promise<GatewayError | null>} */
-  async #askWhatIsWrong() {
-    try {
-      await describe(this.#sessionId);
-      return null;
-    } catch (error) {
-      if (error instanceof GatewayError) return error;
-      throw error;
-    }
   }
 }

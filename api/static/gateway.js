@@ -74,10 +74,16 @@ async function json(method, url, body) {
 }
 
 /**
- * Where the events of a session come from.
- * @param {string} sessionId @param {Object<string, string | number | null>} cursor @returns {string}
+ * The stream of a session's events since the cursor; null: there will never be any more.
+ * @param {string} sessionId @param {Object<string, string | number | null>} cursor @param {AbortSignal} signal ends it
+ * @returns {Promise<ReadableStream<Uint8Array> | null>}
+ * @throws {GatewayError}
  */
-export const eventsUrl = (sessionId, cursor) => path(sessionId, `/events${query(cursor)}`);
+export async function openEvents(sessionId, cursor, signal) {
+  const response = await arrived(fetch(path(sessionId, `/events${query(cursor)}`), { signal, cache: "no-store" }));
+  if (!response.ok) throw await errorOf(response);
+  return response.status === 204 ? null : response.body;
+}
 
 /**
  * @param {{q?: string, status?: string, cursor?: string | null}} filter
