@@ -105,7 +105,8 @@ def chat(
     Piped in or out, one question is asked and only its answer printed: exit code 1 if there is none, 2 if the gateway
     can't be reached, 3 if a person has to decide on a tool call first; stderr says how.
 
-    With --json and no MESSAGE, a session is watched to its end; every typed line is a prompt.
+    With --json and no MESSAGE a session is watched until it is over, whatever stdin is: each of its lines is a prompt,
+    a refused one an event of its own, and its end changes nothing. Ctrl-D at a terminal, and Ctrl-C anywhere, leave.
     """
     from terminal.chat import ChatOptions
     from terminal.chat import chat as run_chat
