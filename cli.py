@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from models.ids import ID_RULE, is_id
 from models.mcp_config import load_foreign_servers
 from models.settings import Settings, SettingsError, load_settings
 from stack.dev_server import DevServerError
@@ -111,6 +112,10 @@ def chat(
     from terminal.chat import ChatOptions
     from terminal.chat import chat as run_chat
 
+    if session is not None and not is_id(session):
+        _refuse(f"--session {session!r} is no session's id: {ID_RULE}.")
+    if url is not None and not url.strip():
+        _refuse("--url is blank: say where the gateway is, as http://HOST:PORT.")
     found = url or Gateway.find(_settings()).url
     raise typer.Exit(run_chat(ChatOptions(url=found, message=message, session=session, given_url=url, as_json=as_json)))
 
