@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from models.ids import ID_RULE, is_id
 from models.mcp_config import load_foreign_servers
 from models.settings import Settings, SettingsError, load_settings
 from stack.dev_server import DevServerError
@@ -105,11 +106,16 @@ def chat(
     Piped in or out, one question is asked and only its answer printed: exit code 1 if there is none, 2 if the gateway
     can't be reached, 3 if a person has to decide on a tool call first; stderr says how.
 
-    With --json and no MESSAGE, a session is watched to its end; every typed line is a prompt.
+    With --json and no MESSAGE a session is watched until it is over, whatever stdin is: each of its lines is a prompt,
+    a refused one an event of its own, and its end changes nothing. Ctrl-D at a terminal, and Ctrl-C anywhere, leave.
     """
     from terminal.chat import ChatOptions
     from terminal.chat import chat as run_chat
 
+    if session is not None and not is_id(session):
+        _refuse(f"--session {session!r} is no session's id: {ID_RULE}.")
+    if url is not None and not url.strip():
+        _refuse("--url is blank: say where the gateway is, as http://HOST:PORT.")
     found = url or Gateway.find(_settings()).url
     raise typer.Exit(run_chat(ChatOptions(url=found, message=message, session=session, given_url=url, as_json=as_json)))
 

@@ -1,7 +1,8 @@
 """`turnkeeper chat`: a session in a terminal, over HTTP and nothing else.
 
 With a terminal on both sides it is a conversation (`interactive.py`). Otherwise it is one question: what is piped in,
-or given, is asked, and only the answer is printed (`asking.py`).
+or given, is asked, and only the answer is printed (`asking.py`); or, for programs, a session is watched
+(`json_lines.py`).
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from client.gateway import GatewayClient
 from terminal import json_lines
 from terminal.asking import FAILED, INTERRUPTED, UNREACHABLE, Final, Question
 from terminal.opening import Opened, open_session, way_back
-from terminal.words import legible
+from terminal.words import legible, well_formed
 
 SENDING_SECONDS = 60.0
 """How long what is typed is tried to be sent while the gateway is away."""
@@ -53,21 +54,28 @@ def chat(options: ChatOptions) -> int:
 
 
 async def _chat(options: ChatOptions) -> int:
-    message = options.message
-    if message is None and not sys.stdin.isatty():
-        message = sys.stdin.read()
+    is_watching = options.as_json and options.message is None
+    message = None if is_watching else _given_message(options)
     if message is not None and not message.strip():
         return _fail("There is nothing to ask: the message is blank.", FAILED)
     async with GatewayClient(options.url, patience=SENDING_SECONDS) as gateway:
+        if is_watching:
+            return await json_lines.watch(gateway, await open_session(gateway, options.session))
         if _at_a_terminal() and not options.as_json:
             opened = await open_session(gateway, options.session)
             return await _interactive(gateway, opened, options, message)
         if message is not None:
             opened = await open_session(gateway, options.session, turns=1)
             return await _one_answer(gateway, opened, options, message)
-        if options.as_json:
-            return await json_lines.watch(gateway, await open_session(gateway, options.session))
         return _fail("This is no terminal to type in: give a MESSAGE, or pipe one in.", FAILED)
+
+
+def _given_message(options: ChatOptions) -> str | None:
+    if options.message is not None:
+        return well_formed(options.message)
+    if json_lines.is_typed():
+        return None
+    return sys.stdin.buffer.read().decode(errors="replace") if sys.stdin is not None else ""
 
 
 async def _interactive(gateway: GatewayClient, opened: Opened, options: ChatOptions, message: str | None) -> int:
@@ -114,7 +122,7 @@ def _explain(final: Final, back: str) -> None:
 
 
 def _at_a_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    return json_lines.is_typed() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def _fail(reason: str, code: int) -> int:

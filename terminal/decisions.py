@@ -13,7 +13,8 @@ _YES = frozenset({"y", "yes"})
 _ALWAYS = frozenset({"a", "always"})
 _NO = frozenset({"n", "no"})
 
-KEYS = "[y]es once / [a]lways in this session / [n]o + reason"
+KEYS = ("[y]es once / [a]lways in this session / [n]o + reason", "[y]es [a]lways [n]o", "y/a/n")
+"""What can be answered, in ever fewer words."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,15 @@ class Verdict:
 
     decision: ApprovalDecision
     reason: str | None = None
+
+
+def keys_within(columns: int) -> str:
+    """Say what can be answered, in as many words as there is room for.
+
+    >>> keys_within(80), keys_within(30)
+    ('[y]es once / [a]lways in this session / [n]o + reason', '[y]es [a]lways [n]o')
+    """
+    return next((keys for keys in KEYS if len(keys) <= columns), KEYS[-1])
 
 
 def read_verdict(line: str) -> Verdict | None:

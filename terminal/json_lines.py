@@ -4,6 +4,7 @@
 {"event": "queue", "data": {...}}      what waits
 {"event": "partial", "data": {...}}    what the model has written since
 {"event": "lost", "data": {...}}       the connection is lost, and tried again; the next line says that it is back
+{"event": "refused", "data": {...}}    a line of stdin that did not become a prompt, and why
 {"event": "final", "data": {...}}      how the question that was asked has ended
 """
 
@@ -13,7 +14,9 @@ import os
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Literal
 
+from client.errors import GatewayProblem
 from client.events import ConnectionLost, Event, PartialEvent, QueueEvent, UpdateEvent
 from client.gateway import GatewayClient
 from models.wire import Frozen
@@ -21,6 +24,19 @@ from terminal.asking import Final
 from terminal.opening import Opened
 
 CHUNK_BYTES = 65_536
+
+
+class RefusedLine(Frozen):
+    """A line of stdin that the gateway refused. `problem`: the last word of the problem's type, stable.
+
+    `retry_after`: seconds after which sending it again makes sense, if the gateway said so.
+    """
+
+    event: Literal["refused"] = "refused"
+    text: str
+    problem: str
+    reason: str
+    retry_after: float | None = None
 
 
 def write_event(event: Event) -> None:
@@ -48,14 +64,28 @@ def _write(name: str, body: Frozen, *, without: str | None = None) -> None:
 
 
 async def watch(gateway: GatewayClient, opened: Opened) -> int:
-    """Write what happens in a session until it is over; every line that is typed is a prompt. Raises `GatewayError`."""
-    async with asyncio.TaskGroup() as group:
-        asking = group.create_task(_ask_lines(gateway, opened.session_id))
-        following = group.create_task(_write_events(gateway, opened.session_id))
-        await asyncio.wait([asking, following], return_when=asyncio.FIRST_COMPLETED)
-        asking.cancel()
+    """Write what happens in a session until it is over; every line of stdin is a prompt. Raises `GatewayError`.
+
+    At the end of stdin it goes on; who types there leaves by Ctrl-D.
+    """
+    following = asyncio.create_task(_write_events(gateway, opened.session_id))
+    asking = asyncio.create_task(_ask_lines(gateway, opened.session_id))
+    try:
+        done, _ = await asyncio.wait([following, asking], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        if following not in done and not is_typed():
+            await following
+    finally:
         following.cancel()
+        asking.cancel()
+        await asyncio.gather(following, asking, return_exceptions=True)
     return 0
+
+
+def is_typed() -> bool:
+    """Tell whether a person types what comes from stdin; there may be no stdin at all."""
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 async def _write_events(gateway: GatewayClient, session_id: str) -> None:
@@ -65,23 +95,49 @@ async def _write_events(gateway: GatewayClient, session_id: str) -> None:
 
 
 async def _ask_lines(gateway: GatewayClient, session_id: str) -> None:
-    """Send every line as a prompt until there are no more: Ctrl-D."""
+    """Send every line as a prompt until there are no more."""
     async with aclosing(_lines()) as lines:
         async for line in lines:
             if line.strip():
-                await gateway.prompt(session_id, line)
+                await _ask(gateway, session_id, line)
+
+
+async def _ask(gateway: GatewayClient, session_id: str, line: str) -> None:
+    try:
+        await gateway.prompt(session_id, line)
+    except GatewayProblem as problem:
+        refused = RefusedLine(
+            text=line, problem=problem.problem.name, reason=str(problem), retry_after=problem.retry_after
+        )
+        _write("refused", refused, without="event")
 
 
 async def _lines() -> AsyncGenerator[str, None]:
-    loop, stdin = asyncio.get_running_loop(), sys.stdin.fileno()
-    chunks: asyncio.Queue[bytes] = asyncio.Queue()
-    # Read where it is known that there is something: later, it may be gone, and a terminal holds up who reads it.
-    loop.add_reader(stdin, lambda: chunks.put_nowait(os.read(stdin, CHUNK_BYTES)))
     rest = b""
+    while chunk := await _read_stdin():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line.decode(errors="replace")
+    yield rest.decode(errors="replace")
+
+
+async def _read_stdin() -> bytes:
+    """Return what there is next on stdin; empty at its end."""
+    if sys.stdin is None:
+        return b""
+    loop, stdin = asyncio.get_running_loop(), sys.stdin.fileno()
+    there_is: asyncio.Future[bytes] = loop.create_future()
+
+    def read() -> None:
+        # Here, where it is known that there is something: later, it may be gone, and a terminal holds up who reads it.
+        if not there_is.done():
+            there_is.set_result(os.read(stdin, CHUNK_BYTES))
+
     try:
-        while chunk := await chunks.get():
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                yield line.decode(errors="replace")
+        loop.add_reader(stdin, read)
+    except PermissionError:  # a file, or nothing: always ready, so there is no waiting for it
+        return os.read(stdin, CHUNK_BYTES)
+    try:
+        return await there_is
     finally:
         loop.remove_reader(stdin)

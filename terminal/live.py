@@ -25,6 +25,9 @@ QUEUE_LINES = 5
 MOST_SHOWN_CHARS = 8_000
 """Of a text that grows, at most: more than a screen has room for."""
 
+LEAST_ROOM = 20
+"""In narrow terminals lines are broken rather than emptied."""
+
 SPIN = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 PLAIN_SPIN = "|/-\\"
 
@@ -81,7 +84,7 @@ class LivePainter:
     def _part(self, part: PartialPart) -> list[str]:
         match part.kind:
             case "think":
-                room = self._look.width - 4
+                room = max(LEAST_ROOM, self._look.width - 4)
                 end = one_line(part.text[-4 * room :], 4 * room)[-room:]
                 return self._lines(Text(f"  {self._look.sign('thought')} {end}", style="dim italic"))
             case "respond":
@@ -117,7 +120,7 @@ class LivePainter:
 
     def _running(self, call: ToolCall, moment: Moment) -> Text:
         line = Text(f"  {self._look.sign('tool')} ", style="dim")
-        line.append(signature(call.name, args_of(call), most=self._look.width - 20), style="not dim")
+        line.append(signature(call.name, args_of(call), most=self._room), style="not dim")
         return line.append(f" {self._spin(moment)} {elapsed(moment.since)}")
 
     def _spin(self, moment: Moment) -> str:
@@ -131,14 +134,18 @@ class LivePainter:
         known = {prompt.id for prompt in waiting}
         texts = [(_place(prompt), prompt.text) for prompt in waiting]
         texts += [("sending", prompt.text) for prompt in moment.on_its_way if prompt.message_id not in known]
-        room = self._look.width - 20
         lines: list[RenderableType] = [
-            Text(f"  {self._look.sign('waits')} {place}  {one_line(text, room)}", style="dim")
+            Text(f"  {self._look.sign('waits')} {place}  {one_line(text, self._room)}", style="dim")
             for place, text in texts[:QUEUE_LINES]
         ]
         if len(texts) > QUEUE_LINES:
             lines.append(Text(f"    and {counted(len(texts) - QUEUE_LINES, 'more prompt')}: /queue", style="dim"))
         return lines
+
+    @property
+    def _room(self) -> int:
+        """The characters of a text that stands between others in a line."""
+        return max(LEAST_ROOM, self._look.width - 20)
 
     def _lines(self, part: RenderableType) -> list[str]:
         return self._look.render(part).rstrip("\n").split("\n")

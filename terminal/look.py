@@ -12,8 +12,6 @@ from rich.theme import Theme
 MOST_COLUMNS = 100
 """Wider lines are tiring to read."""
 
-LEAST_COLUMNS = 20
-
 THEME = Theme(
     {
         "markdown.h1": "bold underline",
@@ -95,7 +93,7 @@ class Look:
     @property
     def width(self) -> int:
         """The columns that are written to."""
-        return max(LEAST_COLUMNS, min(self.columns(), MOST_COLUMNS))
+        return max(1, min(self.columns(), MOST_COLUMNS))
 
     def render(self, *renderables: RenderableType) -> str:
         """Return what a terminal is to be sent, each of them on lines of its own."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Protocol
 
+from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -15,7 +16,7 @@ from client.conversation import Conversation
 from client.events import ConnectionLost, Event, PartialEvent, QueueEvent, UpdateEvent
 from models.conversation import ConversationMessage
 from models.trajectory import ToolCall, UserStep
-from terminal.decisions import KEYS
+from terminal.decisions import keys_within
 from terminal.live import LivePainter, Moment, OnItsWay, since_of
 from terminal.look import Look
 from terminal.narrator import Ended, Item, Narrator
@@ -24,6 +25,9 @@ from terminal.words import amount, counted, one_line, signature, state
 
 LOWER_ROWS = 6
 """What the line to type in, the status line and a question take of the screen."""
+
+LEAST_CALL = 20
+"""The characters that a question shows of the call at least."""
 
 
 class Shows(Protocol):
@@ -175,9 +179,13 @@ class Sitting:
             return ""
         more = f" ({counted(len(calls) - 1, 'more call')} after it)" if len(calls) > 1 else ""
         sign, width = self._look.sign("asks"), self._look.width
-        line = f"{sign} {signature(calls[0].name, args_of(calls[0]), most=width - 6 - len(more))}{more}"
-        apart = " — " if len(line) + len(KEYS) + 3 <= width else "\n  "
-        return self._look.encodable(f"\n{line}{apart}{KEYS}")
+        call = signature(calls[0].name, args_of(calls[0]), most=max(LEAST_CALL, width - 6 - len(more)))
+        asks, keys = self._look.encodable(f"{sign} {call}{more}"), keys_within(width - 2)
+        apart = self._look.encodable(" — ")
+        # Where the keys have no room behind the call, they have a line of their own: they are never broken.
+        fits = cell_len(f"{asks}{apart}{keys}") <= width
+        between = apart if fits else "\n  "
+        return f"\n{asks}{between}{keys}"
 
     def _status(self) -> str:
         conversation, about = self.conversation, self.about

@@ -55,13 +55,13 @@ def well_formed(text: str) -> str:
 
 
 def one_line(text: str, most: int) -> str:
-    r"""Return the beginning of a text in one line of `most` characters.
+    r"""Return the beginning of a text in one line of `most` characters, at least one.
 
     >>> one_line("first\n  second", 40), one_line("a long sentence", 8)
     ('first second', 'a long …')
     """
     line = " ".join(legible(text).split())
-    return line if len(line) <= most else f"{line[: most - 1]}…"
+    return line if len(line) <= max(1, most) else f"{line[: max(0, most - 1)]}…"
 
 
 def signature(name: str, args: object, *, most: int = 100) -> str:

@@ -3,6 +3,7 @@
 import signal
 from pathlib import Path
 
+import pytest
 from temporalio.client import Client
 
 from activities.providers.protocol import Delta
@@ -67,3 +68,18 @@ async def test_api_6_an_unknown_session_is_said_in_a_sentence(url: str, tmp_path
     ended = await run_chat("hello", "--url", url, "--session", "nobody", cwd=tmp_path)
     assert (ended.code, ended.out) == (1, "")
     assert ended.err == "There is no session 'nobody'.\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--session", "", "--session '' is no session's id: 1 to 128 letters, digits or . _ ~ -."),
+        ("--session", "a/b", "--session 'a/b' is no session's id: 1 to 128 letters, digits or . _ ~ -."),
+        ("--url", "", "--url is blank: say where the gateway is, as http://HOST:PORT."),
+    ],
+)
+async def test_api_6_what_names_nothing_is_refused_at_the_door(
+    tmp_path: Path, option: str, value: str, said: str
+) -> None:
+    ended = await run_chat("hello", option, value, cwd=tmp_path)
+    assert (ended.code, ended.out, ended.err) == (1, "", said + "\n")

@@ -1,5 +1,7 @@
 """Deciding on tool calls in a terminal: API-6, AGT-8."""
 
+import pytest
+
 from models.model_call import ToolSpec
 from models.trajectory import ToolResult
 from tests.harness import Gate, Stage, asks, says
@@ -118,6 +120,18 @@ async def test_api_6_all_that_is_decided_on_is_shown(chat: Chat, on: Stage) -> N
         assert "May send_mail be called with this?" in terminal.text
         terminal.type("n")
         await terminal.until("5,014 more characters")
+
+
+@pytest.mark.parametrize(
+    ("columns", "keys"), [(100, KEYS), (92, KEYS), (56, KEYS), (40, "[y]es [a]lways [n]o"), (18, "y/a/n")]
+)
+async def test_api_6_the_keys_of_a_question_stand_in_one_line(chat: Chat, on: Stage, columns: int, keys: str) -> None:
+    with_mail(on)
+    on.vendor.script = [asks(("send_mail", {"to": "bob", "about": "漢" * 30, "text": "long " * 9}))]
+    async with chat("write to bob", columns=120) as terminal:
+        await terminal.until(KEYS)
+        terminal.resize(columns=columns, rows=32)
+        await terminal.until(lambda t: any(line.strip() == keys for line in t.shown.split("\n")))
 
 
 async def test_api_6_a_question_waits_for_who_comes_back(chat: Chat, on: Stage) -> None:

@@ -1,11 +1,15 @@
 """`turnkeeper chat` without a person in front of it: pipes, scripts, `--json`: API-6."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
 from activities.providers.protocol import Delta, ModelError
+from client.events import UpdateEvent
 from client.gateway import GatewayClient
 from models.model_call import ToolSpec
 from tests.harness import Gate, Stage, asks, says
@@ -107,6 +111,48 @@ async def test_api_6_json_without_a_question_watches_and_takes_every_line_as_a_p
         await terminal.until("echo: one")
         terminal.press("c-d")
         assert await terminal.exit_code() == 0
+
+
+@pytest.mark.parametrize("stdin", [None, "one\ntwo"])
+async def test_api_6_json_watches_to_the_end_of_the_session_not_of_stdin(
+    url: str, gateway: GatewayClient, tmp_path: Path, stdin: str | None
+) -> None:
+    session = f"t-{uuid4()}"
+    await gateway.start(session)
+    asked = len((stdin or "").splitlines())
+    async with asyncio.TaskGroup() as group:
+        watching = group.create_task(run_chat("--json", "--session", session, "--url", url, cwd=tmp_path, stdin=stdin))
+        async for event in gateway.events(session):
+            is_idle = isinstance(event, UpdateEvent) and event.update.status == "idle"
+            if is_idle and (await gateway.describe(session)).turn_count == asked:
+                break
+        await gateway.end(session)
+    ended = watching.result()
+    assert (ended.code, ended.err) == (0, "")
+    events = events_in(ended.out)
+    assert events[-1][1]["status"] == "ended"
+    assert {name for name, _ in events} <= {"update", "queue", "partial"}
+
+
+async def test_api_6_json_tells_of_a_refused_line_and_goes_on(
+    url: str, on: Stage, gateway: GatewayClient, tmp_path: Path
+) -> None:
+    on.vendor.gate.close()
+    session = f"t-{uuid4()}"
+    await gateway.start(session, prompt="slow")
+    await on.vendor.gate.until_arrived(1)
+    await gateway.end(session)
+    command = [*COMMAND, "--json", "--session", session, "--url", url]
+    async with terminal_with(command, env=plain_env(), cwd=tmp_path, columns=4_000, rows=60) as terminal:
+        await terminal.until('"status":"ending"')
+        terminal.type("late")
+        await terminal.until('"event":"refused"')
+        on.vendor.gate.open()
+        await terminal.until('"status":"ended"')
+        assert await terminal.exit_code() == 0
+        (refused,) = [told for name, told in events_in(terminal.text) if name == "refused"]
+    assert refused["text"] == "late"
+    assert "is ending and takes no more prompts" in refused["reason"]
 
 
 async def test_api_6_ctrl_c_stops_a_question_that_nobody_waits_for_any_more(

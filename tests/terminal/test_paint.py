@@ -32,7 +32,7 @@ def test_api_6_an_image_is_its_words_and_its_address() -> None:
     assert printed("![a cat](http://e/cat.png)") == "!a cat (http://e/cat.png)"
 
 
-@pytest.mark.parametrize("columns", [60, 24])
+@pytest.mark.parametrize("columns", [60, 24, 18])
 @pytest.mark.parametrize("cells", [["x" * 70, "y"], [letter * 7 for letter in "abcdefghijklmnop"]])
 def test_api_6_no_cell_of_a_table_is_cut(cells: list[str], columns: int) -> None:
     table = "\n".join(f"|{'|'.join(row)}|" for row in (["?"] * len(cells), ["---"] * len(cells), cells))
