@@ -5,8 +5,8 @@ import { h, icon } from "./dom.js";
 const DONE_MS = 1_500;
 
 /**
- * A button that copies what `text` returns.
- * @param {string} label @param {() => string} text @returns {HTMLButtonElement}
+ * A button that copies what `text` returns, or promises.
+ * @param {string} label @param {() => string | Promise<string>} text @returns {HTMLButtonElement}
  */
 export function copyButton(label, text) {
   const button = h(
@@ -15,15 +15,26 @@ export function copyButton(label, text) {
     icon("copy"),
   );
   button.addEventListener("click", async () => {
-    const isDone = await copy(text());
-    button.replaceChildren(icon(isDone ? "check" : "cross"));
-    button.title = isDone ? "Copied" : "Copying is not allowed here";
+    const result = await copied(text);
+    button.replaceChildren(icon(result === "Copied" ? "check" : "cross"));
+    button.title = result;
     setTimeout(() => {
       button.replaceChildren(icon("copy"));
       button.title = label;
     }, DONE_MS);
   });
   return button;
+}
+
+/** Copy, and return what came of it. @param {() => string | Promise<string>} text @returns {Promise<string>} */
+async function copied(text) {
+  let whole;
+  try {
+    whole = await text();
+  } catch {
+    return "It could not be read. Try again";
+  }
+  return (await copy(whole)) ? "Copied" : "Copying is not allowed here";
 }
 
 /** @param {string} text @returns {Promise<boolean>} */

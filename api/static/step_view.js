@@ -2,11 +2,11 @@
  * A step of a turn: what the model thought, said and called; or what a person steered in.
  *
  * @import {CallActions} from "./tool_card.js"
- * @import {ModelStep, UserStep} from "./wire.js"
+ * @import {BlobRef, ModelStep, UserStep} from "./wire.js"
  */
 
 import { arrange, h } from "./dom.js";
-import { Prose } from "./prose.js";
+import { ModelText } from "./model_text.js";
 import { Thinking } from "./thinking.js";
 import { ToolCard } from "./tool_card.js";
 
@@ -16,28 +16,30 @@ export class ModelStepView {
   #actions;
   /** @type {Thinking | null} */
   #thinking = null;
-  #prose = new Prose();
+  #text;
   /** @type {Map<string, ToolCard>} */
   #cards = new Map();
 
   /** @param {StepActions} actions */
   constructor(actions) {
     this.#actions = actions;
+    this.#text = new ModelText(actions.readBlob);
     this.element = h("div", { class: "step" });
   }
 
   /**
-   * Show the step; with `answer`, that is its text: the same, whole.
-   * @param {ModelStep} step @param {{isRunning: boolean, answer: string | null}} turn
+   * Show the step; with `answer`, that is its text: the same, and whole where it could be read.
+   * @param {ModelStep} step @param {{isRunning: boolean, answer: {text: string, blob: BlobRef | null} | null}} turn
    */
   show(step, { isRunning, answer }) {
     if (step.thinking) this.#showThinking(step);
-    this.#prose.show(answer ?? step.text ?? "");
+    const { text, blob } = answer ?? { text: step.text ?? "", blob: step.text_blob };
+    this.#text.show(text, blob);
     for (const call of step.tool_calls) this.#cardOf(call.id).show(call, isRunning);
     const parts = step.tool_calls.map((call) => this.#cardOf(call.id).element);
     arrange(this.element, [
       ...(this.#thinking ? [this.#thinking.element] : []),
-      ...(this.#prose.text ? [this.#prose.element] : []),
+      ...this.#text.elements,
       ...parts,
     ]);
   }

@@ -2,6 +2,7 @@
 
 import { h, icon, setText } from "./dom.js";
 import { readBlob } from "./gateway.js";
+import { wholeButton } from "./whole.js";
 
 const PEEK_CHARS = 160;
 
@@ -46,21 +47,7 @@ export class Thinking {
 
   /** @param {string} sessionId @param {import("./wire.js").BlobRef} blob */
   #wholeButton(sessionId, blob) {
-    const button = h(
-      "button",
-      { type: "button", class: "link-button" },
-      `Show all of it: ${blob.chars.toLocaleString("en")} characters`,
-    );
-    button.addEventListener("click", async () => {
-      button.disabled = true;
-      try {
-        this.#words.data = await readBlob(sessionId, blob.hash);
-        button.remove();
-      } catch {
-        button.disabled = false;
-        button.textContent = "It could not be read. Try again";
-      }
-    });
-    return button;
+    const show = (/** @type {string} */ text) => void (this.#words.data = text);
+    return wholeButton(blob, { read: (hash) => readBlob(sessionId, hash), show });
   }
 }

@@ -7,6 +7,7 @@
 import { ApprovalForm } from "./approval_form.js";
 import { copyButton } from "./copying.js";
 import { arrange, h, icon, setText } from "./dom.js";
+import { wholeButton } from "./whole.js";
 import { duration, legible } from "./words.js";
 
 /**
@@ -118,21 +119,12 @@ export class ToolCard {
    * @param {(text: string) => string} asShown
    */
   #wholeButton(title, blob, content, asShown) {
-    const words = `Show all of it: ${blob.chars.toLocaleString("en")} characters`;
-    const button = h("button", { type: "button", class: "link-button" }, words);
-    button.addEventListener("click", async () => {
-      button.disabled = true;
-      try {
-        content.textContent = asShown(await this.#actions.readBlob(blob.hash));
-        content.hidden = false;
-        button.remove();
-        content.focus();
-      } catch {
-        button.disabled = false;
-        button.textContent = `${title}: could not be read. Try again`;
-      }
-    });
-    return button;
+    const show = (/** @type {string} */ text) => {
+      content.textContent = asShown(text);
+      content.hidden = false;
+      content.focus();
+    };
+    return wholeButton(blob, { read: (hash) => this.#actions.readBlob(hash), show, name: title });
   }
 
   /** @param {ToolCall} call @param {boolean} isAsked */

@@ -8,8 +8,8 @@
 
 import { copyButton } from "./copying.js";
 import { arrange, h, icon } from "./dom.js";
+import { ModelText } from "./model_text.js";
 import { PartialView } from "./partial_view.js";
-import { Prose } from "./prose.js";
 import { ModelStepView, UserStepView } from "./step_view.js";
 import { clock, duration, fullTime, seenWords, usageDetails, usageWords } from "./words.js";
 
@@ -24,7 +24,7 @@ export class TurnView {
   #response = h("div", { class: "response" });
   #steps = h("div", { class: "steps" });
   #omitted = h("p", { class: "quiet" });
-  #answer = new Prose();
+  #answer;
   #error = h("div", { class: "turn-error" });
   #facts = h("footer", { class: "facts" });
   #pulse = h("div", { class: "pulse", "aria-hidden": "true" }, h("span"), h("span"), h("span"));
@@ -40,6 +40,7 @@ export class TurnView {
   /** @param {Turn} turn @param {TurnActions} actions */
   constructor(turn, actions) {
     this.#actions = actions;
+    this.#answer = new ModelText(actions.readBlob);
     this.element = h("article", { class: "turn", "data-turn": turn.id }, requestOf(turn), this.#response);
     this.show(turn);
   }
@@ -59,13 +60,14 @@ export class TurnView {
       );
       if (view instanceof UserStepView) view.show(/** @type {import("./wire.js").UserStep} */ (step));
       else {
-        const answer = step === answering ? turn.agent_message : null;
+        const answer = step === answering ? answerOf(turn) : null;
         view.show(/** @type {ModelStep} */ (step), { isRunning: !turn.is_complete, answer });
       }
       return view.element;
     });
     arrange(this.#steps, shown);
-    this.#answer.show(answering ? "" : (turn.agent_message ?? ""));
+    const { text, blob } = answerOf(turn);
+    this.#answer.show(answering ? "" : text, blob);
     this.#omitted.textContent = turn.steps_omitted ? `${turn.steps_omitted} earlier steps are not shown here.` : "";
     this.#showError(turn);
     this.#showFacts();
@@ -102,7 +104,7 @@ export class TurnView {
       this.#steps,
       ...(this.#partial ? [this.#partial.element] : []),
       ...(isQuiet ? [this.#pulse] : []),
-      ...(this.#answer.text ? [this.#answer.element] : []),
+      ...this.#answer.elements,
       ...(turn.error !== null ? [this.#error] : []),
       ...(turn.is_complete ? [this.#facts] : []),
     ]);
@@ -128,6 +130,12 @@ export class TurnView {
     this.#error.replaceChildren(icon(isStopped ? "stop" : "cross"), h("p", {}, turn.error), retry);
   }
 
+  /** @param {Turn} turn @returns {string | Promise<string>} */
+  #wholeAnswer(turn) {
+    const { text, blob } = answerOf(turn);
+    return blob ? this.#actions.readBlob(blob.hash) : text;
+  }
+
   #showFacts() {
     const turn = this.#turn;
     if (!turn?.is_complete) return;
@@ -139,12 +147,17 @@ export class TurnView {
     const used = usageWords(turn.usage);
     const seen = seenWords(this.#seen);
     this.#facts.replaceChildren(
-      ...(turn.agent_message === null ? [] : [copyButton("Copy answer", () => this.#turn?.agent_message ?? "")]),
+      ...(turn.agent_message === null ? [] : [copyButton("Copy answer", () => this.#wholeAnswer(turn))]),
       ...facts.map((fact) => h("span", {}, fact)),
       ...(used && turn.usage ? [h("span", { title: usageDetails(turn.usage) }, used)] : []),
       ...(seen ? [h("span", { class: "seen", title: seen }, icon("fade"), h("span", {}, seen))] : []),
     );
   }
+}
+
+/** @param {Turn} turn */
+function answerOf({ agent_message, agent_message_blob }) {
+  return { text: agent_message ?? "", blob: agent_message_blob };
 }
 
 /** @param {ModelStepView | UserStepView} view */

@@ -172,6 +172,30 @@ async def test_api_5_on_a_small_screen_the_list_covers_the_conversation_only_whi
         assert await tab.page.evaluate("document.documentElement.scrollWidth") == 390
 
 
+@pytest.mark.parametrize("typed", [1, 40])
+async def test_api_5_beside_a_phones_keyboard_the_log_has_room_and_all_that_sends_and_stops_is_in_view(
+    browser: Browser, url: str, on: Stage, typed: int
+) -> None:
+    async with tabs_of(browser, url, viewport={"width": 390, "height": 420}) as open_tab:
+        tab = await open_tab()
+        gate = Gate(is_open=False)
+        on.vendor.script = [[Delta("respond", "Some"), gate, says("Some text.")]]
+        await tab.open()
+        await tab.send("Hi")
+        await expect(tab.growing).to_have_text("Some")
+        for number in range(8):
+            await tab.send(f"and number {number}, which is long enough to need more than a line of its own")
+            await expect(tab.queue).to_have_count(number + 1)
+        await tab.text.fill("a line\n" * typed)
+        for needed in (tab.page.locator("#send"), tab.stop, tab.text, tab.queue.first.get_by_role("button")):
+            await expect(needed).to_be_in_viewport(ratio=1)
+        log = await tab.log.bounding_box()
+        assert log is not None
+        assert log["height"] >= 420 / (3 if typed == 1 else 5)
+        gate.open()
+        await tab.shows(9)
+
+
 async def test_api_5_who_wants_no_motion_gets_none(browser: Browser, url: str, on: Stage) -> None:
     gate = Gate(is_open=False)
     on.vendor.script = [[Delta("respond", "Some"), gate, says("Some text.")]]

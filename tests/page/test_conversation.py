@@ -101,6 +101,50 @@ async def test_api_5_a_large_result_is_shown_whole_to_who_asks_for_it(tab: Tab, 
     await expect(result).to_have_text(whole)
 
 
+async def test_api_5_a_large_text_before_a_call_is_an_excerpt_until_somebody_asks_for_all_of_it(
+    tab: Tab, on: Stage
+) -> None:
+    whole = "\n\n".join(f"paragraph {number}" for number in range(5_000))
+    on.vendor.script = [asks(("look", {}), text=whole), says("Read."), says("Still here.")]
+    await tab.open()
+    await tab.send("Think aloud")
+    await tab.shows(1)
+    said = tab.page.locator("#turns .prose").first
+    assert "paragraph 2500" not in (await said.text_content() or "")
+    await tab.page.get_by_role("button", name="Show all of it").click()
+    await expect(said).to_contain_text("paragraph 2500")
+    await expect(tab.page.get_by_role("button", name="Show all of it")).to_have_count(0)
+
+
+async def test_api_5_an_answer_that_came_as_an_excerpt_is_shown_and_copied_whole_where_it_can_be_read(
+    tab: Tab, on: Stage
+) -> None:
+    await tab.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    whole = "\n\n".join(f"paragraph {number}" for number in range(5_000))
+    on.vendor.script = [says(whole)]
+    await tab.open()
+    await tab.send("Say it all")
+    await tab.shows(1)
+    session = tab.session
+
+    async def without_the_store(route):  # the gateway could not read it in time: what it sends then
+        answer = await route.fetch()
+        page = await answer.json()
+        [turn] = page["messages"]
+        blob = turn["reasoning_trajectory"]["steps"][-1]["text_blob"]
+        turn |= {"agent_message": "paragraph 0 … paragraph 4999", "agent_message_blob": blob}
+        await route.fulfill(json=page)
+
+    await tab.page.route("**/conversation/full*", without_the_store)
+    await tab.open(session)
+    await expect(tab.answers).to_have_text("paragraph 0 … paragraph 4999")
+    await tab.button("Copy answer").click()
+    await expect(tab.page.get_by_title("Copied")).to_be_visible()
+    assert await tab.page.evaluate("navigator.clipboard.readText()") == whole
+    await tab.page.get_by_role("button", name="Show all of it").click()
+    await expect(tab.answers).to_contain_text("paragraph 2500")
+
+
 async def test_api_5_what_the_model_thought_is_folded_and_opens(tab: Tab, on: Stage) -> None:
     thinks = ThinkPart(kind="think", text="First this, then that.")
     on.vendor.script = [ModelResponse(parts=[thinks, RespondPart(kind="respond", text="Done.")], model="test")]
