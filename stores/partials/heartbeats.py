@@ -7,7 +7,9 @@ times a second, but only while somebody follows it: a session that nobody watche
 many watch as many as one. Every heartbeat has to repeat the snapshot: one without details would wipe it.
 
 The server hands the details of an attempt on to the next one. They stay to be seen until that one's first snapshot, and
-the tag in them says whose they are.
+the tag in them says whose they are. They are gone with the activity, with one exception: where Temporal itself ends it,
+since the turn's time is over or too many workers have died, the event that says so has the last ones in it. That costs
+no event more, at most `MOST_PARTIAL_BYTES` once in such a turn, and goes when the session is deleted.
 """
 
 import asyncio

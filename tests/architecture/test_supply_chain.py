@@ -25,6 +25,8 @@ def test_ops_12_constraints_pin_every_package_and_name_no_address() -> None:
         "largest state handed over",
         "50 messages validated and truncated",
         "tokens of an enriched prompt",
+        "first partial text after the vendor's first chunk",
+        "history events per streamed chunk",
     ],
 )
 def test_ops_11_the_written_results_reach_what_was_to_be_reached(what: str) -> None:
