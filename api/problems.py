@@ -4,7 +4,7 @@
     409 session-exists, session-ended, state-full, not-waiting, not-running, not-failed, not-awaiting-approval,
         other-arguments
     413 too-large               422 invalid            429 queue-full, rate-limited
-    500 internal                503 temporal-unreachable, archive-unavailable, and at /readyz no-worker
+    500 internal                503 temporal-unreachable, archive-unavailable, stopping, and at /readyz no-worker
     504 no-worker, session-stuck
 
 Nothing internal and nothing a caller sent is repeated in them, but for ids, paths, field names, and in short what a
@@ -46,6 +46,7 @@ ProblemName = Literal[
     "rate-limited",
     "temporal-unreachable",
     "archive-unavailable",
+    "stopping",
     "no-worker",
     "session-stuck",
     "internal",
@@ -132,6 +133,11 @@ def temporal_unreachable() -> ProblemError:
         "Temporal can't be reached. Nothing was changed that was not confirmed; try again.",
         retry_after=2,
     )
+
+
+def stopping() -> ProblemError:
+    """503: this gateway is about to end."""
+    return ProblemError(503, "stopping", "This gateway is stopping; come back to the next one.", retry_after=2)
 
 
 def archive_unavailable(reason: str) -> ProblemError:
