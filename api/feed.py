@@ -183,6 +183,8 @@ class Feeds:
         Raises:
             ProblemError: The session can't be read now, or the gateway stops; before the first event only.
         """
+        if self._stopping.is_set():
+            raise problems.stopping()  # to yield nothing would say that there will never be anything
         watcher, workflow = _Watcher(session_id, cursor), workflow_id(session_id)
         while not (watcher.is_at_end or self._stopping.is_set()):
             async with self._watches.watching(workflow) as watch:

@@ -25,7 +25,7 @@ from stores.partials.carrier import PartialCarrier
 PAUSE_SECONDS = 0.1
 """Least time between two growths of an answer: a carrier may bring more than many watchers can be told."""
 
-SECONDS_A_WATCHER = 0.00025
+SECONDS_A_WATCHER = 0.0002
 """What it takes to tell one watcher something. So many of it as there are watchers pass between two changes that are
 told: a crowd that is still being told of one change would learn of the last one only after all those in between."""
 

@@ -140,6 +140,11 @@ def temporal_unreachable() -> ProblemError:
     )
 
 
+def stopping() -> ProblemError:
+    """503: this gateway is about to end."""
+    return ProblemError(503, "stopping", "This gateway is stopping; come back to the next one.", retry_after=2)
+
+
 def archive_unavailable(reason: str) -> ProblemError:
     """503: what is asked for is in the archive only; the session itself goes on."""
     return ProblemError(503, "archive-unavailable", reason, retry_after=5)

@@ -12,6 +12,7 @@ from benchmarks.hand_off import hand_off
 from benchmarks.measurements import Row, months, throughput, turns
 from benchmarks.stage import bench_stage
 from benchmarks.streaming import streaming
+from benchmarks.watching import watching
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
@@ -22,7 +23,7 @@ async def measure() -> list[Row]:
     """Run the measurements one after the other, each on a stage of its own."""
     rows = hand_off()
     _print(rows)
-    for measurement in (turns, months, throughput, streaming):
+    for measurement in (turns, watching, months, throughput, streaming):
         async with bench_stage() as stage:
             measured = await measurement(stage)
         _print(measured)

@@ -9,8 +9,10 @@ from uuid import uuid4
 
 import httpx
 import pytest
+from temporalio.client import Client
 
 from activities.providers.protocol import Delta, ModelError
+from api.app import create_app
 from models.conversation import ConversationMessage
 from stores.partials.carrier import Live
 from tests.gateway.watching import Watcher, full_state, idle_after
@@ -322,6 +324,18 @@ async def test_api_2_no_worker_and_no_temporal_are_said_before_a_stream_begins(
     assert (no_worker.status_code, no_worker.json()["title"]) == (504, "No worker")
     nowhere = await http_nowhere.get(f"/workflow/{session}/events")
     assert (nowhere.status_code, nowhere.json()["title"]) == (503, "Temporal unreachable")
+
+
+async def test_api_1_a_gateway_that_is_stopping_sends_nobody_away_for_good(temporal: Client, on: Stage) -> None:
+    app = create_app(on.settings, client=temporal, partials=on.partials)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as http,
+    ):
+        session = await started(http)
+        app.state.feeds.stop()
+        refused = await http.get(f"/workflow/{session}/events")
+    assert (refused.status_code, refused.json()["title"]) == (503, "Stopping")
 
 
 async def test_api_7_the_stream_is_described(http: httpx.AsyncClient) -> None:
