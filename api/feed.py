@@ -183,8 +183,6 @@ class Feeds:
         Raises:
             ProblemError: The session can't be read now, or the gateway stops; before the first event only.
         """
-        if self._stopping.is_set():
-            raise problems.stopping()  # to yield nothing would say that there will never be anything
         watcher, workflow = _Watcher(session_id, cursor), workflow_id(session_id)
         while not (watcher.is_at_end or self._stopping.is_set()):
             async with self._watches.watching(workflow) as watch:
@@ -193,7 +191,7 @@ class Feeds:
                         async for event in events:
                             yield event
         if watcher.last is None:
-            raise problems.stopping()  # no word at all would say that the session is closed
+            raise problems.stopping()  # to yield nothing would say that there will never be anything
 
     async def _noticed(self, watcher: _Watcher, watch: Watch, output: LiveOutput) -> AsyncGenerator[Event, None]:
         """Yield what happens until there is nothing more to tell, or `watch` notices nothing any more."""

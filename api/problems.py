@@ -125,11 +125,6 @@ def id_was_used(session_id: str) -> ProblemError:
     return ProblemError(409, "session-exists", f"The id {session_id!r} was used before; choose another.")
 
 
-def stopping() -> ProblemError:
-    """503: the next gateway answers."""
-    return ProblemError(503, "stopping", "This gateway is stopping; try again.", retry_after=1)
-
-
 def temporal_unreachable() -> ProblemError:
     """503: nothing can be said about any session."""
     return ProblemError(

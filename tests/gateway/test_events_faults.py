@@ -18,7 +18,6 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 
 from activities.providers.protocol import Delta
 from api import server
-from api.app import create_app
 from models.settings import Settings
 from stack.ports import usable_port
 from stores.blobs import Blobs
@@ -258,19 +257,6 @@ async def test_api_3_a_gateway_that_is_told_to_stop_ends_a_hundred_streams_at_on
         code, _ = await gateway.ended()
     assert code == 0
     assert monotonic() - began < MOST_STOP_SECONDS
-
-
-async def test_api_1_a_gateway_that_stops_does_not_say_that_a_session_is_over(temporal: Client, tmp_path: Path) -> None:
-    async with stage(temporal) as on:
-        app = create_app(Settings(task_queue=on.task_queue, state_dir=tmp_path), client=temporal)
-        async with app.router.lifespan_context(app):
-            transport = httpx.ASGITransport(app=app)
-            async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
-                session = await started(http, "hi")
-                app.state.feeds.stop()
-                answer = await http.get(f"/workflow/{session}/events")
-    # 204 would stop a browser from coming back.
-    assert (answer.status_code, answer.json()["type"].rpartition(":")[2]) == (503, "stopping")
 
 
 # ---- the slow and the many
