@@ -28,9 +28,10 @@ export class Composer {
       event.preventDefault();
       const text = this.#text.value;
       if (!text.trim()) return;
-      onSend(text, this.#mode);
-      this.#write("");
+      const mode = this.#mode;
+      this.#write(""); // before it is sent: the first prompt begins a session, with a draft of its own
       this.#choose("enqueue");
+      onSend(text, mode);
       this.#text.focus();
     });
     this.#stop.addEventListener("click", () => {

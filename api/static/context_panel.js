@@ -22,6 +22,10 @@ export class ContextPanel {
     this.#dialog.showModal();
   }
 
+  close() {
+    this.#dialog.close();
+  }
+
   /**
    * @param {ContextView | null} context
    * @param {(turnId: string) => string} promptOf what was asked in a turn, if known

@@ -14,6 +14,7 @@ import { ConversationManager } from "./conversation_manager.js";
 import { Events } from "./events.js";
 import * as gateway from "./gateway.js";
 import { GatewayError } from "./gateway.js";
+import { isSessionId } from "./ids.js";
 import { Outbox } from "./outbox.js";
 import { isClosed } from "./words.js";
 
@@ -44,6 +45,7 @@ const OVERTAKEN = ["not-running", "not-waiting", "unknown-prompt", "not-awaiting
  * @property {() => void} onDescription
  * @property {() => void} onContext
  * @property {(words: string) => void} onFailure
+ * @property {(written: {text: string, model: string}, words: string) => void} onNotStarted it was refused: there is none
  */
 
 export class Conversation {
@@ -99,6 +101,10 @@ export class Conversation {
 
   /** Read the newest turns and follow what is new, for as long as it takes until somebody answers. */
   async open() {
+    if (!isSessionId(this.id)) {
+      this.#noteConnection("unknown", new GatewayError(404, "no-session-id", `${this.id} is no id of a session`));
+      return;
+    }
     this.#outbox.restore();
     while (this.#isOpen) {
       try {
@@ -107,6 +113,11 @@ export class Conversation {
         break;
       } catch (error) {
         if (!(error instanceof GatewayError)) throw error;
+        if (!this.#isOpen) return;
+        if (this.#start && !error.mayPass) {
+          this.#giveUp(error);
+          return;
+        }
         this.#noteConnection(error.status === 404 ? "unknown" : "away", error);
         if (!error.mayPass) return;
         await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
@@ -260,6 +271,16 @@ export class Conversation {
         this.#starting = null;
       });
     return this.#starting;
+  }
+
+  /** There will be no such session: what was written for it is given back. @param {GatewayError} error */
+  #giveUp(error) {
+    const text = this.#outbox.entries.map((entry) => entry.text).join("\n\n");
+    const model = this.#start?.model ?? "";
+    this.close();
+    this.#outbox.discard();
+    sessionStorage.removeItem(this.#startKey);
+    this.#listener.onNotStarted({ text, model }, error.message);
   }
 
   /** @param {{id: string, text: string, mode: PromptMode}} prompt */

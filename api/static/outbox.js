@@ -56,7 +56,8 @@ export class Outbox {
     this.#key = `turnkeeper:outbox:${sessionId}`;
     this.#send = send;
     this.#onChange = onChange;
-    Outbox.#senders.get(sessionId)?.#close();
+    const earlier = Outbox.#senders.get(sessionId);
+    if (earlier) earlier.#close();
     Outbox.#senders.set(sessionId, this);
     window.addEventListener("online", this.retry);
   }
@@ -99,6 +100,13 @@ export class Outbox {
     const kept = this.#entries.filter(isWanted);
     if (kept.length === this.#entries.length) return;
     this.#entries = kept;
+    this.#store();
+  }
+
+  /** Send nothing more, and forget what was not sent. */
+  discard() {
+    this.#close();
+    this.#entries = [];
     this.#store();
   }
 

@@ -55,7 +55,9 @@ class Page {
       void this.#conversation?.refreshContext();
     });
     for (const example of this.#welcome.querySelectorAll("button")) {
-      example.addEventListener("click", () => this.#send(example.textContent ?? "", "enqueue"));
+      example.addEventListener("click", () => {
+        if (!this.#conversation) this.#send(example.textContent ?? "", "enqueue"); // a second click is no second prompt
+      });
     }
     this.#model.placeholder = FIRST_MODEL;
     byId("stand-in", HTMLElement).hidden = !isStandIn(FIRST_MODEL);
@@ -82,6 +84,7 @@ class Page {
   #show(conversation) {
     this.#conversation?.close();
     this.#conversation = conversation;
+    this.#context.close();
     this.#log.begin(null);
     this.#composer.begin(conversation?.id ?? null);
     this.#showState();
@@ -105,6 +108,18 @@ class Page {
     this.#show(new Conversation(id, this.#listener(), model ? { model } : {}));
   }
 
+  /**
+   * Back to the beginning, where what was written can be mended.
+   * @param {{text: string, model: string}} written @param {string} words
+   */
+  #takeBack({ text, model }, words) {
+    history.replaceState(null, "", "/");
+    this.#show(null);
+    this.#model.value = model;
+    this.#composer.edit(text);
+    this.#state.fail(words);
+  }
+
   /** @returns {import("./conversation.js").Listener} */
   #listener() {
     return {
@@ -122,6 +137,7 @@ class Page {
       onDescription: () => this.#showDescription(),
       onContext: () => this.#showContext(),
       onFailure: (words) => this.#state.fail(words),
+      onNotStarted: (written, words) => this.#takeBack(written, words),
     };
   }
 
@@ -170,7 +186,8 @@ class Page {
   /** @param {KeyboardEvent} event */
   #onKey(event) {
     if (event.key !== "Escape" || event.isComposing || event.defaultPrevented) return;
-    if (event.target instanceof Element && event.target.closest("#sidebar :is(input, select)")) return; // their own key
+    const field = event.target instanceof Element ? event.target.closest("input, select, textarea") : null;
+    if (field && !field.closest("#composer")) return; // it is the field's own key
     if (document.querySelector("dialog[open], [popover]:popover-open") || this.#sidebar.close()) return;
     if (this.#conversation?.manager.state.is_processing) void this.#conversation.stop();
   }

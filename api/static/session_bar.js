@@ -24,22 +24,23 @@ export class SessionBar {
     const title = byId("rename-title", HTMLInputElement);
     const model = byId("model-name", HTMLInputElement);
     const discard = byId("end-discard", HTMLInputElement);
-    this.#on("rename", () => {
-      title.value = this.#conversation?.description?.title ?? "";
-      this.#rename.ask(() => this.#conversation?.configure({ title: title.value.trim() }));
+    this.#on("rename", (conversation) => {
+      title.value = conversation.description?.title ?? "";
+      this.#rename.ask(conversation, () => conversation.configure({ title: title.value.trim() }));
     });
-    this.#on("change-model", () => {
-      model.value = this.#conversation?.description?.model ?? "";
-      this.#changeModel.ask(() => this.#conversation?.configure({ model: model.value.trim() }));
+    this.#on("change-model", (conversation) => {
+      model.value = conversation.description?.model ?? "";
+      this.#changeModel.ask(conversation, () => conversation.configure({ model: model.value.trim() }));
     });
-    this.#on("end-session", () => {
+    this.#on("end-session", (conversation) => {
       discard.checked = false;
-      this.#end.ask(() => this.#conversation?.end(discard.checked));
+      this.#end.ask(conversation, () => conversation.end(discard.checked));
     });
   }
 
   /** @param {Conversation | null} conversation @param {string} firstModel the model of new sessions */
   show(conversation, firstModel) {
+    if (conversation !== this.#conversation) this.#closeAll();
     this.#conversation = conversation;
     const description = conversation?.description;
     const title = conversation ? description?.title || "New session" : "New session";
@@ -61,11 +62,17 @@ export class SessionBar {
     document.title = conversation ? `${mark}${title} · Turnkeeper` : "Turnkeeper";
   }
 
-  /** @param {string} id @param {() => void} action */
-  #on(id, action) {
+  /** What was asked of one session is not answered of another. */
+  #closeAll() {
+    this.#menu.hidePopover();
+    for (const dialog of [this.#rename, this.#changeModel, this.#end]) dialog.close();
+  }
+
+  /** @param {string} id @param {(conversation: Conversation) => void} ask */
+  #on(id, ask) {
     byId(id, HTMLButtonElement).addEventListener("click", () => {
       this.#menu.hidePopover();
-      action();
+      if (this.#conversation) ask(this.#conversation);
     });
   }
 }
@@ -88,10 +95,17 @@ class Dialog {
     this.#dialog.querySelector("[data-cancel]")?.addEventListener("click", () => this.#dialog.close());
   }
 
-  /** @param {() => unknown} action what is done once the form is sent */
-  ask(action) {
+  /** @param {Conversation} conversation @param {() => unknown} action what is done once the form is sent */
+  ask(conversation, action) {
+    const title = conversation.description?.title;
+    const about = /** @type {Element} */ (this.#dialog.querySelector("[data-session]"));
+    setText(about, title ? `“${title}”` : "this session");
     this.#action = action;
     this.#dialog.showModal();
     this.#dialog.querySelector("input")?.select();
+  }
+
+  close() {
+    this.#dialog.close();
   }
 }

@@ -37,7 +37,7 @@ export class StateLine {
   show(conversation) {
     if (conversation !== this.#conversation) this.#failure = "";
     this.#conversation = conversation;
-    const { kind, words } = conversation ? this.#stateOf(conversation) : { kind: "idle", words: "" };
+    const { kind, words } = this.#stateOf(conversation);
     this.#line.dataset.kind = kind;
     setText(this.#words, words);
     this.#showSeconds();
@@ -54,11 +54,12 @@ export class StateLine {
     this.show(this.#conversation);
   }
 
-  /** @param {Conversation} conversation @returns {{kind: string, words: string}} */
+  /** @param {Conversation | null} conversation @returns {{kind: string, words: string}} */
   #stateOf(conversation) {
+    if (this.#failure) return { kind: "problem", words: this.#failure };
+    if (!conversation) return { kind: "idle", words: "" };
     const { connection, problem, manager, description } = conversation;
     const status = description?.status === "stuck" && problem === null ? "stuck" : manager.state.status;
-    if (this.#failure) return { kind: "problem", words: this.#failure };
     if (problem)
       return {
         kind: "problem",

@@ -109,8 +109,9 @@ async def test_api_5_what_arrives_byte_by_byte_is_read_as_it_was_sent(tab: Tab) 
     events = await tab.page.evaluate(
         """async () => {
           const { eventsOf } = await import("/static/event_stream.js");
-          const sent = ": alive\\r\\n\\r\\nevent: update\\r\\nid: 1.a\\r\\n"
-            + "data: {\\"ä\\":\\r\\ndata: \\"🦊\\"}\\r\\n\\r\\ndata:x\\n\\nevent: half";
+          const sent = ": alive\\r\\n\\r\\n"
+            + "event: update\\r\\nid: 1.a\\r\\ndata: {\\"ä\\":\\r\\ndata: \\"🦊\\"}\\r\\n\\r\\n"
+            + "data:x\\n\\nevent: half";
           const bytes = [...new TextEncoder().encode(sent)].map((byte) => new Uint8Array([byte]));
           let signs = 0;
           const read = [];
