@@ -45,7 +45,7 @@ const OVERTAKEN = ["not-running", "not-waiting", "unknown-prompt", "not-awaiting
  * @property {() => void} onDescription
  * @property {() => void} onContext
  * @property {(words: string) => void} onFailure
- * @property {(written: {text: string, model: string}, words: string) => void} onNotStarted it was refused: there is none
+ * @property {(written: {text: string, model: string}, words: string) => void} onNotStarted there is no session
  */
 
 export class Conversation {
