@@ -13,6 +13,7 @@ import asyncio
 import html
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from typing import Any
 
@@ -68,6 +69,8 @@ class Markdown:
         """Remember HTML of `remembered_chars` characters."""
         self._remembered = RecentTexts(most_chars=remembered_chars)
         self._rendering = asyncio.Lock()
+        # Of its own: whatever hangs in the loop's threads, a store say, holds no text up.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="markdown")
 
     async def render(self, texts: Sequence[str]) -> list[str]:
         """Return the HTML of each of the texts. Raises a 429 where others keep the renderer busy."""
@@ -86,7 +89,8 @@ class Markdown:
             raise problems.renderer_busy() from None
         try:
             # A second thread would not make it faster, and would take more of the event loop's time.
-            rendered = await asyncio.to_thread(_render_within, texts, REQUEST_SECONDS)
+            loop = asyncio.get_running_loop()
+            rendered = await loop.run_in_executor(self._thread, _render_within, texts, REQUEST_SECONDS)
         finally:
             self._rendering.release()
         self._remembered.remember(_NO_OWNER, rendered)

@@ -17,7 +17,7 @@
 export async function* eventsOf(body, onSign) {
   let [name, text] = ["", ""];
   for await (const line of linesOf(body, onSign)) {
-    const [, field, value] = /^(\w*):? ?(.*)$/.exec(line) ?? [];
+    const [, field, value] = /^(\w*):? ?(.*)$/s.exec(line) ?? [];
     if (field === "event") name = value;
     else if (field === "data") text += text ? `\n${value}` : value;
     else if (!line) {

@@ -57,7 +57,11 @@ def ends_with(picture: dict[int, GrownPart], snapshot: PartialOutput) -> bool:
 def test_agt_5_growths_in_order_give_the_latest_snapshot_whichever_were_left_out(
     of_attempts: list[list[PartialOutput]], data: st.DataObject
 ) -> None:
-    written = [snapshot for snapshots in of_attempts for snapshot in snapshots]
+    written = [
+        snapshot.model_copy(update={"request": request})  # no two attempts are known by the same tag
+        for request, snapshots in enumerate(of_attempts, start=1)
+        for snapshot in snapshots
+    ]
     seen = [snapshot for snapshot in written if data.draw(st.booleans())] or written[-1:]
     picture: dict[int, GrownPart] = {}
     told: PartialOutput | None = None

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.markdown import MOST_CHARS, MOST_TEXTS, Markdown, as_written, render_markdown
+from tests.harness import BOUND
 
 ELEMENTS = {
     *("a", "p", "br", "hr", "em", "strong", "s", "code", "pre", "blockquote", "ol", "ul", "li"),
@@ -180,9 +181,10 @@ async def test_api_5_a_text_that_is_no_unicode_is_refused(http: AsyncClient) -> 
 async def test_api_5_the_gateway_answers_others_while_a_slow_text_is_rendered(http: AsyncClient) -> None:
     rendering = asyncio.create_task(http.post("/markdown", json={"texts": [SLOW["brackets"]]}))
     answered = 0
-    while not rendering.done():
-        assert (await http.get("/healthz")).status_code == 200
-        answered += 1
+    async with asyncio.timeout(BOUND):
+        while not rendering.done():
+            assert (await http.get("/healthz")).status_code == 200
+            answered += 1
     assert answered >= 3
     assert (await rendering).json() == {
         "html": [f"<pre><code>{html.escape(SLOW['brackets'], quote=False)}</code></pre>"]

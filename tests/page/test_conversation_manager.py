@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from playwright.async_api import Page
 
+from models.archive_moves import next_move
 from models.partial_output import PartialOutput, PartialPart, growth
 from models.pictures import updates_of
 from models.session import UpdatesRequest
@@ -75,22 +76,22 @@ class Told:
             self.session.complete_turn("done", now=at(2))
         elif event == "fail" and running:
             self.session.fail_turn("timeout", "too slow", now=at(2))
-        elif event == "archive" and (move := self.session.next_move()):
+        elif event == "archive" and (move := next_move(self.session)):
             self.session.moved(move, now=at(3))
         elif event in ("poll", "page", "strange"):
             self.poll(event)
 
     def poll(self, kind: str) -> None:
+        known = self.client.cursor.model_dump()
         if kind == "strange":
-            self.client.last_seen = "nonsense"
-        request = UpdatesRequest(**self.client.cursor(limit=1 if kind == "page" else None))
-        update = updates_of(self.session, request)
-        self.client.learn(update)
+            known["last_seen_message_id"] = "nonsense"
+        update = updates_of(self.session, UpdatesRequest(**known, limit=1 if kind == "page" else None))
+        self.client.apply(update)
         self.updates.append(update.model_dump(mode="json"))
         self.held.append(
             {
-                "turns": [turn.model_dump(mode="json") for turn in self.client.messages],
-                "cursor": {"last_seen_message_id": self.client.last_seen, "since_revision": self.client.revision},
+                "turns": [turn.model_dump(mode="json") for turn in self.client.turns],
+                "cursor": self.client.cursor.model_dump(),
             }
         )
 

@@ -1,5 +1,7 @@
 """Many sessions and long ones: the list, the links, what can be done to a session as a whole (API-5)."""
 
+import asyncio
+
 import httpx
 from playwright.async_api import Browser, expect
 from temporalio.client import Client
@@ -8,7 +10,7 @@ from activities.providers.protocol import Delta, ModelError
 from models.model_call import ModelResponse, RespondPart
 from models.settings import Settings
 from tests.gateway.conftest import served
-from tests.harness import Gate, Stage, says
+from tests.harness import BOUND, Gate, Stage, says
 from tests.page.tab import Tab, tabs_of
 
 
@@ -24,12 +26,20 @@ async def started(url: str, session: str, *prompts: str, **start: object) -> Non
 FOUR_MESSAGES = {"max_messages": 4, "preserve_first_n": 0, "preserve_last_n": 2, "evict_block": 0}
 
 
+async def _states(http: httpx.AsyncClient, stem: str) -> list[str]:
+    listed = (await http.get("/workflow", params={"q": stem})).json()["sessions"]
+    return sorted(session["status"] for session in listed)
+
+
 async def test_api_5_sessions_are_listed_with_titles_and_states_searched_and_filtered(tab: Tab, on: Stage) -> None:
     stem = on.task_queue[:8]
     await started(tab.url, f"{stem}-a", title=f"{stem} Apples")
     await started(tab.url, f"{stem}-p", title=f"{stem} Pears")
     async with httpx.AsyncClient(base_url=tab.url) as http:
         await http.post(f"/workflow/{stem}-p/end")
+        async with asyncio.timeout(BOUND):  # what Temporal's visibility knows comes a moment later
+            while await _states(http, stem) != ["ended", "open"]:
+                pass
     await tab.open()
     entries = tab.page.locator("#sessions li")
     await tab.page.get_by_label("Search sessions").fill(stem)
