@@ -121,6 +121,8 @@ class CarriedState(Compact):
     archive_again_at: UtcDatetime | None = None
     """After a failure: not to be tried before."""
     moved_events: MovedEvents = MovedEvents()
+    default_rules: int = 1
+    """The rules of the session's first run: its defaults are theirs, in whatever run (SES-19)."""
 
     @field_serializer("turns")
     def _without_defaults_either(self, turns: list[ConversationMessage]) -> list[dict[str, Any]]:

@@ -42,6 +42,13 @@ from models.session_tools import SessionTools
 from models.trajectory import BlobRef, ModelStep, ReasoningTrajectory, Step, ToolCall, ToolResult, Usage, UserStep
 from models.transcript import Transcript, carried_size
 
+CURRENT_RULES = 2
+"""The rules of a run decide what it does where releases differ (SES-19):
+
+1   every release before there was a number
+2   the present ones
+"""
+
 ENVELOPE_BYTES = 2_048
 """What is carried beside all that is counted: numbers, times, names of fields."""
 
@@ -52,10 +59,15 @@ QUEUED_PROMPT_BYTES = 300
 class Session:
     """A conversation: its transcript, its queue, its model view and its configuration."""
 
-    def __init__(self, session_id: str, start: SessionInput, *, now: datetime) -> None:
-        """Begin a session, or continue the one that `start.carried` hands over (SES-14)."""
-        carried = start.carried or CarriedState(created_at=now, revision=0)
+    def __init__(self, session_id: str, start: SessionInput, *, now: datetime, rules: int = CURRENT_RULES) -> None:
+        """Begin a session, or continue the one that `start.carried` hands over (SES-14).
+
+        `rules` are those of the run; the defaults of a session stay those that it was started with.
+        """
+        carried = start.carried or CarriedState(created_at=now, revision=0, default_rules=rules)
         self.id = session_id
+        self.rules = rules
+        self.default_rules = carried.default_rules
         self.config = start.model_copy(update={"carried": None, "first_prompt": None})
         self.created_at = carried.created_at
         self.revision = carried.revision
@@ -555,6 +567,7 @@ class Session:
             archive=self.archive.report,
             archive_again_at=self.archive.again_at,
             moved_events=self.moved_events,
+            default_rules=self.default_rules,
         )
         return self.config.model_copy(update={"carried": carried})
 

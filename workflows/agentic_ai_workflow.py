@@ -66,7 +66,9 @@ class AgenticAIWorkflow:
         """Build all state, so that a signal that arrives before `run` finds it (SES-4)."""
         info = workflow.info()
         start = self._read_start(start, extra_arguments=len(rest))
-        self._session = Session(info.workflow_id, start, now=workflow.now())
+        # A run that began under earlier rules is replayed by them, and goes on by them; its next run takes these up.
+        rules = 2 if workflow.patched("rules-2") else 1
+        self._session = Session(info.workflow_id, start, now=workflow.now(), rules=rules)
         self._archiving = Archiving(self._session, on_change=self._show)
         # A turn that the run before handed over can be stopped before `run` goes on with it.
         carried = start.carried.running if start.carried else None

@@ -1,13 +1,14 @@
 """The stories whose histories are kept: each drives a session on a real server, from its start to where it is told."""
 
 from collections.abc import Awaitable, Callable
+from uuid import uuid4
 
-from activities.providers.protocol import ModelError
+from activities.providers.protocol import Delta, ModelError
 from models.model_call import ToolInvocation, ToolSpec
 from models.session import SessionInput
 from models.session_tools import FRESH_TURNS
 from models.trajectory import ToolResult
-from tests.harness import DrivenSession, Stage, asks, says
+from tests.harness import DrivenSession, Gate, Stage, asks, says
 
 Story = Callable[[Stage], Awaitable[DrivenSession]]
 
@@ -302,6 +303,45 @@ async def tools_read_again(on: Stage) -> DrivenSession:
     return session
 
 
+async def written_unasked(on: Stage) -> DrivenSession:
+    """Recorded while built-in tools that write ran unasked by default (AGT-8)."""
+    on.tools.specs = [*on.tools.specs, ToolSpec(name="file_write", effect="idempotent", built_in=True)]
+    on.vendor.script = [asks(("file_write", {"path": "notes.txt", "content": "hello"})), says("Wrote notes.txt")]
+    session = await on.start()
+    await session.prompt("write hello to notes.txt")
+    await session.idle(turns=1)
+    return session
+
+
+async def stopped_in_mid_answer(on: Stage) -> DrivenSession:
+    """Recorded while a stopped turn did not wait for what its model had written (SES-9)."""
+    middle = Gate(is_open=False)
+    on.vendor.script = [
+        asks(("look", {})),
+        [Delta("think", "Let me see."), Delta("respond", "It was a dark"), middle, says("It was a dark night.")],
+    ]
+    session = await on.start()
+    await session.prompt(id="p1", text="look, and tell me a story")
+    await middle.until_arrived(1)
+    await session.update("cancel_turn", {"message_id": "p1"})
+    await session.prompt("and now?")
+    await session.idle(turns=2)
+    return session
+
+
+async def summarised_by_default(on: Stage) -> DrivenSession:
+    """A session that was started without input: every default is today's."""
+    on.vendor.summarise = lambda request: says("They counted.")
+    session_id = f"s-{uuid4()}"
+    session = on.adopt(await on.client.start_workflow("AgenticAIWorkflow", id=session_id, task_queue=on.task_queue))
+    await session.update("configure", {"history": {"summarize_on_trim": True}})
+    for number in range(60):
+        await session.prompt(f"turn {number}")
+        await session.idle(turns=number + 1)
+    assert (await session.context()).summary is not None
+    return session
+
+
 STORIES: dict[str, Story] = {
     story.__name__: story
     for story in (
@@ -329,5 +369,8 @@ STORIES: dict[str, Story] = {
         tools_renewed,
         tools_fresh_for_turns,
         tools_read_again,
+        written_unasked,
+        stopped_in_mid_answer,
+        summarised_by_default,
     )
 }
