@@ -110,8 +110,8 @@ class Settings(BaseSettings):
     archive_url: str | None = Field(None, repr=False)
     """Database of archived turns and large texts, the same for every worker and gateway: `sqlite:///PATH`, or
     `postgresql://USER:PASSWORD@HOST:PORT/DATABASE` with no option but `sslmode`; None: `archive.db` in `state_dir`."""
-    workspace_root: Folder = Path()
-    """Folder the sessions' tools work in; a session never gets above it."""
+    workspace_root: Folder = Path("turnkeeper-workspace")
+    """Folder the sessions' tools work in; a session never gets above it. It is made at the start."""
     mcp_config: File | None = None
     """File that names the foreign tool servers; None: `mcp.json` in the working directory, if it is there."""
 

@@ -21,7 +21,7 @@ SECRET = "the code is 4711"
 ASK = """async ({base, requests}) => {
   const seen = [];
   for (const {method, path, body} of requests) {
-    const options = {method};
+    const options = {method, signal: AbortSignal.timeout(10_000)};
     if (body !== null) Object.assign(options, {body, headers: {"content-type": "application/json"}});
     try {
       const answer = await fetch(base + path, options);
