@@ -36,10 +36,10 @@ class OriginCheck:
         """Stand before `app`."""
         self._app = app
         public = origin_of(settings.public_url) if settings.public_url else None
-        named = {normal_host(settings.api_host), public.host if public else None, *settings.allowed_hosts}
-        self._hosts = named - {None}
+        listens_on = normal_host(settings.api_host)
+        self._hosts = {listens_on, public.host if public else None, *settings.allowed_hosts} - {None}
         # A page that is reached by an address is served from that address: it can't be another name made to lead here.
-        self._takes_addresses = settings.api_host in _EVERY_ADDRESS
+        self._takes_addresses = listens_on in _EVERY_ADDRESS
         # Origins that may send beside the one a request is addressed to; those configured for CORS would be here too.
         self._trusted = frozenset({public}) - {None}
 

@@ -111,7 +111,7 @@ class Settings(BaseSettings):
     """Database of archived turns and large texts, the same for every worker and gateway: `sqlite:///PATH`, or
     `postgresql://USER:PASSWORD@HOST:PORT/DATABASE` with no option but `sslmode`; None: `archive.db` in `state_dir`."""
     workspace_root: Folder = Path("turnkeeper-workspace")
-    """Folder the sessions' tools work in; a session never gets above it. It is made at the start."""
+    """Folder the sessions' tools work in; a session never gets above it. Made by `turnkeeper up` or the first write."""
     mcp_config: File | None = None
     """File that names the foreign tool servers; None: `mcp.json` in the working directory, if it is there."""
 

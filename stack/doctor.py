@@ -17,7 +17,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from models.model_name import split_model
-from models.origins import origin_of
+from models.origins import is_ip_address, origin_of
 from models.settings import VENDORS_MODELS, Settings, SettingsError, is_loopback, load_settings, settings_file
 from stack.dev_server import is_in_use
 from stack.gateway import Gateway
@@ -367,6 +367,8 @@ def _names(settings: Settings) -> str:
         return ""
     public = origin_of(settings.public_url) if settings.public_url else None
     names = [*([public.host] if public else []), *settings.allowed_hosts]
+    if not is_ip_address(settings.api_host):
+        names.insert(0, settings.api_host)
     if not names:
         return "; other machines reach it by IP address only: set allowed_hosts or public_url for names"
     return f"; other machines reach it by IP address or as {', '.join(names)}"

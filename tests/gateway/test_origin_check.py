@@ -14,7 +14,7 @@ from starlette.types import Message
 from api.app import create_app
 from models.settings import Settings
 from tests.gateway.conftest import served
-from tests.harness import BOUND
+from tests.harness import BOUND, Stage
 
 NOT_IN_THE_SCHEMA = ["/", "/static/page.js", "/static/nothing.js", "/docs", "/redoc", "/openapi.json", "/nowhere"]
 EXEMPT = ["/healthz", "/readyz"]
@@ -210,3 +210,17 @@ async def test_api_4_what_is_odd_on_the_wire_is_no_way_in(tmp_path: Path, reques
         answer = await reader.read()
         writer.close()
     assert int(answer.split(b" ")[1]) == status
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", None])
+async def test_api_4_a_body_that_is_not_json_by_its_type_is_refused_where_it_may_be_left_out_too(
+    http: httpx.AsyncClient, on: Stage, content_type: str | None
+) -> None:
+    session = await on.start()
+    path = f"/workflow/{session.handle.id}"
+    headers = {"content-type": content_type} if content_type else {}
+    for route in ("/workflow", f"{path}/cancel", f"{path}/end", f"{path}/retry"):
+        answer = await http.post(route, content=b"{}", headers=headers)
+        assert (answer.status_code, problem_of(answer)) == (422, "invalid"), route
+    state = await session.state()
+    assert (state.status, state.revision) == ("idle", 0)
