@@ -50,6 +50,7 @@ def up() -> None:
     try:
         # What would stop the worker, again and again, stops the start.
         load_foreign_servers(settings)
+        _make_workspace(settings.workspace_root)
         run_until_signalled(run_stack(settings, _say))
     except (DevServerError, SettingsError, TemporalAccessError) as error:
         _refuse(error)
@@ -210,6 +211,13 @@ def _settings(*, code: int = 1) -> Settings:
         return load_settings()
     except SettingsError as error:
         _refuse(error, code=code)
+
+
+def _make_workspace(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        _refuse(f"workspace_root={str(folder)!r} cannot be made a folder: {error.strerror}.")
 
 
 def _say(line: str) -> None:

@@ -15,6 +15,7 @@ from api.dependencies import refuse_unknown_parameters
 from api.faces import ai_sdk
 from api.feed import Feeds
 from api.markdown import Markdown
+from api.origin_check import OriginCheck
 from api.replay import Replays
 from api.routes import approvals, blobs, context, conversation, events, health, markdown, page, sessions, tasks
 from api.server import ImpatientStreams
@@ -32,6 +33,7 @@ from workflows.connection import connect
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": problems.Problem, "description": description}
     for status, description in {
+        403: "A web page of another site sends it, or the `Host` is none of the gateway's.",
         404: "There is no such session, prompt, turn, call or text.",
         409: "The session has ended, or is not in a state for this.",
         413: "The body is over 1 MiB, or over 10 MiB where a history is taken.",
@@ -85,6 +87,8 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     page.install(app, settings)
     app.add_middleware(BoundedAndUnstored)
     app.add_middleware(ImpatientStreams)
+    # The last one added is the first one asked: nothing is read or spent for whoever is refused.
+    app.add_middleware(OriginCheck, settings=settings)
     return app
 
 

@@ -19,9 +19,7 @@ from models.trajectory import ApprovalDecision, Usage
 from models.wire import Strict
 
 Id = Annotated[str, Field(pattern=ID_PATTERN, examples=["support-42"])]
-PromptText = Annotated[
-    str, Field(min_length=1, max_length=100_000, examples=["read README.md and tell me its first heading"])
-]
+PromptText = Annotated[str, Field(min_length=1, max_length=100_000, examples=["write hello to greeting.txt"])]
 
 
 def _inside(folder: str) -> str:

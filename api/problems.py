@@ -1,5 +1,6 @@
 """Every error answer of the gateway: RFC 9457 `application/problem+json` with a stable `type` (API-2).
 
+    403 foreign-host, foreign-origin
     404 unknown-session, unknown-prompt, unknown-turn, unknown-call, unknown-blob, not-found
     409 session-exists, session-ended, state-full, not-waiting, not-running, not-failed, not-awaiting-approval,
         other-arguments
@@ -7,8 +8,8 @@
     500 internal                503 temporal-unreachable, archive-unavailable, stopping, and at /readyz no-worker
     504 no-worker, session-stuck
 
-Nothing internal and nothing a caller sent is repeated in them, but for ids, paths, field names, and in short what a
-parameter of a task was given (TSK-1).
+Nothing internal and nothing a caller sent is repeated in them, but for ids, paths, field names, and in short a foreign
+host or origin and what a parameter of a task was given (TSK-1).
 """
 
 from http import HTTPStatus
@@ -26,6 +27,8 @@ from models.field_paths import field_path
 from stores.database import StoreUnavailableError
 
 ProblemName = Literal[
+    "foreign-host",
+    "foreign-origin",
     "unknown-session",
     "unknown-prompt",
     "unknown-turn",
@@ -93,6 +96,28 @@ class ProblemError(Exception):
             errors=errors,
         )
         self.headers = {"Retry-After": str(retry_after)} if retry_after else {}
+
+
+def foreign_host(host: str | None) -> ProblemError:
+    """403: the gateway is not known by the name it was asked by; None: there was no name, or there were several."""
+    name = "no single host" if host is None else f"the host {shown(host)}"
+    return ProblemError(
+        403,
+        "foreign-host",
+        f"The request names {name}. This gateway answers to localhost, 127.0.0.1, [::1], api_host and the host of "
+        "public_url; add other names to the setting allowed_hosts.",
+    )
+
+
+def foreign_origin(origin: str | None) -> ProblemError:
+    """403: a page that is not the gateway's own sends the request; None: its browser does not say which."""
+    page = "A web page of another site" if origin is None else f"A web page of the origin {shown(origin)}"
+    return ProblemError(
+        403,
+        "foreign-origin",
+        f"{page} sends this request, and only the gateway's own page may. If people reach the gateway at that address, "
+        "set public_url to it.",
+    )
 
 
 def unknown_session(session_id: str) -> ProblemError:

@@ -27,12 +27,19 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
 from models.context.window import BOTH_FORMS, ConversationHistoryConfig, history_config
 from models.errors import Refused
 from models.limits import Limits
 from models.model_name import split_model
+from models.origins import normal_host, origin_of
 from models.session import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT, SystemPrompt
 from models.wire import Strict
 
@@ -103,8 +110,8 @@ class Settings(BaseSettings):
     archive_url: str | None = Field(None, repr=False)
     """Database of archived turns and large texts, the same for every worker and gateway: `sqlite:///PATH`, or
     `postgresql://USER:PASSWORD@HOST:PORT/DATABASE` with no option but `sslmode`; None: `archive.db` in `state_dir`."""
-    workspace_root: Folder = Path()
-    """Folder the sessions' tools work in; a session never gets above it."""
+    workspace_root: Folder = Path("turnkeeper-workspace")
+    """Folder the sessions' tools work in; a session never gets above it. Made by `turnkeeper up` or the first write."""
     mcp_config: File | None = None
     """File that names the foreign tool servers; None: `mcp.json` in the working directory, if it is there."""
 
@@ -116,6 +123,8 @@ class Settings(BaseSettings):
     """Port of the gateway; 0: any free one. `turnkeeper up` takes another one when it is busy, and says so."""
     public_url: str | None = Field(None, pattern=r"^https?://[^\s/]+[^\s]*[^\s/]$")
     """Where people reach the gateway, for links in the Temporal Web UI; None: `http://<api_host>:<api_port>`."""
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
+    """Names the gateway is reached by, beside loopback ones, `api_host` and the host of `public_url` (API-4)."""
 
     temporal_port: Port = 7233
     """Port of the embedded Temporal server; 0: any free one. Another one is taken when it is busy, and said."""
@@ -198,6 +207,24 @@ class Settings(BaseSettings):
                 "@, and no option but sslmode"
             )
         return archive_url
+
+    @field_validator("public_url")
+    @classmethod
+    def _an_address_with_a_host(cls, public_url: str | None) -> str | None:
+        if public_url is not None and origin_of(public_url) is None:
+            raise ValueError("write https://HOST, https://HOST:PORT or either with a path")
+        return public_url
+
+    @field_validator("allowed_hosts", mode="before")
+    @classmethod
+    def _hosts_in_one_spelling(cls, allowed_hosts: object) -> tuple[str, ...]:
+        """Read a list, or one string with commas as an environment variable has it."""
+        listed = allowed_hosts.split(",") if isinstance(allowed_hosts, str) else allowed_hosts
+        if isinstance(listed, list | tuple) and all(isinstance(host, str) for host in listed):
+            hosts = [normal_host(host.strip()) for host in listed]
+            if None not in hosts:
+                return tuple(host for host in hosts if host)
+        raise ValueError("list host names or IP addresses, without scheme, port or path")
 
     @field_validator("redis_url")
     @classmethod

@@ -17,7 +17,8 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from models.model_name import split_model
-from models.settings import VENDORS_MODELS, Settings, SettingsError, load_settings, settings_file
+from models.origins import is_ip_address, origin_of
+from models.settings import VENDORS_MODELS, Settings, SettingsError, is_loopback, load_settings, settings_file
 from stack.dev_server import is_in_use
 from stack.gateway import Gateway
 from stack.ports import is_free
@@ -357,4 +358,17 @@ async def _gateway(settings: Settings) -> Finding:
         return Finding("gateway", "broken", f"nobody answers at {gateway.url}", START)
     if status != http.HTTPStatus.OK:
         return Finding("gateway", "broken", f"{gateway.url} answers {status}: it is not our gateway", "set api_port")
-    return _good("gateway", gateway.url)
+    return _good("gateway", f"{gateway.url}{_names(settings)}")
+
+
+def _names(settings: Settings) -> str:
+    """Return what others have to call the gateway, where it listens for more than this machine (API-4)."""
+    if is_loopback(settings.api_host):
+        return ""
+    public = origin_of(settings.public_url) if settings.public_url else None
+    names = [*([public.host] if public else []), *settings.allowed_hosts]
+    if not is_ip_address(settings.api_host):
+        names.insert(0, settings.api_host)
+    if not names:
+        return "; other machines reach it by IP address only: set allowed_hosts or public_url for names"
+    return f"; other machines reach it by IP address or as {', '.join(names)}"

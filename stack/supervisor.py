@@ -197,6 +197,7 @@ def _links(settings: Settings, gateway: Gateway, web_ui: str) -> str:
             "  Terminal    turnkeeper chat",
             f"  API docs    {gateway.url}/docs",
             f"  Temporal    {web_ui}",
+            f"  Workspace   {settings.workspace_root.resolve()}   (another one: set TURNKEEPER_WORKSPACE_ROOT)",
             f"  State       {settings.state_dir.resolve()}",
             f"  Logs        {(settings.state_dir / 'logs').resolve()}",
             "",

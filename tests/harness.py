@@ -166,6 +166,10 @@ class Tools:
         return ToolResult(outcome=f"{invocation.name} done", content=str(invocation.args), duration_ms=1)
 
 
+UNASKED = SessionInput(tool_policy={"*": "allow"})
+"""A session whose tools run without anybody being asked."""
+
+
 class DrivenSession:
     """A session and the ways a test speaks to it."""
 

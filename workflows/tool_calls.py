@@ -20,6 +20,9 @@ with workflow.unsafe.imports_passed_through():
     from workflows.approvals import Approvals
     from workflows.turn_frame import Frame
 
+RULES_ASKING_BEFORE_WRITES = 2
+"""From these default rules on, built-in tools that write are asked about as well (AGT-8)."""
+
 RESULT_BYTES = 200
 """What a result takes beside its content."""
 
@@ -124,7 +127,11 @@ class ToolCalls:
     def _decide(self, tool: ToolSpec) -> ToolDecision:
         session = self._session
         return decide(
-            self._frame.terms.tool_policy, tool, unattended=session.config.unattended, allowed=session.tools.allowances
+            self._frame.terms.tool_policy,
+            tool,
+            unattended=session.config.unattended,
+            allowed=session.tools.allowances,
+            trusts_built_in=session.default_rules < RULES_ASKING_BEFORE_WRITES,
         )
 
     async def _execute(self, call: ToolCall, inline_bytes: int) -> ToolResult:

@@ -125,7 +125,7 @@ async def _stay_open(stage: Stage, telling: Telling) -> None:
 
 async def _start(gateway: GatewayClient, session_id: str) -> None:
     try:
-        await gateway.start(session_id, title="The demo", tool_policy={"file_write": "ask"})
+        await gateway.start(session_id, title="The demo")
     except GatewayError as error:
         raise StageError(f"No session could be started: {error}") from error
 

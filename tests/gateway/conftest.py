@@ -32,7 +32,7 @@ async def gateway(
     app = create_app(settings, client=client, partials=partials)
     async with app.router.lifespan_context(app):
         transport = ASGITransport(app=app, raise_app_exceptions=False)
-        async with AsyncClient(transport=transport, base_url="http://gateway", timeout=70) as http:
+        async with AsyncClient(transport=transport, base_url="http://localhost", timeout=70) as http:
             yield http
 
 

@@ -330,7 +330,7 @@ async def test_api_1_a_gateway_that_is_stopping_sends_nobody_away_for_good(tempo
     app = create_app(on.settings, client=temporal, partials=on.partials)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as http,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http,
     ):
         session = await started(http)
         app.state.feeds.stop()

@@ -78,7 +78,7 @@ async def test_api_2_the_page_takes_no_parameter_that_it_does_not_know(http: Asy
 
 async def test_api_5_the_page_says_which_model_new_sessions_get(tmp_path: Path) -> None:
     app = create_app(Settings(state_dir=tmp_path, model='openai-chat:x"><script>'))
-    async with AsyncClient(transport=ASGITransport(app=app), base_url="http://gateway") as http:
+    async with AsyncClient(transport=ASGITransport(app=app), base_url="http://localhost") as http:
         page = (await http.get("/")).text
     assert '<meta name="turnkeeper:first-model" content="openai-chat:x&quot;&gt;&lt;script&gt;" />' in page
 

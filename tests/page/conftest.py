@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from playwright.async_api import Browser, async_playwright
@@ -17,17 +18,23 @@ from tests.page.tab import Tab, tabs_of
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
-@pytest.fixture(scope="session")
-async def browser() -> AsyncIterator[Browser]:
+@asynccontextmanager
+async def launched(*arguments: str) -> AsyncIterator[Browser]:
     """A headless Chromium, as the machine has it; without one, these tests are skipped, but for CI."""
     if CHROMIUM is None:
         if os.environ.get("CI"):
             pytest.fail("chromium is not installed")
         pytest.skip("chromium is not installed")
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *arguments])
         yield browser
         await browser.close()
+
+
+@pytest.fixture(scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    async with launched() as browser:
+        yield browser
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from models.model_call import ToolInvocation, ToolSpec
 from models.session import SessionInput
 from models.session_tools import FRESH_TURNS
 from models.trajectory import ToolResult
-from tests.harness import DrivenSession, Gate, Stage, asks, says
+from tests.harness import UNASKED, DrivenSession, Gate, Stage, asks, says
 
 Story = Callable[[Stage], Awaitable[DrivenSession]]
 
@@ -22,7 +22,7 @@ async def one_turn(on: Stage) -> DrivenSession:
 
 async def tool_calls(on: Stage) -> DrivenSession:
     on.vendor.script = [asks(("look", {"n": 1}), ("look", {"n": 2})), asks(("pay", {})), says("done")]
-    session = await on.start()
+    session = await on.start(UNASKED)
     await session.prompt("look twice and pay")
     await session.idle(turns=1)
     return session
@@ -52,7 +52,7 @@ async def failed_turn(on: Stage) -> DrivenSession:
 async def cancelled_turn(on: Stage) -> DrivenSession:
     on.vendor.script = [asks(("look", {}), ("pay", {}))]
     on.tools.gate.close()
-    session = await on.start()
+    session = await on.start(UNASKED)
     await session.prompt(id="p1", text="pay")
     await on.tools.gate.until_arrived(2)
     await session.update("cancel_turn", {"message_id": "p1"})
@@ -134,7 +134,9 @@ async def archived_turns(on: Stage) -> DrivenSession:
 
 async def turn_over_runs(on: Stage) -> DrivenSession:
     on.vendor.script = [asks(("look", {"n": number}), ("pay", {})) for number in range(12)]
-    session = await on.start(SessionInput.model_validate({"limits": {"max_history_events": 50}}))
+    session = await on.start(
+        SessionInput.model_validate({"tool_policy": UNASKED.tool_policy, "limits": {"max_history_events": 50}})
+    )
     await session.prompt("look and pay, again and again")
     await session.prompt("and now?")
     await session.handle.signal("end_chat")
@@ -304,10 +306,10 @@ async def tools_read_again(on: Stage) -> DrivenSession:
 
 
 async def written_unasked(on: Stage) -> DrivenSession:
-    """Recorded while built-in tools that write ran unasked by default (AGT-8)."""
+    """Recorded without a policy, while built-in tools that write ran unasked by default (AGT-8)."""
     on.tools.specs = [*on.tools.specs, ToolSpec(name="file_write", effect="idempotent", built_in=True)]
     on.vendor.script = [asks(("file_write", {"path": "notes.txt", "content": "hello"})), says("Wrote notes.txt")]
-    session = await on.start()
+    session = await on.start(UNASKED)
     await session.prompt("write hello to notes.txt")
     await session.idle(turns=1)
     return session

@@ -119,6 +119,12 @@ async def test_ops_4_an_unknown_key_stops_every_command_with_its_name(folder, co
     assert "Traceback" not in output
 
 
+async def test_agt_8_a_workspace_that_cannot_be_a_folder_stops_the_start(folder):
+    (folder / "turnkeeper-workspace").touch()
+    code, output = await run("up")
+    assert (code, output) == (1, "workspace_root='turnkeeper-workspace' cannot be made a folder: File exists.\n")
+
+
 async def test_ops_4_a_gateway_for_other_machines_is_refused_for_want_of_keys():
     code, output = await run("api", TURNKEEPER_API_HOST="0.0.0.0")
     assert code == 1

@@ -153,3 +153,26 @@ def test_agt_4_the_model_that_is_set_is_the_one_whatever_keys_there_are(monkeypa
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-1")
     monkeypatch.setenv("TURNKEEPER_MODEL", "openai-chat:llama")
     assert load_settings().first_model == "openai-chat:llama"
+
+
+def test_api_4_allowed_hosts_are_a_list_in_the_file_and_have_commas_in_the_environment(write_file, monkeypatch):
+    write_file('allowed_hosts = ["Agents.example.", "[::1]"]')
+    assert load_settings().allowed_hosts == ("agents.example", "::1")
+    monkeypatch.setenv("TURNKEEPER_ALLOWED_HOSTS", "gateway, 10.0.0.7")
+    assert load_settings().allowed_hosts == ("gateway", "10.0.0.7")
+
+
+@pytest.mark.parametrize("hosts", ["http://agents.example", "agents.example:8080", "*", "a,,b", "a b"])
+def test_api_4_allowed_hosts_are_names_and_nothing_else(monkeypatch, hosts):
+    monkeypatch.setenv("TURNKEEPER_ALLOWED_HOSTS", hosts)
+    with pytest.raises(SettingsError, match=r"allowed_hosts.*list host names or IP addresses, without scheme, port or"):
+        load_settings()
+
+
+def test_api_4_a_public_url_without_a_host_is_refused(monkeypatch):
+    monkeypatch.setenv("TURNKEEPER_PUBLIC_URL", "https://agents example")
+    with pytest.raises(SettingsError, match="public_url"):
+        load_settings()
+    monkeypatch.setenv("TURNKEEPER_PUBLIC_URL", "https://me@agents.example")
+    with pytest.raises(SettingsError, match=r"public_url.*write https://HOST"):
+        load_settings()

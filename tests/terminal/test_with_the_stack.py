@@ -13,7 +13,6 @@ from tests.terminal.terminal import terminal_with
 @pytest.mark.timeout(120)
 async def test_api_6_what_up_prints_leads_to_a_conversation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "notes.txt").write_text("the code is 4711\n")
     for port in ("API_PORT", "TEMPORAL_PORT", "TEMPORAL_UI_PORT"):
         monkeypatch.setenv(f"TURNKEEPER_{port}", "0")
     stack = await Command.start("up")
@@ -21,6 +20,9 @@ async def test_api_6_what_up_prints_leads_to_a_conversation(tmp_path: Path, monk
         said = await stack.until_said(LAST_LINE)
         assert "  Chat        http://127.0.0.1:" in said
         assert "  Terminal    turnkeeper chat\n" in said
+        workspace = tmp_path / "turnkeeper-workspace"
+        assert f"  Workspace   {workspace}   (another one: set TURNKEEPER_WORKSPACE_ROOT)\n" in said
+        (workspace / "notes.txt").write_text("the code is 4711\n")
         asked = await run_chat("read notes.txt", cwd=tmp_path)
         assert (asked.code, asked.err) == (0, "")
         assert "4711" in asked.out

@@ -1,12 +1,14 @@
 """People decide on tool calls: AGT-8, and the clock that stops meanwhile: AGT-1."""
 
+from datetime import UTC, datetime
+
 import pytest
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
 from models.approvals import PendingApproval
 from models.model_call import ToolSpec
-from models.session import SessionInput
+from models.session import CarriedState, SessionInput
 from models.session_tools import FRESH_TURNS
 from tests.harness import DrivenSession, Stage, asks, says
 from workflows import search_attributes
@@ -211,6 +213,40 @@ async def test_agt_8_nobody_is_asked_in_an_unattended_session_unless_the_policy_
     await session.decide(pending, "approve")
     (turn,) = await session.idle(turns=1)
     assert [call.result.status for call in turn.steps[0].tool_calls] == ["denied", "ok"]
+
+
+WRITE = ToolSpec(name="file_write", effect="idempotent", built_in=True)
+
+
+async def test_agt_8_a_new_session_asks_before_a_built_in_tool_writes_and_not_before_one_reads(on: Stage) -> None:
+    on.tools.specs = [*on.tools.specs, WRITE]
+    session = await waiting_for(on, ("look", {}), ("file_write", {"path": "a.txt"}))
+    (pending,) = await session.awaited_approvals()
+    assert pending.tool == "file_write"
+    await session.decide(pending, "approve")
+    (turn,) = await session.idle(turns=1)
+    assert [call.result.status for call in turn.steps[0].tool_calls] == ["ok", "ok"]
+
+
+async def test_agt_8_a_new_session_that_is_unattended_writes_nothing(on: Stage) -> None:
+    on.tools.specs = [*on.tools.specs, WRITE]
+    start = SessionInput(unattended=True)
+    session = await waiting_for(on, ("look", {}), ("file_write", {"path": "a.txt"}), start=start)
+    (turn,) = await session.idle(turns=1)
+    assert [call.result.status for call in turn.steps[0].tool_calls] == ["ok", "denied"]
+    assert [invocation.name for invocation in on.tools.calls] == ["look"]
+
+
+async def test_agt_8_a_session_from_before_goes_on_writing_unasked(on: Stage) -> None:
+    on.tools.specs = [*on.tools.specs, WRITE]
+    older = CarriedState(created_at=datetime(2026, 1, 1, tzinfo=UTC), revision=0, default_rules=1)
+    start = SessionInput(carried=older)
+    session = await waiting_for(on, ("file_write", {"path": "a.txt"}), ("send_mail", {}), start=start)
+    (pending,) = await session.awaited_approvals()
+    assert pending.tool == "send_mail"
+    await session.decide(pending, "reject")
+    (turn,) = await session.idle(turns=1)
+    assert [call.result.status for call in turn.steps[0].tool_calls] == ["ok", "denied"]
 
 
 async def test_agt_8_calls_that_can_never_run_are_not_asked_about(on: Stage) -> None:

@@ -71,7 +71,9 @@ async def test_ses_14_a_session_that_is_ending_or_configured_stays_so(on: Stage)
     assert len(await session.histories()) >= 2
 
 
-MANY_STEPS = SessionInput.model_validate({"limits": {"max_history_events": 50, "max_steps": 200}})
+MANY_STEPS = SessionInput.model_validate(
+    {"limits": {"max_history_events": 50, "max_steps": 200}, "tool_policy": {"pay": "allow"}}
+)
 
 
 async def test_ses_14_a_long_turn_goes_on_over_many_runs_and_every_call_runs_once(on: Stage) -> None:

@@ -6,7 +6,7 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError, CancelledError
 
-from tests.harness import DrivenSession, Stage, asks, says
+from tests.harness import UNASKED, DrivenSession, Stage, asks, says
 
 
 async def refusal(session: DrivenSession, update: str, argument: Any = None) -> ApplicationError:
@@ -147,7 +147,7 @@ async def test_ses_8_configuration_takes_effect_at_the_next_turn(on: Stage) -> N
 
 async def test_ses_9_a_cancelled_turn_keeps_its_steps_and_the_model_sees_something_valid_next(on: Stage) -> None:
     on.vendor.script = [asks(("look", {})), asks(("look", {}), ("pay", {}), text="Paying.")]
-    session = await on.start()
+    session = await on.start(UNASKED)
     await session.prompt(id="p1", text="pay")
     await on.tools.gate.until_arrived(1)
     on.tools.gate.close()

@@ -18,7 +18,7 @@ from models.context import (
 from models.model_call import ToolInvocation
 from models.session import SessionInput
 from models.trajectory import ToolResult
-from tests.harness import DrivenSession, Stage, asks
+from tests.harness import UNASKED, DrivenSession, Stage, asks
 
 SMALL = SessionInput.model_validate(
     {"limits": {"max_state_bytes": 40_000, "max_queued_bytes": 4_000, "max_steps": 1_000}}
@@ -37,7 +37,7 @@ async def shown(session: DrivenSession, argument: Any = None) -> tuple[list[Repl
 async def running_call(on: Stage) -> DrivenSession:
     """Start a session whose one turn has finished a step and waits for two calls of the next one."""
     on.vendor.script = [asks(("look", {"n": 1})), asks(("look", {"n": 2}), ("pay", {"n": 3}), text="Two more.")]
-    session = await on.start()
+    session = await on.start(UNASKED)
     await session.prompt(id="p1", text="look around")
     await on.tools.gate.until_arrived(1)
     return session

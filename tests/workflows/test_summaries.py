@@ -182,7 +182,7 @@ async def test_ctx_5_files_that_were_written_are_listed_whatever_the_model_says(
     writes = [("file_write", {"path": "a.txt", "content": "a"}), ("file_write", {"path": "bad.txt", "content": "b"})]
     large = [("file_write", {"path": "large.txt", "content": "x" * 20_000}), ("look", {"path": "seen.txt"})]
     on.vendor.script = [asks(*writes, text="I write."), says("done"), asks(*large), says("done")]
-    session = await on.start(started())
+    session = await on.start(started(tool_policy={"file_write": "allow"}))
     await session.prompt("write")
     await session.idle(turns=1)
     await session.prompt("write more")

@@ -1,0 +1,78 @@
+"""Hosts and web origins, compared as browsers compare them: each has one spelling."""
+
+import ipaddress
+import re
+from contextlib import suppress
+from typing import NamedTuple
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+MAX_NAME_CHARS = 253
+
+_AUTHORITY = re.compile(r"(?P<host>\[[^\[\]]*\]|[^:@\[\]]+)(:(?P<port>[0-9]{0,5}))?")
+_HOST_NAME = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*")
+_URL = re.compile(r"(?P<scheme>https?)://(?P<authority>[^/?#\s]+)([/?#]\S*)?")
+
+
+class Origin(NamedTuple):
+    """Where a web page comes from: all three parts must be equal for two pages to trust each other."""
+
+    scheme: str
+    host: str
+    port: int
+
+
+def normal_host(host: str) -> str | None:
+    """Return the one spelling of a host name or IP address; None if it is neither.
+
+    >>> normal_host("LocalHost."), normal_host("[0:0::1]"), normal_host("127.0.0.1"), normal_host("Bücher.example")
+    ('localhost', '::1', '127.0.0.1', 'xn--bcher-kva.example')
+    >>> normal_host("a b"), normal_host("user@host"), normal_host(""), normal_host("http://host")
+    (None, None, None, None)
+    """
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host.removesuffix(".")
+    with suppress(ValueError):
+        return str(ipaddress.ip_address(bare))
+    if len(bare) > MAX_NAME_CHARS:
+        return None
+    try:
+        name = bare.encode("idna").decode().lower()
+    except UnicodeError:
+        return None
+    return name if _HOST_NAME.fullmatch(name) else None
+
+
+def is_ip_address(host: str) -> bool:
+    """Return whether `host` is an address and no name.
+
+    >>> is_ip_address("10.0.0.7"), is_ip_address("::1"), is_ip_address("example.org")
+    (True, True, False)
+    """
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def origin_at(scheme: str, authority: str) -> Origin | None:
+    """Return the origin of what `authority` (`host`, or `host:port`) serves; None if that is no host.
+
+    >>> origin_at("http", "localhost:8080"), origin_at("https", "[::1]"), origin_at("http", "a@b")
+    (Origin(scheme='http', host='localhost', port=8080), Origin(scheme='https', host='::1', port=443), None)
+    """
+    parts = _AUTHORITY.fullmatch(authority)
+    host = normal_host(parts["host"]) if parts else None
+    if parts is None or host is None:
+        return None
+    return Origin(scheme, host, int(parts["port"] or DEFAULT_PORTS[scheme]))
+
+
+def origin_of(url: str) -> Origin | None:
+    """Return the origin of a URL, which may be one itself; None if there is none, as for `null`.
+
+    >>> origin_of("https://Agents.example/chat"), origin_of("null"), origin_of("file:///etc")
+    (Origin(scheme='https', host='agents.example', port=443), None, None)
+    """
+    parts = _URL.fullmatch(url)
+    return origin_at(parts["scheme"], parts["authority"]) if parts else None
