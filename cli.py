@@ -23,6 +23,7 @@ from stack.logs import set_up_logging
 from stack.ports import is_free, usable_port
 from stack.supervisor import run_stack, run_until_signalled
 from stack.temporal_binary import NoBinaryError, find_binary, server_version
+from stack.worker_process import REPORTS_OPTION
 from workflows.connection import TemporalAccessError, connect
 
 WORKER_PATIENCE_SECONDS = 30.0
@@ -56,12 +57,16 @@ def up() -> None:
 
 
 @commands.command()
-def worker() -> None:
+def worker(
+    activity_reports: Annotated[
+        int | None, typer.Option(REPORTS_OPTION, metavar="FD", hidden=True, help="Used by `turnkeeper up`.")
+    ] = None,
+) -> None:
     """Run one worker: what leads sessions through their turns. Any number may run."""
     settings = _settings()
     set_up_logging(settings)
     try:
-        asyncio.run(_run_worker(settings))
+        asyncio.run(_run_worker(settings, activity_reports))
     except (TemporalAccessError, SettingsError) as error:
         _refuse(error)
 
@@ -223,11 +228,12 @@ def _refuse(reason: Exception | str, *, code: int = 1) -> NoReturn:
     raise typer.Exit(code)
 
 
-async def _run_worker(settings: Settings) -> None:
+async def _run_worker(settings: Settings, activity_reports: int | None) -> None:
     # Here and not above: tools' and vendors' SDKs are loaded by the worker only.
     from worker import run_worker
 
-    await run_worker(settings, await connect(settings, patience=WORKER_PATIENCE_SECONDS))
+    client = await connect(settings, patience=WORKER_PATIENCE_SECONDS)
+    await run_worker(settings, client, activity_reports=activity_reports)
 
 
 async def _replay_check(
