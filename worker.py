@@ -31,6 +31,7 @@ from activities.toolbox.configured import configured_servers
 from activities.toolbox.toolbox import Toolbox
 from activities.tools import ToolActivities, ToolSource
 from models.settings import Settings, load_settings
+from stack.build_id import build_id
 from stack.logs import set_up_logging
 from stores.partials.carrier import PartialCarrier
 from stores.partials.chosen import chosen_carrier
@@ -71,6 +72,7 @@ def build_worker(
             archiving.move_to_archive,
         ],
         interceptors=interceptors,
+        build_id=build_id(),
         max_cached_workflows=settings.max_cached_workflows,
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=settings.sticky_timeout),
         graceful_shutdown_timeout=timedelta(seconds=settings.shutdown_grace),
