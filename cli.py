@@ -1,4 +1,7 @@
-"""The `turnkeeper` command."""
+"""The `turnkeeper` command.
+
+Each command imports what only it needs: a worker that was killed is back the sooner.
+"""
 
 import asyncio
 import contextlib
@@ -9,21 +12,21 @@ import platform
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from models.ids import ID_RULE, is_id
 from models.mcp_config import load_foreign_servers
 from models.settings import Settings, SettingsError, load_settings
-from stack.dev_server import DevServerError
-from stack.doctor import Finding, examine
 from stack.gateway import Gateway
 from stack.logs import set_up_logging
 from stack.ports import is_free, usable_port
-from stack.supervisor import run_stack, run_until_signalled
-from stack.temporal_binary import NoBinaryError, find_binary, server_version
+from stack.quick_imports import collector_paused
 from workflows.connection import TemporalAccessError, connect
+
+if TYPE_CHECKING:
+    from stack.doctor import Finding
 
 WORKER_PATIENCE_SECONDS = 30.0
 """How long a worker waits for a server that is just starting."""
@@ -45,6 +48,9 @@ commands = typer.Typer(
 @commands.command()
 def up() -> None:
     """Start everything on this machine: Temporal, worker and gateway; Ctrl-C stops it."""
+    from stack.dev_server import DevServerError
+    from stack.supervisor import run_stack, run_until_signalled
+
     settings = _settings()
     set_up_logging(settings.model_copy(update={"log_level": "warning"}))
     try:
@@ -57,12 +63,16 @@ def up() -> None:
 
 
 @commands.command()
-def worker() -> None:
+def worker(
+    activity_reports: Annotated[
+        int | None, typer.Option(metavar="FD", hidden=True, help="Used by `turnkeeper up`.")
+    ] = None,
+) -> None:
     """Run one worker: what leads sessions through their turns. Any number may run."""
     settings = _settings()
     set_up_logging(settings)
     try:
-        asyncio.run(_run_worker(settings))
+        asyncio.run(_run_worker(settings, activity_reports))
     except (TemporalAccessError, SettingsError) as error:
         _refuse(error)
 
@@ -70,8 +80,9 @@ def worker() -> None:
 @commands.command()
 def api() -> None:
     """Run one gateway: the HTTP API."""
-    from api.app import create_app
-    from api.server import GatewayServer
+    with collector_paused():
+        from api.app import create_app
+        from api.server import GatewayServer
 
     settings = _settings()
     set_up_logging(settings)
@@ -130,9 +141,9 @@ def demo(
     Offline, in a temporary folder and at free ports: nothing of yours is read or touched. Exit code 1: a promise was
     broken, and which; 2: it could not be played.
     """
-    # Here and not above: nobody else needs a client or rich.
     from stack.demo.evening import STOPPED, run_demo
     from stack.demo.stage import StageError
+    from stack.dev_server import DevServerError
 
     logging.basicConfig(handlers=[logging.NullHandler()])
     try:
@@ -231,11 +242,13 @@ def _refuse(reason: Exception | str, *, code: int = 1) -> NoReturn:
     raise typer.Exit(code)
 
 
-async def _run_worker(settings: Settings) -> None:
-    # Here and not above: tools' and vendors' SDKs are loaded by the worker only.
-    from worker import run_worker
+async def _run_worker(settings: Settings, activity_reports: int | None) -> None:
+    with collector_paused():
+        # Tools' and vendors' SDKs are loaded by the worker only.
+        from worker import run_worker
 
-    await run_worker(settings, await connect(settings, patience=WORKER_PATIENCE_SECONDS))
+    client = await connect(settings, patience=WORKER_PATIENCE_SECONDS)
+    await run_worker(settings, client, activity_reports=activity_reports)
 
 
 async def _replay_check(
@@ -261,6 +274,8 @@ async def _replay_check(
 
 
 async def _examine() -> bool:
+    from stack.doctor import examine
+
     broken = False
     async for finding in examine():
         print(_line(finding), flush=True)
@@ -268,12 +283,14 @@ async def _examine() -> bool:
     return broken
 
 
-def _line(finding: Finding) -> str:
+def _line(finding: "Finding") -> str:
     mend = f": {finding.mend}" if finding.mend else ""
     return f"{MARKS[finding.state]}  {finding.subject:<18}{finding.told}{mend}"
 
 
 async def _embedded_server() -> str:
+    from stack.temporal_binary import NoBinaryError, find_binary, server_version
+
     try:
         binary = find_binary(load_settings().state_dir)
         return f"embedded Temporal server {await server_version(binary)}" if binary else "no embedded Temporal server"

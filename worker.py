@@ -7,11 +7,12 @@ import asyncio
 import os
 import signal
 import socket
+from collections.abc import Sequence
 from datetime import timedelta
 from uuid import uuid4
 
 from temporalio.client import Client
-from temporalio.worker import Worker
+from temporalio.worker import Interceptor, Worker
 
 from activities.archive import ArchiveActivities
 from activities.asking import Asking, ProviderRegistry
@@ -24,11 +25,13 @@ from activities.providers.offline_script import ScriptedModel
 from activities.providers.openai_chat import OpenAIChatProvider
 from activities.providers.openai_responses import OpenAIProvider
 from activities.providers.registry import OfflineProvider, Providers
+from activities.running_reports import RunningReporter
 from activities.summarisation import SummaryActivities
 from activities.toolbox.configured import configured_servers
 from activities.toolbox.toolbox import Toolbox
 from activities.tools import ToolActivities, ToolSource
 from models.settings import Settings, load_settings
+from stack.build_id import build_id
 from stack.logs import set_up_logging
 from stores.partials.carrier import PartialCarrier
 from stores.partials.chosen import chosen_carrier
@@ -48,6 +51,7 @@ def build_worker(
     tools: ToolSource,
     stores: Stores,
     partials: PartialCarrier,
+    interceptors: Sequence[Interceptor] = (),
 ) -> Worker:
     """Return a worker for workflow and activities on one task queue, so that contexts are handed over in memory."""
     texts = LargeTexts(stores.blobs)
@@ -67,6 +71,8 @@ def build_worker(
             tooling.call_tool,
             archiving.move_to_archive,
         ],
+        interceptors=interceptors,
+        build_id=build_id(),
         max_cached_workflows=settings.max_cached_workflows,
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=settings.sticky_timeout),
         graceful_shutdown_timeout=timedelta(seconds=settings.shutdown_grace),
@@ -117,8 +123,12 @@ def build_toolbox(settings: Settings) -> Toolbox:
     return Toolbox(configured_servers(settings))
 
 
-async def run_worker(settings: Settings, client: Client) -> None:
-    """Serve until SIGTERM or SIGINT; then finish what runs, or hand it over, within `shutdown_grace`."""
+async def run_worker(settings: Settings, client: Client, *, activity_reports: int | None = None) -> None:
+    """Serve until SIGTERM or SIGINT; then finish what runs, or hand it over, within `shutdown_grace`.
+
+    `activity_reports`: the descriptor of the pipe by which `turnkeeper up` learns what runs; None: nobody asks.
+    """
+    interceptors = [] if activity_reports is None else [RunningReporter(activity_reports)]
     await prepare(client)
     asked_to_stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -128,7 +138,15 @@ async def run_worker(settings: Settings, client: Client) -> None:
         Stores.of(settings) as stores,
         chosen_carrier(settings)(client) as partials,
         build_toolbox(settings) as tools,
-        build_worker(client, settings, providers=providers, tools=tools, stores=stores, partials=partials),
+        build_worker(
+            client,
+            settings,
+            providers=providers,
+            tools=tools,
+            stores=stores,
+            partials=partials,
+            interceptors=interceptors,
+        ),
     ):
         await asked_to_stop.wait()
 

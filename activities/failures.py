@@ -33,6 +33,8 @@ LONGEST_WAIT = 600.0
 MOST_ROUNDS = 10
 """How often the workflow waits out one request before the turn fails."""
 
+WORKER_DIED = "worker_died"
+"""The `type` of an attempt's failure where the supervisor saw the worker's process end (`stack/worker_process.py`)."""
 
 NEVER_RETRIED: frozenset[str] = frozenset({"auth", "quota"})
 """Mended by a person, whatever the vendor says of retrying."""
@@ -85,12 +87,16 @@ _SENTENCES: dict[ErrorType, str] = {
     "too_large": "The answer was too large to keep",
 }
 
+_WORKER_STOPPED = "The worker stopped while the model was answering, more often than it is tried again."
+
 
 def describe_failure(error: ActivityError) -> tuple[ErrorType, str]:
     """Say how a failed model call ends the turn: its `error_type` and a sentence that is safe to show."""
     cause = error.cause
     if isinstance(cause, ActivityTimeout):
         return "timeout", _timeout_sentence(cause)
+    if isinstance(cause, ApplicationError) and cause.type == WORKER_DIED:
+        return "timeout", _WORKER_STOPPED
     if isinstance(cause, ApplicationError) and cause.type in get_args(ErrorType):
         error_type: ErrorType = cause.type  # type: ignore[assignment]  # just checked against the closed set
         told = f"{_SENTENCES.get(error_type, 'The turn failed')}: {cause.message}"
@@ -101,5 +107,5 @@ def describe_failure(error: ActivityError) -> tuple[ErrorType, str]:
 
 def _timeout_sentence(cause: ActivityTimeout) -> str:
     if cause.type == TimeoutType.HEARTBEAT:
-        return "The worker stopped while the model was answering, more often than it is tried again."
+        return _WORKER_STOPPED
     return f"{_SENTENCES['timeout']}."

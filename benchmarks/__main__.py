@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchmarks.hand_off import hand_off
 from benchmarks.measurements import Row, months, throughput, turns
+from benchmarks.recovery import recovery
 from benchmarks.stage import bench_stage
 from benchmarks.streaming import streaming
 from benchmarks.watching import watching
@@ -28,7 +29,9 @@ async def measure() -> list[Row]:
             measured = await measurement(stage)
         _print(measured)
         rows += measured
-    return rows
+    recovered = await recovery()
+    _print(recovered)
+    return rows + recovered
 
 
 def _print(rows: list[Row]) -> None:

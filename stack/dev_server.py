@@ -47,6 +47,10 @@ STOP_SECONDS = 10.0
 
 POLL_SECONDS = 0.02
 
+QUERIES: Mapping[str, str] = {"history.MaxBufferedQueryCount": "100"}
+"""How many queries of one session may wait for a workflow task that is under way. By default it is one: of two clients
+that poll, one is refused and waits for its next try, in total up to 3 s (measured)."""
+
 QUICK_DISPATCH: Mapping[str, str] = {
     f"history.{queue}ProcessorMaxPoll{scope}RPS": limit
     for queue in ("transfer", "timer", "visibility")
@@ -75,7 +79,7 @@ class DevServer:
     ) -> None:
         """Keep what to start. Ports: 0 takes any free one; `ui_port` None: no Web UI. `in_memory`: nothing is kept.
 
-        `dynamic_config` is added to `QUICK_DISPATCH`: Temporal's own names, values as JSON.
+        `dynamic_config` is added to `QUICK_DISPATCH` and `QUERIES`: Temporal's own names, values as JSON.
         """
         self.state_dir = state_dir
         self.database = None if in_memory else state_dir / "temporal.db"
@@ -84,7 +88,7 @@ class DevServer:
         self._wanted = (port, ui_port)
         self._ports: tuple[int, int | None] = (0, None)
         self._namespace = namespace
-        self._dynamic_config = {**QUICK_DISPATCH, **(dynamic_config or {})}
+        self._dynamic_config = {**QUICK_DISPATCH, **QUERIES, **(dynamic_config or {})}
         self._program: Program | None = None
 
     @classmethod
@@ -122,6 +126,11 @@ class DevServer:
     def pid(self) -> int | None:
         """The server's process id while it runs."""
         return self._program.pid if self._program else None
+
+    @property
+    def has_worked(self) -> bool:
+        """False: that isn't known."""
+        return False
 
     async def start(self) -> None:
         """Have the server running, its namespace ready for sessions, and its address in `temporal.json`.

@@ -37,6 +37,11 @@ class Program:
         """The process's id while it runs."""
         return self._process.pid if self._process and self._process.returncode is None else None
 
+    @property
+    def has_worked(self) -> bool:
+        """Whether it has done some of its work since it was started; False: that isn't known."""
+        return False
+
     async def start(self, *, keep_open: Sequence[int] = ()) -> None:
         """Start it; the file descriptors `keep_open` are handed down."""
         self.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ import http
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -19,6 +19,7 @@ from stack.dev_server import DevServer, DevServerError
 from stack.gateway import Gateway
 from stack.ports import usable_port
 from stack.processes import Program
+from stack.worker_process import FAIL_SECONDS, WorkerProgram
 from workflows.connection import connect, find_endpoint, prepare
 
 Say = Callable[[str], None]
@@ -36,15 +37,29 @@ WORKER_MARGIN_SECONDS = 5.0
 
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
-STEADY_SECONDS = 60.0
-"""What has run this long and dies has not failed to start: it gets the first pause again."""
+START_SECONDS = 5.0
+"""What dies before this, and has done none of its work, has failed to start: its pauses grow (OPS-10)."""
 
 COMMAND_LINE = Path(__file__).resolve().parents[1] / "cli.py"
 """Run by its path: with `-m`, a file of the same name in the working directory would be run instead."""
 
 
+def own_command(name: str) -> list[str]:
+    """Return the command line that runs one of our own commands."""
+    return [sys.executable, str(COMMAND_LINE), name]
+
+
+def log_file(settings: Settings, command: str) -> Path:
+    """Name the file that one of our own commands logs into."""
+    return settings.state_dir / "logs" / f"{command}.log"
+
+
 class Service(Protocol):
     """What can be kept running."""
+
+    @property
+    def has_worked(self) -> bool:
+        """Whether it has done some of its work since it was started; False also where that can't be known."""
 
     async def start(self) -> None:
         """Have it running."""
@@ -59,11 +74,15 @@ class Service(Protocol):
 class OwnProcess:
     """One of our own commands as a service."""
 
-    def __init__(self, command: str, settings: Settings, *, stop_seconds: float, env: dict[str, str]) -> None:
-        """Keep what to run; `env` is added to our environment."""
-        log = settings.state_dir / "logs" / f"{command}.log"
-        self._program = Program([sys.executable, str(COMMAND_LINE), command], log=log, env={**os.environ, **env})
+    def __init__(self, program: Program, *, stop_seconds: float) -> None:
+        """Run `program`, which has `stop_seconds` to end when it is asked to."""
+        self._program = program
         self._stop_seconds = stop_seconds
+
+    @property
+    def has_worked(self) -> bool:
+        """Whether it has done some of its work since it was started; False also where that can't be known."""
+        return self._program.has_worked
 
     async def start(self) -> None:
         """Have it running; it may still end at once."""
@@ -88,7 +107,14 @@ async def run_stack(settings: Settings, say: Say) -> None:
     settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     async with AsyncExitStack() as running:
         web_ui = await running.enter_async_context(_temporal(settings, say))
-        worker = OwnProcess("worker", settings, stop_seconds=settings.shutdown_grace + WORKER_MARGIN_SECONDS, env={})
+        worker = OwnProcess(
+            WorkerProgram(
+                own_command("worker"),
+                connect=lambda: connect(settings, patience=FAIL_SECONDS),
+                log=log_file(settings, "worker"),
+            ),
+            stop_seconds=settings.shutdown_grace + WORKER_MARGIN_SECONDS,
+        )
         await running.enter_async_context(kept_running("The worker", worker, say))
         gateway = await running.enter_async_context(_gateway(settings, say))
         say("Temporal is ready; worker and gateway are starting.")
@@ -122,26 +148,18 @@ async def kept_running(name: str, service: Service, say: Say) -> AsyncIterator[N
 
 async def _start_again(name: str, service: Service, say: Say) -> None:
     clock = asyncio.get_running_loop().time
-    pauses = _pauses()
+    pause = 0.0
     while True:
         started = clock()
         code = await service.wait()
-        if clock() - started > STEADY_SECONDS:
-            pauses = _pauses()
-        pause = next(pauses)
-        say(f"{name} ended ({_reason(code)}); it is started again in {pause:g} s.")
+        start_failed = clock() - started < START_SECONDS and not service.has_worked
+        pause = min(2 * pause or FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS) if start_failed else 0.0
+        say(f"{name} ended ({_reason(code)}); it is started again {f'in {pause:g} s' if pause else 'at once'}.")
         await asyncio.sleep(pause)
         try:
             await service.start()
         except (DevServerError, OSError) as error:
             say(str(error))
-
-
-def _pauses() -> Iterator[float]:
-    pause = FIRST_PAUSE_SECONDS
-    while True:
-        yield pause
-        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
 
 def _reason(code: int) -> str:
@@ -169,8 +187,9 @@ async def _gateway(settings: Settings, say: Say) -> AsyncIterator[Gateway]:
     gateway = Gateway(host=settings.api_host, port=usable_port(settings.api_port, settings.api_host))
     if settings.api_port not in (0, gateway.port):
         say(f"Port {settings.api_port} is busy: the gateway listens on {gateway.port}.")
-    env = {f"{ENV_PREFIX}API_PORT": str(gateway.port)}
-    process = OwnProcess("api", settings, stop_seconds=GATEWAY_STOP_SECONDS, env=env)
+    env = {**os.environ, f"{ENV_PREFIX}API_PORT": str(gateway.port)}
+    program = Program(own_command("api"), log=log_file(settings, "api"), env=env)
+    process = OwnProcess(program, stop_seconds=GATEWAY_STOP_SECONDS)
     record = Gateway.file(settings.state_dir)
     async with kept_running("The gateway", process, say):
         record.write_text(gateway.model_dump_json())

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 
+class NewerTablesError(Exception):
+    """A newer release has migrated the database already."""
+
+
 @dataclass(frozen=True)
 class Backend:
     """An engine, and the few statements and judgements that are its own."""

@@ -13,16 +13,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
-from alembic.util import CommandError
 from sqlalchemy import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from stores.backend import Backend
+from stores.backend import Backend, NewerTablesError
 from stores.postgresql import postgresql_backend
-from stores.schema import is_current, migrate
 from stores.sqlite import sqlite_backend
 
 OPERATION_SECONDS = 5.0
@@ -106,13 +105,13 @@ class Database:
     async def _explained(self, operation: Coroutine[Any, Any, Result]) -> Result:
         try:
             return await operation
-        except (SQLAlchemyError, CommandError, OSError) as error:
+        except (SQLAlchemyError, NewerTablesError, OSError) as error:
             _log.debug("the store fails", exc_info=error)
             # Without its cause: that holds SQL and paths, and causes are written into a session's history.
             raise StoreUnavailableError(self._reason(error)) from None
 
     def _reason(self, error: Exception) -> str:
-        if isinstance(error, CommandError):
+        if isinstance(error, NewerTablesError):
             return "The store has been used by a newer release."
         return self._backend.explain(error)
 
@@ -131,10 +130,11 @@ class Database:
         async with _migrating:
             if self._has_tables:
                 return
+            schema = await asyncio.to_thread(import_module, ".schema", __package__)
             await asyncio.to_thread(self._backend.create)
             # Most often nothing is to do: then no lock is taken, and a file that can't be written can be read.
-            if not await self._run(is_current, self._backend.begin_reading, caller):
-                await self._run(migrate, self._backend.begin_migrating, caller)
+            if not await self._run(schema.is_current, self._backend.begin_reading, caller):
+                await self._run(schema.migrate, self._backend.begin_migrating, caller)
             self._has_tables = caller.waits
 
     async def _run(self, work: Callable[[Connection], Result], begin: str | None, caller: "_Caller") -> Result:

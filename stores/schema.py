@@ -1,4 +1,7 @@
-"""Having the tables in place: which migrations a database has seen, and running those it has not."""
+"""Having the tables in place: which migrations a database has seen, and running those it has not.
+
+Imported by `Database` at its first use: Alembic is slow to load, and many processes never open a database.
+"""
 
 from pathlib import Path
 
@@ -6,7 +9,10 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from alembic.util import CommandError
 from sqlalchemy import Connection
+
+from stores.backend import NewerTablesError
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 
@@ -23,9 +29,12 @@ def migrate(connection: Connection) -> None:
     Alembic keeps what is being migrated in globals: one at a time in a process.
 
     Raises:
-        CommandError: A newer release has migrated the database already.
+        NewerTablesError: A newer release has migrated the database already.
     """
     config = Config(attributes={"connection": connection})
     # The configuration is an INI file, in which a "%" begins something.
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    command.upgrade(config, "head")
+    try:
+        command.upgrade(config, "head")
+    except CommandError as error:
+        raise NewerTablesError from error

@@ -14,6 +14,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import GrpcCompression
 from temporalio.testing import WorkflowEnvironment
 
+from stack.dev_server import QUERIES
 from workflows import search_attributes
 
 settings.register_profile(
@@ -26,6 +27,8 @@ settings.load_profile("turnkeeper")
 
 QUICK = {
     "history.transferProcessorMaxPollRPS": "5000",
+    # As the product's own server.
+    **QUERIES,
     # A continue-as-new within a second of the last one waits for that second; tests have no time for it.
     "history.workflowIdReuseMinimalInterval": '"10ms"',
 }

@@ -24,7 +24,7 @@ KEPT, BROKEN, NOT_PLAYED, STOPPED = 0, 1, 2, 130
 SESSION = "demo"
 
 PATIENCE_SECONDS = 40.0
-"""Longest wait for anything in the story; a worker that was killed is missed after 6 s."""
+"""Longest wait for anything in the story."""
 
 
 @dataclass
@@ -174,6 +174,8 @@ def _sums(story: Story, record: Record) -> Iterator[tuple[str, str]]:
         yield "prompt to first words, median", f"{statistics.median(first_words):.2f} s"
     if story.seconds:
         yield "prompt to whole answer, median", f"{statistics.median(story.seconds):.2f} s"
+    if story.recovery_seconds is not None:
+        yield "a worker's kill to the answer's new beginning", f"{story.recovery_seconds:.2f} s"
 
 
 async def _noted(story: Story) -> list[tuple[str, str]]:

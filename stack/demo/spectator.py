@@ -13,6 +13,7 @@ from client.conversation import Conversation
 from client.events import ConnectionLost, Event, PartialEvent, QueueEvent, UpdateEvent
 from client.gateway import GatewayClient
 from models.conversation import ConversationMessage, ConversationUpdate
+from models.partial_output import PartialGrowth
 from stack.demo.record import Glimpse
 
 
@@ -38,6 +39,8 @@ class Spectator:
         self.pieces: dict[str, int] = {}
         """By turn: in how many pieces its text was seen to grow."""
         self.first_text_at: dict[str, float] = {}
+        self.attempts_at: dict[str, dict[int, float]] = {}
+        """By turn: when the first text was seen of each attempt to write it."""
         self.ended_at: dict[str, float] = {}
         self.losses: list[str] = []
         """Why the stream was lost, each time that it was."""
@@ -92,6 +95,12 @@ class Spectator:
 
         await self.until(f"the first words of the answer to prompt {message_id!r}", is_writing)
 
+    async def until_written_again(self, message_id: str) -> float:
+        """Return when a second attempt at a turn's answer was seen to begin. Raises like `until_answered`."""
+        attempts_at = self.attempts_at.setdefault(message_id, {})
+        await self.until(f"a second attempt at the answer to prompt {message_id!r}", lambda: len(attempts_at) > 1)
+        return attempts_at[max(attempts_at)]
+
     async def until(self, what: str, holds: Callable[[], bool]) -> None:
         """Wait until `holds`, asked whenever something was told. Raises like `until_answered`."""
         try:
@@ -127,7 +136,7 @@ class Spectator:
                 self.conversation.apply_queue(waiting)
             case PartialEvent(partial=growth):
                 self.conversation.apply_partial(growth)
-                self._note_text(growth.message_id, growth.step)
+                self._note_text(growth)
             case ConnectionLost(reason=reason):
                 self.losses.append(reason)
 
@@ -140,10 +149,12 @@ class Spectator:
             if turn.is_complete:
                 self.ended_at.setdefault(turn.id, self._clock())
 
-    def _note_text(self, message_id: str, step: int) -> None:
+    def _note_text(self, growth: PartialGrowth) -> None:
         if not self.conversation.partial_parts:
             return
+        message_id, step = growth.message_id, growth.step
         self.first_text_at.setdefault(message_id, self._clock())
+        self.attempts_at.setdefault(message_id, {}).setdefault(growth.attempt, self._clock())
         self.pieces[message_id] = self.pieces.get(message_id, 0) + 1
         if self.text:
             self._glimpses[message_id, step] = Glimpse(message_id=message_id, step=step, text=self.text)

@@ -11,12 +11,12 @@ touched: neither settings nor keys, nor a stack that runs beside it.
 import asyncio
 import http
 import os
-import sys
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypedDict
 
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
@@ -27,7 +27,8 @@ from stack.dev_server import DevServer
 from stack.gateway import Gateway
 from stack.ports import LOOPBACK, reserved_port
 from stack.processes import Program
-from stack.supervisor import COMMAND_LINE, READY_SECONDS
+from stack.supervisor import READY_SECONDS, own_command
+from stack.worker_process import WorkerProgram
 
 WORDS_PER_SECOND = 75
 """A pace at which people read along, and at which an answer is long enough to be interrupted."""
@@ -41,6 +42,12 @@ NOT_PASSED_ON = ("TURNKEEPER_", "TEMPORAL_", "ANTHROPIC_", "OPENAI_")
 
 class StageError(Exception):
     """The demo cannot be played; the message is a sentence that says why."""
+
+
+class _Surroundings(TypedDict):
+    log: Path
+    env: Mapping[str, str]
+    folder: Path
 
 
 @dataclass
@@ -62,8 +69,8 @@ class Stage:
         self._state = folder / "state"
         self.server = DevServer(self._state)
         self.gateway_address = Gateway(host=LOOPBACK, port=0)
-        self.worker = self._program("worker")
-        self.gateway = self._program("api")
+        self.worker = WorkerProgram(own_command("worker"), connect=self._connect, **self._surroundings("worker"))
+        self.gateway = Program(own_command("api"), **self._surroundings("api"))
         self._running = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -120,7 +127,7 @@ class Stage:
             raise StageError(f"Temporal's history of the session could not be read: {error}") from error
 
     async def _count_history(self, session_id: str) -> HistoryCount:
-        client = await Client.connect(self.server.address, data_converter=pydantic_data_converter)
+        client = await self._connect()
         count = HistoryCount()
         async for event in client.get_workflow_handle(session_id).fetch_history_events():
             count.events += 1
@@ -129,13 +136,12 @@ class Stage:
             count.retries += max(0, event.activity_task_started_event_attributes.attempt - 1)
         return count
 
-    def _program(self, command: str) -> Program:
-        return Program(
-            [sys.executable, str(COMMAND_LINE), command],
-            log=self._state / "logs" / f"{command}.log",
-            env=_environment(self.folder),
-            folder=self.folder,
-        )
+    async def _connect(self) -> Client:
+        return await Client.connect(self.server.address, data_converter=pydantic_data_converter)
+
+    def _surroundings(self, command: str) -> _Surroundings:
+        log = self._state / "logs" / f"{command}.log"
+        return {"log": log, "env": _environment(self.folder), "folder": self.folder}
 
     def _furnish(self) -> None:
         self.workspace.mkdir(parents=True)

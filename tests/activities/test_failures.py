@@ -6,7 +6,7 @@ import pytest
 from temporalio.exceptions import ActivityError, ApplicationError, RetryState, TimeoutType
 from temporalio.exceptions import TimeoutError as TemporalTimeout
 
-from activities.failures import LONGEST_WAIT, MOST_ROUNDS, MOST_SOON, describe_failure, judge
+from activities.failures import LONGEST_WAIT, MOST_ROUNDS, MOST_SOON, WORKER_DIED, describe_failure, judge
 from activities.providers.protocol import ModelError
 from models.errors import RETRYABLE
 from models.model_call import ModelCallOutcome
@@ -104,6 +104,13 @@ def test_agt_9_a_failed_turn_says_what_happened_in_a_sentence() -> None:
     assert describe_failure(known) == ("auth", said)
     slow = failed(TemporalTimeout("t", type=TimeoutType.START_TO_CLOSE, last_heartbeat_details=[]))
     assert describe_failure(slow) == ("timeout", "The model did not answer in time.")
+
+
+def test_ops_10_a_worker_that_died_is_one_failure_however_it_was_noticed() -> None:
+    by_supervisor = failed(ApplicationError("The worker died while it ran this.", type=WORKER_DIED))
+    by_temporal = failed(TemporalTimeout("t", type=TimeoutType.HEARTBEAT, last_heartbeat_details=[]))
+    assert describe_failure(by_supervisor) == describe_failure(by_temporal)
+    assert describe_failure(by_supervisor)[1].startswith("The worker stopped while the model was answering")
 
 
 def test_ses_1_a_bug_in_an_activity_shows_no_internals() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -155,11 +156,12 @@ async def test_ops_2_what_dies_is_started_again_and_said(folder, stack):
     assert await gateway_is_ready()
     for child in stack.children():
         os.kill(child, signal.SIGKILL)
-    said = [await stack.until_said("it is started again in 0.5 s.") for _ in range(3)]
-    assert sorted("".join(said).splitlines()) == [
-        "The Temporal server ended (SIGKILL); it is started again in 0.5 s.",
-        "The gateway ended (SIGKILL); it is started again in 0.5 s.",
-        "The worker ended (SIGKILL); it is started again in 0.5 s.",
+    said = [await stack.until_said("it is started again") for _ in range(3)]
+    # Whether it had failed to start is a matter of how long the start of all took.
+    assert sorted(re.sub(r"(at once|in 0\.5 s)\.$", "soon", line) for line in "".join(said).splitlines()) == [
+        "The Temporal server ended (SIGKILL); it is started again soon",
+        "The gateway ended (SIGKILL); it is started again soon",
+        "The worker ended (SIGKILL); it is started again soon",
     ]
     await until(gateway_is_ready)
     assert EmbeddedServer.recorded(folder / ".turnkeeper").address == server.address

@@ -9,8 +9,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from temporalio import workflow
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.query.v1 import WorkflowQuery
+from temporalio.api.workflowservice.v1 import QueryWorkflowRequest
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
+from temporalio.worker import Worker
 
 from models.settings import Settings
 from stack import processes
@@ -153,6 +158,52 @@ async def test_ops_2_dynamic_configuration_reaches_the_server(folder):
         client = await connect(Settings(state_dir=folder))
         with pytest.raises(RPCError, match=r"exceeds maximum allowed length \(21/20\)"):
             await client.start_workflow("Any", id="x" * 21, task_queue="nobody")
+
+
+@workflow.defn(sandboxed=False)
+class Asked:
+    """Has one answer, and goes on until it is told to end."""
+
+    def __init__(self) -> None:
+        self._is_over = False
+
+    @workflow.run
+    async def run(self) -> None:
+        await workflow.wait_condition(lambda: self._is_over)
+
+    @workflow.signal
+    def end(self) -> None:
+        self._is_over = True
+
+    @workflow.query
+    def answer(self) -> int:
+        return 42
+
+
+async def test_ops_8_many_queries_of_one_session_wait_for_its_workflow_task_and_none_is_refused(client):
+    """By default the server takes in one, and refuses the others: "consistent query buffer is full"."""
+    queries = 50
+
+    def asked_worker() -> Worker:
+        at_once = timedelta(seconds=0.1)
+        return Worker(client, task_queue="asked", workflows=[Asked], sticky_queue_schedule_to_start_timeout=at_once)
+
+    async with asked_worker():
+        handle = await client.start_workflow(Asked.run, id="asked", task_queue="asked")
+        assert await handle.query(Asked.answer) == 42
+    await handle.signal(Asked.end)  # from here on a workflow task waits, and queries wait for it
+    request = QueryWorkflowRequest(
+        namespace=client.namespace,
+        execution=WorkflowExecution(workflow_id=handle.id),
+        query=WorkflowQuery(query_type="answer"),
+    )
+    # Without the SDK's retries, which hide a refusal behind seconds of waiting.
+    calls = [asyncio.ensure_future(client.workflow_service.query_workflow(request)) for _ in range(queries)]
+    refused, _ = await asyncio.wait(calls, timeout=1, return_when=asyncio.FIRST_EXCEPTION)
+    assert not refused, refused.pop().exception()
+    async with asked_worker(), asyncio.timeout(BOUND):
+        answers = await asyncio.gather(*calls)
+    assert [answer.query_result.payloads[0].data for answer in answers] == [b"42"] * queries
 
 
 async def test_ops_2_the_namespace_that_temporal_s_own_configuration_names_is_made(folder, monkeypatch):

@@ -1,0 +1,147 @@
+"""A worker killed under `turnkeeper up`: when what it ran goes on, and when the next prompt is answered (OPS-10)."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import time
+from typing import Any
+from uuid import uuid4
+
+from temporalio.api.enums.v1 import PendingActivityState
+from temporalio.api.workflow.v1 import PendingActivityInfo
+from temporalio.client import Client, WorkflowHandle
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.service import RPCError
+
+from benchmarks.measurements import Row
+from benchmarks.stage import BOUND
+from models.conversation import ConversationUpdate
+from models.session import SessionInput
+from models.settings import Settings
+from stack.demo.stage import Stage
+from stack.supervisor import OwnProcess, kept_running
+
+KILLS = 10
+BUSY, IDLE = 3, 2
+"""Sessions that the worker is killed with: those a model is answering, and those that are then asked something."""
+
+SCRIPTS = {
+    "slow": {"responses": [{"text": "word " * 1_000, "chunk_delay": 0.2}]},
+    "quick": {"responses": [{"text": "Done."}], "repeat": True},
+}
+
+FIRST = "first"
+
+POLL_SECONDS = 0.02
+QUERY_TIMEOUT = timedelta(seconds=2)
+
+Session = WorkflowHandle[Any, Any]
+
+
+async def recovery() -> list[Row]:
+    """Kill the worker again and again, each time in the middle of model calls."""
+    attempts, answers = list[float](), list[float]()
+    async with _supervised() as (client, worker):
+        idle = [await _start(client, "quick") for _ in range(IDLE)]
+        await asyncio.gather(*(_answered(session, FIRST) for session in idle))
+        for kill in range(KILLS):
+            busy = [await _start(client, "slow") for _ in range(BUSY)]
+            await asyncio.gather(*(_is_answering(session) for session in busy))
+            killed_at = time()
+            os.kill(worker.pid or 0, signal.SIGKILL)
+            began, answered = await asyncio.gather(
+                asyncio.gather(*(_second_attempt(session) for session in busy)),
+                asyncio.gather(*(_asked(session, f"prompt-{kill}") for session in idle)),
+            )
+            attempts += [at - killed_at for at in began]
+            answers += [at - killed_at for at in answered]
+            for session in busy:
+                await session.terminate()
+    return [
+        _row("a killed worker's model call, next attempt begins after: p50", median(attempts), 2.5),
+        _row(f"the same, p99 (the last of {len(attempts)})", max(attempts), 4.5),
+        _row("prompt sent as the worker is killed, answer visible after: p50", median(answers), None),
+        _row(f"the same, p99 (the last of {len(answers)})", max(answers), 4.0),
+    ]
+
+
+def _row(what: str, seconds: float, at_most: float | None) -> Row:
+    to_reach = "" if at_most is None else f"≤ {at_most:g} s"
+    reached = None if at_most is None else seconds <= at_most
+    return Row(what, f"{seconds:.2f} s", floor="", ratio="", to_reach=to_reach, reached=reached)
+
+
+@asynccontextmanager
+async def _supervised() -> AsyncIterator[tuple[Client, Any]]:
+    """Run the demo's server and worker, the worker watched by the supervisor of `turnkeeper up`."""
+    with TemporaryDirectory() as folder:
+        async with Stage(Path(folder)) as stage:
+            scripts = Path(folder) / "state" / "scripts"
+            scripts.mkdir(parents=True)
+            for name, script in SCRIPTS.items():
+                (scripts / f"{name}.json").write_text(json.dumps(script))
+            client = await Client.connect(stage.server.address, data_converter=pydantic_data_converter)
+            service = OwnProcess(stage.worker, stop_seconds=BOUND)
+            async with kept_running("The worker", service, lambda line: None):
+                yield client, stage.worker
+
+
+async def _start(client: Client, script: str) -> Session:
+    settings = Settings()
+    return await client.start_workflow(
+        "AgenticAIWorkflow",
+        SessionInput(model=f"offline:script/{script}"),
+        id=f"recovery-{uuid4()}",
+        task_queue=settings.task_queue,
+        task_timeout=timedelta(seconds=settings.task_timeout),
+        start_signal="prompt",
+        start_signal_args=[{"id": FIRST, "text": "go"}],
+    )
+
+
+async def _is_answering(session: Session) -> None:
+    """Wait until a model call has sent a heartbeat."""
+    async with asyncio.timeout(BOUND):
+        while not [one for one in await _model_calls(session) if one.HasField("last_heartbeat_time")]:  # noqa: ASYNC110
+            await asyncio.sleep(POLL_SECONDS)
+
+
+async def _second_attempt(session: Session) -> float:
+    """Return when Temporal gave the model call to a worker for the second time."""
+    async with asyncio.timeout(BOUND):
+        while True:
+            for call in await _model_calls(session):
+                if call.attempt == 2 and call.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED:
+                    return float(call.last_started_time.ToNanoseconds() / 1e9)
+            await asyncio.sleep(POLL_SECONDS)
+
+
+async def _model_calls(session: Session) -> list[PendingActivityInfo]:
+    pending = (await session.describe()).raw_description.pending_activities
+    return [one for one in pending if one.activity_type.name == "call_model"]
+
+
+async def _answered(session: Session, message_id: str) -> float:
+    """Return when a client that asks over and over sees the answer to a prompt."""
+    cursor = {"last_seen_message_id": message_id, "limit": 1}
+    async with asyncio.timeout(BOUND):
+        while True:
+            with suppress(RPCError):  # no worker answers
+                update = await session.query(
+                    "get_conversation_updates", cursor, result_type=ConversationUpdate, rpc_timeout=QUERY_TIMEOUT
+                )
+                if not update.reset and any(turn.is_complete for turn in update.updated_messages):
+                    return time()
+            await asyncio.sleep(POLL_SECONDS)
+
+
+async def _asked(session: Session, message_id: str) -> float:
+    await session.signal("prompt", {"id": message_id, "text": "And now?"})
+    return await _answered(session, message_id)
