@@ -1,0 +1,119 @@
+"""Reads the state everything ended in: transcripts, queues, fates, copies, effects and histories."""
+
+import asyncio
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.faults.campaign.calls import Calls, Reply
+from tests.faults.campaign.evidence import Copy, Effect, Replays, SessionEnd
+from tests.faults.campaign.settling import Standing
+from tests.faults.campaign.stack import CampaignError, Stack
+from tests.faults.campaign.watchers import Poller, Watcher
+
+READ_SECONDS = 60.0
+"""Bound within which a read has to be answered: nothing strikes any more."""
+
+CATCH_UP_SECONDS = 30.0
+"""Bound within which a client has what the session has."""
+
+
+async def read_session(
+    session: str,
+    client: Calls,
+    standing: Standing,
+    followers: Sequence[Watcher | Poller],
+    *,
+    asked: Iterable[str],
+) -> SessionEnd:
+    """Return what became of a session. Raises `CampaignError` where the gateway does not say."""
+    turns, revision = await _transcript(session, client)
+    queue = (await _read(client, f"/workflow/{session}/queue")).body
+    fates = {fate["id"]: fate["fate"] for fate in queue["fates"]}
+    in_turns = {turn["id"] for turn in turns}
+    for prompt_id in dict.fromkeys(asked):
+        if prompt_id not in in_turns and prompt_id not in fates:
+            reply = await _fate(client, session, prompt_id)
+            if reply is None:
+                break
+            fates.update({prompt_id: fate} if (fate := _fate_in(reply, prompt_id)) else {})
+    return SessionEnd(
+        session,
+        standing.status,
+        turns,
+        fates,
+        [prompt["id"] for prompt in queue["waiting"]],
+        await _copies(followers, revision),
+        standing.settled_at,
+        standing.stalled,
+    )
+
+
+def read_effects(file: Path) -> list[Effect]:
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    return [Effect(line["tool"], line["key"]) for line in lines]
+
+
+async def replay(stack: Stack, sessions: Sequence[str], *, seconds: float) -> Replays:
+    """Replay all runs of one session after the other, as long as there is time; at least those of one."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    runs, replayed, departures = 0, 0, list[str]()
+    for session in sessions:
+        code, output = await stack.run_command("replay-check", "--session", session, "--json", seconds=600)
+        lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+        if code not in (0, 1) or not lines:
+            raise CampaignError(f"replay-check of {session} ended with {code}: {output[-500:]}")
+        runs += lines[-1]["runs"]
+        replayed += 1
+        departures += [json.dumps(line) for line in lines[:-1]] if code else []
+        if asyncio.get_running_loop().time() > deadline:
+            break
+    return Replays(runs, replayed, departures)
+
+
+async def _transcript(session: str, client: Calls) -> tuple[list[dict[str, Any]], int]:
+    """Return the whole transcript, oldest first, and the session's revision."""
+    page = (await _read(client, f"/workflow/{session}/conversation/full")).body
+    turns, revision = page["messages"], page["revision"]
+    while page["has_more"]:
+        before = {"before": turns[0]["id"]}
+        page = (await _read(client, f"/workflow/{session}/conversation/full", before)).body
+        turns = page["messages"] + turns
+    return turns, revision
+
+
+async def _fate(client: Calls, session: str, prompt_id: str) -> Any:
+    """Return what the gateway says of a prompt: empty where it knows none, None where there is no such route."""
+    reply = await client.send("GET", f"/workflow/{session}/queue/{prompt_id}")
+    if reply.status == 405 or reply.problem == "not-found":
+        return None
+    return reply.body if reply.outcome == "ok" else {}
+
+
+def _fate_in(body: dict[str, Any], prompt_id: str) -> str | None:
+    """Return the fate in an answer, which is a fate itself or a queue of this prompt alone.
+
+    >>> _fate_in({"id": "a", "fate": "withdrawn"}, "a"), _fate_in({"waiting": [], "fates": []}, "a")
+    ('withdrawn', None)
+    """
+    fates = [body, *body.get("fates", ())]
+    found = [one["fate"] for one in fates if one.get("id", prompt_id) == prompt_id and isinstance(one.get("fate"), str)]
+    return found[-1] if found else None
+
+
+async def _copies(followers: Sequence[Watcher | Poller], revision: int) -> list[Copy]:
+    """Return what the clients hold, once they had the time to learn all of it."""
+    deadline = asyncio.get_running_loop().time() + CATCH_UP_SECONDS
+    while any(one.revision < revision for one in followers) and asyncio.get_running_loop().time() < deadline:
+        await asyncio.sleep(0.1)
+    return [one.copy for one in followers]
+
+
+async def _read(client: Calls, path: str, params: dict[str, Any] | None = None) -> Reply:
+    deadline = asyncio.get_running_loop().time() + READ_SECONDS
+    while (reply := await client.send("GET", path, params=params)).outcome != "ok":
+        if asyncio.get_running_loop().time() > deadline:
+            raise CampaignError(f"GET {path} is not answered {READ_SECONDS:.0f} s after the end: {reply}")
+        await asyncio.sleep(0.5)
+    return reply
