@@ -16,6 +16,7 @@ The chapters, each of which only knows those above it:
     faults         carries out the plan
     settling       waits until all work is done, and notices what makes no progress
     ending         reads the state everything ended in
+    histories      replays what Temporal recorded
     campaign       all of it, from start to end
     report         the verdict as a table and as JSON
     __main__       the command line

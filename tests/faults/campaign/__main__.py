@@ -25,7 +25,7 @@ def main() -> int:
     print(f"{options}\nEverything is in {folder}, and log.jsonl there grows.", flush=True)
     try:
         evidence = run_until_signalled(run_campaign(options, folder))
-    except Exception:
+    except Exception:  # noqa: BLE001 - whatever it was, it is no verdict
         traceback.print_exc()
         print(f"The campaign itself failed; {folder} is left as it is.", file=sys.stderr)
         return FAILED

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stack.processes import Program
-from tests.faults.campaign import ending, plan
+from tests.faults.campaign import ending, histories, plan
 from tests.faults.campaign.calls import Calls
 from tests.faults.campaign.evidence import Evidence, Log
 from tests.faults.campaign.faults import PROBE, Faults
@@ -126,7 +126,8 @@ async def _end(
         end = await ending.read_session(name, clients[0], standings[name], followers.get(name, []), asked=asked[name])
         evidence.sessions.append(end)
     evidence.effects += ending.read_effects(stack.effects)
-    evidence.replays = await ending.replay(stack, every, seconds=60 + seconds / 10)
+    evidence.second_attempts = await histories.second_attempts(stack, names, log)
+    evidence.replays = await histories.replay(stack, every, seconds=60 + seconds / 10)
 
 
 @asynccontextmanager

@@ -40,12 +40,14 @@ def violations(evidence: Evidence) -> list[Violation]:
 def accepted_prompts_have_one_fate(evidence: Evidence) -> Iterator[Violation]:
     """Every accepted prompt is a turn, was steered into one, or has a stated fate, and only one of these."""
     name = "every accepted prompt has exactly one fate"
+    confirmed = _withdrawals(evidence)
     for end, prompts in _by_session(evidence):
         turns = {turn["id"] for turn in end.turns}
         steered = _steered(end)
         for prompt_id, attempts in prompts.items():
             accepted = next((attempt for attempt in attempts if attempt.outcome == "ok"), None)
-            fate = end.fates.get(prompt_id)
+            # The answer to a withdrawal states a fate too.
+            fate = end.fates.get(prompt_id) or ("withdrawn" if (end.session, prompt_id) in confirmed else None)
             became = [
                 what
                 for what, holds in (
@@ -148,8 +150,8 @@ def at_most_once_tools_run_at_most_once(evidence: Evidence) -> Iterator[Violatio
     runs = Counter(effect.key for effect in evidence.effects if effect.tool == AT_MOST_ONCE)
     known = set()
     for end in evidence.sessions:
-        for call in _calls(end, AT_MOST_ONCE):
-            key, status = f"{end.session}/{call['id']}", _status(call)
+        for call in calls_of(end, AT_MOST_ONCE):
+            key, status = f"{end.session}/{call['id']}", status_of(call)
             known.add(key)
             if status == "ok" and runs[key] != 1:
                 yield Violation(name, end.session, key, f"its result is ok, and it ran {runs[key]} times")
@@ -167,10 +169,10 @@ def idempotent_tools_are_repeated_with_their_key(evidence: Evidence) -> Iterator
     runs = Counter(effect.key for effect in evidence.effects if effect.tool == IDEMPOTENT)
     known = set()
     for end in evidence.sessions:
-        for call in _calls(end, IDEMPOTENT):
+        for call in calls_of(end, IDEMPOTENT):
             key = f"{end.session}/{call['id']}"
             known.add(key)
-            if _status(call) == "ok" and not runs[key]:
+            if status_of(call) == "ok" and not runs[key]:
                 yield Violation(name, end.session, key, "its result is ok, and it never ran")
     for key in runs.keys() - known:
         yield Violation(name, key.partition("/")[0], key, "it ran with a key of no call in the transcript")
@@ -180,7 +182,7 @@ def ended_turns_have_results(evidence: Evidence) -> Iterator[Violation]:
     """Every tool call of an ended turn has a result, and its id is unique in the session (AGT-7)."""
     name = "every call has one result"
     for end in evidence.sessions:
-        calls = list(_calls(end))
+        calls = list(calls_of(end))
         for call_id, count in Counter(call["id"] for call in calls).items():
             if count > 1:
                 yield Violation(name, end.session, call_id, f"it is in the transcript {count} times")
@@ -255,11 +257,19 @@ def _by_session(evidence: Evidence) -> Iterator[tuple[SessionEnd, dict[str, list
         yield end, prompts[end.session]
 
 
+def _withdrawals(evidence: Evidence) -> set[tuple[str, str]]:
+    return {
+        (action.session, action.message_id)
+        for action in evidence.actions
+        if action.kind == "withdraw" and action.outcome == "ok"
+    }
+
+
 def _steps(turn: Turn) -> list[dict[str, Any]]:
     return (turn.get("reasoning_trajectory") or {}).get("steps", [])
 
 
-def _calls(end: SessionEnd, tool: str | None = None) -> Iterator[dict[str, Any]]:
+def calls_of(end: SessionEnd, tool: str | None = None) -> Iterator[dict[str, Any]]:
     """Yield the calls of a session's turns; with `tool`, only those of it, whatever prefix it goes by."""
     for turn in end.turns:
         for step in _steps(turn):
@@ -268,7 +278,7 @@ def _calls(end: SessionEnd, tool: str | None = None) -> Iterator[dict[str, Any]]
                     yield call
 
 
-def _status(call: dict[str, Any]) -> str | None:
+def status_of(call: dict[str, Any]) -> str | None:
     return call["result"]["status"] if call["result"] else None
 
 

@@ -1,4 +1,4 @@
-"""Reads the state everything ended in: transcripts, queues, fates, copies, effects and histories."""
+"""Reads the state everything ended in: transcripts, queues, fates, copies and effects."""
 
 import asyncio
 import json
@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.campaign.calls import Calls, Reply
-from tests.faults.campaign.evidence import Copy, Effect, Replays, SessionEnd
+from tests.faults.campaign.evidence import Copy, Effect, SessionEnd
 from tests.faults.campaign.settling import Standing
-from tests.faults.campaign.stack import CampaignError, Stack
+from tests.faults.campaign.stack import CampaignError
 from tests.faults.campaign.watchers import Poller, Watcher
 
 READ_SECONDS = 60.0
@@ -53,23 +53,6 @@ async def read_session(
 def read_effects(file: Path) -> list[Effect]:
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     return [Effect(line["tool"], line["key"]) for line in lines]
-
-
-async def replay(stack: Stack, sessions: Sequence[str], *, seconds: float) -> Replays:
-    """Replay all runs of one session after the other, as long as there is time; at least those of one."""
-    deadline = asyncio.get_running_loop().time() + seconds
-    runs, replayed, departures = 0, 0, list[str]()
-    for session in sessions:
-        code, output = await stack.run_command("replay-check", "--session", session, "--json", seconds=600)
-        lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-        if code not in (0, 1) or not lines:
-            raise CampaignError(f"replay-check of {session} ended with {code}: {output[-500:]}")
-        runs += lines[-1]["runs"]
-        replayed += 1
-        departures += [json.dumps(line) for line in lines[:-1]] if code else []
-        if asyncio.get_running_loop().time() > deadline:
-            break
-    return Replays(runs, replayed, departures)
 
 
 async def _transcript(session: str, client: Calls) -> tuple[list[dict[str, Any]], int]:

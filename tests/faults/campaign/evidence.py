@@ -123,6 +123,8 @@ class Evidence:
     effects: list[Effect] = field(default_factory=list)
     sessions: list[SessionEnd] = field(default_factory=list)
     replays: Replays = field(default_factory=Replays)
+    second_attempts: list[float] = field(default_factory=list)
+    """Of activities that a killed worker was running: seconds from the kill until another attempt began."""
 
 
 class Log:
@@ -131,6 +133,8 @@ class Log:
     def __init__(self, file: Path) -> None:
         self.evidence = Evidence()
         self._began = time.monotonic()
+        self.began_at = time.time()
+        """In seconds since 1970, to compare with the clocks of others on this machine."""
         self._lines = file.open("a", encoding="utf-8")
 
     def now(self) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tests.faults.campaign.checker import AT_MOST_ONCE, IDEMPOTENT, Violation, _calls, _status
+from tests.faults.campaign.checker import AT_MOST_ONCE, IDEMPOTENT, Violation, calls_of, status_of
 from tests.faults.campaign.evidence import Evidence
 
 MAX_SHOWN = 10
@@ -21,7 +21,11 @@ def figures(evidence: Evidence) -> dict[str, Any]:
     turns = {(end.session, turn["id"]): turn for end in evidence.sessions for turn in end.turns}
     sendings = Counter((attempt.session, attempt.id) for attempt in evidence.attempts)
     runs = Counter((effect.tool, effect.key) for effect in evidence.effects)
-    pays = [(f"{end.session}/{call['id']}", _status(call)) for end in evidence.sessions for call in _calls(end, "pay")]
+    pays = [
+        (f"{end.session}/{call['id']}", status_of(call))
+        for end in evidence.sessions
+        for call in calls_of(end, AT_MOST_ONCE)
+    ]
     unknown = [key for key, status in pays if status == "outcome_unknown"]
     settled = [end.settled for end in evidence.sessions if end.settled is not None]
     return {
@@ -54,6 +58,7 @@ def figures(evidence: Evidence) -> dict[str, Any]:
         },
         "replayed": {"runs": evidence.replays.runs, "sessions": evidence.replays.sessions},
         "idle_after_last_fault": _spread(settled),
+        "second_attempt_after_kill": {"n": len(evidence.second_attempts), **_spread(evidence.second_attempts)},
         "faults": dict(_recoveries(evidence)),
     }
 

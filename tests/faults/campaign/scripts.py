@@ -51,16 +51,16 @@ def _read(name: str) -> dict[str, Any]:
 
 
 def _effect(chance: random.Random, tool: str) -> dict[str, Any]:
-    return {"name": tool, "args": {"delay": round(chance.choice([0, 0, 0.1, 0.5, 1.5]), 2)}}
+    return {"name": tool, "args": {"delay": round(chance.choice([0, 0, 0, 0.1, 0.3, 1.5]), 2)}}
 
 
 def _with_delay(chance: random.Random, response: dict[str, Any]) -> dict[str, Any]:
     kind = chance.random()
-    if kind < 0.05:
+    if kind < 0.03:
         response["chunk_delay"] = 0.1
-    elif kind < 0.12:
+    elif kind < 0.07:
         response["delay"] = round(chance.uniform(1, 3), 2)
-    elif kind < 0.5:
+    elif kind < 0.4:
         response["delay"] = round(chance.uniform(0.1, 0.4), 2)
     if chance.random() < 0.05:
         response["fault"] = {"error_type": chance.choice(FAULTS), "times": 1, "after_chunks": chance.choice([0, 2])}
