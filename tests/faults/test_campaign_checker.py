@@ -150,6 +150,8 @@ def changed(*path: str | int, to: object) -> list[Copy]:
         (with_end(kept(), stalled=61.0, settled=None), [("nothing is stuck after the last fault", "s")]),
         (with_end(kept(), settled=None), [("all sessions are idle in the end", "s")]),
         (replace(kept(), replays=Replays(departures=["differs"])), [("every history replays", "")]),
+        (replace(kept(), crashes=["worker_b was ended by SIGSEGV"]), [("no process crashes", "")]),
+        (with_end(kept(), turns=[], unreadable="504"), [("every session can be read in the end", "s")]),
     ],
 )
 def test_ops_10_every_broken_promise_is_noticed(evidence, expected):

@@ -24,7 +24,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="turnkeeper-soak-")).resolve()
     print(f"{options}\nEverything is in {folder}, and log.jsonl there grows.", flush=True)
     try:
-        evidence = run_until_signalled(run_campaign(options, folder))
+        evidence = run_until_signalled(run_campaign(options, folder, say=_say))
     except Exception:  # noqa: BLE001 - whatever it was, it is no verdict
         traceback.print_exc()
         print(f"The campaign itself failed; {folder} is left as it is.", file=sys.stderr)
@@ -41,6 +41,10 @@ def main() -> int:
         Path(arguments.report).write_text(report)
     print(f"  {folder / 'report.json'}")
     return BROKEN if found else KEPT
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
 
 
 def _arguments() -> argparse.Namespace:

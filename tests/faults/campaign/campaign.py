@@ -1,12 +1,14 @@
 """All of it, from start to end: the stack, load and faults, rest, and the evidence."""
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 from stack.processes import Program
@@ -25,6 +27,10 @@ SETTLE_SECONDS = 600.0
 
 CLEAN_UP_SECONDS = 300.0
 
+PROGRESS_SECONDS = 30.0
+
+Say = Callable[[str], None]
+
 SMALL_LIMITS = {"max_state_bytes": 120_000, "max_history_events": 400}
 """Of every second session: it archives and continues as new within a minute."""
 
@@ -42,8 +48,8 @@ class Options:
     at_most: int | None = None
 
 
-async def run_campaign(options: Options, folder: Path) -> Evidence:
-    """Run everything in the empty `folder`, and return the evidence.
+async def run_campaign(options: Options, folder: Path, *, say: Say = lambda line: None) -> Evidence:
+    """Run everything in the empty `folder`, and return the evidence; `say` is told how far it is, now and then.
 
     Raises:
         CampaignError: The campaign itself failed; nothing is known then.
@@ -54,7 +60,7 @@ async def run_campaign(options: Options, folder: Path) -> Evidence:
         # Everything within is bounded, and this is the bound of what is not.
         async with asyncio.timeout(options.minutes * 60 + 2 * settle_seconds + CLEAN_UP_SECONDS):
             async with _busy(folder, cores=(os.cpu_count() or 1) if options.busy else 0), Stack(folder) as stack:
-                await _play(options, stack, log, settle_seconds=settle_seconds)
+                await _play(options, stack, log, say, settle_seconds=settle_seconds)
     except TimeoutError as error:
         raise CampaignError("the campaign did not come to its end") from error
     finally:
@@ -62,7 +68,7 @@ async def run_campaign(options: Options, folder: Path) -> Evidence:
     return log.evidence
 
 
-async def _play(options: Options, stack: Stack, log: Log, *, settle_seconds: float) -> None:
+async def _play(options: Options, stack: Stack, log: Log, say: Say, *, settle_seconds: float) -> None:
     names = [f"s{number}" for number in range(options.sessions)]
     async with AsyncExitStack() as open_clients:
         clients = [Calls(url, log) for url in stack.urls]
@@ -78,10 +84,12 @@ async def _play(options: Options, stack: Stack, log: Log, *, settle_seconds: flo
             following = [group.create_task(one.run()) for one in (*watchers, *pollers.values())]
             over = asyncio.Event()
             writing = [group.create_task(writer.run(over)) for writer in writers]
-            faults = Faults(stack, log, clients[0], on_burst=_one_after_the_other(writers))
+            group.create_task(_tell_progress(log, say, over))
+            faults = Faults(stack, log, clients, on_burst=_one_after_the_other(writers))
             planned = plan.faults(options.seed, kinds=options.kinds)
             await faults.run(planned, seconds=options.minutes * 60, at_most=options.at_most)
             log.note("last fault is over")
+            say("The last fault is over; all work is brought to its end, then checked.")
             over.set()
             await asyncio.gather(*writing)
             await _end(names, stack, clients, watchers, pollers, log, seconds=settle_seconds)
@@ -99,9 +107,17 @@ async def _start_sessions(names: Sequence[str], stack: Stack, client: Calls, *, 
             raise CampaignError(f"session {name} could not be started: {reply}")
 
 
-def _one_after_the_other(writers: Sequence[Writer]):
-    turn = iter(range(sys.maxsize))
-    return lambda: writers[next(turn) % len(writers)].burst()
+def _one_after_the_other(writers: Sequence[Writer]) -> Callable[[], None]:
+    endless = cycle(writers)
+    return lambda: next(endless).burst()
+
+
+async def _tell_progress(log: Log, say: Say, over: asyncio.Event) -> None:
+    while not over.is_set():
+        accepted = {(one.session, one.id) for one in log.evidence.attempts if one.outcome == "ok"}
+        say(f"{log.now() / 60:5.1f} min  {len(log.evidence.faults)} faults, {len(accepted)} prompts accepted")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(over.wait(), PROGRESS_SECONDS)
 
 
 async def _end(

@@ -74,7 +74,8 @@ def accepted_prompts_are_not_rejected_later(evidence: Evidence) -> Iterator[Viol
         for prompt_id, attempts in prompts.items():
             accepted = next((attempt for attempt in attempts if attempt.outcome == "ok"), None)
             if accepted and end.fates.get(prompt_id) == "rejected" and prompt_id not in turns:
-                yield Violation("a 202 is not taken back", end.session, prompt_id, f"{_shown(accepted)}: rejected")
+                seen = f"{_shown(accepted)}: rejected, {end.reasons.get(prompt_id)}"
+                yield Violation("a 202 is not taken back", end.session, prompt_id, seen[: 2 * MAX_SHOWN])
 
 
 def refused_prompts_become_nothing(evidence: Evidence) -> Iterator[Violation]:
@@ -149,17 +150,18 @@ def at_most_once_tools_run_at_most_once(evidence: Evidence) -> Iterator[Violatio
     name = "an at-most-once tool runs at most once"
     runs = Counter(effect.key for effect in evidence.effects if effect.tool == AT_MOST_ONCE)
     known = set()
-    for end in evidence.sessions:
+    for end in _readable(evidence):
         for call in calls_of(end, AT_MOST_ONCE):
             key, status = f"{end.session}/{call['id']}", status_of(call)
             known.add(key)
             if status == "ok" and runs[key] != 1:
                 yield Violation(name, end.session, key, f"its result is ok, and it ran {runs[key]} times")
+    readable = {end.session for end in _readable(evidence)}
     for key, count in runs.items():
         session = key.partition("/")[0]
         if count > 1:
             yield Violation(name, session, key, f"it ran {count} times")
-        if key not in known:
+        if key not in known and session in readable:
             yield Violation(name, session, key, "it ran, and the transcript has no such call")
 
 
@@ -168,20 +170,23 @@ def idempotent_tools_are_repeated_with_their_key(evidence: Evidence) -> Iterator
     name = "an idempotent tool is repeated with its key"
     runs = Counter(effect.key for effect in evidence.effects if effect.tool == IDEMPOTENT)
     known = set()
-    for end in evidence.sessions:
+    for end in _readable(evidence):
         for call in calls_of(end, IDEMPOTENT):
             key = f"{end.session}/{call['id']}"
             known.add(key)
             if status_of(call) == "ok" and not runs[key]:
                 yield Violation(name, end.session, key, "its result is ok, and it never ran")
-    for key in runs.keys() - known:
-        yield Violation(name, key.partition("/")[0], key, "it ran with a key of no call in the transcript")
+    readable = {end.session for end in _readable(evidence)}
+    for key in sorted(runs.keys() - known):
+        session = key.partition("/")[0]
+        if session in readable:
+            yield Violation(name, session, key, "it ran with a key of no call in the transcript")
 
 
 def ended_turns_have_results(evidence: Evidence) -> Iterator[Violation]:
     """Every tool call of an ended turn has a result, and its id is unique in the session (AGT-7)."""
     name = "every call has one result"
-    for end in evidence.sessions:
+    for end in _readable(evidence):
         calls = list(calls_of(end))
         for call_id, count in Counter(call["id"] for call in calls).items():
             if count > 1:
@@ -196,7 +201,7 @@ def ended_turns_have_results(evidence: Evidence) -> Iterator[Violation]:
 
 def copies_equal_the_transcript(evidence: Evidence) -> Iterator[Violation]:
     """What a client holds is the end of the transcript in every field, and all of it where it was never reset."""
-    for end in evidence.sessions:
+    for end in _readable(evidence):
         for copy in end.copies:
             for difference in _differences(copy, end):
                 yield Violation("a client's copy equals the transcript", end.session, copy.name, difference)
@@ -231,6 +236,19 @@ def histories_replay(evidence: Evidence) -> Iterator[Violation]:
         yield Violation("every history replays", "", "", departure)
 
 
+def sessions_can_be_read(evidence: Evidence) -> Iterator[Violation]:
+    """In the end the gateway shows every session."""
+    for end in evidence.sessions:
+        if end.unreadable is not None:
+            yield Violation("every session can be read in the end", end.session, end.session, end.unreadable)
+
+
+def processes_do_not_crash(evidence: Evidence) -> Iterator[Violation]:
+    """No process is ended by a signal that nobody sent."""
+    for crash in evidence.crashes:
+        yield Violation("no process crashes", "", "", crash)
+
+
 PROMISES: tuple[Promise, ...] = (
     accepted_prompts_have_one_fate,
     accepted_prompts_are_not_rejected_later,
@@ -245,16 +263,22 @@ PROMISES: tuple[Promise, ...] = (
     errors_are_typed,
     sessions_come_to_rest,
     histories_replay,
+    sessions_can_be_read,
+    processes_do_not_crash,
 )
 
 
 def _by_session(evidence: Evidence) -> Iterator[tuple[SessionEnd, dict[str, list[Attempt]]]]:
-    """Yield every session with its prompts, each with its sendings in order."""
-    prompts: dict[str, dict[str, list[Attempt]]] = {end.session: {} for end in evidence.sessions}
+    """Yield every session that can be read with its prompts, each with its sendings in order."""
+    prompts: dict[str, dict[str, list[Attempt]]] = {}
     for attempt in evidence.attempts:
-        prompts[attempt.session].setdefault(attempt.id, []).append(attempt)
-    for end in evidence.sessions:
-        yield end, prompts[end.session]
+        prompts.setdefault(attempt.session, {}).setdefault(attempt.id, []).append(attempt)
+    for end in _readable(evidence):
+        yield end, prompts.get(end.session, {})
+
+
+def _readable(evidence: Evidence) -> list[SessionEnd]:
+    return [end for end in evidence.sessions if end.unreadable is None]
 
 
 def _withdrawals(evidence: Evidence) -> set[tuple[str, str]]:

@@ -9,7 +9,6 @@ from typing import Any
 from tests.faults.campaign.calls import Calls, Reply
 from tests.faults.campaign.evidence import Copy, Effect, SessionEnd
 from tests.faults.campaign.settling import Standing
-from tests.faults.campaign.stack import CampaignError
 from tests.faults.campaign.watchers import Poller, Watcher
 
 READ_SECONDS = 60.0
@@ -17,6 +16,10 @@ READ_SECONDS = 60.0
 
 CATCH_UP_SECONDS = 30.0
 """Bound within which a client has what the session has."""
+
+
+class NotAnsweredError(Exception):
+    """The gateway did not answer a read, although nothing strikes any more."""
 
 
 async def read_session(
@@ -27,26 +30,34 @@ async def read_session(
     *,
     asked: Iterable[str],
 ) -> SessionEnd:
-    """Return what became of a session. Raises `CampaignError` where the gateway does not say."""
-    turns, revision = await _transcript(session, client)
-    queue = (await _read(client, f"/workflow/{session}/queue")).body
+    """Return what became of a session."""
+    try:
+        turns, revision = await _transcript(session, client)
+        queue = (await _read(client, f"/workflow/{session}/queue")).body
+    except NotAnsweredError as error:
+        return SessionEnd(session, standing.status, [], settled=None, stalled=standing.stalled, unreadable=str(error))
     fates = {fate["id"]: fate["fate"] for fate in queue["fates"]}
+    reasons = {fate["id"]: fate["reason"] for fate in queue["fates"] if fate.get("reason")}
     in_turns = {turn["id"] for turn in turns}
     for prompt_id in dict.fromkeys(asked):
         if prompt_id not in in_turns and prompt_id not in fates:
             reply = await _fate(client, session, prompt_id)
             if reply is None:
                 break
-            fates.update({prompt_id: fate} if (fate := _fate_in(reply, prompt_id)) else {})
+            if reply.get("fate"):
+                fates[prompt_id] = reply["fate"]
+            if reply.get("reason"):
+                reasons[prompt_id] = reply["reason"]
     return SessionEnd(
         session,
         standing.status,
         turns,
         fates,
-        [prompt["id"] for prompt in queue["waiting"]],
-        await _copies(followers, revision),
-        standing.settled_at,
-        standing.stalled,
+        reasons,
+        waiting=[prompt["id"] for prompt in queue["waiting"]],
+        copies=await _copies(followers, revision),
+        settled=standing.settled_at,
+        stalled=standing.stalled,
     )
 
 
@@ -74,17 +85,6 @@ async def _fate(client: Calls, session: str, prompt_id: str) -> Any:
     return reply.body if reply.outcome == "ok" else {}
 
 
-def _fate_in(body: dict[str, Any], prompt_id: str) -> str | None:
-    """Return the fate in an answer, which is a fate itself or a queue of this prompt alone.
-
-    >>> _fate_in({"id": "a", "fate": "withdrawn"}, "a"), _fate_in({"waiting": [], "fates": []}, "a")
-    ('withdrawn', None)
-    """
-    fates = [body, *body.get("fates", ())]
-    found = [one["fate"] for one in fates if one.get("id", prompt_id) == prompt_id and isinstance(one.get("fate"), str)]
-    return found[-1] if found else None
-
-
 async def _copies(followers: Sequence[Watcher | Poller], revision: int) -> list[Copy]:
     """Return what the clients hold, once they had the time to learn all of it."""
     deadline = asyncio.get_running_loop().time() + CATCH_UP_SECONDS
@@ -97,6 +97,6 @@ async def _read(client: Calls, path: str, params: dict[str, Any] | None = None) 
     deadline = asyncio.get_running_loop().time() + READ_SECONDS
     while (reply := await client.send("GET", path, params=params)).outcome != "ok":
         if asyncio.get_running_loop().time() > deadline:
-            raise CampaignError(f"GET {path} is not answered {READ_SECONDS:.0f} s after the end: {reply}")
+            raise NotAnsweredError(f"GET {path} was not answered for {READ_SECONDS:.0f} s: {reply}")
         await asyncio.sleep(0.5)
     return reply

@@ -87,20 +87,22 @@ class Copy:
 class SessionEnd:
     """What a session was in the end, as the gateway gives it.
 
-    `turns` is the whole transcript, oldest first; `fates` has, by prompt id, what became of prompts, as far as
-    `/queue` says it; `waiting` are the ids still in the queue. `settled` is how long after the last fault it was idle;
-    None: it never was.
+    `turns` is the whole transcript, oldest first; `fates` has, by prompt id, what became of prompts, as far as the
+    gateway says it, and `reasons` why, where it gives one; `waiting` are the ids still in the queue. `settled` is how
+    long after the last fault it was idle; None: it never was. `unreadable`: why there is nothing of all this.
     """
 
     session: str
     status: str
     turns: list[dict[str, Any]]
     fates: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
     waiting: list[str] = field(default_factory=list)
     copies: list[Copy] = field(default_factory=list)
     settled: float | None = 0.0
     stalled: float | None = None
     """The longest time without any progress although work was waiting, where it was over the bound."""
+    unreadable: str | None = None
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,8 @@ class Evidence:
     replays: Replays = field(default_factory=Replays)
     second_attempts: list[float] = field(default_factory=list)
     """Of activities that a killed worker was running: seconds from the kill until another attempt began."""
+    crashes: list[str] = field(default_factory=list)
+    """Processes that a signal ended which was not ours."""
 
 
 class Log:

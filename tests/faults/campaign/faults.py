@@ -5,7 +5,7 @@ import contextlib
 import signal
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -30,10 +30,10 @@ GROUPS = {"workers": ("worker_a", "worker_b"), "all": PROCESSES}
 class Faults:
     """Strikes. `on_burst` is called where a burst of prompts should meet the fault."""
 
-    def __init__(self, stack: Stack, log: Log, probe: Calls, *, on_burst: Callable[[], None]) -> None:
+    def __init__(self, stack: Stack, log: Log, clients: Sequence[Calls], *, on_burst: Callable[[], None]) -> None:
         self._stack = stack
         self._log = log
-        self._probe = probe
+        self._clients = clients
         self._on_burst = on_burst
         self._probes = 0
 
@@ -44,7 +44,7 @@ class Faults:
             await asyncio.sleep(planned.pause)
             if asyncio.get_running_loop().time() > deadline:
                 return
-            self._stack.check()
+            self._log.evidence.crashes += await self._stack.start_what_ended()
             await self.strike(planned)
             if number == at_most:
                 return
@@ -73,7 +73,7 @@ class Faults:
         # Of a kill, recovery counts from the kill: starting again is part of it.
         since = began if planned.action in ("killed", "replaced") else self._log.now()
         ended = self._log.now()
-        recovered = await self._recovery(since) if planned.probe else None
+        recovered = await self._recovery(planned, since) if planned.probe else None
         self._log.add(Fault(planned.kind, began, ended, planned.probe, recovered, remark))
 
     async def _kill(self, planned: PlannedFault) -> str:
@@ -126,15 +126,17 @@ class Faults:
             return self._stack.signal(name, number)
         return None
 
-    async def _recovery(self, since: float) -> float | None:
+    async def _recovery(self, planned: PlannedFault, since: float) -> float | None:
         """Send the probe's next prompt until it is answered; return when that was, None if not within the bound."""
         self._probes += 1
+        # The first gateway, unless the fault was the second one's.
+        client = self._clients[planned.target == "gateway_b"]
         prompt = {"message": "Are you there?", "id": f"{PROBE}.{self._probes}"}
         path = f"/workflow/{PROBE}/prompt"
         deadline = asyncio.get_running_loop().time() + PROBE_SECONDS
         while asyncio.get_running_loop().time() < deadline:
             asked_at = self._log.now()
-            reply = await self._probe.send("POST", path, body=prompt, params={"wait": 5}, wait=5)
+            reply = await client.send("POST", path, body=prompt, params={"wait": 5}, wait=5)
             self._log.add(
                 Attempt(
                     *(PROBE, prompt["id"], prompt["message"], asked_at, self._log.now(), reply.outcome),

@@ -37,7 +37,7 @@ DURATIONS: dict[str, tuple[float, float]] = {
 }
 """Seconds a fault lasts, from and to; of a kill, how long nobody starts again what was killed."""
 
-PAUSES = (1.0, 4.0)
+PAUSES = (0.5, 3.0)
 """Seconds between two faults."""
 
 OVERLAP = 0.3

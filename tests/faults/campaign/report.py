@@ -70,7 +70,7 @@ def table(evidence: Evidence, found: Sequence[Violation], title: str) -> str:
     for name, value in counted.items():
         if name != "faults":
             shown = ", ".join(f"{key} {one}" for key, one in value.items())
-            lines.append(f"  {name.replace('_', ' '):<24}{shown.replace('_', ' ')}")
+            lines.append(f"  {name.replace('_', ' '):<28}{shown.replace('_', ' ')}")
     lines += ["", f"  {'fault':<22}{'n':>4}{'next answer p50':>18}{'max':>8}{'not within bound':>18}"]
     for kind, one in counted["faults"].items():
         median, longest = _seconds(one["p50"]), _seconds(one["max"])

@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tests.faults.campaign.calls import Calls
 from tests.faults.campaign.watchers import Poller
 
 STALL_SECONDS = 60.0
 """A session that has work and makes no progress for this long is stuck."""
+
+IDLE_SECONDS = 3.0
+"""A session that was idle for this long has no accepted prompt that is still on its way to it."""
 
 ROUND_SECONDS = 1.0
 
@@ -22,7 +25,7 @@ class Standing:
     stalled: float | None = None
     progress: tuple[object, ...] = ()
     progress_at: float = 0.0
-    worked_off: list[tuple[float, int]] = field(default_factory=list)
+    idle_since: float | None = None
 
 
 async def settle(
@@ -50,8 +53,11 @@ async def _look(session: str, client: Calls, poller: Poller | None, standing: St
     if reply.outcome == "ok":
         standing.status = reply.body["status"]
         if standing.status == "idle" and not reply.body["queue_length"]:
-            standing.settled_at = now
+            standing.idle_since = now if standing.idle_since is None else standing.idle_since
+            if now - standing.idle_since >= IDLE_SECONDS:
+                standing.settled_at = standing.idle_since
             return
+        standing.idle_since = None
         revision = poller.revision if poller else None
         progress = (reply.body["turn_count"], reply.body["queue_length"], standing.status, revision)
         if progress != standing.progress:

@@ -123,11 +123,22 @@ class Stack:
             while _is_running(pid):
                 await asyncio.sleep(0.05)
 
-    def check(self) -> None:
-        """Raise `CampaignError` if what nothing was done to has ended."""
-        up = self._programs["up"]
-        if up.pid is None:
-            raise CampaignError(f"`turnkeeper up` ended by itself: {up.last_words()}")
+    async def start_what_ended(self) -> list[str]:
+        """Start again what ended by itself; return what a signal ended that was not ours, a sentence each.
+
+        Raises `CampaignError` where `turnkeeper up` is gone: then nothing else is left.
+        """
+        crashes = []
+        for name, program in self._programs.items():
+            if program.pid is not None:
+                continue
+            if name == "up":
+                raise CampaignError(f"`turnkeeper up` ended by itself: {program.last_words()}")
+            code = await program.wait()
+            if code < 0:
+                crashes.append(f"{name} was ended by {signal.Signals(-code).name}: {program.last_words()}")
+            await program.start()
+        return crashes
 
     async def run_command(self, *args: str, seconds: float) -> tuple[int, str]:
         """Run one of our own commands against this stack; return its exit code and output. Raises `TimeoutError`."""
