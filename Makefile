@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test test-live check bench pictures
+.PHONY: help run demo test test-live soak check bench pictures
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -23,6 +23,15 @@ test: $(INSTALLED) ## run every test
 
 test-live: $(INSTALLED) ## ask real vendors, those whose key is set: a few cents
 	$(BIN)/pytest -rs tests/live
+
+# Also SESSIONS, SEED, REPORT=<file>, and BUSY=1, which takes all cores for something else meanwhile.
+MINUTES ?= 3
+SESSIONS ?= 10
+SEED ?= 1
+
+soak: $(INSTALLED) ## kill, freeze and cut off a stack under load, then check it all; MINUTES=20 SEED=1 BUSY=1
+	@$(BIN)/python -m tests.faults.campaign --minutes $(MINUTES) --sessions $(SESSIONS) --seed $(SEED) \
+		$(if $(BUSY),--busy) $(if $(REPORT),--report $(REPORT))
 
 check: $(INSTALLED) ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .

@@ -1,0 +1,98 @@
+"""A short campaign of faults, as part of every run in CI; `make soak` has the long ones (OPS-10)."""
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from asyncio.subprocess import PIPE, STDOUT
+from pathlib import Path
+
+import pytest
+
+from tests.faults.campaign.campaign import Options, run_campaign
+from tests.faults.campaign.checker import violations
+from tests.faults.campaign.report import table
+from tests.stack.conftest import needs_linux
+
+pytestmark = [pytest.mark.campaign, needs_linux, pytest.mark.timeout(900)]
+
+SHORT = Options(
+    minutes=1.0,
+    sessions=3,
+    seed=2,
+    burst=25,
+    kinds=frozenset(
+        {
+            "worker_a killed",
+            "workers killed",
+            "gateway_b killed",
+            "temporal killed",
+            "worker_a frozen",
+            "worker_b cut",
+            "gateway_b stalled",
+            "worker_b replaced",
+        }
+    ),
+    at_most=8,
+)
+"""Each kind once; it takes less than its minutes where the machine has nothing else to do."""
+
+START_SECONDS = 120.0
+
+
+async def test_ops_10_a_short_campaign_of_faults_breaks_no_promise(tmp_path):
+    evidence = await run_campaign(SHORT, tmp_path)
+    found = violations(evidence)
+    assert not found, table(evidence, found, f"logs in {tmp_path}")
+    assert len(evidence.faults) >= 4
+    assert sum(attempt.outcome == "ok" for attempt in evidence.attempts) >= 30
+    assert evidence.replays.runs >= SHORT.sessions
+
+
+async def test_ops_10_a_campaign_that_is_stopped_leaves_no_process_behind(tmp_path):
+    campaign = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.faults.campaign", "--sessions", "1", "--busy"),
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=PIPE,
+        stderr=STDOUT,
+    )
+    try:
+        async with asyncio.timeout(START_SECONDS):
+            await until_faults_begin(tmp_path)
+            assert len(processes_of(tmp_path)) >= 4
+            campaign.send_signal(signal.SIGINT)
+            output = (await campaign.stdout.read()).decode()
+            code = await campaign.wait()
+    finally:
+        if campaign.returncode is None:
+            campaign.kill()
+            await campaign.wait()
+    assert code == 130, output
+    assert re.search(r"^Stopped; .* is left as it is\.$", output, re.MULTILINE)
+    assert processes_of(tmp_path) == []
+
+
+async def until_faults_begin(folder: Path) -> None:
+    while not faults_have_begun(folder):
+        await asyncio.sleep(0.2)
+
+
+def faults_have_begun(folder: Path) -> bool:
+    return any("fault begins" in log.read_text() for log in folder.glob("*/log.jsonl"))
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Name the processes that work below `folder`, or were given a path in it."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            try:
+                words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                where = str((entry / "cwd").readlink())
+            except OSError:
+                continue
+            if where.startswith(str(folder)) or any(str(folder) in word for word in words):
+                found.append(" ".join(words))
+    return found
