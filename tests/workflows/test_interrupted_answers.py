@@ -12,7 +12,7 @@ from models.conversation import ConversationMessage
 from models.model_call import ModelRequest, ModelResponse
 from models.session import SessionInput
 from models.trajectory import INTERRUPTED_NOTE, ModelStep
-from tests.harness import DrivenSession, Gate, Stage, Written, asks, broken, heal, says
+from tests.harness import DrivenSession, Gate, Stage, Written, asks, broken, heal, says, stage
 
 STORY = "It was a dark"
 
@@ -338,8 +338,6 @@ class Deaf:
 async def test_ses_9_a_call_that_ignores_its_cancellation_does_not_hold_up_the_end_of_the_turn(
     temporal: Client,
 ) -> None:
-    from tests.harness import stage
-
     deaf = Deaf()
     async with stage(temporal, providers=deaf) as on:
         session = await on.start()
