@@ -1,18 +1,26 @@
 """What a model had written when its turn was stopped, or failed, is kept and told: SES-9."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from temporalio.client import Client, WorkflowFailureError
+from temporalio.common import RetryPolicy
 
 from activities.providers.protocol import CallContext, Delta, ModelError
+from activities.providers.registry import Providers
 from models.conversation import ConversationMessage
 from models.model_call import ModelRequest, ModelResponse
+from models.model_name import split_model
 from models.session import SessionInput
 from models.trajectory import INTERRUPTED_NOTE, ModelStep
 from tests.harness import DrivenSession, Gate, Stage, Written, asks, broken, heal, says, stage
+from tests.vendors.apis import WIRES
+from tests.vendors.chat_wire import ChatWire
+from tests.vendors.server import Answer
 
 STORY = "It was a dark"
 
@@ -353,3 +361,41 @@ async def test_ses_9_a_call_that_ignores_its_cancellation_does_not_hold_up_the_e
         await session.prompt("still?")
         turns = await session.idle(turns=3)
         assert turns[0] == turn
+
+
+async def test_ses_9_a_worker_that_dies_in_the_last_attempt_leaves_what_it_had_shown(
+    on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workflows.activity_options.HEARTBEAT_TIMEOUT", timedelta(seconds=2))
+    monkeypatch.setattr("workflows.activity_options.MODEL_RETRIES", RetryPolicy(maximum_attempts=1))
+    monkeypatch.setattr("activities.llm.HEARTBEAT_SECONDS", 3_600)  # it shows, and is never heard of again
+    session, _ = await begun(on)
+    (turn,) = await session.idle(turns=1)
+    assert (turn.status, turn.error_type) == ("failed", "timeout")
+    assert (interrupted_step(turn).thinking, interrupted_step(turn).text) == ("Let me see.", STORY)
+
+
+APIS = {**WIRES, "text": lambda: ChatWire("text")}
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_ses_9_every_vendor_takes_what_follows_an_interrupted_answer(temporal: Client, api: str) -> None:
+    async with APIS[api]() as wire:
+        whole = wire.reply(Answer(think="Let me see.", text=STORY + " night."))
+        wire.script(whole.silent_after(len(whole.chunks) - 1), Answer(text="It is noon."))
+        providers = Providers({split_model(wire.model)[0]: wire.provider})
+        async with stage(temporal, providers=providers) as on:
+            session = await on.start(SessionInput(model=wire.model))
+            await session.prompt(id="p1", text="tell me a story")
+            await wire.server.until(lambda: wire.server.silences == 1)
+            await session.update("cancel_turn", {"message_id": "p1"})
+            (first,) = await session.idle(turns=1)
+            step = interrupted_step(first)
+            assert (step.thinking, step.usage) == ("Let me see.", None)
+            assert (step.text or "").startswith(STORY)
+            await session.prompt("and now?")
+            _, second = await session.idle(turns=2)
+            assert second.agent_message == "It is noon."
+        sent = wire.requests[-1].raw.decode()
+        assert json.dumps(INTERRUPTED_NOTE + (step.text or ""))[1:-1] in sent
+        assert "Let me see." not in sent
