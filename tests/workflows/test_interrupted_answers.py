@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import Any
@@ -16,8 +17,9 @@ from models.conversation import ConversationMessage
 from models.model_call import ModelRequest, ModelResponse
 from models.model_name import split_model
 from models.session import SessionInput
+from models.session_state import Session
 from models.trajectory import INTERRUPTED_NOTE, ModelStep
-from tests.harness import DrivenSession, Gate, Stage, Written, asks, broken, heal, says, stage
+from tests.harness import BOUND, DrivenSession, Gate, Stage, Written, asks, broken, heal, says, stage
 from tests.vendors.apis import WIRES
 from tests.vendors.chat_wire import ChatWire
 from tests.vendors.server import Answer
@@ -165,15 +167,42 @@ async def test_ses_9_two_stops_are_one_and_the_first_reason_counts(on: Stage) ->
     assert (interrupted_step(first).text, second.status) == (STORY, "completed")
 
 
-async def test_ses_9_an_answer_that_comes_in_the_moment_of_the_stop_is_kept_whole(on: Stage) -> None:
-    session, gate = await begun(on)
+@pytest.mark.parametrize("asks_to_pay", [False, True], ids=["text", "calls"])
+async def test_ses_9_an_answer_that_comes_in_the_moment_of_the_stop_is_kept_whole(
+    on: Stage, monkeypatch: pytest.MonkeyPatch, asks_to_pay: bool
+) -> None:
+    whole = asks(("pay", {}), text="I pay.") if asks_to_pay else says("It was a dark night.")
+    session, gate = await begun(on, [Delta("respond", "I"), Gate(is_open=False), whole])
+    is_held, release = threading.Event(), threading.Event()
+    receive = Session.receive
+
+    def hold(session: Session, raw: Any, **arguments: Any) -> Any:
+        if isinstance(raw, dict) and raw["id"] == "p2" and not is_held.is_set():
+            is_held.set()
+            release.wait(1.5)
+        return receive(session, raw, **arguments)
+
+    # While one workflow task is held, the answer and the stop arrive, and come with the next one.
+    monkeypatch.setattr(Session, "receive", hold)
+    await session.prompt(id="p2", text="later")
+    assert await asyncio.to_thread(is_held.wait, BOUND)
     gate.open()
-    await session.update("cancel_turn", {"message_id": "p1"})
-    (turn,) = await session.idle(turns=1)
-    step = turn.steps[-1]
+    async with asyncio.timeout(BOUND):
+        while (await session.handle.describe()).raw_description.pending_activities:
+            await asyncio.sleep(0.01)
+    await session.prompt(id="p3", text="now", mode="interrupt")
+    release.set()
+    turns = await session.idle(turns=3)
+    assert [(turn.id, turn.status) for turn in turns] == [
+        ("p1", "cancelled"),
+        ("p3", "completed"),
+        ("p2", "completed"),
+    ]
+    (step,) = turns[0].steps
     assert isinstance(step, ModelStep)
-    assert step.text in ("It was a dark night.", STORY)
-    assert step.interrupted == (step.text == STORY)
+    assert (step.text, step.interrupted) == (whole.text, False)
+    assert [call.result and call.result.status for call in step.tool_calls] == ["cancelled"] * asks_to_pay
+    assert on.tools.calls == []
 
 
 @pytest.mark.parametrize(
@@ -399,3 +428,20 @@ async def test_ses_9_every_vendor_takes_what_follows_an_interrupted_answer(tempo
         sent = wire.requests[-1].raw.decode()
         assert json.dumps(INTERRUPTED_NOTE + (step.text or ""))[1:-1] in sent
         assert "Let me see." not in sent
+
+
+async def test_ses_9_a_worker_that_forgets_the_session_while_the_turn_ends_changes_nothing(temporal: Client) -> None:
+    deaf = Deaf()
+    async with stage(temporal, providers=deaf, max_cached_workflows=1) as on:
+        session = await on.start()
+        await session.prompt(id="p1", text="tell me a story")
+        await deaf.gate.until_arrived(1)
+        await session.update("cancel_turn", {"message_id": "p1"})
+        other = await on.start()  # takes the only place
+        await other.prompt("are you there?")
+        await other.idle(turns=1)
+        (turn,) = await session.idle(turns=1)
+        assert (turn.status, turn.error) == ("cancelled", "Cancelled: Stopped by the user.")
+        deaf.gate.open()
+        await session.prompt("and now?")
+        assert [turn.status for turn in await session.idle(turns=2)] == ["cancelled", "completed"]
