@@ -115,8 +115,7 @@ class ModelActivities:
 
     async def _unfinished(self, written: GrowingAnswer, call: ModelCall, *, max_bytes: int) -> ModelResponse | None:
         """Return what was written as the session can hold it, in `max_bytes` of JSON; `None` where nothing was."""
-        model = call.model.partition(":")[2] or call.model
-        answer = unfinished_answer(written.snapshot().parts, model=model, max_bytes=ANSWER_BYTES)
+        answer = unfinished_answer(written.snapshot().parts, model=call.model, max_bytes=ANSWER_BYTES)
         if answer is None:
             return None
         inline_bytes = min(call.inline_bytes, max_bytes // 4)

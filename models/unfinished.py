@@ -20,6 +20,7 @@ MAX_CALL_NAME = 256
 def unfinished_answer(parts: Iterable[PartialPart], *, model: str, max_bytes: int) -> ModelResponse | None:
     """Return what was written as an answer without its end; `None` where nothing was.
 
+    `model` is the one that was asked, as `provider:name`: its own name for itself comes with the end of an answer.
     Thinking and text have at most `max_bytes` of JSON each: of more, the middle is left out, and marked.
 
     >>> parts = [PartialPart(kind="think", text="Hm."), PartialPart(kind="respond", text="It was")]
@@ -36,7 +37,8 @@ def unfinished_answer(parts: Iterable[PartialPart], *, model: str, max_bytes: in
         kept.append(RespondPart(kind="respond", text=bound_json(text, max_bytes, max_bytes)))
     names = [name[:MAX_CALL_NAME] for name in _texts(written, "call") if name]
     kept += [CallPart(kind="call", id="", name=name) for name in names[:MAX_CALLS]]
-    return ModelResponse(parts=kept, model=model) if kept else None
+    provider, _, name = model.partition(":")
+    return ModelResponse(parts=kept, model=name or provider) if kept else None
 
 
 def _texts(parts: Iterable[PartialPart], kind: str) -> Iterator[str]:

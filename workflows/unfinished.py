@@ -28,7 +28,7 @@ def unfinished_of(error: ActivityError, *, model: str, max_bytes: int) -> ModelR
             return ModelResponse.model_validate(cause.details[0])
         for snapshot in _snapshots(cause):
             parts = PartialOutput.model_validate(snapshot).parts
-            return unfinished_answer(parts, model=model.partition(":")[2] or model, max_bytes=max_bytes // 2)
+            return unfinished_answer(parts, model=model, max_bytes=max_bytes // 2)
     except ValidationError:
         return None  # details of something else, or of another release
     return None
