@@ -14,20 +14,22 @@ def _nothing() -> Sequence[object]:
 
 
 @asynccontextmanager
-async def heartbeating(details: Callable[[], Sequence[object]] = _nothing) -> AsyncIterator[None]:
-    """Heartbeat every second inside the block; a cancellation is delivered with the answer to a heartbeat (OPS-8).
+async def heartbeating(
+    details: Callable[[], Sequence[object]] = _nothing, *, seconds: float = HEARTBEAT_SECONDS
+) -> AsyncIterator[None]:
+    """Heartbeat every `seconds` inside the block; a cancellation is delivered with the answer to a heartbeat (OPS-8).
 
     Each has the `details` of its moment: those that an activity sends with heartbeats of its own have to be among them,
     since the server keeps what the newest one had, if only nothing.
     """
-    beating = asyncio.create_task(_beat(details))
+    beating = asyncio.create_task(_beat(details, seconds))
     try:
         yield
     finally:
         beating.cancel()
 
 
-async def _beat(details: Callable[[], Sequence[object]]) -> None:
+async def _beat(details: Callable[[], Sequence[object]], seconds: float) -> None:
     while True:
-        await asyncio.sleep(HEARTBEAT_SECONDS)
+        await asyncio.sleep(seconds)
         activity.heartbeat(*details())

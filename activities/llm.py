@@ -1,5 +1,6 @@
 """The next step of a turn: the activity `call_model`."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -12,17 +13,28 @@ from activities.failures import MOST_ATTEMPTS, judge
 from activities.heartbeat import heartbeating
 from activities.large_texts import LargeTexts
 from activities.own_ids import own_session
-from activities.partial_answer import PartialAnswer
+from activities.partial_answer import GrowingAnswer, PartialAnswer
 from activities.providers.protocol import Delta, ModelError
 from models.context.bounds import is_nested_over
-from models.large_texts import STATE_INLINE_BYTES
-from models.limits import LARGEST_ANSWER_BYTES, MOST_LEVELS, SMALL_TEXT_BYTES
+from models.large_texts import STATE_INLINE_BYTES, cut_response
+from models.limits import ANSWER_BYTES, LARGEST_ANSWER_BYTES, MOST_LEVELS, SMALL_TEXT_BYTES
 from models.model_call import CallPart, ModelCall, ModelCallOutcome, ModelRequest, ModelResponse
 from models.partial_output import PartialTag
+from models.unfinished import unfinished_answer
 from stores.partials.carrier import PartialCarrier
 
 LONGEST_NAME = 256
 """Most characters of a call's name: four times what a tool may be called."""
+
+HEARTBEAT_SECONDS = 0.5
+"""A silent model's call is cancelled by the answer to a heartbeat, and the workflow waits for what was written for no
+more than 1.5 s (SES-9)."""
+
+STORE_SECONDS = 0.5
+"""How long the store of large texts may take to keep an unfinished answer; after that the answer is cut."""
+
+RETRIED_FAILURE_BYTES = 2_048
+"""JSON bytes of an unfinished answer in a failure that may be retried: Temporal drops the details of one over 4 KB."""
 
 
 class ModelActivities:
@@ -40,22 +52,81 @@ class ModelActivities:
 
         A second run sees the same context and asks the model again: it may be billed twice, it is recorded once.
         """
-        async with heartbeating(lambda: self._partials.heartbeat_details(own_session())):
-            request = await self._asking.context_of(call.request, digest=call.digest)
-            if request is None:
-                return ModelCallOutcome(repeat="digest_mismatch")
+        # All of it, while what is shown of it is bounded.
+        written = GrowingAnswer(tag_of(call, attempt=activity.info().attempt), most_bytes=LARGEST_ANSWER_BYTES)
+        async with heartbeating(lambda: self._partials.heartbeat_details(own_session()), seconds=HEARTBEAT_SECONDS):
             try:
-                response = await self._answer(call, request)
-            except ModelError as error:
-                return judge(error, attempt=activity.info().attempt, rounds=call.round)
-            return ModelCallOutcome(response=await self._storable(_without_traps(response), call))
+                return await self._outcome(call, written)
+            except asyncio.CancelledError:
+                cancellation = activity.cancellation_details()
+                # Any other cause (this worker shuts down, say) is worth another attempt, and Temporal makes it.
+                if cancellation is None or not cancellation.cancel_requested:
+                    raise
+                return ModelCallOutcome(unfinished=await self._unfinished(written, call, max_bytes=call.max_bytes))
 
-    async def _answer(self, call: ModelCall, request: ModelRequest) -> ModelResponse:
+    async def _outcome(self, call: ModelCall, written: GrowingAnswer) -> ModelCallOutcome:
+        request = await self._asking.context_of(call.request, digest=call.digest)
+        if request is None:
+            return ModelCallOutcome(repeat="digest_mismatch")
+        try:
+            response = await self._answer(call, request, written)
+            return ModelCallOutcome(response=await self._storable(_without_traps(response), call))
+        except ModelError as error:
+            failure = error
+        except ApplicationError as too_large:
+            raise await self._with_unfinished(too_large, written, call) from None
+        try:
+            outcome = judge(failure, attempt=activity.info().attempt, rounds=call.round)
+        except ApplicationError as judgement:
+            raise await self._with_unfinished(judgement, written, call) from None
+        if outcome.wait_seconds is None:
+            return outcome
+        return outcome.model_copy(
+            update={"unfinished": await self._unfinished(written, call, max_bytes=call.max_bytes)}
+        )
+
+    async def _answer(self, call: ModelCall, request: ModelRequest, written: GrowingAnswer) -> ModelResponse:
         """Return the model's whole answer; show it while it is written. Raises `ModelError`."""
-        with self._shown(call) as on_delta:
-            return await self._asking.answer(
-                call.model, request, number=call.request, rounds=call.round, on_delta=on_delta
-            )
+        with self._shown(call) as show:
+
+            def take(delta: Delta) -> None:
+                written.grow(delta.kind, delta.text)
+                if show:
+                    show(delta)
+
+            return await self._asking.answer(call.model, request, number=call.request, rounds=call.round, on_delta=take)
+
+    async def _with_unfinished(
+        self, failure: ApplicationError, written: GrowingAnswer, call: ModelCall
+    ) -> ApplicationError:
+        """Return the failure with what was written as its only detail, for the case that it ends the turn (SES-9)."""
+        is_final = failure.non_retryable or activity.info().attempt >= MOST_ATTEMPTS
+        max_bytes = call.max_bytes if is_final else RETRIED_FAILURE_BYTES
+        unfinished = await self._unfinished(written, call, max_bytes=max_bytes)
+        if unfinished is None:
+            return failure
+        return ApplicationError(
+            failure.message,
+            unfinished,
+            type=failure.type,
+            non_retryable=failure.non_retryable,
+            next_retry_delay=failure.next_retry_delay,
+        )
+
+    async def _unfinished(self, written: GrowingAnswer, call: ModelCall, *, max_bytes: int) -> ModelResponse | None:
+        """Return what was written as the session can hold it, in `max_bytes` of JSON; `None` where nothing was."""
+        answer = unfinished_answer(written.snapshot().parts, model=call.model, max_bytes=ANSWER_BYTES)
+        if answer is None:
+            return None
+        inline_bytes = min(call.inline_bytes, max_bytes // 4)
+        try:
+            async with asyncio.timeout(STORE_SECONDS):
+                kept = await self._texts.keep_response(own_session(), answer, inline_bytes, max_bytes=max_bytes)
+        except TimeoutError:
+            kept = cut_response(answer, answer_bytes=max_bytes)
+        if _json_size(kept) <= max_bytes:
+            return kept
+        return kept.model_copy(update={"parts": [part for part in kept.parts if not isinstance(part, CallPart)]})
 
     @contextmanager
     def _shown(self, call: ModelCall) -> Iterator[Callable[[Delta], None] | None]:

@@ -181,9 +181,14 @@ class ModelCall(Compact):
 
 
 class ModelCallOutcome(Compact):
-    """Output of `call_model`: exactly one field is set; what is no response is for the workflow to act upon (AGT-9)."""
+    """Output of `call_model`: what is no response is for the workflow to act upon (AGT-9).
+
+    One of `response`, `wait_seconds` and `repeat` is set; none of them where the call was cancelled. `unfinished` is
+    what the model had written of an answer that did not become whole (SES-9).
+    """
 
     response: ModelResponse | None = None
+    unfinished: ModelResponse | None = None
     wait_seconds: float | None = None
     """How long the vendor is not to be asked again; a length, since clocks of two processes differ."""
     repeat: Literal["context_too_long", "stale_reasoning", "digest_mismatch"] | None = None

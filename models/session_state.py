@@ -347,8 +347,13 @@ class Session:
             self.usage += usage
             self._update_turn(usage=(self._running().usage or Usage()) + usage)
 
-    def add_response(self, response: ModelResponse, calls: list[ToolCall], *, now: datetime) -> ModelStep:
-        """Record a model response as the running turn's next step; its calls have no results yet."""
+    def add_response(
+        self, response: ModelResponse, calls: list[ToolCall], *, now: datetime, interrupted: bool = False
+    ) -> ModelStep:
+        """Record a model response as the running turn's next step; its calls have no results yet.
+
+        An `interrupted` one is not whole, and ends its turn (SES-9).
+        """
         turn = self._running()
         step = ModelStep(
             kind="model",
@@ -359,6 +364,7 @@ class Session:
             text_blob=response.text_blob,
             tool_calls=calls,
             stop=response.stop,
+            interrupted=interrupted,
             usage=response.usage,
             model=response.model,
             request_id=response.request_id,
@@ -367,7 +373,7 @@ class Session:
         self._add_step(step)
         self.add_usage(response.usage)
         self.context.note_usage(response.usage)
-        if calls:
+        if calls and not interrupted:
             self._update_turn(
                 tools_used=list(dict.fromkeys([*(turn.tools_used or []), *(call.name for call in calls)]))
             )

@@ -136,8 +136,16 @@ def dollars(cost: float) -> str:
     return f"${whole}.{fraction.rstrip('0'):0<2}"
 
 
+INTERRUPTED_NOTE = "[This answer was interrupted before it was complete.]\n\n"
+"""Begins an interrupted text where a model reads it: it stands first, since of a long text the end may be elsewhere."""
+
+
 class ModelStep(Frozen):
-    """One model response and the results of the tool calls it asked for. With a blob, its text is an excerpt."""
+    """One model response and the results of the tool calls it asked for. With a blob, its text is an excerpt.
+
+    `interrupted`: the answer was stopped, or broke off, and this is what the model had written by then. Its thinking
+    and its calls are shown to people only; none of its calls was run (SES-9).
+    """
 
     kind: Literal["model"]
     number: int
@@ -147,6 +155,7 @@ class ModelStep(Frozen):
     text_blob: BlobRef | None = None
     tool_calls: list[ToolCall] = []
     stop: StopReason = "end_turn"
+    interrupted: bool = False
     usage: Usage | None = None
     model: str | None = None
     request_id: str | None = None

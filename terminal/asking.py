@@ -10,6 +10,7 @@ from client.conversation import Conversation
 from client.events import Event, QueueEvent
 from client.gateway import GatewayClient
 from models.conversation import ConversationMessage
+from models.trajectory import ModelStep
 from models.wire import Frozen
 from terminal.words import legible, signature
 
@@ -21,13 +22,17 @@ ANSWERED, FAILED, UNREACHABLE, NEEDS_DECISION, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 class Final(Frozen):
-    """How a question ended; the last line of `--json`."""
+    """How a question ended; the last line of `--json`.
+
+    `unfinished`: what the model had written of an answer that was stopped, or broke off (SES-9).
+    """
 
     event: Literal["final"] = "final"
     workflow_id: str
     message_id: str | None = None
     status: Literal["answered", "failed", "needs_decision"]
     answer: str | None = None
+    unfinished: str | None = None
     error: str | None = None
     exit_code: int
 
@@ -84,7 +89,7 @@ class Question:
 
     def _ended(self, turn: ConversationMessage) -> Final:
         if turn.agent_message is None:
-            return self._final("failed", error=turn.error)
+            return self._final("failed", error=turn.error, unfinished=_unfinished_text(turn))
         return self._final("answered", answer=turn.agent_message)
 
     def _undecided(self) -> Final:
@@ -98,6 +103,7 @@ class Question:
         status: Literal["answered", "failed", "needs_decision"],
         *,
         answer: str | None = None,
+        unfinished: str | None = None,
         error: str | None = None,
     ) -> Final:
         code = {"answered": ANSWERED, "failed": FAILED, "needs_decision": NEEDS_DECISION}[status]
@@ -106,6 +112,12 @@ class Question:
             message_id=self.message_id,
             status=status,
             answer=answer,
+            unfinished=unfinished,
             error=error,
             exit_code=code,
         )
+
+
+def _unfinished_text(turn: ConversationMessage) -> str | None:
+    step = turn.steps[-1] if turn.steps else None
+    return step.text if isinstance(step, ModelStep) and step.interrupted else None

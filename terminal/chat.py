@@ -17,7 +17,7 @@ from client.gateway import GatewayClient
 from terminal import json_lines
 from terminal.asking import FAILED, INTERRUPTED, UNREACHABLE, Final, Question
 from terminal.opening import Opened, open_session, way_back
-from terminal.words import legible, well_formed
+from terminal.words import INTERRUPTED_MARK, legible, well_formed
 
 SENDING_SECONDS = 60.0
 """How long what is typed is tried to be sent while the gateway is away."""
@@ -109,6 +109,9 @@ def _print_answer(final: Final) -> None:
         if hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(errors="replace")
         print(legible(final.answer) if sys.stdout.isatty() else final.answer, flush=True)
+    elif final.unfinished is not None:
+        # Not on stdout: a script would take it for the answer.
+        _say(f"{legible(final.unfinished)}\n{INTERRUPTED_MARK}")
 
 
 def _explain(final: Final, back: str) -> None:

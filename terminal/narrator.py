@@ -31,10 +31,14 @@ class Thought:
 
 @dataclass(frozen=True)
 class Said:
-    """What the model said beside its calls, or as its answer. `is_excerpt`: there is more of it."""
+    """What the model said beside its calls, or as its answer. `is_excerpt`: there is more of it.
+
+    `is_interrupted`: the answer has no end.
+    """
 
     text: str
     is_excerpt: bool = False
+    is_interrupted: bool = False
 
 
 @dataclass(frozen=True)
@@ -149,7 +153,7 @@ def _tell_step(step: ModelStep, told: _Told, turn: ConversationMessage) -> Itera
         if step.thinking:
             yield Thought(step.thinking)
         if step.text and not _is_the_answer(step, turn):
-            yield Said(step.text, is_excerpt=step.text_blob is not None)
+            yield Said(step.text, is_excerpt=step.text_blob is not None, is_interrupted=step.interrupted)
     for call in step.tool_calls:
         if call.result and call.id not in told.calls:
             told.calls.add(call.id)

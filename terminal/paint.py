@@ -19,7 +19,7 @@ from models.conversation import ConversationMessage
 from models.trajectory import ModelStep, ToolCall, ToolResult, UserStep
 from terminal.look import Look
 from terminal.narrator import Asked, Called, Ended, Item, Said, Skipped, Steered, Thought
-from terminal.words import amount, counted, duration, legible, one_line, signature
+from terminal.words import INTERRUPTED_MARK, amount, counted, duration, ending, legible, one_line, signature
 
 INDENT = 2
 
@@ -57,7 +57,8 @@ class Painter:
     @_parts.register
     def _(self, item: Said) -> Sequence[RenderableType]:
         more = [self.aside("This is an excerpt: the whole text can't be read now.")] if item.is_excerpt else []
-        return [Text(""), self.markdown(item.text), Text(""), *more]
+        mark = [self.aside(INTERRUPTED_MARK)] if item.is_interrupted else []
+        return [Text(""), self.markdown(item.text), Text(""), *more, *mark]
 
     @_parts.register
     def _(self, item: Steered) -> Sequence[RenderableType]:
@@ -116,7 +117,7 @@ class Painter:
         if turn.error is None:
             return []
         if turn.status == "cancelled":
-            return [Text(f"  {self._look.sign('bad')} {legible(turn.error)}", style="yellow")]
+            return [Text(f"  {self._look.sign('bad')} {legible(ending(turn.error))}", style="yellow")]
         return [Text(f"  {self._look.sign('bad')} {legible(turn.error)}", style="red")]
 
     def opened(self, turn: ConversationMessage, number: int) -> list[RenderableType]:
@@ -136,6 +137,8 @@ class Painter:
             parts.append(Padding(Text(legible(step.thinking), style="dim italic"), (0, 0, 0, INDENT)))
         if step.text:
             parts.append(self.markdown(step.text))
+        if step.interrupted:
+            parts.append(self.aside(INTERRUPTED_MARK))
         for call in step.tool_calls:
             parts += [self.call(call), *self.arguments(call), *self._result(call)]
         return parts

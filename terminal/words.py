@@ -10,6 +10,9 @@ from models.trajectory import Usage, dollars
 MOST_VALUE_CHARS = 60
 """Of an argument, in a line that names a call."""
 
+INTERRUPTED_MARK = "(interrupted here)"
+"""Stands below an answer that has no end (SES-9)."""
+
 _STATES: dict[SessionStatus, str] = {
     "idle": "ready",
     "processing": "working",
@@ -154,6 +157,23 @@ def state(status: SessionStatus | None, *, until: datetime | None = None) -> str
     if status == "waiting_retry" and until:
         return f"the model is asked again at {until.astimezone():%H:%M:%S}"
     return _STATES[status]
+
+
+_STOPS = {
+    "Stopped by the user.": "You stopped this answer.",
+    "Interrupted by a new prompt.": "Stopped, because you sent a new prompt.",
+    "The session was cancelled.": "Stopped, because the session was cancelled.",
+}
+
+
+def ending(error: str) -> str:
+    """Say how a turn ended that was stopped.
+
+    >>> ending("Cancelled: Stopped by the user."), ending("Cancelled: wrong account")
+    ('You stopped this answer.', 'Stopped: wrong account')
+    """
+    reason = error.removeprefix("Cancelled: ")
+    return _STOPS.get(reason, f"Stopped: {reason}")
 
 
 def counted(count: int, noun: str) -> str:

@@ -17,6 +17,9 @@ MODEL_RETRIES = RetryPolicy(
     maximum_attempts=MOST_ATTEMPTS,
 )
 
+UNFINISHED_PATIENCE = 1.5
+"""Seconds that a stopped turn waits for what its model had written; without it, the turn ends all the same (SES-9)."""
+
 SUMMARY_TIMEOUT = timedelta(seconds=60)
 SUMMARY_PATIENCE = timedelta(seconds=120)
 SUMMARY_RETRIES = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_attempts=3)

@@ -181,7 +181,8 @@ class AgenticAIWorkflow:
         """Queue a prompt; whatever was sent gets a fate (SES-5)."""
         accepted = self._receive(p, extra_arguments=len(rest))
         if accepted and accepted.mode == "interrupt" and self._turn:
-            self._turn.stop(f"Interrupted by the prompt {accepted.id}.")
+            interrupted = "Interrupted by a new prompt."
+            self._turn.stop(interrupted if self._session.rules >= 2 else f"Interrupted by the prompt {accepted.id}.")
         self._show()
 
     def _receive(self, raw: object, *, extra_arguments: int) -> Prompt | None:

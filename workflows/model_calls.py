@@ -1,10 +1,12 @@
 """Asking the model within a turn: the request, its repetitions, and the waiting in between (AGT-2, AGT-9)."""
 
 from collections import Counter
+from contextlib import suppress
 from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
+from temporalio.workflow import ActivityCancellationType
 
 with workflow.unsafe.imports_passed_through():
     from activities.llm import ModelActivities
@@ -16,6 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.summaries import Summaries
     from workflows.tool_list import ToolList
     from workflows.turn_frame import Frame
+    from workflows.unfinished import unfinished_of
 
 LEAST_ANSWER_BYTES = 2_000
 """What an answer may have however full the turn is."""
@@ -122,28 +125,71 @@ class ModelCalls:
         frame, session = self._frame, self._session
         frame.stop_if_told()
         self._slot.hand_over()
+        call = workflow.start_activity_method(
+            ModelActivities.call_model,
+            ModelCall(
+                turn=session.turn_count,
+                step=frame.steps,
+                request=request.number,
+                model=frame.model,
+                digest=request.digest,
+                message_id=turn.id if (turn := session.running_turn) else "",
+                round=rounds,
+                inline_bytes=frame.limits.inline_bytes(session.turn_bytes),
+                max_bytes=self._most_bytes(),
+            ),
+            start_to_close_timeout=timedelta(seconds=frame.limits.model_timeout),
+            schedule_to_close_timeout=frame.remaining(),
+            heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
+            retry_policy=activity_options.MODEL_RETRIES,
+            cancellation_type=(
+                ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
+                if session.rules >= 2
+                else ActivityCancellationType.TRY_CANCEL
+            ),
+            summary=self._summary(request),
+        )
         try:
-            return await workflow.execute_activity_method(
-                ModelActivities.call_model,
-                ModelCall(
-                    turn=session.turn_count,
-                    step=frame.steps,
-                    request=request.number,
-                    model=frame.model,
-                    digest=request.digest,
-                    message_id=turn.id if (turn := session.running_turn) else "",
-                    round=rounds,
-                    inline_bytes=frame.limits.inline_bytes(session.turn_bytes),
-                    max_bytes=self._most_bytes(),
-                ),
-                start_to_close_timeout=timedelta(seconds=frame.limits.model_timeout),
-                schedule_to_close_timeout=frame.remaining(),
-                heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
-                retry_policy=activity_options.MODEL_RETRIES,
-                summary=self._summary(request),
-            )
+            return await (self._finished(call) if session.rules >= 2 else call)
         except ActivityError as error:
             raise frame.failure(error) from error
+
+    async def _finished(self, call: workflow.ActivityHandle[ModelCallOutcome]) -> ModelCallOutcome:
+        """Return the outcome of a call; where none is a whole answer, keep what was written of it (SES-9).
+
+        A stop cancels the call and waits for what it had by then, but not for long. Raises `ActivityError`, and
+        `CancelledError` where the turn was stopped before there was a whole answer.
+        """
+        frame = self._frame
+        # Cancelled, the call would forget an answer that comes in this same moment; and an eviction looks like a stop.
+        frame.handles_stop = True
+        await workflow.wait_condition(lambda: call.done() or frame.stop_reason is not None)
+        if not call.done():
+            await self._cancel(call)
+        frame.handles_stop = False
+        if not call.done():
+            frame.stop_if_told()
+        try:
+            outcome = await call
+        except ActivityError as error:
+            frame.unfinished = unfinished_of(error, model=frame.model, max_bytes=self._most_bytes())
+            frame.stop_if_told()
+            raise
+        frame.unfinished = outcome.unfinished
+        if outcome.response is None:
+            frame.stop_if_told()
+        return outcome
+
+    async def _cancel(self, call: workflow.ActivityHandle[ModelCallOutcome]) -> None:
+        call.cancel()
+        with suppress(TimeoutError):
+            await workflow.wait_condition(
+                call.done,
+                timeout=activity_options.UNFINISHED_PATIENCE,
+                timeout_summary="for what the model had written when it was stopped",
+            )
+        # One that goes on regardless is left behind: what comes of it later is nobody's, its failure too.
+        call.add_done_callback(lambda left: left.cancelled() or left.exception())
 
     def _most_bytes(self) -> int:
         """Leave as much of the turn's room for the results of the calls as for the answer that asks for them."""

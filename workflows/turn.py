@@ -16,7 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from models.model_call import CallPart, ModelResponse
     from models.session import CarriedTurn
     from models.session_state import Session
-    from models.trajectory import ModelStep, ToolCall
+    from models.trajectory import ModelStep, ToolCall, ToolResult
     from workflows.archiving import Archiving
     from workflows.model_calls import ModelCalls
     from workflows.open_request import OpenRequest, RequestSlot
@@ -72,6 +72,8 @@ class Turn:
     def stop(self, reason: str) -> None:
         """End the turn as cancelled, within the next workflow task; the first reason counts."""
         self._frame.stop_reason = self._frame.stop_reason or reason
+        if self._frame.handles_stop:
+            return
         # A task that is cancelled before its first step never runs, and the turn would never end. One that is told
         # in the moment its activity completes may not hear it: it looks at the reason before it waits again.
         if self._task and self._has_begun:
@@ -87,7 +89,8 @@ class Turn:
         except TurnFailed as failure:
             self._fail(failure.error_type, failure.sentence)
         except asyncio.CancelledError:
-            if self._frame.stop_reason is None:
+            # What handles a stop by itself is cancelled only when this worker forgets the session.
+            if self._frame.stop_reason is None or self._frame.handles_stop:
                 raise
             self._fail("cancelled", self._frame.stop_reason)
         else:
@@ -114,6 +117,8 @@ class Turn:
             self._session.steer_turn(frame.limits, now=workflow.now())
             response = await self._model_calls.ask()
             step = self._record(response)
+            if self._session.rules >= 2:
+                frame.stop_if_told()  # the answer came in the moment of the stop: it stays, but is not gone on with
             if not step.tool_calls:
                 _final_text(response)
                 return response
@@ -145,7 +150,7 @@ class Turn:
                 name=part.name,
                 args=part.args,
                 args_blob=part.blob,
-                provider_call_id=part.id,
+                provider_call_id=part.id or None,
             )
             for index, part in enumerate(parts)
         ]
@@ -171,13 +176,30 @@ class Turn:
         if self._frame.is_unsettled:
             self._tool_calls.answer_unanswered()
             self._frame.settle()
+        self._keep_unfinished(error_type)
         self._slot.close()
         told = f"Cancelled: {sentence}" if error_type == "cancelled" else sentence
         self._session.fail_turn(error_type, told, now=workflow.now())
 
+    def _keep_unfinished(self, error_type: ErrorType) -> None:
+        """Record what the model had written of the answer that the turn ends in, if anything (SES-9)."""
+        unfinished, self._frame.unfinished = self._frame.unfinished, None
+        if unfinished is None:
+            return
+        calls = [
+            call.model_copy(update={"result": _not_called(call.name)}) for call in self._numbered(unfinished.calls)
+        ]
+        self._session.add_response(unfinished, calls, now=workflow.now(), interrupted=True)
+        if error_type != "refusal":  # what its vendor did not let pass is not sent to it again
+            self._session.show_step(state=None)
+
     def _log_end(self) -> None:
         view = self._session.view
         workflow.logger.info("Conversation: %d messages (~%d tokens)", view.message_count, view.estimated_tokens)
+
+
+def _not_called(name: str) -> ToolResult:
+    return ToolResult(outcome=f"{name} was not called: the answer was interrupted before", status="cancelled")
 
 
 def _final_text(response: ModelResponse) -> str:

@@ -12,7 +12,7 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 with workflow.unsafe.imports_passed_through():
     from activities.failures import describe_failure
     from models.errors import TurnFailed
-    from models.model_call import ProviderState
+    from models.model_call import ModelResponse, ProviderState
     from models.session import CarriedTurn
     from models.session_state import Session
     from workflows.budgets import Budgets
@@ -51,6 +51,10 @@ class Frame:
         self.steps = terms.steps
         self.calls = terms.calls
         self.stop_reason: str | None = None
+        self.handles_stop = False
+        """What runs now ends by itself once there is a `stop_reason`: it is not cancelled for that."""
+        self.unfinished: ModelResponse | None = None
+        """What the model had written of the newest answer, which did not become whole (SES-9)."""
         self.is_due_for_new_run = is_due_for_new_run
         self._deadline = terms.deadline
         self._awaiting_since = terms.awaiting_since

@@ -2,7 +2,7 @@
  * A step of a turn: what the model thought, said and called; or what a person steered in.
  *
  * @import {CallActions} from "./tool_card.js"
- * @import {BlobRef, ModelStep, UserStep} from "./wire.js"
+ * @import {BlobRef, ModelStep, TurnStatus, UserStep} from "./wire.js"
  */
 
 import { arrange, h } from "./dom.js";
@@ -19,6 +19,8 @@ export class ModelStepView {
   #text;
   /** @type {Map<string, ToolCard>} */
   #cards = new Map();
+  /** @type {HTMLElement | null} */
+  #mark = null;
 
   /** @param {StepActions} actions */
   constructor(actions) {
@@ -29,9 +31,10 @@ export class ModelStepView {
 
   /**
    * Show the step; with `answer`, that is its text: the same, and whole where it could be read.
-   * @param {ModelStep} step @param {{isRunning: boolean, answer: {text: string, blob: BlobRef | null} | null}} turn
+   * @param {ModelStep} step
+   * @param {{status: TurnStatus, isRunning: boolean, answer: {text: string, blob: BlobRef | null} | null}} turn
    */
-  show(step, { isRunning, answer }) {
+  show(step, { status, isRunning, answer }) {
     if (step.thinking) this.#showThinking(step);
     const { text, blob } = answer ?? { text: step.text ?? "", blob: step.text_blob };
     this.#text.show(text, blob);
@@ -41,7 +44,15 @@ export class ModelStepView {
       ...(this.#thinking ? [this.#thinking.element] : []),
       ...this.#text.elements,
       ...parts,
+      ...(step.interrupted ? [this.#markOf(status)] : []),
     ]);
+  }
+
+  /** Where an answer ends that has no end. @param {TurnStatus} status @returns {HTMLElement} */
+  #markOf(status) {
+    this.#mark ??= h("p", { class: "interrupted" });
+    this.#mark.textContent = status === "cancelled" ? "Stopped here" : "Interrupted here";
+    return this.#mark;
   }
 
   openThinking() {

@@ -11,7 +11,7 @@ import { arrange, h, icon } from "./dom.js";
 import { ModelText } from "./model_text.js";
 import { PartialView } from "./partial_view.js";
 import { ModelStepView, UserStepView } from "./step_view.js";
-import { clock, duration, fullTime, seenWords, usageDetails, usageWords } from "./words.js";
+import { clock, duration, endingWords, fullTime, seenWords, usageDetails, usageWords } from "./words.js";
 
 /** From where on a prompt is shown folded. */
 const LONG_CHARS = 2_000;
@@ -61,7 +61,7 @@ export class TurnView {
       if (view instanceof UserStepView) view.show(/** @type {import("./wire.js").UserStep} */ (step));
       else {
         const answer = step === answering ? answerOf(turn) : null;
-        view.show(/** @type {ModelStep} */ (step), { isRunning: !turn.is_complete, answer });
+        view.show(/** @type {ModelStep} */ (step), { status: turn.status, isRunning: !turn.is_complete, answer });
       }
       return view.element;
     });
@@ -127,12 +127,12 @@ export class TurnView {
     });
     const isStopped = turn.status === "cancelled";
     this.#error.className = isStopped ? "turn-error stopped" : "turn-error";
-    this.#error.replaceChildren(icon(isStopped ? "stop" : "cross"), h("p", {}, turn.error), retry);
+    this.#error.replaceChildren(icon(isStopped ? "stop" : "cross"), h("p", {}, endingWords(turn)), retry);
   }
 
   /** @param {Turn} turn @returns {string | Promise<string>} */
   #wholeAnswer(turn) {
-    const { text, blob } = answerOf(turn);
+    const { text, blob } = writtenOf(turn);
     return blob ? this.#actions.readBlob(blob.hash) : text;
   }
 
@@ -147,7 +147,7 @@ export class TurnView {
     const used = usageWords(turn.usage);
     const seen = seenWords(this.#seen);
     this.#facts.replaceChildren(
-      ...(turn.agent_message === null ? [] : [copyButton("Copy answer", () => this.#wholeAnswer(turn))]),
+      ...(writtenOf(turn).text === "" ? [] : [copyButton("Copy answer", () => this.#wholeAnswer(turn))]),
       ...facts.map((fact) => h("span", {}, fact)),
       ...(used && turn.usage ? [h("span", { title: usageDetails(turn.usage) }, used)] : []),
       ...(seen ? [h("span", { class: "seen", title: seen }, icon("fade"), h("span", {}, seen))] : []),
@@ -158,6 +158,13 @@ export class TurnView {
 /** @param {Turn} turn */
 function answerOf({ agent_message, agent_message_blob }) {
   return { text: agent_message ?? "", blob: agent_message_blob };
+}
+
+/** The answer, or what was written of one that was interrupted. @param {Turn} turn */
+function writtenOf(turn) {
+  const last = turn.reasoning_trajectory?.steps.at(-1);
+  if (turn.agent_message !== null || last?.kind !== "model" || !last.interrupted) return answerOf(turn);
+  return { text: last.text ?? "", blob: last.text_blob };
 }
 
 /** @param {ModelStepView | UserStepView} view */

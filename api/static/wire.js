@@ -17,8 +17,8 @@
  * @typedef {{id: string, name: string, args: Object<string, unknown> | string, args_blob: BlobRef | null,
  *   approval: Approval | null, result: ToolResult | null}} ToolCall
  * @typedef {{kind: "model", number: number, thinking: string | null, thinking_blob: BlobRef | null,
- *   text: string | null, text_blob: BlobRef | null, tool_calls: ToolCall[], usage: Usage | null,
- *   model: string | null, timestamp: string}} ModelStep
+ *   text: string | null, text_blob: BlobRef | null, tool_calls: ToolCall[], interrupted?: boolean,
+ *   usage: Usage | null, model: string | null, timestamp: string}} ModelStep
  * @typedef {{kind: "user", message_id: string, content: string, timestamp: string}} UserStep
  *
  * @typedef {object} Turn One request and all that came of it.

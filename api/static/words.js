@@ -1,7 +1,7 @@
 /**
  * What things are called on the page, for people.
  *
- * @import {Seen, SessionState, Usage} from "./wire.js"
+ * @import {Seen, SessionState, Turn, Usage} from "./wire.js"
  */
 
 /** @param {number} ms @returns {string} */
@@ -113,6 +113,20 @@ export function statusWords({ status, waiting_until }) {
     default:
       return "";
   }
+}
+
+/** Why a turn was stopped, where no person gave a reason of their own. @type {[RegExp, string][]} */
+const STOPS = [
+  [/^Stopped by the user\.$/, "You stopped this answer."],
+  [/^Interrupted by /, "Stopped, because you sent a new prompt."],
+  [/^The session was cancelled\.$/, "Stopped, because the session was cancelled."],
+];
+
+/** How a turn ended that has no answer, as one sentence. @param {Turn} turn @returns {string} */
+export function endingWords({ status, error }) {
+  if (status !== "cancelled" || !error?.startsWith("Cancelled: ")) return error ?? "";
+  const reason = error.slice("Cancelled: ".length);
+  return STOPS.find(([known]) => known.test(reason))?.[1] ?? `Stopped: ${reason}`;
 }
 
 /** @param {string} status of a session, live or listed @returns {string} one or two words */

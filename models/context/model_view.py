@@ -25,7 +25,7 @@ from models.context.window import ConversationHistoryConfig, eviction_config, ke
 from models.conversation import ConversationMessage
 from models.large_texts import Texts, refer_message
 from models.model_call import CallPart, ModelMessage, ModelRequest, ProviderState, RequestHead
-from models.trajectory import ModelStep, Step, ToolCall, UserStep
+from models.trajectory import INTERRUPTED_NOTE, ModelStep, Step, ToolCall, UserStep
 from models.transcript import Transcript
 from models.wire import Compact
 
@@ -351,6 +351,8 @@ def _contents(ref: ViewRef, turn: ConversationMessage) -> list[str]:
     step = _step(turn, ref.step)
     if isinstance(step, UserStep):
         return [step.content]
+    if step.interrupted:
+        return [step.text or ""]
     return [step.text or "", *(call.result.content if call.result else "" for call in step.tool_calls)]
 
 
@@ -365,9 +367,21 @@ def _without_state(entry: ViewEntry) -> ViewEntry:
 def _messages_of(step: Step, *, state: ProviderState | None) -> tuple[ModelMessage, ...]:
     if isinstance(step, UserStep):
         return (ModelMessage(role="user", content=step.content),)
+    if step.interrupted:
+        return (_interrupted_message(step),) if step.text else ()
     if not step.text and not step.tool_calls:
         return ()
     return (_assistant_message(step, state=state), *map(_tool_message, step.tool_calls))
+
+
+def _interrupted_message(step: ModelStep) -> ModelMessage:
+    """Return the text of an answer without its end: no vendor takes back a part of its thinking, or of a call."""
+    return ModelMessage(
+        role="assistant",
+        content=f"{INTERRUPTED_NOTE}{step.text}",
+        blob=step.text_blob,
+        blob_start=len(INTERRUPTED_NOTE) if step.text_blob else 0,
+    )
 
 
 def _assistant_message(step: ModelStep, *, state: ProviderState | None) -> ModelMessage:

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from models.context.replay import CallEvent, ReplayEvent, RespondEvent, ResultEvent, ThinkEvent, UserEvent
 from models.conversation import ConversationMessage
-from models.trajectory import Step, ToolCall, ToolResult, UserStep
+from models.trajectory import INTERRUPTED_NOTE, Step, ToolCall, ToolResult, UserStep
 
 INTERRUPTED = "Interrupted: outcome unknown"
 """Outcome of a call whose result never came."""
@@ -47,6 +47,11 @@ def step_events(steps: Iterable[Step], *, is_running: bool = False) -> list[Repl
 def _events_in_step(step: Step, is_running: bool) -> Iterator[ReplayEvent]:
     if isinstance(step, UserStep):
         yield UserEvent(content=step.content)
+        return
+    if step.interrupted:
+        # Who goes on from here goes on from the text: the thinking has no end, and the calls were never made.
+        if step.text:
+            yield RespondEvent(content=f"{INTERRUPTED_NOTE}{step.text}")
         return
     if step.thinking:
         yield ThinkEvent(content=step.thinking)

@@ -1,13 +1,16 @@
 """The model view over a session's life: CTX-3, CTX-4, CTX-6, and the digests of AGT-2."""
 
+from hashlib import sha256
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from models.context.model_view import digest_of
 from models.ids import call_id
+from models.large_texts import resolve_request
 from models.model_call import ModelMessage, ProviderState
 from models.session_state import Session
-from models.trajectory import ToolCall, ToolResult
+from models.trajectory import INTERRUPTED_NOTE, ToolCall, ToolResult
 from tests.core.builders import NOW, answer_turn, asks, says, send, session
 
 
@@ -171,3 +174,28 @@ def test_agt_3_a_step_without_text_and_calls_is_not_shown_to_the_model() -> None
     target.add_response(says(""), [], now=NOW)
     target.show_step(state=None)
     assert target.view.message_count == 1
+
+
+@given(st.integers(0, 2_000))
+def test_ses_9_an_interrupted_answer_reads_the_same_wherever_it_is_kept(words: int) -> None:
+    text = "It was a dark" + " night" * words
+    target = session()
+    send(target, "tell me a story")
+    target.begin_turn(now=NOW)
+    unfinished_call = ToolCall(id="1.1.0", name="pay", args={}, result=ToolResult(outcome="no", status="cancelled"))
+    target.add_response(says(text), [unfinished_call], now=NOW, interrupted=True)
+    target.show_step(state=None)
+    target.fail_turn("cancelled", "Cancelled: enough", now=NOW)
+    turn = target.transcript.turns[0]
+    seen = target.view.request(target.head)
+    assert [(message.role, message.content) for message in seen.messages] == [
+        ("user", "tell me a story"),
+        ("assistant", INTERRUPTED_NOTE + text),
+    ]
+    assert turn.tools_used is None
+
+    carried = Session("s", target.carry(), now=NOW)
+    assert carried.view.request(carried.head) == seen
+    texts = {sha256(kept.encode()).hexdigest(): kept for kept in carried.context.texts_of([turn], kept_bytes=512)}
+    carried.context.detach(turn, kept_bytes=512)
+    assert resolve_request(carried.view.request(carried.head), texts) == seen

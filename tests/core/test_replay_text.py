@@ -27,7 +27,16 @@ from models.context import (
 )
 from models.context.replay_turns import MovedEvents, ReplayTurns, count_events, with_newest_events
 from models.conversation import ConversationMessage
-from models.trajectory import BlobRef, ModelStep, ReasoningTrajectory, Step, ToolCall, ToolResult, UserStep
+from models.trajectory import (
+    INTERRUPTED_NOTE,
+    BlobRef,
+    ModelStep,
+    ReasoningTrajectory,
+    Step,
+    ToolCall,
+    ToolResult,
+    UserStep,
+)
 from tests.core import vector_cases
 from tests.core.builders import NOW
 
@@ -480,6 +489,12 @@ ASKING = turn(step(call()))
 FINISHED_A_STEP = turn(step(call(DONE)), step(call()))
 CUT = turn(error="Cancelled: stop", status="cancelled")
 FAILED = turn(step(call(DONE)), error="no such model", status="failed")
+HALF = turn(
+    step(call(DONE)),
+    step(text="It was", thinking="Hm.").model_copy(update={"interrupted": True}),
+    error="Cancelled: stop",
+    status="cancelled",
+)
 
 
 @pytest.mark.parametrize(
@@ -498,6 +513,13 @@ def test_ctx_12_current_is_an_unfinished_turn_with_something_to_go_on_from(newes
     replay = of(ANSWERED, newest)
     assert parse_replay(replay.text(0)) == (replay_events(ANSWERED), replay_events(newest) if is_current else None)
     assert replay.total_events == 4
+
+
+def test_ses_9_an_interrupted_answer_is_its_text_and_says_that_it_was_interrupted():
+    current = parse_replay(of(ANSWERED, HALF).text(0))[1]
+    assert current == replay_events(HALF)
+    assert current[-1] == RespondEvent(content=f"{INTERRUPTED_NOTE}It was")
+    assert not any(isinstance(event, ThinkEvent) for event in current)
 
 
 def test_ctx_12_turns_before_the_newest_and_an_answered_one_are_history():

@@ -426,6 +426,24 @@ def test_api_1_a_turn_without_an_answer_ends_with_its_reason(error_type: str, en
     assert "So it ended." in (last[2].get("reason"), last[2].get("errorText"))
 
 
+def test_ses_9_what_was_written_of_an_interrupted_answer_is_settled_and_nothing_of_it_is_taken_back() -> None:
+    story = Story()
+    story.write([("think", "Hm."), ("respond", "Once upon"), ("call", "pay")], pieces=1)
+    given = response([("think", "Hm."), ("respond", "Once upon a"), ("call", "pay")])
+    result = ToolResult(outcome="pay was not called", status="cancelled")
+    story.session.add_response(
+        given, [ToolCall(id=call_id(1, 1, 0), name="pay", args={}, result=result)], now=at(1), interrupted=True
+    )
+    story.fail("cancelled", "Cancelled: Stopped by the user.")
+    chunks, reader = told(story, [story.seen[0], *growths(story.written[:2])])
+    last = chunks.on_turn(story.turn)
+    assert "reset-step" not in types(last)
+    assert types(last)[-3:] == ["finish-step", "abort", "finish"]
+    reader.read(last)
+    assert held(reader) == held(told(story, [story.turn])[1])
+    assert ("text", "Once upon a") in [part[:2] for part in held(reader)[0]]
+
+
 def test_api_1_the_end_says_what_the_turn_took() -> None:
     story = Story()
     answer = response([("respond", "Hi.")])

@@ -12,7 +12,8 @@ import httpx
 from playwright.async_api import Browser, BrowserContext, Locator, Page, Request, expect
 
 from api.markdown import render_markdown
-from models.conversation import ConversationState
+from models.conversation import ConversationMessage, ConversationState
+from terminal.words import ending
 from tests.harness import BOUND
 
 expect.set_options(timeout=BOUND * 1000)
@@ -22,6 +23,11 @@ window.violations = [];
 document.addEventListener("securitypolicyviolation", (event) =>
   window.violations.push(`${event.violatedDirective}: ${event.blockedURI} ${event.sample}`));
 """
+
+
+def _ending(turn: ConversationMessage) -> str | None:
+    """Return how the turn ended, in the words that page and terminal have in common."""
+    return ending(turn.error) if turn.error is not None and turn.status == "cancelled" else turn.error
 
 
 @dataclass
@@ -149,7 +155,7 @@ class Tab:
         shown = await self.shown_turns()
         kept = ConversationState.model_validate({key: value for key, value in full.items() if key != "links"})
         assert [(turn["id"], turn["status"], turn["asked"], turn["error"]) for turn in shown] == [
-            (turn.id, turn.status, turn.user_message, turn.error) for turn in kept.messages
+            (turn.id, turn.status, turn.user_message, _ending(turn)) for turn in kept.messages
         ]
         assert [turn["said"][-1] for turn in shown if turn["status"] == "completed"] == [
             words_of(turn.agent_message) for turn in kept.messages if turn.agent_message is not None

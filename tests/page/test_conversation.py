@@ -181,9 +181,40 @@ async def test_api_5_stop_ends_the_running_turn_by_its_button_and_by_escape(tab:
         await expect(tab.growing).to_have_text("On and on")
         await stop()
         await expect(tab.stop).to_be_hidden()
-        await expect(tab.turns.last.locator(".turn-error")).to_contain_text("Cancelled")
+        await expect(tab.turns.last.locator(".turn-error")).to_contain_text("You stopped this answer.")
     await tab.shows(2)
     await tab.shows_the_transcript()
+
+
+async def test_ses_9_what_was_written_of_a_stopped_answer_stays_also_after_a_reload(tab: Tab, on: Stage) -> None:
+    gate, answer = held(Delta("think", "Let me see."), Delta("respond", "On and **on**"), then="never")
+    on.vendor.script = [answer]
+    await tab.open()
+    await tab.send("Talk")
+    await gate.until_arrived(1)
+    await expect(tab.growing).to_have_text("On and **on**")
+    await tab.stop.click()
+    for _ in range(2):
+        turn = tab.turns.last
+        await expect(turn.locator(".step strong")).to_have_text("on")
+        await expect(turn.locator(".interrupted")).to_have_text("Stopped here")
+        await expect(turn.locator(".turn-error p")).to_have_text("You stopped this answer.")
+        await expect(turn.locator(".step")).to_have_count(1)
+        await expect(turn.locator(".thinking")).to_have_count(1)
+        await tab.shows_the_transcript()
+        await tab.page.reload()
+    await tab.button("Retry").click()
+    await tab.shows(2)
+    await expect(tab.turns.last.locator(".prose")).to_contain_text("echo: Talk")
+
+
+async def test_ses_9_what_was_written_of_an_answer_that_broke_off_stays(tab: Tab, on: Stage) -> None:
+    on.vendor.script = [[Delta("respond", "On and on"), ModelError("auth", "the key is not accepted")]]
+    await tab.open()
+    await tab.send("Talk")
+    await expect(tab.turns.last.locator(".step .prose")).to_have_text("On and on")
+    await expect(tab.turns.last.locator(".interrupted")).to_have_text("Interrupted here")
+    await expect(tab.turns.last.locator(".turn-error")).to_contain_text("the key is not accepted")
 
 
 async def test_api_5_while_a_turn_runs_prompts_queue_in_sight_and_each_can_be_removed(tab: Tab, on: Stage) -> None:

@@ -331,6 +331,30 @@ async def stopped_in_mid_answer(on: Stage) -> DrivenSession:
     return session
 
 
+async def interrupted_answers(on: Stage) -> DrivenSession:
+    """An answer that is stopped, one that is interrupted, and one that breaks off: what was written stays (SES-9)."""
+    middles = [Gate(is_open=False), Gate(is_open=False)]
+    on.vendor.script = [
+        [Delta("think", "Let me see."), Delta("respond", "It was a dark"), middles[0], says("It was a dark night.")],
+        [Delta("respond", "Once upon"), Delta("call", "pay"), middles[1], asks(("pay", {}))],
+        [Delta("respond", "In the beginning"), ModelError("auth", "no")],
+    ]
+    session = await on.start()
+    await session.prompt(id="p1", text="tell me a story")
+    await middles[0].until_arrived(1)
+    await session.update("cancel_turn", {"message_id": "p1"})
+    await session.prompt(id="p2", text="another one")
+    await middles[1].until_arrived(1)
+    await session.prompt(id="p3", text="no, a third one", mode="interrupt")
+    turns = await session.idle(turns=3)
+    assert [turn.steps[-1].text for turn in turns if turn.steps[-1].kind == "model"] == [
+        "It was a dark",
+        "Once upon",
+        "In the beginning",
+    ]
+    return session
+
+
 async def summarised_by_default(on: Stage) -> DrivenSession:
     """A session that was started without input: every default is today's."""
     on.vendor.summarise = lambda request: says("They counted.")
@@ -373,6 +397,7 @@ STORIES: dict[str, Story] = {
         tools_read_again,
         written_unasked,
         stopped_in_mid_answer,
+        interrupted_answers,
         summarised_by_default,
     )
 }

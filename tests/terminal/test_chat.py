@@ -116,8 +116,9 @@ async def test_api_6_ctrl_c_stops_the_turn_and_once_more_leaves_saying_how_to_co
         await terminal.until("An endless")
         terminal.press("c-c")
         await terminal.until("Stopping this turn")
-        await terminal.until("✗ Cancelled")
+        await terminal.until("✗ You stopped this answer.")
         await terminal.until(is_idle)
+        assert terminal.text.index("An endless") < terminal.text.index("(interrupted here)"), "SES-9: what was written"
         terminal.press("c-c")
         assert await terminal.exit_code() == 0
         session = session_in(terminal)

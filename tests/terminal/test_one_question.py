@@ -46,6 +46,20 @@ async def test_api_6_a_failed_turn_is_said_on_stderr(url: str, on: Stage, tmp_pa
     assert "no such parameter" in ended.err
 
 
+async def test_ses_9_what_was_written_of_an_answer_that_broke_off_is_said_on_stderr(
+    url: str, on: Stage, tmp_path: Path
+) -> None:
+    broken_off = [Delta("respond", "It was a dark"), ModelError("bad_request", "no such parameter")]
+    on.vendor.script = [broken_off, broken_off]
+    ended = await run_chat("hello", "--url", url, cwd=tmp_path)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.startswith("It was a dark\n(interrupted here)\n")
+    assert "no such parameter" in ended.err
+    as_json = await run_chat("hello", "--json", "--url", url, cwd=tmp_path)
+    (final,) = [told for name, told in events_in(as_json.out) if name == "final"]
+    assert (as_json.code, final["answer"], final["unfinished"]) == (1, None, "It was a dark")
+
+
 async def test_api_6_a_needed_decision_ends_with_code_3_and_says_how_to_decide(
     url: str, on: Stage, gateway: GatewayClient, tmp_path: Path
 ) -> None:

@@ -43,7 +43,7 @@ async def test_ses_7_an_interrupt_cancels_the_turn_and_runs_next_before_the_queu
         ("now", "completed"),
         ("queued", "completed"),
     ]
-    assert turns[0].error == "Cancelled: Interrupted by the prompt now."
+    assert turns[0].error == "Cancelled: Interrupted by a new prompt."
 
 
 async def test_ses_7_a_steer_is_added_to_the_running_turn_before_its_next_model_call(on: Stage) -> None:

@@ -1,0 +1,55 @@
+"""The worker dies in the middle of an answer, and the turn ends before there is another attempt: SES-9, OPS-10."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import Client
+
+from models.settings import Settings
+from models.trajectory import ModelStep
+from stores.partials.chosen import chosen_carrier
+from tests.faults.scripted import check_replay, next_worker, plan_of, start
+from tests.faults.test_worker_kills import doomed_worker
+from tests.harness import DrivenSession
+from tests.partials.test_carriers import seen
+
+WORDS = " ".join(f"word{number}" for number in range(30))
+
+
+async def killed_in_mid_answer(temporal: Client, folder: Path, **limits: Any) -> tuple[DrivenSession, dict[str, Any]]:
+    """Return a session whose worker died when it had shown ten words, and the settings of the next one."""
+    script = [{"text": WORDS, "chunk_delay": 0.1}, {"text": "It is noon."}]
+    session, given = await start(temporal, folder, script, limits=limits)
+    carrier = chosen_carrier(Settings(**given))(temporal)
+    await session.prompt(id="p1", text="go on")
+    plan = plan_of(temporal, given, pauses_at="model call 1 has written 10", pause="for ever")
+    async with carrier, carrier.following(session.handle.id) as live, doomed_worker(plan) as doomed:
+        await seen(live, lambda partial: len(partial.parts[0].text.split()) == 10)
+        doomed.process.kill()
+        assert await doomed.exit_code() == -signal.SIGKILL
+    return session, given
+
+
+async def test_ses_9_a_stop_waits_for_no_dead_worker(temporal: Client, tmp_path: Path) -> None:
+    session, given = await killed_in_mid_answer(temporal, tmp_path)
+    await session.prompt(id="p2", text="what time is it?", mode="interrupt")
+    async with next_worker(temporal, given):
+        first, second = await session.idle(turns=2)
+        assert (first.id, first.status, first.reasoning_trajectory) == ("p1", "cancelled", None)
+        assert (second.id, second.status) == ("p2", "completed")
+    await check_replay(session)
+
+
+async def test_ses_9_what_a_dead_worker_had_shown_stays_when_the_time_of_the_turn_is_over(
+    temporal: Client, tmp_path: Path
+) -> None:
+    session, given = await killed_in_mid_answer(temporal, tmp_path, turn_timeout=5)
+    async with next_worker(temporal, given):
+        (turn,) = await session.idle(turns=1)
+        assert turn.error_type == "budget"
+        step = turn.steps[-1]
+        assert isinstance(step, ModelStep)
+        assert step.interrupted
+        assert (step.text or "").split()[:10] == WORDS.split()[:10]
+    await check_replay(session)
