@@ -15,7 +15,7 @@ from tests.faults.campaign.checker import violations
 from tests.faults.campaign.report import table
 from tests.stack.conftest import needs_linux
 
-pytestmark = [pytest.mark.campaign, needs_linux, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.campaign, needs_linux, pytest.mark.timeout(1_200)]
 
 SHORT = Options(
     minutes=1.0,
@@ -38,7 +38,7 @@ SHORT = Options(
 )
 """Each kind once; it takes less than its minutes where the machine has nothing else to do."""
 
-START_SECONDS = 120.0
+START_SECONDS = 400.0
 
 
 async def test_ops_10_a_short_campaign_of_faults_breaks_no_promise(tmp_path):

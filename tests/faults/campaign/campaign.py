@@ -22,10 +22,15 @@ from tests.faults.campaign.stack import CampaignError, Stack
 from tests.faults.campaign.watchers import Poller, Watcher
 from tests.faults.campaign.writers import Writer
 
-SETTLE_SECONDS = 600.0
-"""Bound of the time until all is idle after the last fault; a campaign's own length, where that is more."""
+SETTLE_SECONDS = 1_800.0
+"""Bound of the time until all is idle after the last fault. Without progress it is over after a minute; with it, full
+queues take as long as they take on a machine whose cores are taken."""
 
-CLEAN_UP_SECONDS = 300.0
+REPLAY_SECONDS = 300.0
+"""No session's histories are replayed after that: of a long campaign they are a sample, and the report counts them."""
+
+CLEAN_UP_SECONDS = 1_200.0
+"""What the start and the stop may take beyond all that."""
 
 PROGRESS_SECONDS = 30.0
 
@@ -55,12 +60,11 @@ async def run_campaign(options: Options, folder: Path, *, say: Say = lambda line
         CampaignError: The campaign itself failed; nothing is known then.
     """
     log = Log(folder / "log.jsonl")
-    settle_seconds = max(SETTLE_SECONDS, options.minutes * 60)
     try:
         # Everything within is bounded, and this is the bound of what is not.
-        async with asyncio.timeout(options.minutes * 60 + 2 * settle_seconds + CLEAN_UP_SECONDS):
+        async with asyncio.timeout(options.minutes * 60 + 2 * SETTLE_SECONDS + CLEAN_UP_SECONDS):
             async with _busy(folder, cores=(os.cpu_count() or 1) if options.busy else 0), Stack(folder) as stack:
-                await _play(options, stack, log, say, settle_seconds=settle_seconds)
+                await _play(options, stack, log, say)
     except TimeoutError as error:
         raise CampaignError("the campaign did not come to its end") from error
     finally:
@@ -68,7 +72,7 @@ async def run_campaign(options: Options, folder: Path, *, say: Say = lambda line
     return log.evidence
 
 
-async def _play(options: Options, stack: Stack, log: Log, say: Say, *, settle_seconds: float) -> None:
+async def _play(options: Options, stack: Stack, log: Log, say: Say) -> None:
     names = [f"s{number}" for number in range(options.sessions)]
     async with AsyncExitStack() as open_clients:
         clients = [Calls(url, log) for url in stack.urls]
@@ -92,7 +96,7 @@ async def _play(options: Options, stack: Stack, log: Log, say: Say, *, settle_se
             say("The last fault is over; all work is brought to its end, then checked.")
             over.set()
             await asyncio.gather(*writing)
-            await _end(names, stack, clients, watchers, pollers, log, seconds=settle_seconds)
+            await _end(names, stack, clients, watchers, pollers, log)
             for task in following:
                 task.cancel()
 
@@ -127,12 +131,10 @@ async def _end(
     watchers: Sequence[Watcher],
     pollers: dict[str, Poller],
     log: Log,
-    *,
-    seconds: float,
 ) -> None:
     """Wait for rest and read what everything came to."""
     evidence, every = log.evidence, [*names, PROBE]
-    standings = await settle(every, clients, pollers, seconds=seconds)
+    standings = await settle(every, clients, pollers, seconds=SETTLE_SECONDS)
     log.note("settled")
     asked: dict[str, list[str]] = {name: [] for name in every}
     for attempt in evidence.attempts:
@@ -143,7 +145,7 @@ async def _end(
         evidence.sessions.append(end)
     evidence.effects += ending.read_effects(stack.effects)
     evidence.second_attempts = await histories.second_attempts(stack, names, log)
-    evidence.replays = await histories.replay(stack, every, seconds=60 + seconds / 10)
+    evidence.replays = await histories.replay(stack, every, seconds=REPLAY_SECONDS)
 
 
 @asynccontextmanager

@@ -28,7 +28,7 @@ from tests.faults.campaign import effects
 from tests.faults.campaign.proxy import Proxy
 from tests.faults.campaign.scripts import workspace_files
 
-START_SECONDS = 120.0
+START_SECONDS = 300.0
 """Bound of a start, on a machine whose cores are taken."""
 
 UP_STOP_SECONDS = 60.0

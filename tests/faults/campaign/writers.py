@@ -28,6 +28,9 @@ AT_ONCE = 20
 """Requests of a burst that are under way at the same time."""
 
 PAUSES = (0.05, 1.5)
+MAX_WAITING = 5
+"""Prompts in the queue beyond which a writer holds back."""
+
 MAX_HONOURED_SECONDS = 5.0
 """Of a Retry-After: nobody waits longer."""
 
@@ -60,14 +63,11 @@ class Writer:
         self._burst_wanted.set()
 
     async def _rest(self, until: asyncio.Event) -> None:
-        """Pause; and go on only once few prompts wait, so that sessions are idle now and then."""
+        """Pause; and go on only once few prompts wait, or a burst is wanted: sessions are to be idle now and then."""
         await self._pause(self._chance.uniform(*PAUSES))
-        deadline = asyncio.get_running_loop().time() + 60
         while not until.is_set() and not self._burst_wanted.is_set():
             reply = await self._chance.choice(self._clients).send("GET", self._path)
-            if reply.outcome == "ok" and (reply.body.get("queue_length") or 0) <= 3:
-                return
-            if asyncio.get_running_loop().time() > deadline:
+            if reply.outcome == "ok" and (reply.body.get("queue_length") or 0) <= MAX_WAITING:
                 return
             await self._pause(1.0)
 
