@@ -7,7 +7,7 @@ whoever lowers `max_state_bytes`, for a server with smaller limits, lowers them 
 
 from pydantic import Field
 
-from models.wire import Strict
+from models.wire import Change, Strict
 
 PROMPT_BYTES = 128 * 1024
 """Most bytes of one prompt's text as UTF-8 (SES-5)."""
@@ -137,3 +137,7 @@ class Limits(Strict):
         if held_bytes < self.turn_inline_bytes:
             return min(LARGE_TEXT_BYTES, self.max_state_bytes // 100)
         return self.small_text_bytes
+
+
+class LimitsChange(Limits, Change):
+    """Limits to change; the others stay as they are."""
