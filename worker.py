@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from uuid import uuid4
 
+import temporalio
 from temporalio.client import Client
 from temporalio.worker import Interceptor, Worker
 
@@ -38,9 +39,14 @@ from stores.partials.chosen import chosen_carrier
 from stores.stores import Stores
 from workflows.agentic_ai_workflow import AgenticAIWorkflow
 from workflows.connection import connect, prepare
+from workflows.task_slots import task_tuner
 
 HEARTBEAT_THROTTLE = timedelta(seconds=0.2)
 """How often a heartbeat may reach the server (OPS-8); the activities' own timer is slower, partial text is not."""
+
+
+DEADLOCK_BOUND = "_deadlock_timeout_seconds"
+SDK_DEADLOCK_SECONDS = 2
 
 
 def build_worker(
@@ -59,7 +65,7 @@ def build_worker(
     models, summaries = ModelActivities(asking, texts, partials), SummaryActivities(asking)
     tooling = ToolActivities(tools, texts)
     archiving = ArchiveActivities(stores, client)
-    return Worker(
+    worker = Worker(
         client,
         task_queue=settings.task_queue,
         identity=new_identity(),
@@ -74,11 +80,31 @@ def build_worker(
         interceptors=interceptors,
         build_id=build_id(),
         max_cached_workflows=settings.max_cached_workflows,
+        tuner=task_tuner(max_tasks=settings.max_concurrent_workflow_tasks, max_replays=settings.max_concurrent_replays),
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=settings.sticky_timeout),
         graceful_shutdown_timeout=timedelta(seconds=settings.shutdown_grace),
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
     )
+    bear_with_slow_tasks(worker, seconds=settings.task_timeout)
+    return worker
+
+
+def bear_with_slow_tasks(worker: Worker, *, seconds: float) -> None:
+    """Let a workflow task run for `seconds`, at least the SDK's own 2, before it counts as a deadlock.
+
+    On a machine whose cores are taken, a task that needs 0.3 s of a processor takes over 2 s: it would be interrupted,
+    and begin anew with all of its replay, again and again. Beyond the task's own timeout its result is worth nothing.
+    The SDK has no option for it.
+
+    Raises:
+        RuntimeError: The SDK keeps the bound elsewhere; a release of it has changed.
+    """
+    workflows = worker._workflow_worker
+    if workflows is None or not hasattr(workflows, DEADLOCK_BOUND):
+        raise RuntimeError(f"temporalio {temporalio.__version__} keeps no {DEADLOCK_BOUND}: see worker.py")
+    if getattr(workflows, DEADLOCK_BOUND) is not None:  # None: a debugger is at work
+        setattr(workflows, DEADLOCK_BOUND, max(SDK_DEADLOCK_SECONDS, seconds))
 
 
 def new_identity() -> str:

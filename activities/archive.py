@@ -6,6 +6,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.hand_over import MOVES, HandOverKey
 from activities.own_ids import own_run, own_session
+from activities.own_workflow import WorkflowSilentError, ask_own_workflow
 from models.archive import ArchiveMove, ArchiveMoveQuery, ArchiveOrder
 from stores.archive import ArchivedTurn
 from stores.database import StoreUnavailableError
@@ -48,11 +49,11 @@ class ArchiveActivities:
             await self._stores.archive.put_turns(session_id, turns)
 
     async def _ask_workflow(self, order: ArchiveOrder) -> ArchiveMove:
-        # Pinned to the run: only this one knows the move. Errors of the query are worth a retry.
-        session = self._client.get_workflow_handle(own_session(), run_id=own_run())
-        move: ArchiveMove = await session.query(
-            "get_archive_move", ArchiveMoveQuery(move=order.move), result_type=ArchiveMove
-        )
+        try:
+            query = ArchiveMoveQuery(move=order.move)
+            move = await ask_own_workflow(self._client, "get_archive_move", query, ArchiveMove)
+        except WorkflowSilentError as error:
+            raise ApplicationError(str(error), type=UNAVAILABLE) from error
         if move.digest != order.digest:
             raise ApplicationError(
                 "the move has changed since it was ordered", type="digest_mismatch", non_retryable=True

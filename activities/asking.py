@@ -14,9 +14,17 @@ from temporalio.client import Client
 from activities.hand_over import REQUESTS, HandOverKey
 from activities.large_texts import LargeTexts
 from activities.own_ids import own_run, own_session
+from activities.own_workflow import ask_own_workflow
 from activities.providers.protocol import CallContext, Delta, ModelError, Provider
 from models.context.model_view import digest_of
-from models.model_call import ModelRequest, ModelRequestPage, ModelRequestQuery, ModelResponse, RequestHead
+from models.model_call import (
+    ModelMessage,
+    ModelRequest,
+    ModelRequestPage,
+    ModelRequestQuery,
+    ModelResponse,
+    RequestHead,
+)
 
 
 class ProviderRegistry(Protocol):
@@ -48,7 +56,8 @@ class Asking:
     async def context_of(self, number: int, *, digest: str) -> ModelRequest | None:
         """Return the session's request `number` with its large texts in their places.
 
-        `None` where the workflow no longer has exactly the one that `digest` names.
+        `None` where the workflow no longer has exactly the one that `digest` names. Raises `WorkflowSilentError`
+        where it does not answer.
         """
         handed_over = REQUESTS.get(HandOverKey(own_run(), number, digest))
         request = handed_over or await self._ask_workflow(number, digest)
@@ -75,15 +84,10 @@ class Asking:
         return self._prices.priced(response, asked=model)
 
     async def _ask_workflow(self, number: int, digest: str) -> ModelRequest | None:
-        # Pinned to the run: the session may have continued as new since. Errors of the query are worth a retry.
-        session = self._client.get_workflow_handle(own_session(), run_id=own_run())
-        head, messages, offset = RequestHead(), [], 0
+        head, messages, offset = RequestHead(), list[ModelMessage](), 0
         while True:
-            page = await session.query(
-                "get_model_request",
-                ModelRequestQuery(request=number, offset=offset),
-                result_type=ModelRequestPage,
-            )
+            query = ModelRequestQuery(request=number, offset=offset)
+            page = await ask_own_workflow(self._client, "get_model_request", query, ModelRequestPage)
             head = page.head or head
             messages.extend(page.messages)
             if page.next_offset is None:

@@ -21,7 +21,8 @@ LONGEST_RETRY_DELAY = 5.0
 """Up to here a delay is Temporal's to wait, beyond it is the workflow's, and visible."""
 
 MOST_ATTEMPTS = 8
-"""Temporal's attempts of one model call, before the workflow waits and issues another one."""
+"""Attempts of one model call that end with an error; a worker that dies or stops is not counted, the turn's time
+bounds those."""
 
 MOST_SOON = 4
 """How many attempts in a row are made soon. What the fifth still meets is a storm, and the workflow's to wait out,
@@ -65,6 +66,7 @@ def _may_be_retried(error: ModelError) -> bool:
 
 def _delay(error: ModelError, *, attempt: int, rounds: int) -> float:
     asked = max(error.retry_after or 0.0, 0.0)
+    attempt = min(attempt, MOST_ATTEMPTS)  # workers that died are among them
     if attempt > MOST_SOON:
         # The storm's wait begins where the attempts before it left off, and doubles with each round.
         return min(max(asked, FIRST_DELAY * 2.0 ** (attempt - 1 + rounds)), LONGEST_WAIT)

@@ -1,8 +1,8 @@
 """The next step of a turn: the activity `call_model`."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from pydantic_core import to_json
 from temporalio import activity
@@ -13,6 +13,7 @@ from activities.failures import MOST_ATTEMPTS, judge
 from activities.heartbeat import heartbeating
 from activities.large_texts import LargeTexts
 from activities.own_ids import own_session
+from activities.own_workflow import STOPPING, WorkflowSilentError
 from activities.partial_answer import GrowingAnswer, PartialAnswer
 from activities.providers.protocol import Delta, ModelError
 from models.context.bounds import is_nested_over
@@ -22,6 +23,12 @@ from models.model_call import CallPart, ModelCall, ModelCallOutcome, ModelReques
 from models.partial_output import PartialTag
 from models.unfinished import unfinished_answer
 from stores.partials.carrier import PartialCarrier
+
+TRIES_A_ROUND = 1_000_000
+"""More than a turn has time for."""
+
+SILENCE_SECONDS = 1.0
+"""Pause after the session itself has not answered."""
 
 LONGEST_NAME = 256
 """Most characters of a call's name: four times what a tool may be called."""
@@ -54,7 +61,8 @@ class ModelActivities:
         """
         # All of it, while what is shown of it is bounded.
         written = GrowingAnswer(tag_of(call, attempt=activity.info().attempt), most_bytes=LARGEST_ANSWER_BYTES)
-        async with heartbeating(lambda: self._partials.heartbeat_details(own_session()), seconds=HEARTBEAT_SECONDS):
+        beating = heartbeating(lambda: self._partials.heartbeat_details(own_session()), seconds=HEARTBEAT_SECONDS)
+        async with beating, _bounded_bugs():
             try:
                 return await self._outcome(call, written)
             except asyncio.CancelledError:
@@ -65,7 +73,11 @@ class ModelActivities:
                 return ModelCallOutcome(unfinished=await self._unfinished(written, call, max_bytes=call.max_bytes))
 
     async def _outcome(self, call: ModelCall, written: GrowingAnswer) -> ModelCallOutcome:
-        request = await self._asking.context_of(call.request, digest=call.digest)
+        try:
+            request = await self._asking.context_of(call.request, digest=call.digest)
+        except WorkflowSilentError:
+            # No try of the model's: the workflow schedules anew, for as long as the turn has time.
+            return ModelCallOutcome(wait_seconds=SILENCE_SECONDS)
         if request is None:
             return ModelCallOutcome(repeat="digest_mismatch")
         try:
@@ -154,16 +166,34 @@ class ModelActivities:
         raise _too_large(size, call.max_bytes)
 
 
+@asynccontextmanager
+async def _bounded_bugs() -> AsyncIterator[None]:
+    """End the turn at an error nobody foresaw after `MOST_ATTEMPTS`; a worker that dies raises none.
+
+    A vendor's failures are judged before, and are few; a worker that stops gives the call back, as often as it takes.
+    """
+    try:
+        yield
+    except ApplicationError as error:
+        if error.type == STOPPING or error.non_retryable or activity.info().attempt < MOST_ATTEMPTS:
+            raise
+        raise ApplicationError(error.message, *error.details, type=error.type, non_retryable=True) from error
+    except Exception as error:
+        if activity.info().attempt < MOST_ATTEMPTS:
+            raise
+        raise ApplicationError(str(error), type=type(error).__name__, non_retryable=True) from error
+
+
 def tag_of(call: ModelCall, *, attempt: int) -> PartialTag:
     """Return what the partial output of a try is known by; each try after a wait counts on beyond those before it.
 
     `step` is the number that the recorded step will have: the workflow counts both from 1, one for each answer.
 
     >>> call = ModelCall(turn=2, step=1, request=7, model="m", digest="d", message_id="a", round=1)
-    >>> tag_of(call, attempt=1).attempt - tag_of(call.model_copy(update={"round": 0}), attempt=MOST_ATTEMPTS).attempt
-    1
+    >>> tag_of(call, attempt=1).attempt > tag_of(call.model_copy(update={"round": 0}), attempt=90_000).attempt
+    True
     """
-    tries = call.round * MOST_ATTEMPTS + attempt
+    tries = call.round * TRIES_A_ROUND + attempt
     return PartialTag(message_id=call.message_id, turn=call.turn, step=call.step, request=call.request, attempt=tries)
 
 

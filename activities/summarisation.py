@@ -6,6 +6,7 @@ from temporalio.exceptions import ApplicationError
 from activities.asking import Asking
 from activities.failures import judge
 from activities.heartbeat import heartbeating
+from activities.own_workflow import WorkflowSilentError
 from activities.providers.protocol import ModelError
 from models.context.bounds import bound_json
 from models.context.summary import (
@@ -34,7 +35,10 @@ class SummaryActivities:
         A second run sees the same messages and asks the model again: it may be billed twice, it is recorded once.
         """
         async with heartbeating():
-            evicted = await self._asking.context_of(call.request, digest=call.digest)
+            try:
+                evicted = await self._asking.context_of(call.request, digest=call.digest)
+            except WorkflowSilentError:
+                return SummaryOutcome(trouble="its messages could not be handed over in time")
             if evicted is None:
                 return SummaryOutcome(trouble="its messages could not be handed over unchanged")
             response = await self._asked(call, evicted)

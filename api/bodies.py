@@ -1,7 +1,7 @@
 """What the gateway takes and gives beyond the session's own models. Unknown fields are errors that name them."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 
@@ -9,14 +9,16 @@ from api.markdown import MOST_CHARS, MOST_TEXTS
 from models.context.bounds import count_unencodable
 from models.context.hand_off import TaskValidationWarning
 from models.context.stored_history import ConversationHistory
+from models.context.window import HistoryChange
 from models.conversation import ArchiveReport, ConversationState, ConversationUpdate, SessionStatus
 from models.ids import ID_PATTERN
+from models.limits import LimitsChange
 from models.prompts import PromptMode
 from models.session import Reason, SystemPrompt, Title, UserName
 from models.task import HandOffReport
 from models.tool_policy import ToolPolicy
 from models.trajectory import ApprovalDecision, Usage
-from models.wire import Strict
+from models.wire import Items, Strict
 
 Id = Annotated[str, Field(pattern=ID_PATTERN, examples=["support-42"])]
 PromptText = Annotated[str, Field(min_length=1, max_length=100_000, examples=["write hello to greeting.txt"])]
@@ -48,8 +50,8 @@ class StartSession(Strict):
     user: UserName | None = None
     system_prompt: SystemPrompt | None = None
     model: str | None = Field(None, max_length=200, examples=["offline:"])
-    limits: dict[str, Any] | None = None
-    history: dict[str, Any] | None = None
+    limits: LimitsChange | None = None
+    history: HistoryChange | None = None
     tool_policy: ToolPolicy | None = None
     unattended: bool = False
     workspace: Folder = ""
@@ -218,7 +220,7 @@ class TaskPreview(BaseModel):
 class RenderMarkdown(Strict):
     """Texts to render, together at most 200,000 characters."""
 
-    texts: Annotated[list[str], AfterValidator(_renderable)] = Field(
+    texts: Annotated[Items[str], AfterValidator(_renderable)] = Field(
         max_length=MOST_TEXTS, examples=[["Read **this**: [docs](https://example.org)"]]
     )
 

@@ -11,7 +11,7 @@ from pydantic import computed_field
 
 from models.errors import ErrorType
 from models.trajectory import BlobRef, ReasoningTrajectory, Step, Usage
-from models.wire import Frozen, UtcDatetime
+from models.wire import Frozen, Items, UtcDatetime
 
 TurnStatus = Literal["processing", "awaiting_approval", "completed", "failed", "cancelled"]
 SessionStatus = Literal[
@@ -52,7 +52,7 @@ class ConversationMessage(Frozen):
     agent_timestamp: UtcDatetime | None = None
     reasoning_trajectory: ReasoningTrajectory | None = None
     steps_omitted: int = 0
-    tools_used: list[str] | None = None
+    tools_used: Items[str] | None = None
     processing_time_ms: int | None = None
     error: str | None = None
     error_type: ErrorType | None = None

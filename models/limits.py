@@ -7,7 +7,7 @@ whoever lowers `max_state_bytes`, for a server with smaller limits, lowers them 
 
 from pydantic import Field
 
-from models.wire import Strict
+from models.wire import Change, Strict
 
 PROMPT_BYTES = 128 * 1024
 """Most bytes of one prompt's text as UTF-8 (SES-5)."""
@@ -40,6 +40,9 @@ MOST_LEVELS = 100
 """Most levels of lists and objects in a call's arguments and in a tool's schema: JSON readers give up at about 200, and
 what a session carries nests them some ten levels deeper."""
 
+EARLIER_HISTORY_EVENTS = 2_000
+"""Default of `max_history_events` for sessions that were started under rules 1."""
+
 STEPS_SHOWN = 50
 """Of a running turn, queries show so many steps, the newest (SES-15)."""
 
@@ -65,8 +68,19 @@ class Limits(Strict):
     max_tool_result_chars: int = Field(30_000, ge=200, le=100_000)
     max_state_bytes: int = Field(1_000_000, ge=4_096, le=1_000_000)
     """At least `LEAST_STATE_BYTES` for a new session; earlier releases took less."""
-    max_history_events: int = Field(2_000, ge=50, le=10_000)
+    max_history_events: int = Field(500, ge=50, le=10_000)
+    """A replay of them takes 0.2 s of a processor, and 2 s where eight others want it (OPS-10)."""
     max_history_bytes: int = Field(4_000_000, ge=20_000, le=10_000_000)
+
+    def with_earlier_defaults(self) -> "Limits":
+        """Return the limits of a session that was started while other defaults held (SES-19).
+
+        >>> Limits().with_earlier_defaults().max_history_events
+        2000
+        """
+        if "max_history_events" in self.model_fields_set:
+            return self
+        return self.model_copy(update={"max_history_events": EARLIER_HISTORY_EVENTS})
 
     @property
     def page_bytes(self) -> int:
@@ -137,3 +151,7 @@ class Limits(Strict):
         if held_bytes < self.turn_inline_bytes:
             return min(LARGE_TEXT_BYTES, self.max_state_bytes // 100)
         return self.small_text_bytes
+
+
+class LimitsChange(Limits, Change):
+    """Limits to change; the others stay as they are."""

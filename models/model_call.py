@@ -8,7 +8,7 @@ from pydantic import Field, JsonValue, PlainSerializer
 
 from models.limits import ANSWER_BYTES, LARGE_RESULT_BYTES, LARGE_TEXT_BYTES
 from models.trajectory import BlobRef, StopReason, ToolStatus, Usage
-from models.wire import Compact, Frozen
+from models.wire import Compact, Frozen, Items
 
 
 def _only_what_was_used(usage: Usage | None) -> dict[str, float] | None:
@@ -134,7 +134,7 @@ class ModelMessage(Compact):
 
     role: Literal["user", "assistant", "tool"]
     content: str = ""
-    tool_calls: list[CallPart] = []
+    tool_calls: Items[CallPart] = []
     call_id: str | None = None
     tool_name: str | None = None
     status: ToolStatus | None = None

@@ -112,7 +112,7 @@ def read_prompt(raw: object, *, extra_arguments: int, new_id: str, now: UtcDatet
     try:
         given = PromptSignal.model_validate({key: value for key, value in raw.items() if key != "attachments"})
     except ValidationError as error:
-        raise Refused("invalid", sentence_of(error), field=field_of(error)) from error
+        raise refusal_of(error) from None
     check_text(given.text, limits=limits)
     return Prompt(id=given.id or new_id, text=given.text, received_at=now, sent_at=given.sent_at, mode=given.mode)
 
@@ -142,21 +142,32 @@ def check_text(text: str, *, limits: Limits, field: str = "text") -> None:
             "invalid",
             f"The prompt contains a lone surrogate at character {error.start}; send valid Unicode.",
             field=field,
-        ) from error
+        ) from None  # it has the whole text
     if size > limits.prompt_bytes:
         raise Refused(
             "too_long", f"The prompt has {size:,} bytes as UTF-8; {limits.prompt_bytes:,} are allowed.", field=field
         )
 
 
+MAX_REFUSAL_BYTES = 800
+"""Most JSON bytes of a refusal's sentence: with its type and stack, a caller is sent at most 2 KB (SES-10)."""
+
+
+def refusal_of(error: ValidationError) -> Refused:
+    """Return the refusal that names the wrong fields and what is allowed."""
+    location = error.errors(include_url=False, include_context=False, include_input=False)[0]["loc"]
+    return Refused("invalid", sentence_of(error), field=_path(location))
+
+
 def sentence_of(error: ValidationError) -> str:
-    """Name every field that is wrong and what is allowed; never repeats the caller's values."""
-    return "; ".join(f"{_path(problem['loc'])}: {problem['msg']}" for problem in error.errors()[:10]) + "."
+    """Name the first ten fields that are wrong and what is allowed; never repeats the caller's values."""
+    problems = error.errors(include_url=False, include_context=False, include_input=False)[:10]
+    sentence = "; ".join(f"{_path(problem['loc'])}: {_reason(problem['msg'])}" for problem in problems)
+    return f"{bound_json(sentence, MAX_REFUSAL_BYTES, MAX_REFUSAL_BYTES)}."
 
 
-def field_of(error: ValidationError) -> str:
-    """Return the path of the first field that is wrong."""
-    return _path(error.errors()[0]["loc"])
+def _reason(message: str) -> str:
+    return message.removeprefix("Value error, ")
 
 
 def _path(location: tuple[int | str, ...]) -> str:

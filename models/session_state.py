@@ -69,6 +69,8 @@ class Session:
         self.rules = rules
         self.default_rules = carried.default_rules
         self.config = start.model_copy(update={"carried": None, "first_prompt": None})
+        if self.default_rules < 2:
+            self.config = self.config.model_copy(update={"limits": start.limits.with_earlier_defaults()})
         self.created_at = carried.created_at
         self.revision = carried.revision
         self.turn_count = carried.turn_count

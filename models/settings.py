@@ -143,6 +143,10 @@ class Settings(BaseSettings):
 
     max_cached_workflows: int = Field(1_000, ge=1, le=1_000_000)
     """Sessions a worker holds in memory; each beyond is replayed from its history at every step."""
+    max_concurrent_workflow_tasks: int = Field(8, ge=1, le=1_000)
+    """Tasks that a worker has at once of sessions in its memory; further ones wait in Temporal."""
+    max_concurrent_replays: int = Field(2, ge=1, le=1_000)
+    """Tasks that a worker has at once of all other sessions, which it replays first."""
     sticky_timeout: float = Field(1.0, ge=0.1, le=60)
     """Seconds after which a session's next step leaves a worker that does not answer for another one."""
     task_timeout: float = Field(4.0, ge=1, le=120)

@@ -4,14 +4,19 @@ from collections.abc import Collection
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from models.model_call import ToolSpec
+from models.wire import MAX_KEYS, few_keys
 
 ToolDecision = Literal["allow", "ask", "deny"]
 """`ask`: a person decides on every call of the tool."""
 
-ToolPolicy = Annotated[dict[Annotated[str, Field(min_length=1, max_length=128)], ToolDecision], Field(max_length=200)]
+ToolPolicy = Annotated[
+    dict[Annotated[str, Field(min_length=1, max_length=128)], ToolDecision],
+    BeforeValidator(few_keys),
+    Field(max_length=MAX_KEYS),
+]
 """Tool name patterns (`*`, `?`, `[abc]`) to decisions, in order of precedence."""
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from models.wire import Compact, Frozen, UtcDatetime
+from models.wire import Compact, Frozen, Items, UtcDatetime
 
 ToolStatus = Literal["ok", "error", "denied", "cancelled", "outcome_unknown"]
 """How a tool call ended. `outcome_unknown`: it was started, may have had its effect, and is not repeated (AGT-7)."""
@@ -153,7 +153,7 @@ class ModelStep(Frozen):
     thinking_blob: BlobRef | None = None
     text: str | None = None
     text_blob: BlobRef | None = None
-    tool_calls: list[ToolCall] = []
+    tool_calls: Items[ToolCall] = []
     stop: StopReason = "end_turn"
     interrupted: bool = False
     usage: Usage | None = None
@@ -177,7 +177,7 @@ Step = Annotated[ModelStep | UserStep, Field(discriminator="kind")]
 class ReasoningTrajectory(Frozen):
     """The steps of a turn, oldest first."""
 
-    steps: list[Step] = []
+    steps: Items[Step] = []
 
     @property
     def model_steps(self) -> list[ModelStep]:

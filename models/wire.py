@@ -7,16 +7,29 @@ leniently, since these models are public API of running sessions (SES-19).
 """
 
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import (
     AfterValidator,
     AwareDatetime,
     BaseModel,
     ConfigDict,
+    Field,
     SerializerFunctionWrapHandler,
+    ValidationError,
     model_serializer,
+    model_validator,
 )
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+MAX_KEYS = 200
+"""Most keys of an object that a person writes; ours have under 30. A validator notes every unknown one of them: with
+100,000 it would take seconds, and so would its errors."""
+
+Item = TypeVar("Item")
+
+Items = Annotated[list[Item], Field(fail_fast=True)]
+"""A list that is refused at its first wrong item: the errors of all of them would take seconds."""
 
 
 def _as_utc(moment: datetime) -> datetime:
@@ -38,9 +51,62 @@ class Frozen(BaseModel):
 
 
 class Strict(Frozen):
-    """A value that people write by hand: an unknown key is an error that names it."""
+    """A value that people write by hand: an unknown key is an error that names it, over `MAX_KEYS` are one error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_many_keys(cls, value: object) -> object:
+        return few_keys(value)
+
+
+def few_keys(value: object, *, max_keys: int = MAX_KEYS) -> object:
+    """Return `value`. Raises `ValueError` for an object of more than `max_keys`.
+
+    >>> few_keys({"a": 1})
+    {'a': 1}
+    """
+    if isinstance(value, dict) and len(value) > max_keys:
+        raise ValueError(f"has {len(value):,} keys; {max_keys:,} are allowed")
+    return value
+
+
+def _without_defaults(schema: dict[str, Any]) -> None:
+    for described in schema["properties"].values():
+        described.pop("default", None)
+
+
+class Change(Strict):
+    """What is to change of a value: the fields that are given; the others stay. Serialised, it has only those.
+
+    A model of changes derives from this class and from the value's own model.
+    """
+
+    model_config = ConfigDict(json_schema_extra=_without_defaults)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown_keys(cls, value: object) -> object:
+        if isinstance(value, dict) and len(value) <= MAX_KEYS:
+            unknown = [str(key) for key in value if key not in cls.model_fields]
+            if unknown:
+                raise _unknown_keys(cls, unknown)
+        return value
+
+    @model_serializer(mode="wrap")
+    def _only_what_is_given(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        dumped: dict[str, Any] = serialise(self)
+        return {key: value for key, value in dumped.items() if key in self.model_fields_set}
+
+
+def _unknown_keys(model: type[BaseModel], keys: list[str]) -> ValidationError:
+    allowed = PydanticCustomError(
+        "extra_forbidden", "is unknown; allowed: {names}", {"names": ", ".join(model.model_fields)}
+    )
+    return ValidationError.from_exception_data(
+        model.__name__, [InitErrorDetails(type=allowed, loc=(key,), input=None) for key in keys[:3]]
+    )
 
 
 class Compact(Frozen):

@@ -4,17 +4,15 @@ from datetime import timedelta
 
 from temporalio.common import RetryPolicy
 
-from activities.failures import MOST_ATTEMPTS
-
 HEARTBEAT_TIMEOUT = timedelta(seconds=6)
 """Activities heartbeat every second; a killed worker is noticed after this long."""
 
 MODEL_RETRIES = RetryPolicy(
-    # Delays of a vendor's failures come from `activities/failures.py`; these are for a worker that died.
+    # Delays of a vendor's failures come from `activities/failures.py`, which also ends them after a few attempts; these
+    # are for workers that die or stop, however many: the turn's time bounds the call, by its schedule-to-close timeout.
     initial_interval=timedelta(milliseconds=500),
     backoff_coefficient=2.0,
     maximum_interval=timedelta(seconds=5),
-    maximum_attempts=MOST_ATTEMPTS,
 )
 
 UNFINISHED_PATIENCE = 1.5

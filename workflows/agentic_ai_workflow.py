@@ -28,6 +28,7 @@ with workflow.unsafe.imports_passed_through():
     from models.conversation import ConversationState, ConversationUpdate
     from models.errors import REFUSED, Refused
     from models.model_call import ModelRequestPage, ModelRequestQuery
+    from models.outside_start import check_outside_start
     from models.pictures import approvals_of, context_of, queue_of, replay_turns_of, state_of, updates_of
     from models.prompts import Prompt, QueueView
     from models.session import (
@@ -65,9 +66,9 @@ class AgenticAIWorkflow:
     def __init__(self, start: Any = None, *rest: Any) -> None:
         """Build all state, so that a signal that arrives before `run` finds it (SES-4)."""
         info = workflow.info()
-        start = self._read_start(start, extra_arguments=len(rest))
         # A run that began under earlier rules is replayed by them, and goes on by them; its next run takes these up.
         rules = 2 if workflow.patched("rules-2") else 1
+        start = self._read_start(start, extra_arguments=len(rest), rules=rules)
         self._session = Session(info.workflow_id, start, now=workflow.now(), rules=rules)
         self._archiving = Archiving(self._session, on_change=self._show)
         # A turn that the run before handed over can be stopped before `run` goes on with it.
@@ -94,14 +95,18 @@ class AgenticAIWorkflow:
             raise
         return await self._close("ended", self._session.ending or "", copy_patience=activity_options.LAST_COPY_PATIENCE)
 
-    def _read_start(self, raw: Any, *, extra_arguments: int) -> SessionInput:
+    def _read_start(self, raw: Any, *, extra_arguments: int, rules: int) -> SessionInput:
         """Read the input here: one that Temporal could not read for us would fail the workflow task for ever."""
         self._refused_start: Refused | None = None
         try:
-            return read_start(raw, extra_arguments=extra_arguments)
+            start = read_start(raw, extra_arguments=extra_arguments)
+            # What a run before this one carries over is its own; a contradiction in it is our bug, for a deploy to fix.
+            if rules >= 2 and workflow.info().continued_run_id is None:
+                check_outside_start(start, now=workflow.now())
         except Refused as refusal:
             self._refused_start = refusal
             return SessionInput()
+        return start
 
     # ---- the main loop
 
@@ -386,4 +391,5 @@ def _refusals_told() -> Iterator[None]:
     try:
         yield
     except Refused as refusal:
-        raise ApplicationError(f"{REFUSED}{refusal.message}", refusal.field, type=refusal.reason) from refusal
+        # Without its cause, which Temporal would send along.
+        raise ApplicationError(f"{REFUSED}{refusal.message}", refusal.field, type=refusal.reason) from None

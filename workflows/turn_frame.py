@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from math import ceil
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, RetryState, is_cancelled_exception
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
@@ -142,4 +142,7 @@ class Frame:
         if isinstance(error.cause, ActivityTimeout) and workflow.now() >= self.deadline:
             return self.out_of_time()
         error_type, sentence = describe_failure(error)
+        is_ours = isinstance(error.cause, ActivityTimeout) or error_type == "internal"
+        if is_ours and error.retry_state is RetryState.TIMEOUT and self.session.rules >= 2:
+            return self.out_of_time()  # another attempt would have begun after the deadline
         return TurnFailed(error_type, f"{of}." if of else sentence)

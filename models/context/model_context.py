@@ -11,6 +11,10 @@ vendor said that the context is too long. None of this touches the transcript.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated
+
+from pydantic import BeforeValidator
 
 from models.context.bounds import bound_json
 from models.context.model_view import Eviction, ModelView, ViewEntry, ViewRef, detached, restored, texts_of
@@ -21,7 +25,7 @@ from models.conversation import ConversationMessage
 from models.model_call import ModelMessage, SummaryOutcome
 from models.trajectory import Usage
 from models.transcript import Transcript
-from models.wire import Compact
+from models.wire import Compact, Items, few_keys
 
 
 class Reported(Compact):
@@ -40,17 +44,21 @@ class Halved(Compact):
     config: ConversationHistoryConfig
 
 
+MAX_CUT = 10_000
+"""Most turns that a carried state can count what was cut of: the view itself refers to fewer."""
+
+
 class CarriedContext(Compact):
     """What is carried of a context beside its view (SES-14)."""
 
-    waiting: list[ViewRef] = []
+    waiting: Items[ViewRef] = []
     """Evicted, and in no summary yet; oldest first."""
     evicted_since: int = 0
     """Messages evicted since a summary was last tried."""
     summaries_failed: int = 0
     given_up: int = 0
     """Messages that waited for a summary until no more could be carried."""
-    cut: dict[int, int] = {}
+    cut: Annotated[dict[int, int], BeforeValidator(partial(few_keys, max_keys=MAX_CUT))] = {}
     """Characters evicted of turns that the model still sees in part, by the turn's number."""
     halved: Halved | None = None
     reported: Reported | None = None

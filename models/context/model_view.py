@@ -17,7 +17,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
 
 from models.context.summary import Summary, summary_message
 from models.context.tokens import count_chars, tokens_of
@@ -43,7 +45,7 @@ class ViewRef(Compact):
     turn: str
     step: int | None = None
     state: ProviderState | None = None
-    messages: tuple[ModelMessage, ...] = ()
+    messages: Annotated[tuple[ModelMessage, ...], Field(fail_fast=True)] = ()
     number: int = 0
     summary: Summary | None = None
 

@@ -17,7 +17,7 @@ from models.context.bounds import bound_text
 from models.context.replay import CallEvent, ReplayEvent, RespondEvent, ResultEvent, UserEvent, render_replay
 from models.context.tokens import count_chars
 from models.model_call import CallPart, ModelMessage, ModelRequest, RequestHead, SummaryOutcome, ToolSpec
-from models.wire import Compact
+from models.wire import Compact, Items
 
 SUMMARY_MARK = "[Conversation Summary]"
 """How the message begins that stands for what was evicted."""
@@ -61,10 +61,10 @@ class Summary(Compact):
     """What stands for evicted messages. `turns` are the turns it speaks of: ranges of their numbers, both ends in."""
 
     text: str
-    files: list[str] = []
+    files: Items[str] = []
     files_omitted: int = 0
     """How many more files were written before those of `files`."""
-    turns: list[tuple[int, int]] = []
+    turns: Items[tuple[int, int]] = []
 
 
 def next_summary(

@@ -23,7 +23,7 @@ from typing import Generic, Self, TypeVar
 from pydantic import Field, model_validator
 
 from models.context.tokens import estimate_tokens, field_of
-from models.wire import Frozen, Strict
+from models.wire import Change, Frozen, Strict
 
 MessageT = TypeVar("MessageT")
 """Anything with a `role` and a `content`, as fields or as keys."""
@@ -47,6 +47,10 @@ class ConversationHistoryConfig(Strict):
     """So many at the end always stay."""
     evict_block: int = Field(10, ge=0)
     """So many go at once in a session, so that the prompt's prefix stays the same for many calls (CTX-4)."""
+
+
+class HistoryChange(ConversationHistoryConfig, Change):
+    """Settings of the window to change; the others stay as they are."""
 
 
 class ConversationMetrics(Frozen):

@@ -323,3 +323,27 @@ async def test_api_2_every_error_of_every_route_is_described_as_a_problem(http_n
                 assert answer["content"] == {
                     "application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}
                 }
+
+
+@pytest.mark.parametrize("field", ["limits", "history", "tool_policy"])
+@pytest.mark.parametrize(("method", "path"), [("POST", "/workflow"), ("PATCH", "/workflow/{}")])
+async def test_ses_10_api_2_eighty_thousand_keys_are_refused_at_once_and_wedge_nothing(
+    http: AsyncClient, on: Stage, method: str, path: str, field: str
+) -> None:
+    session = await on.start()
+    body = {field: {f"k{number}": 1 for number in range(80_000)}}
+    begun = time.process_time()
+    answer = await http.request(method, path.format(session.handle.id), json=body)
+    assert time.process_time() - begun < 0.5
+    assert (answer.status_code, problem_of(answer)) == (422, "invalid")
+    assert answer.json()["errors"] == [{"field": field, "reason": "has 80,000 keys; 200 are allowed"}]
+    await session.prompt("hello")
+    await session.idle(turns=1)
+
+
+async def test_ses_10_an_unknown_limit_is_answered_with_those_there_are(http: AsyncClient) -> None:
+    answer = await http.post("/workflow", json={"limits": {"max_stepz": 5}, "history": {"size": 5}})
+    reasons = {error["field"]: error["reason"] for error in answer.json()["errors"]}
+    assert reasons.keys() == {"limits.max_stepz", "history.size"}
+    assert "max_steps" in reasons["limits.max_stepz"]
+    assert "max_messages" in reasons["history.size"]

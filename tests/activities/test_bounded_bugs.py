@@ -1,0 +1,48 @@
+"""An error that nobody foresaw ends a turn after a few attempts, whoever died before (AGT-9, OPS-10)."""
+
+import dataclasses
+from typing import Any, cast
+
+import pytest
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
+
+from activities.failures import MOST_ATTEMPTS
+from activities.llm import ModelActivities
+from activities.own_workflow import STOPPING
+from models.model_call import ModelCall
+from stores.partials.in_process import InProcessCarrier
+
+CALL = ModelCall(turn=1, step=1, request=1, model="test", digest="d")
+
+
+class Broken:
+    """A way to the model that ends with `error`."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    async def context_of(self, number: int, *, digest: str) -> Any:
+        raise self._error
+
+
+async def failure_of(error: Exception, *, attempt: int) -> Exception:
+    environment = ActivityEnvironment()
+    environment.info = dataclasses.replace(environment.info, attempt=attempt)
+    models = ModelActivities(cast("Any", Broken(error)), cast("Any", None), InProcessCarrier())
+    with pytest.raises(Exception) as failed:  # noqa: PT011 - which one is what is tested
+        await environment.run(models.call_model, CALL)
+    return failed.value
+
+
+async def test_agt_9_a_bug_is_tried_again_a_few_times_and_then_ends_the_turn() -> None:
+    assert isinstance(await failure_of(ValueError("odd"), attempt=MOST_ATTEMPTS - 1), ValueError)
+    last = await failure_of(ValueError("odd"), attempt=MOST_ATTEMPTS)
+    assert isinstance(last, ApplicationError)
+    assert (last.type, last.non_retryable) == ("ValueError", True)
+
+
+async def test_ops_8_a_call_that_is_given_back_is_tried_again_however_often() -> None:
+    given_back = await failure_of(ApplicationError("stops", type=STOPPING), attempt=500)
+    assert isinstance(given_back, ApplicationError)
+    assert not given_back.non_retryable

@@ -1,0 +1,85 @@
+"""A session that does not answer its own activities: on a busy machine, and while its worker stops (OPS-8, OPS-10)."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from temporalio.client import Client, Interceptor, OutboundInterceptor, QueryWorkflowInput
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.hand_over import REQUESTS
+from models.session import SessionInput
+from tests.harness import BOUND, Stage, stage
+
+GRACE = 60.0
+"""Seconds that a stopping worker waits for its activities: what ends sooner was given back."""
+
+
+class FullBuffer(Interceptor):
+    """Refuses queries of activities as a busy server does, while it is on."""
+
+    def __init__(self) -> None:
+        self.is_on = True
+        self.refused = asyncio.Event()
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
+        return _Refusing(next, self)
+
+
+class _Refusing(OutboundInterceptor):
+    def __init__(self, next: OutboundInterceptor, buffer: FullBuffer) -> None:
+        super().__init__(next)
+        self._buffer = buffer
+
+    async def query_workflow(self, input: QueryWorkflowInput) -> Any:
+        if self._buffer.is_on and input.query == "get_model_request":
+            self._buffer.refused.set()
+            raise RPCError("consistent query buffer is full, cannot accept new", RPCStatusCode.RESOURCE_EXHAUSTED, b"")
+        return await super().query_workflow(input)
+
+
+@pytest.fixture
+def buffer() -> FullBuffer:
+    return FullBuffer()
+
+
+@pytest.fixture(autouse=True)
+def _no_hand_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every activity run as in another process than its workflow task."""
+    monkeypatch.setattr(REQUESTS, "get", lambda key: None)
+
+
+@pytest.fixture
+async def on(temporal: Client, buffer: FullBuffer) -> AsyncIterator[Stage]:
+    client = Client(**{**temporal.config(), "interceptors": [buffer]})
+    async with stage(client) as staged:
+        yield staged
+
+
+async def test_ops_10_a_full_query_buffer_is_waited_out_and_ends_no_turn(on: Stage, buffer: FullBuffer) -> None:
+    # The shortest time a model call may have: it is over several times while nobody answers.
+    session = await on.start(SessionInput.model_validate({"limits": {"model_timeout": 1}}))
+    await session.prompt("hello")
+    await session.until(lambda state: state.status == "waiting_retry")
+    buffer.is_on = False
+    (turn,) = await session.idle(turns=1)
+    assert turn.agent_message == "echo: hello"
+
+
+async def test_ops_8_a_stopping_worker_gives_back_a_call_whose_session_does_not_answer(
+    temporal: Client, buffer: FullBuffer
+) -> None:
+    client = Client(**{**temporal.config(), "interceptors": [buffer]})
+    async with stage(client, shutdown_grace=GRACE) as doomed:
+        session = await doomed.start()
+        await session.prompt("hello")
+        async with asyncio.timeout(BOUND):
+            await buffer.refused.wait()
+        begun = time.monotonic()
+    assert time.monotonic() - begun < GRACE / 2
+    buffer.is_on = False
+    async with stage(temporal, task_queue=doomed.task_queue) as next_one:
+        (turn,) = await next_one.adopt(session.handle).idle(turns=1)
+    assert turn.agent_message == "echo: hello"
