@@ -76,6 +76,7 @@ def build_worker(
             tooling.list_tools,
             tooling.call_tool,
             archiving.move_to_archive,
+            archiving.unpark,
         ],
         interceptors=interceptors,
         build_id=build_id(),

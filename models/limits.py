@@ -43,6 +43,11 @@ what a session carries nests them some ten levels deeper."""
 EARLIER_HISTORY_EVENTS = 2_000
 """Default of `max_history_events` for sessions that were started under rules 1."""
 
+LAST_HISTORY_EVENTS = 40_000
+"""Temporal ends a run at 51,200 events or 50 MB; what is under way then needs some."""
+
+LAST_HISTORY_BYTES = 40_000_000
+
 STEPS_SHOWN = 50
 """Of a running turn, queries show so many steps, the newest (SES-15)."""
 
@@ -81,6 +86,16 @@ class Limits(Strict):
         if "max_history_events" in self.model_fields_set:
             return self
         return self.model_copy(update={"max_history_events": EARLIER_HISTORY_EVENTS})
+
+    @property
+    def last_history_events(self) -> int:
+        """A run that has so many events goes on in the next one, whatever can't be handed over (SES-15, SES-16)."""
+        return min(LAST_HISTORY_EVENTS, self.max_history_events * 20)
+
+    @property
+    def last_history_bytes(self) -> int:
+        """The same for the bytes of its history."""
+        return min(LAST_HISTORY_BYTES, self.max_history_bytes * 10)
 
     @property
     def page_bytes(self) -> int:
@@ -136,6 +151,16 @@ class Limits(Strict):
     def ids_bytes(self) -> int:
         """Most JSON bytes of the ids a session remembers: by default 1,000 of the longest (SES-6)."""
         return self.max_state_bytes * 14 // 100
+
+    @property
+    def parked_bytes(self) -> int:
+        """Most JSON bytes of what names parked prompts: by default 1,000 with the longest ids (SES-6)."""
+        return self.max_state_bytes * 16 // 100
+
+    @property
+    def leaving_bytes(self) -> int:
+        """Most JSON bytes of the fates that a session carries on their way to the archive (SES-6)."""
+        return self.max_state_bytes * 4 // 100
 
     @property
     def fates_bytes(self) -> int:

@@ -13,7 +13,7 @@ from models.context.model_view import ViewRef
 from models.conversation import ConversationMessage
 from models.errors import Refused
 from models.ids import is_id
-from models.prompts import REMEMBERED_FATES, REMEMBERED_IDS
+from models.prompt_queue import REMEMBERED_FATES, REMEMBERED_IDS
 from models.session import REASON_CHARS, CarriedState, CarriedTurn, SessionInput, check_start
 from models.trajectory import ModelStep
 
@@ -63,6 +63,7 @@ def _wrong_counts(carried: CarriedState) -> Iterator[tuple[str, str]]:
         ("usage.", carried.usage),
         ("archive.", carried.archive),
         ("moved_events.", carried.moved_events),
+        ("queue.", carried.queue),
         ("context.", context),
         ("context.reported.", context.reported),
         ("context.halved.", context.halved),
@@ -107,10 +108,19 @@ def _wrong_prompts(carried: CarriedState) -> Iterator[tuple[str, str]]:
     seen = {turn.id for turn in carried.turns}
     if len(seen) < len(carried.turns):
         yield "turns", "two turns have the same id"
-    for prompt in [*carried.waiting, *carried.steering]:
-        if not is_id(prompt.id) or prompt.id in seen:
+    queue = carried.queue
+    ids = [prompt.id for prompt in [*carried.waiting, *carried.steering, *queue.behind]]
+    for message_id in [*ids, *(parked.id for parked in queue.parked)]:
+        if not is_id(message_id) or message_id in seen:
             yield "waiting", "has an id that is none, or that a turn or another prompt has"
-        seen.add(prompt.id)
+        seen.add(message_id)
+    if queue.behind and not queue.parked:
+        yield "queue.behind", "there is no parked prompt to wait behind"
+    number = 0
+    for parked in queue.parked:
+        if not number < parked.number < queue.next_number or not 0 <= parked.size < MAX_COUNT:
+            yield "queue.parked", "has numbers that don't grow, or that were given to no prompt, or an impossible size"
+        number = parked.number
     if carried.steering and not carried.running:
         yield "steering", "there is no running turn to steer"
 

@@ -21,7 +21,7 @@ from models.ids import ID_PATTERN
 from models.limits import LEAST_STATE_BYTES, Limits, LimitsChange
 from models.model_call import ProviderState, ToolSpec
 from models.model_name import split_model
-from models.prompts import Fate, Prompt, PromptSignal, refusal_of
+from models.prompts import CarriedQueue, Fate, Prompt, PromptSignal, refusal_of
 from models.tool_policy import ToolPolicy
 from models.trajectory import Usage
 from models.wire import Change, Compact, Frozen, Items, Strict, UtcDatetime
@@ -106,6 +106,7 @@ class CarriedState(Compact):
     steering: Items[Prompt] = []
     taken_ids: Items[str] = []
     fates: Items[Fate] = []
+    queue: CarriedQueue = CarriedQueue()
     view: Annotated[Items[ViewRef], Field(max_length=MAX_CARRIED_ITEMS)] = []
     segment: int = 1
     context: CarriedContext = CarriedContext()
@@ -224,9 +225,16 @@ class NoArgument(Strict):
 
 
 class QueueRequest(Strict):
-    """Argument of `get_queue`: one prompt only, where an id is given."""
+    """Argument of `get_queue`: these prompts only, where ids are given."""
 
     message_id: MessageId | None = None
+    message_ids: list[MessageId] = Field([], max_length=1_000)
+
+    @property
+    def ids(self) -> list[str] | None:
+        """All ids asked for; `None`: the whole queue."""
+        one = [] if self.message_id is None else [self.message_id]
+        return [*one, *self.message_ids] or None
 
 
 class ReplayRequest(Strict):

@@ -29,7 +29,8 @@ from models.conversation import (
 from models.errors import ErrorType, Refused
 from models.limits import Limits
 from models.model_call import ModelResponse, ProviderState, RequestHead, SummaryOutcome, ToolSpec
-from models.prompts import Prompt, PromptQueue, id_in, read_prompt
+from models.prompt_queue import QUEUED_PROMPT_BYTES, PromptQueue
+from models.prompts import Prompt, id_in, read_prompt
 from models.session import (
     CarriedState,
     CarriedTurn,
@@ -51,9 +52,6 @@ CURRENT_RULES = 2
 
 ENVELOPE_BYTES = 2_048
 """What is carried beside all that is counted: numbers, times, names of fields."""
-
-QUEUED_PROMPT_BYTES = 300
-"""What a waiting prompt takes beside its text."""
 
 
 class Session:
@@ -89,7 +87,9 @@ class Session:
             steering=carried.steering,
             taken_ids=carried.taken_ids,
             fates=carried.fates,
+            carried=carried.queue,
             limits=start.limits,
+            rules=rules,
         )
         self.context = ModelContext(
             carried.view,
@@ -165,10 +165,19 @@ class Session:
 
     def _fixed_bytes(self) -> int:
         """Count what is carried beside the turns; the queue counts as if it were full."""
-        queue = self.config.limits.queued_bytes + QUEUED_PROMPT_BYTES * len(self.queue)
+        limits, queue = self.config.limits, self._queue_bytes()
         memory = self.queue.ids_bytes + self.queue.fates_bytes
+        memory += min(self.queue.leaving.bytes, limits.leaving_bytes)
         fixed = ENVELOPE_BYTES + self._config_bytes() + self.tools.carried_bytes
         return fixed + self.context.carried_bytes + memory + queue
+
+    def _queue_bytes(self) -> int:
+        """Count what is carried of the queue; of prompts that are parked, or have to be, only what names them."""
+        limits, queue = self.config.limits, self.queue
+        if self.rules < 2:
+            return limits.queued_bytes + QUEUED_PROMPT_BYTES * len(queue)
+        parked = queue.row_bytes if queue.parked or not queue.fits(limits) else 0
+        return limits.queued_bytes + QUEUED_PROMPT_BYTES * min(len(queue), limits.max_queued_prompts) + parked
 
     def _config_bytes(self) -> int:
         """Return the JSON bytes of the configuration; measured when it has changed."""
@@ -250,6 +259,49 @@ class Session:
             f"The session holds {self.transcript.carried_bytes:,} bytes of conversation{why}; "
             f"limits.max_state_bytes allows {self.config.limits.max_state_bytes:,} in all. It stays readable"
             + (", and goes on when the archive works again." if why else "."),
+        )
+
+    # ---- what waits, at a hand-over
+
+    @property
+    def is_carriable(self) -> bool:
+        """All that waits, and all fates that must not be lost, can be handed over to the next run (SES-14)."""
+        if self.rules < 2:
+            return True
+        leaving = self.queue.leaving
+        # While the archive takes nothing, rejections give way.
+        unstored = leaving.accepted_bytes if self.archive.is_failing else leaving.bytes
+        return self.queue.fits(self.config.limits) and unstored <= self.config.limits.leaving_bytes
+
+    def prompts_moved(self, move: ArchiveMove, *, now: datetime) -> None:
+        """Hold no longer what the archive has taken of prompts and fates."""
+        self.queue.put_parked(move.prompts, first=move.first)
+        self.queue.fates_left(move.fates)
+        self.queue.forget_below(move.forget_below)
+        self.archive_worked(now=now)
+        self._changed()
+
+    def take_parked(self, prompts: Iterable[Prompt], *, now: datetime) -> bool:
+        """Hold parked prompts again, at their place; returns whether the next one was among them."""
+        is_next = self.queue.take_parked(prompts)
+        if is_next:
+            self.archive_worked(now=now)
+        self._changed()
+        return is_next
+
+    def give_up_uncarriable(self, *, now: datetime) -> None:
+        """Reject what waits and can't be handed over, though the run can't go on: the last resort (SES-15)."""
+        if self.is_carriable:
+            return
+        self.queue.reject_surplus(self._overgrown(), self.config.limits, at=now)
+        self.queue.bound_leaving(self.config.limits)
+        self._changed()
+
+    def _overgrown(self) -> Refused:
+        return Refused(
+            "state_full",
+            "More prompts wait than can be handed over to the session's next run, and the archive takes none of them "
+            f"({self.archive.trouble or 'it gave no reason'}).",
         )
 
     # ---- tools
@@ -561,6 +613,7 @@ class Session:
             steering=self.queue.steering,
             taken_ids=list(self.queue.taken_ids),
             fates=list(self.queue.fates),
+            queue=self.queue.carry(self.config.limits, drops_rejections=self.archive.is_failing),
             view=self.view.refs,
             segment=self.view.segment,
             context=self.context.carried,
