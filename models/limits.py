@@ -124,6 +124,16 @@ class Limits(Strict):
         return self.max_state_bytes * 14 // 100
 
     @property
+    def parked_bytes(self) -> int:
+        """Most JSON bytes of what names parked prompts: by default 1,000 with the longest ids (SES-6)."""
+        return self.max_state_bytes * 16 // 100
+
+    @property
+    def leaving_bytes(self) -> int:
+        """Most JSON bytes of the fates that a session carries on their way to the archive (SES-6)."""
+        return self.max_state_bytes * 4 // 100
+
+    @property
     def fates_bytes(self) -> int:
         """Most JSON bytes of the fates a session remembers (SES-6)."""
         return self.max_state_bytes * 8 // 100

@@ -70,9 +70,14 @@ def summary_of(session: Session) -> SessionSummary:
     )
 
 
-def queue_of(session: Session, message_id: str | None = None) -> QueueView:
-    """Return what waits and what became of the rest (SES-6)."""
-    return session.queue.view(revision=session.revision, message_id=message_id, refusing=session.refusal_now)
+def queue_of(session: Session, *message_ids: str) -> QueueView:
+    """Return what waits and what became of the rest; of these prompts only, where ids are given (SES-6)."""
+    return session.queue.view(
+        revision=session.revision,
+        message_ids=message_ids or None,
+        refusing=session.refusal_now,
+        limits=session.config.limits,
+    )
 
 
 def approvals_of(session: Session) -> PendingApprovals:

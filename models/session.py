@@ -21,7 +21,7 @@ from models.ids import ID_PATTERN
 from models.limits import LEAST_STATE_BYTES, Limits
 from models.model_call import ProviderState, ToolSpec
 from models.model_name import split_model
-from models.prompts import Fate, Prompt, PromptSignal, field_of, sentence_of
+from models.prompts import CarriedQueue, Fate, Prompt, PromptSignal, field_of, sentence_of
 from models.tool_policy import ToolPolicy
 from models.trajectory import Usage
 from models.wire import Compact, Frozen, Strict, UtcDatetime
@@ -102,6 +102,7 @@ class CarriedState(Compact):
     steering: list[Prompt] = []
     taken_ids: list[str] = []
     fates: list[Fate] = []
+    queue: CarriedQueue = CarriedQueue()
     view: list[ViewRef] = []
     segment: int = 1
     context: CarriedContext = CarriedContext()
@@ -220,9 +221,16 @@ class NoArgument(Strict):
 
 
 class QueueRequest(Strict):
-    """Argument of `get_queue`: one prompt only, where an id is given."""
+    """Argument of `get_queue`: these prompts only, where ids are given."""
 
     message_id: MessageId | None = None
+    message_ids: list[MessageId] = Field([], max_length=1_000)
+
+    @property
+    def ids(self) -> list[str] | None:
+        """All ids asked for; `None`: the whole queue."""
+        one = [] if self.message_id is None else [self.message_id]
+        return [*one, *self.message_ids] or None
 
 
 class ReplayRequest(Strict):

@@ -29,7 +29,8 @@ from models.conversation import (
 from models.errors import ErrorType, Refused
 from models.limits import Limits
 from models.model_call import ModelResponse, ProviderState, RequestHead, SummaryOutcome, ToolSpec
-from models.prompts import Prompt, PromptQueue, id_in, read_prompt
+from models.prompt_queue import QUEUED_PROMPT_BYTES, PromptQueue
+from models.prompts import Prompt, id_in, read_prompt
 from models.session import (
     CarriedState,
     CarriedTurn,
@@ -51,9 +52,6 @@ CURRENT_RULES = 2
 
 ENVELOPE_BYTES = 2_048
 """What is carried beside all that is counted: numbers, times, names of fields."""
-
-QUEUED_PROMPT_BYTES = 300
-"""What a waiting prompt takes beside its text."""
 
 
 class Session:
@@ -87,7 +85,9 @@ class Session:
             steering=carried.steering,
             taken_ids=carried.taken_ids,
             fates=carried.fates,
+            carried=carried.queue,
             limits=start.limits,
+            rules=rules,
         )
         self.context = ModelContext(
             carried.view,
@@ -163,10 +163,19 @@ class Session:
 
     def _fixed_bytes(self) -> int:
         """Count what is carried beside the turns; the queue counts as if it were full."""
-        queue = self.config.limits.queued_bytes + QUEUED_PROMPT_BYTES * len(self.queue)
+        limits, queue = self.config.limits, self._queue_bytes()
         memory = self.queue.ids_bytes + self.queue.fates_bytes
+        memory += min(self.queue.leaving.bytes, limits.leaving_bytes)
         fixed = ENVELOPE_BYTES + self._config_bytes() + self.tools.carried_bytes
         return fixed + self.context.carried_bytes + memory + queue
+
+    def _queue_bytes(self) -> int:
+        """Count what is carried of the queue; of prompts that are parked, or have to be, only what names them."""
+        limits, queue = self.config.limits, self.queue
+        if self.rules < 2:
+            return limits.queued_bytes + QUEUED_PROMPT_BYTES * len(queue)
+        parked = queue.row_bytes if queue.parked or not queue.fits(limits) else 0
+        return limits.queued_bytes + QUEUED_PROMPT_BYTES * min(len(queue), limits.max_queued_prompts) + parked
 
     def _config_bytes(self) -> int:
         """Return the JSON bytes of the configuration; measured when it has changed."""
@@ -553,6 +562,7 @@ class Session:
             steering=self.queue.steering,
             taken_ids=list(self.queue.taken_ids),
             fates=list(self.queue.fates),
+            queue=self.queue.carry(self.config.limits, drops_rejections=self.archive.is_failing),
             view=self.view.refs,
             segment=self.view.segment,
             context=self.context.carried,

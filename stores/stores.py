@@ -8,15 +8,17 @@ from stores.archive import Archive
 from stores.blobs import Blobs
 from stores.database import Database
 from stores.opaque import opaque_owner
+from stores.prompts import Prompts
 
 
 @dataclass(frozen=True)
 class Stores:
-    """The archive of turns and the store of large texts, in one database. To be closed after use: `async with`."""
+    """The archive of turns, large texts and prompts, in one database. To be closed after use: `async with`."""
 
     database: Database
     archive: Archive
     blobs: Blobs
+    prompts: Prompts
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -29,12 +31,13 @@ class Stores:
             database = _database(settings)
         except ValueError as error:
             raise SettingsError(f"archive_url: {error}") from error
-        return cls(database, Archive(database), Blobs(database))
+        return cls(database, Archive(database), Blobs(database), Prompts(database))
 
     async def delete(self, session_id: str) -> int:
         """Have nothing of the session kept any more; returns how many turns there were."""
         await self.blobs.delete(session_id)
         await self.blobs.delete(opaque_owner(session_id))
+        await self.prompts.delete(session_id)
         return await self.archive.delete(session_id)
 
     async def __aenter__(self) -> Self:

@@ -3,7 +3,7 @@
 Turns and steps are kept as JSON text, large texts as bytes. What is asked for without reading the JSON has a column.
 """
 
-from sqlalchemy import Column, Index, Integer, LargeBinary, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, MetaData, String, Table, Text
 
 MOST_ID_CHARS = 255
 """More than any id of ours has: what is kept for a session beside its own rows may be named after it."""
@@ -37,4 +37,26 @@ BLOBS = Table(
     Column("session_id", String(MOST_ID_CHARS), primary_key=True),
     Column("hash", String(64), primary_key=True),
     Column("content", LargeBinary, nullable=False),
+)
+
+FATES = Table(
+    "fates",
+    METADATA,
+    Column("session_id", String(MOST_ID_CHARS), primary_key=True),
+    Column("message_id", String(MOST_ID_CHARS), primary_key=True),
+    # Microseconds since 1970: of two fates of a rejected id that was sent again, the later one stays.
+    Column("decided_at", BigInteger, nullable=False),
+    Column("fate", Text, nullable=False),
+)
+
+PARKED = Table(
+    "parked_prompts",
+    METADATA,
+    Column("session_id", String(MOST_ID_CHARS), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("message_id", String(MOST_ID_CHARS), nullable=False),
+    Column("text_bytes", Integer, nullable=False),
+    Column("prompt", Text, nullable=False),
+    # Not unique: a prompt that was taken back stays until it is forgotten, and its id may be used again long after.
+    Index(None, "session_id", "message_id"),
 )

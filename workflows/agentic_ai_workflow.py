@@ -286,12 +286,14 @@ class AgenticAIWorkflow:
             cursor = parse_cursor(request)
         return updates_of(self._session, cursor)
 
-    @workflow.query(description="The waiting prompts and the last 200 fates: nothing, or {message_id} for one of them.")
+    @workflow.query(
+        description="The waiting prompts and the last 200 fates: nothing, or {message_id} or {message_ids}."
+    )
     def get_queue(self, request: Any = None) -> QueueView:
         """Return what waits and what became of the rest (SES-6)."""
         with _refusals_told():
             given = parse(QueueRequest, request)
-        return queue_of(self._session, given.message_id)
+        return queue_of(self._session, *(given.ids or []))
 
     @workflow.query(description="The tool calls that wait for a decision, about 1 MB at most.")
     def get_pending_approvals(self, request: Any = None) -> PendingApprovals:

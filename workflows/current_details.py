@@ -1,6 +1,6 @@
 """What a session says of itself in the Temporal Web UI (SES-17): Markdown, made with every change, never stored."""
 
-from models.pictures import approvals_of, queue_of
+from models.pictures import approvals_of
 from models.session_state import Session
 from models.trajectory import Usage, dollars
 
@@ -112,12 +112,12 @@ def _approvals(session: Session) -> list[str]:
 
 
 def _queue(session: Session) -> list[str]:
-    waiting = queue_of(session).waiting
-    if not waiting:
+    length = len(session.queue)
+    if not length:
         return []
-    shown = [f"{prompt.position}. {_plain(prompt.text)}" for prompt in waiting[:10]]
-    more = [f"… and {len(waiting) - 10} more"] if len(waiting) > 10 else []
-    return ["", f"**Queue** ({len(waiting)})", *shown, *more]
+    shown = [f"{position}. {_plain(prompt.text)}" for position, prompt in enumerate(session.queue.first(10), start=1)]
+    more = [f"… and {length - len(shown)} more"] if length > len(shown) else []
+    return ["", f"**Queue** ({length})", *shown, *more]
 
 
 def _plain(text: str) -> str:

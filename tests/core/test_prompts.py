@@ -8,8 +8,10 @@ from models.archive_moves import next_move
 from models.errors import Refused
 from models.limits import Limits
 from models.pictures import queue_of, state_of
-from models.prompts import REMEMBERED_IDS, PromptQueue, read_prompt
+from models.prompt_queue import REMEMBERED_IDS, PromptQueue
+from models.prompts import read_prompt
 from models.session import Configure, SessionInput, configured, read_start, title_of
+from models.session_state import Session
 from tests.core.builders import NOW, answer_turn, send, session
 
 JSON = st.recursive(
@@ -126,18 +128,28 @@ def test_ses_6_a_rejected_id_may_be_sent_again() -> None:
 
 def test_ses_6_a_full_queue_rejects_naming_the_limit() -> None:
     target = session(limits={"max_queued_prompts": 2})
-    for number in range(3):
+    for number in range(21):
         send(target, "hi", id=f"m{number}")
     (fate,) = target.queue.fates
-    assert (fate.id, fate.refusal) == ("m2", "queue_full")
-    assert "limits.max_queued_prompts allows 2" in (fate.reason or "")
+    assert (fate.id, fate.refusal) == ("m20", "queue_full")
+    assert "limits.max_queued_prompts allows 2, and the session holds 10 times as many" in (fate.reason or "")
 
 
 def test_ses_6_a_queue_of_many_bytes_rejects_naming_the_limit() -> None:
     target = session(limits={"max_queued_bytes": 2_500})
-    send(target, "x" * 1_500, id="m1")
-    send(target, "x" * 1_500, id="m2")
-    assert [(fate.id, fate.refusal) for fate in target.queue.fates] == [("m2", "queue_full")]
+    for number in range(17):
+        send(target, "x" * 1_500, id=f"m{number}")
+    send(target, "\x01" * 500, id="large")
+    assert [(fate.id, fate.refusal) for fate in target.queue.fates] == [("m16", "queue_full"), ("large", "queue_full")]
+
+
+def test_ses_6_a_run_from_before_goes_by_the_limits_themselves() -> None:
+    start = SessionInput.model_validate({"limits": {"max_queued_prompts": 2, "max_queued_bytes": 2_500}})
+    target = Session("s1", start, now=NOW, rules=1)
+    for number, text in enumerate(["x" * 1_500, "x" * 1_500, "hi", "hi"]):
+        send(target, text, id=f"m{number}")
+    assert [(fate.id, fate.refusal) for fate in target.queue.fates] == [("m1", "queue_full"), ("m3", "queue_full")]
+    assert "limits.max_queued_prompts allows 2." in (target.queue.fates[-1].reason or "")
 
 
 def test_ses_7_an_interrupt_goes_before_the_queue_and_a_steer_joins_the_turn() -> None:

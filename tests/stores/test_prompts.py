@@ -1,0 +1,98 @@
+"""Parked prompts come back in the order of their numbers, and a prompt's last fate can be asked for (SES-6)."""
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from models.prompts import Fate, FateName, Prompt
+from models.settings import Settings
+from stores.database import Database
+from stores.prompts import Prompts
+from stores.stores import Stores
+from tests.stores.builders import NOW
+
+
+@pytest.fixture
+def prompts(database: Database) -> Prompts:
+    return Prompts(database)
+
+
+def waiting(first: int, last: int, *, text: str = "hello") -> list[Prompt]:
+    return [Prompt(id=f"m{number}", text=text, received_at=NOW) for number in range(first, last + 1)]
+
+
+def fate(message_id: str, name: FateName, *, seconds: float = 0) -> Fate:
+    return Fate(id=message_id, fate=name, at=NOW + timedelta(seconds=seconds), reason="why")
+
+
+async def parked(prompts: Prompts, *, first: int = 1, max_prompts: int = 100, max_bytes: int = 10**6) -> list[str]:
+    found = await prompts.parked("s1", first=first, max_prompts=max_prompts, max_bytes=max_bytes)
+    return [prompt.id for prompt in found]
+
+
+async def test_ses_6_parked_prompts_come_back_as_they_were_in_their_order(prompts: Prompts):
+    steered = Prompt(id="m4", text='naïve "🎉"\n', received_at=NOW, sent_at=NOW, mode="steer")
+    await prompts.park("s1", first=4, prompts=[steered])
+    await prompts.park("s1", first=1, prompts=waiting(1, 3))
+    assert await prompts.parked("s1", first=1, max_prompts=9, max_bytes=10**6) == [*waiting(1, 3), steered]
+    assert await parked(prompts, first=2, max_prompts=2) == ["m2", "m3"]
+    assert await parked(prompts, first=5) == []
+
+
+async def test_ses_6_a_batch_of_parked_prompts_is_bounded_and_has_one_at_least(prompts: Prompts):
+    await prompts.park("s1", first=1, prompts=waiting(1, 5, text="x" * 98))
+    assert await parked(prompts, max_bytes=250) == ["m1", "m2"]
+    assert await parked(prompts, max_bytes=0) == ["m1"]
+
+
+async def test_ses_6_parking_the_same_again_changes_nothing(prompts: Prompts):
+    await asyncio.gather(*(prompts.park("s1", first=1, prompts=waiting(1, 5)) for _ in range(5)))
+    assert await parked(prompts) == ["m1", "m2", "m3", "m4", "m5"]
+
+
+async def test_ses_6_parked_prompts_are_forgotten_below_a_number_only(prompts: Prompts):
+    await prompts.park("s1", first=1, prompts=waiting(1, 300))
+    await prompts.park("s2", first=1, prompts=waiting(1, 2))
+    for _ in range(2):
+        await prompts.forget_parked("s1", below=299)
+    assert await parked(prompts) == ["m299", "m300"]
+    assert await prompts.place_of("s2", "m1") == 1
+
+
+async def test_ses_6_the_place_of_a_parked_prompt_is_found_by_its_id(prompts: Prompts):
+    await prompts.park("s1", first=7, prompts=waiting(1, 3))
+    assert await prompts.place_of("s1", "m2") == 8
+    assert await prompts.place_of("s1", "m9") is None
+    assert await prompts.place_of("s2", "m2") is None
+
+
+async def test_ses_6_of_several_fates_of_an_id_the_latest_stays_whoever_comes_last(prompts: Prompts):
+    await prompts.put_fates("s1", [fate("m1", "rejected"), fate("m2", "steered"), fate("m1", "withdrawn")])
+    assert await prompts.fate_of("s1", "m1") == fate("m1", "withdrawn")
+    later = fate("m1", "discarded", seconds=9)
+    await prompts.put_fates("s1", [later])
+    await prompts.put_fates("s1", [fate("m1", "rejected"), fate("m2", "steered")])
+    assert await prompts.fate_of("s1", "m1") == later
+    assert await prompts.fate_of("s1", "m2") == fate("m2", "steered")
+    assert await prompts.fate_of("s1", "m3") is None
+    assert await prompts.fate_of("s2", "m1") is None
+
+
+async def test_ses_6_nothing_to_keep_is_nothing_to_do(prompts: Prompts):
+    await prompts.put_fates("s1", [])
+    await prompts.park("s1", first=1, prompts=[])
+    assert await parked(prompts) == []
+
+
+async def test_api_1_a_deleted_session_leaves_no_prompt_and_no_fate(tmp_path: Path):
+    async with Stores.of(Settings(state_dir=tmp_path)) as stores:
+        for session in ("s1", "s2"):
+            await stores.prompts.park(session, first=1, prompts=waiting(1, 250))
+            await stores.prompts.put_fates(session, [fate(f"f{number}", "rejected") for number in range(250)])
+        await stores.delete("s1")
+        assert await parked(stores.prompts) == []
+        assert await stores.prompts.fate_of("s1", "f7") is None
+        assert await stores.prompts.place_of("s2", "m250") == 250
+        assert await stores.prompts.fate_of("s2", "f7") is not None
