@@ -62,11 +62,12 @@ class HistoryTails:
     async def _read(self, session_id: str, max_prompts: int, max_bytes: int, until_id: str | None) -> Tail:
         asked_at = asyncio.get_running_loop().time()
         sizes: dict[str, int] = {}
-        unnamed, bytes_, unnamed_bytes, is_closed, is_whole = 0, 0, 0, False, True
+        unnamed, bytes_, unnamed_bytes, is_closed, is_ending, is_whole = 0, 0, 0, False, False, True
         async for event in self._untaken(session_id):
             if event.event_type in _CLOSED:
                 is_closed = True
-            if not _is_prompt(event):
+            is_ending = is_ending or _is_signal(event, "end_chat")
+            if not _is_signal(event, "prompt"):
                 continue
             if len(sizes) + unnamed >= max_prompts or bytes_ > max_bytes or until_id in sizes:
                 is_whole = False
@@ -77,7 +78,9 @@ class HistoryTails:
                 unnamed, unnamed_bytes = unnamed + 1, unnamed_bytes + size
             else:
                 sizes[message_id] = size
-        return Tail(asked_at, sizes, unnamed, unnamed_bytes, is_whole=is_whole, is_closed=is_closed)
+        return Tail(
+            asked_at, sizes, unnamed, unnamed_bytes, is_whole=is_whole, is_closed=is_closed, is_ending=is_ending
+        )
 
     async def _untaken(self, session_id: str) -> AsyncIterator[HistoryEvent]:
         """Yield the events after the last completed workflow task, the newest first; at most `MAX_EVENTS`."""
@@ -133,6 +136,6 @@ class HistoryTails:
             return None
 
 
-def _is_prompt(event: HistoryEvent) -> bool:
+def _is_signal(event: HistoryEvent, name: str) -> bool:
     is_signal = event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED
-    return is_signal and event.workflow_execution_signaled_event_attributes.signal_name == "prompt"
+    return is_signal and event.workflow_execution_signaled_event_attributes.signal_name == name

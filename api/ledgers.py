@@ -14,11 +14,15 @@ Nothing here waits: times are given by the caller, in seconds on the event loop'
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from pydantic_core import to_json
 
 from models.errors import Refused
 from models.limits import Limits
+from models.prompts import PromptSignal, QueueView
+from models.session import SessionInput
 
 FRESH_SECONDS = 2.0
 """A session that refused prompts within this time is taken to refuse them still."""
@@ -46,6 +50,33 @@ class QueueRead:
     """What the session refused any prompt with."""
 
 
+def queue_read(view: QueueView, *, asked_at: float) -> QueueRead:
+    """Return what a view says of the whole queue; a worker of an earlier release does not say how long it is."""
+    limits = Limits()
+    return QueueRead(
+        asked_at,
+        length=view.length,
+        bytes=view.bytes,
+        max_prompts=view.max_prompts or limits.max_queued_prompts,
+        max_bytes=view.max_bytes or limits.queued_bytes,
+        refusal=Refused(view.refusing, view.refusing_because or "The session takes no prompts now.")
+        if view.refusing
+        else None,
+    )
+
+
+def first_read(start: SessionInput, *, asked_at: float) -> QueueRead:
+    """Return what is known of a session that this gateway has just started."""
+    text = start.first_prompt.text if isinstance(start.first_prompt, PromptSignal) else start.first_prompt or ""
+    return QueueRead(
+        asked_at,
+        length=1 if start.first_prompt else 0,
+        bytes=len(to_json(text)),
+        max_prompts=start.limits.max_queued_prompts,
+        max_bytes=start.limits.queued_bytes,
+    )
+
+
 @dataclass(frozen=True)
 class Tail:
     """The prompts at the end of a history that no workflow task has taken, read at `asked_at`."""
@@ -60,6 +91,8 @@ class Tail:
     """No signal was left out."""
     is_closed: bool = False
     """The session is closed: no workflow task will ever take them."""
+    is_ending: bool = False
+    """The session was asked to end: it will take no prompt that comes later."""
 
     @property
     def count(self) -> int:
@@ -74,7 +107,7 @@ class Tail:
 
 @dataclass
 class _Signalled:
-    """A signal of this gateway since the last read. `settled_at`: Temporal had it then; `None` while it is under way."""
+    """A signal of this gateway since the last read. `settled_at`: Temporal had it then; `None`: it is under way."""
 
     size: int
     settled_at: float | None = None
@@ -102,7 +135,11 @@ class Ledger:
         self.read = read
         if self.tail is not None and self.tail.asked_at <= read.asked_at:
             self.tail = None
-        self._keep(lambda signalled: signalled.settled_at is None or signalled.settled_at >= read.asked_at)
+        self._signalled = {
+            message_id: signalled
+            for message_id, signalled in self._signalled.items()
+            if signalled.settled_at is None or signalled.settled_at >= read.asked_at
+        }
 
     def note_tail(self, tail: Tail) -> None:
         """Go by the tail of the history; a signal of unknown outcome that is not in it was never sent."""
@@ -144,6 +181,8 @@ class Ledger:
             return refuses_all
         if message_id in self._signalled:
             return None  # sent twice, it is one prompt, and counted already
+        if self.tail is not None and self.tail.is_ending:
+            return Refused("ending", "The session is ending and takes no more prompts.")
         max_prompts, max_bytes = self.limits
         count, bytes_ = self._waiting()
         if count >= max_prompts:
@@ -165,25 +204,38 @@ class Ledger:
             return self.read.refusal
         return None
 
+    def has_room_by_read(self, size: int, *, now: float) -> bool:
+        """Return whether the session itself said a moment ago that there is room: only signals under way fill it."""
+        read = self.read
+        if read is None or read.asked_at < now - FRESH_SECONDS or read.refusal or self.is_silent(now=now):
+            return False
+        return read.length < read.max_prompts and read.bytes + size <= read.max_bytes
+
+    def is_in_tail(self, message_id: str, *, now: float) -> bool:
+        """Return whether the prompt was at the end of the history a moment ago: to signal it again changes nothing."""
+        tail = self.tail
+        return tail is not None and tail.asked_at >= now - TAIL_SECONDS and message_id in tail.sizes
+
     def reserve(self, message_id: str, size: int) -> None:
-        """Count a prompt that is about to be signalled."""
-        self._signalled[message_id] = _Signalled(size)
+        """Count a prompt that is about to be signalled; sent twice, it counts once."""
+        self._signalled.setdefault(message_id, _Signalled(size))
 
     def settle(self, message_id: str, *, now: float) -> None:
         """Note that Temporal has the prompt."""
-        if message_id in self._signalled:
-            self._signalled[message_id].settled_at = now
+        if signalled := self._signalled.get(message_id):
+            signalled.settled_at, signalled.is_certain = now, True
 
     def leave_open(self, message_id: str, *, now: float) -> None:
         """Note that nobody knows whether Temporal has the prompt, or will have it in a moment: it counts."""
-        if message_id in self._signalled:
-            self._signalled[message_id] = _Signalled(
-                self._signalled[message_id].size, settled_at=now + UNSETTLED_SECONDS, is_certain=False
-            )
+        signalled = self._signalled.get(message_id)
+        if signalled and signalled.settled_at is None:
+            signalled.settled_at, signalled.is_certain = now + UNSETTLED_SECONDS, False
 
     def release(self, message_id: str) -> None:
-        """Count a prompt no longer: it was not sent."""
-        self._signalled.pop(message_id, None)
+        """Count a prompt no longer that Temporal has not taken."""
+        signalled = self._signalled.get(message_id)
+        if signalled and signalled.settled_at is None:
+            del self._signalled[message_id]
 
     @property
     def limits(self) -> tuple[int, int]:
@@ -208,11 +260,6 @@ class Ledger:
         if self.read is not None:
             count, bytes_ = count + self.read.length, bytes_ + self.read.bytes
         return count, bytes_
-
-    def _keep(self, is_open: "Callable[[_Signalled], bool]") -> None:
-        self._signalled = {
-            message_id: signalled for message_id, signalled in self._signalled.items() if is_open(signalled)
-        }
 
 
 class Ledgers:

@@ -4,9 +4,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 
-from fastapi import Depends, Header
+from fastapi import Depends, Header, Response
 
 RESPOND_ASYNC = "respond-async"
+APPLIED_HEADER = "Preference-Applied"
 
 _PIECE = re.compile(r'"(?:[^"\\]|\\.)*"?|[^",]+|,|.', re.DOTALL)
 """A quoted string, which may never end; text without commas; or a comma."""
@@ -41,13 +42,17 @@ def _preferences(text: str) -> Iterator[str]:
 
 
 async def get_prefers_async(
+    response: Response,
     prefer: Annotated[
         list[str] | None,
         Header(description="`respond-async` (RFC 7240): answer as soon as the prompt is safe; `position` is null."),
     ] = None,
 ) -> bool:
-    """Return whether the client prefers not to wait for a receipt."""
-    return prefers_async(prefer or [])
+    """Return whether the client prefers not to wait for a receipt; the answer says then that this was honoured."""
+    is_preferred = prefers_async(prefer or [])
+    if is_preferred:
+        response.headers[APPLIED_HEADER] = RESPOND_ASYNC
+    return is_preferred
 
 
 PrefersAsync = Annotated[bool, Depends(get_prefers_async)]

@@ -10,13 +10,16 @@ import asyncio
 from pydantic_core import to_json
 
 from api import problems
-from api.ledgers import Ledger, QueueRead
+from api.ledgers import Ledger
 from api.problems import ProblemError
 from api.receipts import Receipt, receipt_of
 from api.sessions import RECEIPT_SECONDS, Sessions
 from models.errors import Refused
 from models.prompts import PromptSignal
 from models.session import SessionInput
+
+MAX_QUESTIONS = 3
+"""Before a prompt is refused the session is asked; again where its answer leaves room, which others have reserved."""
 
 READ_SECONDS = 0.5
 """Longest time for reading a history's tail before a prompt is sent; without it the gateway goes by its own count."""
@@ -88,16 +91,22 @@ class PromptSender:
         ledger, size = self._ledgers.of(session_id), len(to_json(prompt.text))
         if ledger.is_tail_due(now=_now()):
             await self._read_tail(session_id, ledger)
-        if self._reserved(ledger, prompt, size) is None:
+        if ledger.is_in_tail(prompt.id or "", now=_now()):
+            return Receipt(prompt.id or "")
+        refusal = self._reserved(ledger, prompt, size)
+        if refusal is None:
             return None
-        if not is_new or ledger.refuses_all(now=_now()) is None:
+        is_sure = is_new and ledger.refuses_all(now=_now()) is not None
+        for _ in range(0 if is_sure else MAX_QUESTIONS):
             known = await self._known(session_id, ledger, prompt.id or "")
             if known:
                 return known
-        refusal = self._reserved(ledger, prompt, size)
-        if refusal:
-            raise problems.refused(refusal.reason, refusal.message)
-        return None
+            refusal = self._reserved(ledger, prompt, size)
+            if refusal is None:
+                return None
+            if not ledger.has_room_by_read(size, now=_now()):
+                break
+        raise problems.refused(refusal.reason, refusal.message)
 
     def _reserved(self, ledger: Ledger, prompt: PromptSignal, size: int) -> Refused | None:
         """Reserve room for a prompt, or return what it is to be refused with."""

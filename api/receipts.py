@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from api import problems
 from models.prompts import Fate, QueueView
 
 MAX_IDS = 100
@@ -29,6 +30,26 @@ class Receipt:
     def is_known(self) -> bool:
         """Return whether a worker could say where the prompt stands."""
         return self.position is not None or self.fate is not None
+
+
+def position_in(view: QueueView, message_id: str) -> int | None:
+    """Return the place of a prompt that waits, from 1; `None` where it does not."""
+    # A worker of an earlier release shows the prompts themselves only.
+    shown = next((prompt.position for prompt in view.waiting if prompt.id == message_id), None)
+    return view.positions.get(message_id, shown)
+
+
+def receipt_of(view: QueueView, message_id: str) -> Receipt:
+    """Return where a prompt stands in a view that was asked for it. Raises what the session refused it with."""
+    position = position_in(view, message_id)
+    if position is not None:
+        return Receipt(message_id, position=position)
+    fate = next((fate for fate in view.fates if fate.id == message_id), None)
+    if fate and fate.fate == "rejected" and fate.refusal:
+        raise problems.refused(fate.refusal, fate.reason or "The prompt was rejected.", field="message")
+    if fate and fate.turn_id is None:
+        raise problems.refused("not_waiting", f"Prompt {message_id!r} was {fate.fate}; send it under a new id.")
+    return Receipt(message_id, position=0 if fate else None, fate=fate)
 
 
 class Receipts:
