@@ -66,6 +66,7 @@ def build_worker(
             tooling.list_tools,
             tooling.call_tool,
             archiving.move_to_archive,
+            archiving.unpark,
         ],
         max_cached_workflows=settings.max_cached_workflows,
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=settings.sticky_timeout),

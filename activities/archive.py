@@ -1,4 +1,4 @@
-"""Moving turns to the archive: the activity `move_to_archive` (SES-15)."""
+"""What a session gives to the archive and fetches from it: `move_to_archive` and `unpark` (SES-6, SES-15)."""
 
 from temporalio import activity
 from temporalio.client import Client
@@ -6,7 +6,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.hand_over import MOVES, HandOverKey
 from activities.own_ids import own_run, own_session
-from models.archive import ArchiveMove, ArchiveMoveQuery, ArchiveOrder
+from models.archive import ArchiveMove, ArchiveMoveQuery, ArchiveOrder, UnparkedPrompts, UnparkOrder
 from stores.archive import ArchivedTurn
 from stores.database import StoreUnavailableError
 from stores.stores import Stores
@@ -37,6 +37,22 @@ class ArchiveActivities:
             raise ApplicationError(str(error), type=UNAVAILABLE) from error
         MOVES.discard(key)
 
+    @activity.defn
+    async def unpark(self, order: UnparkOrder) -> UnparkedPrompts:
+        """Return the next parked prompts; they stay parked until the session has recorded that it has them.
+
+        A second run deletes the same and returns the same.
+        """
+        session_id, prompts = own_session(), self._stores.prompts
+        try:
+            await prompts.forget_parked(session_id, below=order.forget_below)
+            found = await prompts.parked(
+                session_id, first=order.first, max_prompts=order.max_prompts, max_bytes=order.max_bytes
+            )
+        except StoreUnavailableError as error:
+            raise ApplicationError(str(error), type=UNAVAILABLE) from error
+        return UnparkedPrompts(prompts=found)
+
     async def _store(self, session_id: str, move: ArchiveMove) -> None:
         # The texts first: once the turns are gone, the model view refers to them.
         if move.texts:
@@ -46,6 +62,11 @@ class ArchiveActivities:
         if move.turns:
             turns = [ArchivedTurn(number=number, turn=turn) for number, turn in enumerate(move.turns, start=move.first)]
             await self._stores.archive.put_turns(session_id, turns)
+        prompts = self._stores.prompts
+        await prompts.put_fates(session_id, move.fates)
+        await prompts.park(session_id, first=move.first, prompts=move.prompts)
+        if move.forget_below:
+            await prompts.forget_parked(session_id, below=move.forget_below)
 
     async def _ask_workflow(self, order: ArchiveOrder) -> ArchiveMove:
         # Pinned to the run: only this one knows the move. Errors of the query are worth a retry.

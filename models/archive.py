@@ -10,14 +10,16 @@ from pydantic import field_serializer
 
 from models.conversation import ConversationMessage
 from models.limits import SMALL_TEXT_BYTES
+from models.prompts import Fate, Prompt
 from models.trajectory import Step
 from models.wire import Compact, Frozen
 
 
 class ArchiveMove(Compact):
-    """Some turns in a row, or some early steps of the running turn, on their way to the archive.
+    """What goes to the archive at once: turns in a row, early steps of the running turn, prompts to park, or fates.
 
-    `first` counts from 1 for turns, from 0 for steps. `texts` are what the model view will refer to once they are gone.
+    `first` counts from 1 for turns and parked prompts, from 0 for steps. `texts` are what the model view will refer to
+    once they are gone.
     """
 
     first: int
@@ -28,6 +30,10 @@ class ArchiveMove(Compact):
     texts: list[str] = []
     kept_bytes: int = SMALL_TEXT_BYTES
     """Texts of the model view with more JSON bytes go by reference."""
+    prompts: list[Prompt] = []
+    fates: list[Fate] = []
+    forget_below: int = 0
+    """Parked prompts with smaller numbers are back in the session, which has recorded that: they are deleted."""
 
     @field_serializer("turns")
     def _as_they_are_carried(self, turns: list[ConversationMessage]) -> list[dict[str, object]]:
@@ -45,6 +51,12 @@ class ArchiveMove(Compact):
         ...     "timestamp": "2026-01-01T00:00:00Z"}]))
         'steps 0 to 0 of turn 7'
         """
+        if self.prompts:
+            return f"{len(self.prompts)} waiting prompts"
+        if self.fates:
+            return f"{len(self.fates)} fates of prompts"
+        if self.forget_below:
+            return "nothing that waits any more"
         if self.steps_of is not None:
             return f"steps {self.first} to {self.first + len(self.steps) - 1} of turn {self.steps_of}"
         return f"turns {self.first} to {self.first + len(self.turns) - 1}"
@@ -61,3 +73,21 @@ class ArchiveMoveQuery(Frozen):
     """Argument of the query `get_archive_move`."""
 
     move: int
+
+
+class UnparkOrder(Compact):
+    """Input of `unpark`: the parked prompts from number `first` on, as far as they fit.
+
+    Those with numbers below `forget_below` are deleted.
+    """
+
+    first: int
+    max_prompts: int
+    max_bytes: int
+    forget_below: int
+
+
+class UnparkedPrompts(Compact):
+    """Answer of `unpark`, in the order of the numbers; it may have prompts that were taken back meanwhile."""
+
+    prompts: list[Prompt]

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 from models.archive import ArchiveMove
 from models.conversation import ConversationMessage
+from models.leaving_fates import fate_bytes
+from models.prompt_queue import FATES_AT_ONCE
 from models.session_state import Session
 from models.trajectory import Step
 from models.transcript import carried_size
@@ -38,8 +40,45 @@ def spilled(session: Session, *, most_bytes: int) -> ArchiveMove | None:
     return _detaching(session, [turn], first=turn.steps_omitted, steps_of=session.turn_count, steps=leaving)
 
 
+def prompt_move_is_due(session: Session, *, parks: bool) -> bool:
+    """Return whether fates are to leave for the archive, or prompts are to be parked or forgotten there now.
+
+    `parks`: the next run is due, so that what it can't be handed over is to be parked.
+    """
+    queue, limits = session.queue, session.config.limits
+    fates_are_due = len(queue.leaving) >= FATES_AT_ONCE or queue.leaving.bytes > limits.leaving_bytes
+    is_all_back = not queue.parked and queue.forgotten < queue.next_number
+    return fates_are_due or is_all_back or (parks and not queue.fits(limits))
+
+
+def next_prompt_move(session: Session, *, parks: bool) -> ArchiveMove:
+    """Return what `prompt_move_is_due` for; prompts that are to be parked are given numbers of their own."""
+    queue, limits = session.queue, session.config.limits
+    max_bytes, forget_below = limits.max_state_bytes // 2, queue.forgettable
+    if parks and not queue.fits(limits):
+        prompts = queue.next_parked(limits, max_bytes=max_bytes)
+        return ArchiveMove(first=queue.number_parked(len(prompts)), prompts=prompts, forget_below=forget_below)
+    fates = queue.leaving.first(max_bytes=max_bytes)
+    return ArchiveMove(first=0, fates=fates, forget_below=forget_below)
+
+
 def final_moves(session: Session) -> Iterator[ArchiveMove]:
-    """Yield copies of all turns held, for the archive to have the whole transcript of a session that ends."""
+    """Yield copies of all that a session holds which ends: the archive has its whole transcript and every fate then."""
+    yield from _final_turns(session)
+    if session.rules >= 2:
+        yield from _final_fates(session)
+
+
+def _final_fates(session: Session) -> Iterator[ArchiveMove]:
+    queue, max_bytes = session.queue, session.config.limits.max_state_bytes // 2
+    fates = [*queue.leaving, *(fate for fate in queue.fates if fate.fate != "started")]
+    for start, stop in _slices([fate_bytes(fate) for fate in fates], max_bytes):
+        yield ArchiveMove(first=0, fates=fates[start:stop])
+    if queue.forgotten < queue.next_number:
+        yield ArchiveMove(first=0, forget_below=queue.next_number)
+
+
+def _final_turns(session: Session) -> Iterator[ArchiveMove]:
     turns, first = session.transcript.turns, session.archived_count + 1
     for start, stop in _slices([carried_size(turn) for turn in turns], session.config.limits.max_state_bytes // 2):
         yield ArchiveMove(first=first + start, turns=turns[start:stop])

@@ -48,11 +48,11 @@ class LeavingFates:
         gone = {id(fate) for fate in fates}
         return [self._pop(number) for number in [number for number, fate in self._fates.items() if id(fate) in gone]]
 
-    def bound(self, *, max_bytes: int) -> list[Fate]:
-        """Drop the oldest rejections until the rest takes at most `max_bytes`; returns what was dropped."""
+    def bound(self, *, max_bytes: int, rejections_only: bool = True) -> list[Fate]:
+        """Drop the oldest rejections, then others, until at most `max_bytes` are left; returns what was dropped."""
         dropped = []
-        while self.bytes > max_bytes and (number := self._oldest_rejection()) is not None:
-            dropped.append(self._pop(number))
+        while self.bytes > max_bytes and (self.bytes > self.accepted_bytes or not rejections_only):
+            dropped.append(self._drop_oldest())
         return dropped
 
     def _drop_oldest(self) -> Fate:

@@ -40,6 +40,11 @@ MOST_LEVELS = 100
 """Most levels of lists and objects in a call's arguments and in a tool's schema: JSON readers give up at about 200, and
 what a session carries nests them some ten levels deeper."""
 
+LAST_HISTORY_EVENTS = 40_000
+"""Temporal ends a run at 51,200 events or 50 MB; what is under way then needs some."""
+
+LAST_HISTORY_BYTES = 40_000_000
+
 STEPS_SHOWN = 50
 """Of a running turn, queries show so many steps, the newest (SES-15)."""
 
@@ -67,6 +72,16 @@ class Limits(Strict):
     """At least `LEAST_STATE_BYTES` for a new session; earlier releases took less."""
     max_history_events: int = Field(2_000, ge=50, le=10_000)
     max_history_bytes: int = Field(4_000_000, ge=20_000, le=10_000_000)
+
+    @property
+    def last_history_events(self) -> int:
+        """A run that has so many events goes on in the next one, whatever can't be handed over (SES-15, SES-16)."""
+        return min(LAST_HISTORY_EVENTS, self.max_history_events * 20)
+
+    @property
+    def last_history_bytes(self) -> int:
+        """The same for the bytes of its history."""
+        return min(LAST_HISTORY_BYTES, self.max_history_bytes * 10)
 
     @property
     def page_bytes(self) -> int:

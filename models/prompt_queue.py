@@ -300,8 +300,13 @@ class PromptQueue:
 
     @property
     def forgettable(self) -> int:
-        """No parked prompt with a number below this is needed any more."""
-        return min((item.number for item in self.parked), default=self.next_number)
+        """The archive is to forget the parked prompts with numbers below this; 0: it has no others."""
+        first = min((item.number for item in self.parked), default=self.next_number)
+        return first if first > self.forgotten else 0
+
+    def forget_below(self, number: int) -> None:
+        """Note that the archive has no parked prompt below `number`."""
+        self.forgotten = max(self.forgotten, number)
 
     def reject_surplus(self, refusal: Refused, limits: Limits, *, at: UtcDatetime) -> None:
         """Give what can't be carried, the last of what is held here, the fate `rejected`; parked prompts stay."""
@@ -481,6 +486,11 @@ class PromptQueue:
     def fates_left(self, fates: Iterable[Fate]) -> None:
         """Remember no longer what the archive has taken of `leaving`."""
         for fate in self.leaving.remove(fates):
+            self._forget_fate(fate)
+
+    def bound_leaving(self, limits: Limits) -> None:
+        """Drop the oldest fates on their way to the archive until the rest can be carried, rejections first."""
+        for fate in self.leaving.bound(max_bytes=limits.leaving_bytes, rejections_only=False):
             self._forget_fate(fate)
 
     def _forget_fate(self, fate: Fate) -> None:

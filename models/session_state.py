@@ -259,6 +259,49 @@ class Session:
             + (", and goes on when the archive works again." if why else "."),
         )
 
+    # ---- what waits, at a hand-over
+
+    @property
+    def is_carriable(self) -> bool:
+        """All that waits, and all fates that must not be lost, can be handed over to the next run (SES-14)."""
+        if self.rules < 2:
+            return True
+        leaving = self.queue.leaving
+        # While the archive takes nothing, rejections give way.
+        unstored = leaving.accepted_bytes if self.archive.is_failing else leaving.bytes
+        return self.queue.fits(self.config.limits) and unstored <= self.config.limits.leaving_bytes
+
+    def prompts_moved(self, move: ArchiveMove, *, now: datetime) -> None:
+        """Hold no longer what the archive has taken of prompts and fates."""
+        self.queue.put_parked(move.prompts, first=move.first)
+        self.queue.fates_left(move.fates)
+        self.queue.forget_below(move.forget_below)
+        self.archive_worked(now=now)
+        self._changed()
+
+    def take_parked(self, prompts: Iterable[Prompt], *, now: datetime) -> bool:
+        """Hold parked prompts again, at their place; returns whether the next one was among them."""
+        is_next = self.queue.take_parked(prompts)
+        if is_next:
+            self.archive_worked(now=now)
+        self._changed()
+        return is_next
+
+    def give_up_uncarriable(self, *, now: datetime) -> None:
+        """Reject what waits and can't be handed over, though the run can't go on: the last resort (SES-15)."""
+        if self.is_carriable:
+            return
+        self.queue.reject_surplus(self._overgrown(), self.config.limits, at=now)
+        self.queue.bound_leaving(self.config.limits)
+        self._changed()
+
+    def _overgrown(self) -> Refused:
+        return Refused(
+            "state_full",
+            "More prompts wait than can be handed over to the session's next run, and the archive takes none of them "
+            f"({self.archive.trouble or 'it gave no reason'}).",
+        )
+
     # ---- tools
 
     @property

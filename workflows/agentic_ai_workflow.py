@@ -4,7 +4,8 @@ Theory of operation. Handlers only write into the session (`models/session_state
 acts: it takes the next prompt, leads its turn to the end (`workflows/turn.py`), and hands everything over to a new
 run when the history has grown (SES-14), if need be in the middle of a turn. So prompts can arrive at any moment and
 are processed one at a time, and no handler can be caught in the middle by a continue-as-new. Beside that loop, the
-oldest turns are moved to the archive (`workflows/archiving.py`).
+oldest turns are moved to the archive (`workflows/archiving.py`), and prompts that a run can't hand over are parked
+there (`workflows/parking.py`).
 
 What callers send is read here and nowhere earlier: a signal of the wrong shape would be dropped in silence, or fail
 the workflow task for ever, if Temporal were to read it for us (SES-5).
@@ -14,7 +15,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey
@@ -53,6 +54,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows import activity_options, search_attributes
     from workflows.archiving import Archiving
     from workflows.current_details import render_current_details
+    from workflows.parking import Parking
     from workflows.turn import Turn
     from workflows.turn_frame import new_terms
 
@@ -69,7 +71,9 @@ class AgenticAIWorkflow:
         # A run that began under earlier rules is replayed by them, and goes on by them; its next run takes these up.
         rules = 2 if workflow.patched("rules-2") else 1
         self._session = Session(info.workflow_id, start, now=workflow.now(), rules=rules)
+        self._details_are_due = False
         self._archiving = Archiving(self._session, on_change=self._show)
+        self._parking = Parking(self._session, self._archiving, has_grown=self._has_grown, on_change=self._show)
         # A turn that the run before handed over can be stopped before `run` goes on with it.
         carried = start.carried.running if start.carried else None
         self._turn = self._turn_from(carried) if carried else None
@@ -107,6 +111,7 @@ class AgenticAIWorkflow:
 
     async def _process_prompts(self) -> None:
         session = self._session
+        self._parking.begin()
         if self._turn:
             self._archiving.begin_if_due()
             await self._lead(self._turn)
@@ -114,18 +119,22 @@ class AgenticAIWorkflow:
             self._archiving.begin_if_due()
             await workflow.wait_condition(self._has_work)
             if self._is_due_for_new_run():
-                workflow.continue_as_new(session.carry())
+                self._continue_as_new()
             if session.queue.waiting and session.is_full:
                 self._archiving.begin_if_due()
                 await self._archiving.make_room()
             session.reject_waiting_if_full(now=workflow.now())
             if session.queue.waiting:
                 await self._run_turn()
-            elif session.ending is not None:
+            elif self._is_over():
                 return
 
     def _has_work(self) -> bool:
-        return bool(self._session.queue.waiting) or self._session.ending is not None or self._is_due_for_new_run()
+        return bool(self._session.queue.waiting) or self._is_over() or self._is_due_for_new_run()
+
+    def _is_over(self) -> bool:
+        """Return whether the session is ended and has processed all that waited, parked prompts included."""
+        return self._session.ending is not None and not len(self._session.queue)
 
     async def _run_turn(self) -> None:
         self._session.begin_turn(now=workflow.now())
@@ -147,25 +156,44 @@ class AgenticAIWorkflow:
         """Lead the turn to its end, in this run or, once the history has grown, in the next ones."""
         try:
             await turn.finished()
+            # While its last calls ran, more prompts may have come than can be handed over: then it goes on here.
+            while turn.paused and self._session.rules >= 2 and not self._is_due_for_new_run():
+                turn = self._turn = self._turn_from(turn.paused)
+                await turn.finished()
         finally:
             self._turn = None
         if turn.paused:
-            workflow.continue_as_new(self._session.carry(turn.paused))
+            self._continue_as_new(turn.paused)
+
+    def _continue_as_new(self, running: CarriedTurn | None = None) -> NoReturn:
+        self._session.give_up_uncarriable(now=workflow.now())
+        workflow.continue_as_new(self._session.carry(running))
 
     def _is_due_for_new_run(self) -> bool:
-        """Tell whether to hand over now. Not while a move to the archive is under way: it would begin anew."""
-        return self._has_grown() and not self._archiving.is_storing
+        """Return whether to hand over now: nothing is on its way to or from the archive, and all can be carried."""
+        if not self._has_grown() or self._archiving.is_storing or self._parking.is_fetching:
+            return False
+        return self._session.is_carriable or self._has_outgrown()
 
     def _has_grown(self) -> bool:
         """Tell whether this run's history is due for a new one (SES-14).
 
         Counted from where the run began: what it was handed over is in its first event and would never shrink.
         """
-        info, limits = workflow.info(), self._session.config.limits
-        events = info.get_current_history_length() - self._events_at_start
-        size = info.get_current_history_size() - self._bytes_at_start
+        limits, (events, size) = self._session.config.limits, self._history()
         over_budget = events >= limits.max_history_events or size >= limits.max_history_bytes
-        return over_budget or info.is_continue_as_new_suggested()
+        return over_budget or workflow.info().is_continue_as_new_suggested()
+
+    def _has_outgrown(self) -> bool:
+        """Return whether this run can't wait for the archive any longer."""
+        limits, (events, size) = self._session.config.limits, self._history()
+        return events >= limits.last_history_events or size >= limits.last_history_bytes
+
+    def _history(self) -> tuple[int, int]:
+        """Return how many events, and how many bytes, this run's history has grown by."""
+        info = workflow.info()
+        events = info.get_current_history_length() - self._events_at_start
+        return events, info.get_current_history_size() - self._bytes_at_start
 
     async def _close(self, status: Any, reason: str, *, copy_patience: timedelta) -> SessionEnd:
         self._session.close(status, reason=reason, now=workflow.now())
@@ -353,11 +381,18 @@ class AgenticAIWorkflow:
     # ---- what the Temporal Web UI shows
 
     def _show(self) -> None:
-        workflow.set_current_details(render_current_details(self._session))
+        # Once for all that happens at the same time: thousands of signals can be one activation (SES-6).
+        if not self._details_are_due:
+            self._details_are_due = True
+            asyncio.get_running_loop().call_soon(self._render)
         waits = self._session.awaits_approval
         known = workflow.info().typed_search_attributes.get(search_attributes.SESSION_STATUS)
         if waits != (known == "awaiting_approval"):
             self._publish("awaiting_approval" if waits else "open")
+
+    def _render(self) -> None:
+        self._details_are_due = False
+        workflow.set_current_details(render_current_details(self._session))
 
     def _publish(self, status: search_attributes.CoarseStatus) -> None:
         """Bring search attributes and memo up to date: only what changed (SES-17).

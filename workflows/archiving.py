@@ -62,20 +62,21 @@ class Archiving:
     async def spill(self, *, most_bytes: int) -> None:
         """Move the running turn's oldest steps, so that it takes at most `most_bytes`; if the archive takes them."""
         move = spilled(self._session, most_bytes=most_bytes)
-        if move and workflow.patched("archive") and await self._is_stored(move):
+        if move and workflow.patched("archive") and await self.is_stored(move):
             self._session.moved(move, now=workflow.now())
             self._on_change()
 
     async def copy_all(self, *, patience: timedelta) -> None:
-        """Have the archive hold the whole transcript of a session that ends; it stays in the session too.
+        """Have the archive hold the whole transcript and every fate of a session that ends; they stay in it too.
 
         While the archive is down it is tried again, for as long as `patience`.
         """
-        if self._session.transcript.turns and workflow.patched("archive"):
+        has_content = bool(self._session.transcript.turns) or self._session.rules >= 2
+        if has_content and workflow.patched("archive"):
             until = workflow.now() + patience
             await workflow.wait_condition(lambda: not self.is_storing)
             for move in final_moves(self._session):
-                while not await self._is_stored(move):
+                while not await self.is_stored(move):
                     if workflow.now() >= until:
                         return
                     await self._pause()
@@ -87,7 +88,7 @@ class Archiving:
     async def _move_while_due(self) -> None:
         while move := next_move(self._session):
             await self._pause()
-            if await self._is_stored(move):
+            if await self.is_stored(move):
                 self._session.moved(move, now=workflow.now())
                 self._on_change()
 
@@ -102,17 +103,21 @@ class Archiving:
                     timeout_summary="until the archive is tried again",
                 )
 
-    async def _is_stored(self, move: ArchiveMove) -> bool:
+    async def is_stored(self, move: ArchiveMove) -> bool:
         """Have the archive hold `move`; `False`, and noted, if it can't."""
         try:
             await self._store(move)
         except ActivityError as error:
-            if is_cancelled_exception(error):
-                raise asyncio.CancelledError from error
-            self._session.archive_failed(_reason(error), now=workflow.now())
-            self._on_change()
+            self.note_failure(error)
             return False
         return True
+
+    def note_failure(self, error: ActivityError) -> None:
+        """Note why the archive has failed. Raises `CancelledError` where it was the session that gave up."""
+        if is_cancelled_exception(error):
+            raise asyncio.CancelledError from error
+        self._session.archive_failed(_reason(error), now=workflow.now())
+        self._on_change()
 
     async def _store(self, move: ArchiveMove) -> None:
         self._moves += 1
