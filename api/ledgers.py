@@ -143,6 +143,8 @@ class Ledger:
 
     def note_tail(self, tail: Tail) -> None:
         """Go by the tail of the history; a signal of unknown outcome that is not in it was never sent."""
+        if self.read is not None and self.read.asked_at >= tail.asked_at:
+            return
         self.tail = tail
         if tail.is_whole:
             for message_id, signalled in list(self._signalled.items()):

@@ -56,10 +56,11 @@ class PromptSender:
         clock = asyncio.get_running_loop().time
         began, message_id = clock(), prompt.id or ""
         known = await self._admit(session_id, prompt, is_new=is_new)
+        admitting = clock() - began
         if known is None:
             await self._signal(session_id, prompt, start)
             known = Receipt(message_id)
-        seconds = min(RECEIPT_SECONDS, began + SEND_SECONDS - clock())
+        seconds = min(RECEIPT_SECONDS - admitting, began + SEND_SECONDS - clock())
         if known.is_known or not wants_receipt or seconds <= 0:
             return known
         return await self._sessions.receipt(session_id, message_id, seconds=seconds)
@@ -124,14 +125,14 @@ class PromptSender:
         if view is None:
             if ledger.is_tail_due(now=_now()):
                 await self._read_tail(session_id, ledger)
-            is_in_tail = ledger.tail is not None and message_id in ledger.tail.sizes
-            is_known = is_in_tail or self._ledgers.has_accepted(session_id, message_id)
-            return Receipt(message_id) if is_known else None
-        fate = next((fate for fate in view.fates if fate.id == message_id), None)
-        if fate and fate.fate == "rejected":
+        elif any(fate.id == message_id and fate.fate == "rejected" for fate in view.fates):
             return None
-        receipt = receipt_of(view, message_id)
-        return receipt if receipt.is_known else None
+        elif (receipt := receipt_of(view, message_id)).is_known:
+            return receipt
+        is_in_tail = ledger.tail is not None and message_id in ledger.tail.sizes
+        # The session remembers the last fates only; before that, an accepted prompt was a turn.
+        is_known = is_in_tail or self._ledgers.has_accepted(session_id, message_id)
+        return Receipt(message_id) if is_known else None
 
     async def _read_tail(self, session_id: str, ledger: Ledger) -> None:
         """Read the end of the history, together with all who need it at that moment."""

@@ -169,16 +169,19 @@ async def test_ses_6_a_prompt_that_was_accepted_is_never_refused_when_it_is_sent
 
 
 async def test_ses_6_sixty_four_clients_at_once_on_sixty_four_sessions_are_each_answered(
-    http_alone: AsyncClient, temporal: Client, tmp_path: Path
+    http_alone: AsyncClient,
 ) -> None:
+    async def prompted(session: str) -> Response:
+        path = f"/workflow/{session}/prompt?start=true"
+        async with asyncio.timeout(60):
+            # A server that has too much to do is away for the gateway, which says so.
+            while (answer := await http_alone.post(path, json={"message": "hi", "id": "p1"})).status_code == 503:
+                await asyncio.sleep(0.5)
+        return answer
+
     sessions = [fresh() for _ in range(64)]
-    async with worker_of(temporal, tmp_path):
-        answers = await asyncio.gather(
-            *(http_alone.post(f"/workflow/{one}/prompt?start=true", json={"message": "hi"}) for one in sessions)
-        )
-        assert {answer.status_code for answer in answers} == {202}
-        for one in sessions:
-            await until_turns(http_alone, one, 1)
+    answers = await asyncio.gather(*(prompted(session) for session in sessions))
+    assert {(answer.status_code, answer.json()["message_id"]) for answer in answers} == {(202, "p1")}
 
 
 async def test_ses_6_many_clients_of_one_session_do_not_pass_the_limit_together(http: AsyncClient, on: Stage) -> None:
