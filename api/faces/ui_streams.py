@@ -34,6 +34,9 @@ AWAY = (503, 504)
 """Problems that pass: Temporal can't be reached, or no worker answers."""
 
 
+SILENCE_SECONDS = 1.2
+"""How long a worker that gave no receipt is waited for before the stream says that none answers (API-2)."""
+
 NO_WORKER = "Your message is safe. No worker has taken it up yet; it is answered as soon as one does."
 
 
@@ -60,7 +63,7 @@ class UIStreams:
 
     async def chunks(self, session_id: str, told: TurnChunks) -> AsyncGenerator[Chunks, None]:
         """Yield what is to be told of a turn until there is nothing more; it may still wait for its place."""
-        if told.awaits_worker:
+        if told.awaits_worker and await self._is_silent(session_id):
             yield told.notice(NO_WORKER)
         while not told.is_over:
             try:
@@ -73,6 +76,15 @@ class UIStreams:
                 else:
                     yield told.notice(problem.problem.detail)
                     await asyncio.sleep(RETRY_SECONDS)
+
+    async def _is_silent(self, session_id: str) -> bool:
+        """Return whether no worker answers for the session in a moment either."""
+        try:
+            async with asyncio.timeout(SILENCE_SECONDS):
+                await self._sessions.state(session_id, StateRequest(limit=0))
+        except (TimeoutError, ProblemError):
+            return True
+        return False
 
     async def _followed(self, session_id: str, told: TurnChunks) -> AsyncGenerator[Chunks, None]:
         """Yield what the session has of the turn by now, then what is new. Raises `ProblemError`."""

@@ -1,7 +1,6 @@
 """A 202 is a promise: SES-6, and the prompt's door: API-1, API-2."""
 
 import asyncio
-import json
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
@@ -13,12 +12,10 @@ import pytest
 from httpx import AsyncClient, Response
 from temporalio.client import Client
 
-from api.faces.ui_streams import NO_WORKER
 from api.prefer import prefers_async
 from models.limits import Limits
 from models.session import SessionInput
-from models.settings import Settings
-from tests.gateway.conftest import Asked, gateway, served
+from tests.gateway.conftest import Asked, gateway
 from tests.gateway.test_bad_input import problem_of
 from tests.harness import Stage, stage
 
@@ -376,24 +373,3 @@ async def test_ses_6_a_session_of_which_a_gateway_has_read_nothing_is_taken_by_w
     await temporal.start_workflow("AgenticAIWorkflow", start, id=session, task_queue=f"nobody-{tmp_path.name}")
     await temporal.get_workflow_handle(session).signal("prompt", "a bare string")
     assert len(accepted(await sent(http_alone, session, [f"m{number}" for number in range(6)]))) == 2
-
-
-async def test_api_1_an_ai_sdk_chat_says_within_three_seconds_that_no_worker_answers(
-    http_alone: AsyncClient, temporal: Client, tmp_path: Path
-) -> None:
-    settings = Settings(task_queue=f"nobody-{tmp_path.name}", state_dir=tmp_path, task_timeout=2)
-    message = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "hello"}]}
-    body = {"id": fresh(), "messages": [message], "trigger": "submit-message"}
-    async with served(temporal, settings) as url, AsyncClient(base_url=url, timeout=60) as http:
-        began = time.monotonic()
-        async with http.stream("POST", "/api/chat", json=body) as answer:
-            lines = (line async for line in answer.aiter_lines() if line.startswith("data: "))
-            first = await anext(lines)
-            assert time.monotonic() - began < 3
-            notice = {"type": "data-notice", "data": {"text": NO_WORKER}, "transient": True}
-            assert json.loads(first.removeprefix("data: ")) == notice
-            async with worker_of(temporal, tmp_path):
-                rest = [line async for line in lines]
-    assert sum("data-notice" in line for line in rest) == 0
-    assert any("echo: hello" in line for line in rest)
-    assert rest[-1] == "data: [DONE]"
