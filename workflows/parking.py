@@ -62,7 +62,11 @@ class Parking:
         return self._is_fetch_due() or self._is_move_due()
 
     def _is_fetch_due(self) -> bool:
-        return self._session.closed is None and self._session.queue.wants_parked(self._session.config.limits)
+        session = self._session
+        # Once the history has grown they are left to the next run: fetching would hold it up, again and again.
+        if session.closed is not None or self._has_grown():
+            return False
+        return session.queue.wants_parked(session.config.limits)
 
     def _is_move_due(self) -> bool:
         return self._session.closed is None and prompt_move_is_due(self._session, parks=self._has_grown())

@@ -342,6 +342,27 @@ async def summarised_by_default(on: Stage) -> DrivenSession:
     return session
 
 
+async def parked_prompts(on: Stage) -> DrivenSession:
+    """More waits than a run can hand over, and more is rejected than the session remembers."""
+    limits = {"max_history_events": 50, "max_queued_prompts": 4, "max_state_bytes": 40_000, "max_queued_bytes": 2_000}
+    on.vendor.gate.close()
+    session = await on.start(SessionInput.model_validate({"limits": limits}))
+    for number in range(25):
+        await session.prompt(id=f"p{number}", text=f"prompt {number}")
+    for _ in range(30):
+        await session.prompt("")
+    on.vendor.gate.open()
+    await session.until(lambda s: s.session.turn_count > 3, turns=0)
+    on.vendor.gate.close()
+    assert (await session.queue()).parked > 0
+    await session.update("withdraw_prompt", {"id": "p20"})
+    on.vendor.gate.open()
+    await session.idle(turns=24)
+    await session.handle.signal("end_chat")
+    await session.handle.result()
+    return session
+
+
 STORIES: dict[str, Story] = {
     story.__name__: story
     for story in (
@@ -372,5 +393,6 @@ STORIES: dict[str, Story] = {
         written_unasked,
         stopped_in_mid_answer,
         summarised_by_default,
+        parked_prompts,
     )
 }

@@ -1,0 +1,240 @@
+"""Accepted prompts become turns, however many wait and whatever a run can hand over: SES-6, SES-14, SES-15."""
+
+import asyncio
+from typing import Any
+from uuid import uuid4
+
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.worker import Replayer
+
+from models.conversation import ConversationMessage
+from models.session import SessionInput
+from tests.harness import DrivenSession, Stage, broken, heal, stage
+from workflows.agentic_ai_workflow import AgenticAIWorkflow
+
+LONG = 240.0
+"""Seconds that hundreds of turns may take on a busy machine."""
+
+AT_ONCE = 40
+"""Signals on their way at the same time, where their order is of no matter."""
+
+
+async def unattended(temporal: Client, *, task_queue: str, **limits: int) -> DrivenSession:
+    """Start a session that no worker serves yet."""
+    start = SessionInput.model_validate({"limits": limits})
+    handle = await temporal.start_workflow("AgenticAIWorkflow", start, id=f"s-{uuid4()}", task_queue=task_queue)
+    return DrivenSession(temporal, handle)
+
+
+async def send(session: DrivenSession, count: int, *, first: int = 0) -> None:
+    for number in range(first, first + count):
+        await session.prompt(id=f"m{number}", text=f"prompt {number}")
+
+
+async def burst(session: DrivenSession, count: int) -> None:
+    """Send prompts as fast as the server takes them, in no order."""
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def one(number: int) -> None:
+        async with slots:
+            await session.prompt(id=f"m{number}", text=f"prompt {number}")
+
+    await asyncio.gather(*(one(number) for number in range(count)))
+
+
+async def transcript(on: Stage, session: DrivenSession) -> list[ConversationMessage]:
+    state = await session.state()
+    page = await on.stores.archive.page(session.handle.id, before=None, limit=None, max_bytes=10**9)
+    return [archived.turn for archived in page[: state.archived_count]] + state.messages
+
+
+async def worked_off(session: DrivenSession, *, turns: int) -> None:
+    def is_so(state: Any) -> bool:
+        return state.session.turn_count >= turns and state.status == "idle" and not state.queue_length
+
+    await session.until(is_so, turns=0, bound=LONG)
+
+
+async def fates(on: Stage, session: DrivenSession, ids: list[str]) -> dict[str, str | None]:
+    """Ask for every fate as the gateway does: the session first, then the archive."""
+    known: dict[str, str | None] = {}
+    for start in range(0, len(ids), 1_000):
+        some = ids[start : start + 1_000]
+        view = await session.queue({"message_ids": some})
+        known.update((fate.id, fate.fate) for fate in view.fates)
+    started = {turn.id for turn in await transcript(on, session)}
+    for message_id in ids:
+        if message_id not in known:
+            fate = await on.stores.prompts.fate_of(session.handle.id, message_id)
+            known[message_id] = "started" if message_id in started else fate.fate if fate else None
+    return known
+
+
+async def replays(session: DrivenSession) -> int:
+    """Replay every run; return how many there were."""
+    histories = await session.histories()
+    replayer = Replayer(workflows=[AgenticAIWorkflow], data_converter=pydantic_data_converter)
+    for history in histories:
+        await replayer.replay_workflow(history)
+    return len(histories)
+
+
+async def test_ses_6_five_hundred_prompts_sent_while_no_worker_runs_become_turns_in_order(temporal: Client) -> None:
+    task_queue = f"q-{uuid4()}"
+    session = await unattended(temporal, task_queue=task_queue)
+    await send(session, 500)
+    async with stage(temporal, task_queue=task_queue) as on:
+        on.sessions.append(session)
+        await worked_off(session, turns=500)
+        assert [turn.id for turn in await transcript(on, session)] == [f"m{number}" for number in range(500)]
+    assert await replays(session) > 1
+
+
+async def test_ses_6_what_waits_is_parked_through_many_runs_and_starts_in_order(on: Stage) -> None:
+    session = await on.start(
+        SessionInput.model_validate({"limits": {"max_history_events": 60, "max_queued_prompts": 10}})
+    )
+    on.vendor.gate.close()
+    await send(session, 80)
+    state = await session.state()
+    assert state.queue_length == 79
+    on.vendor.gate.open()
+    await session.until(lambda s: s.session.turn_count > 20, turns=0)
+    await send(session, 30, first=80)
+    await worked_off(session, turns=110)
+    assert [turn.id for turn in await transcript(on, session)] == [f"m{number}" for number in range(110)]
+    histories = await session.histories()
+    assert len(histories) > 5
+    scheduled = [
+        event.activity_task_scheduled_event_attributes.activity_type.name
+        for history in histories
+        for event in history.events
+        if event.HasField("activity_task_scheduled_event_attributes")
+    ]
+    assert "unpark" in scheduled
+    await session.until(lambda s: s.status == "idle")
+    view = await session.queue()
+    assert (view.length, view.parked, view.bytes) == (0, 0, 0)
+
+
+async def test_ses_8_a_parked_prompt_can_be_withdrawn_and_the_rest_discarded(on: Stage) -> None:
+    session = await on.start(
+        SessionInput.model_validate({"limits": {"max_history_events": 50, "max_queued_prompts": 10}})
+    )
+    on.vendor.gate.close()
+    await send(session, 90)
+    await session.until(lambda s: s.queue_length == 89)
+    on.vendor.gate.open()
+    await session.until(lambda s: s.session.turn_count > 5, turns=0)
+    on.vendor.gate.close()
+    view = await session.queue({"message_ids": ["m85"]})
+    assert view.parked > 0
+    assert view.positions["m85"] == view.length - 4
+    await session.update("withdraw_prompt", {"id": "m85"})
+    await session.update("end_session", {"reason": "enough", "discard_queue": True})
+    on.vendor.gate.open()
+    await session.handle.result()
+    ids = [f"m{number}" for number in range(90)]
+    known = await fates(on, session, ids)
+    assert known["m85"] == "withdrawn"
+    turns = [turn.id for turn in await transcript(on, session)]
+    assert turns == ids[: len(turns)]
+    assert {known[message_id] for message_id in ids[len(turns) :]} == {"discarded", "withdrawn"}
+    for message_id in ids[len(turns) :]:
+        fate = await on.stores.prompts.fate_of(session.handle.id, message_id)
+        assert fate is not None
+        assert fate.fate == known[message_id]
+    assert await on.stores.prompts.place_of(session.handle.id, "m85") is None
+
+
+async def test_ses_8_a_session_that_is_ended_works_off_what_is_parked_first(on: Stage) -> None:
+    session = await on.start(
+        SessionInput.model_validate({"limits": {"max_history_events": 50, "max_queued_prompts": 10}})
+    )
+    on.vendor.gate.close()
+    await send(session, 60)
+    await session.update("end_session", {"reason": "enough"})
+    on.vendor.gate.open()
+    ended = await session.handle.result()
+    assert ended == {"status": "ended", "turn_count": 60, "reason": "enough"}
+    assert [turn.id for turn in await transcript(on, session)] == [f"m{number}" for number in range(60)]
+
+
+async def test_ses_9_the_fates_of_parked_prompts_can_be_asked_for_after_a_cancel(on: Stage) -> None:
+    session = await on.start(
+        SessionInput.model_validate({"limits": {"max_history_events": 50, "max_queued_prompts": 10}})
+    )
+    on.vendor.gate.close()
+    await send(session, 90)
+    await session.until(lambda s: s.queue_length == 89)
+    on.vendor.gate.open()
+    await session.until(lambda s: s.session.turn_count > 5, turns=0)
+    on.vendor.gate.close()
+    assert (await session.queue()).parked > 0
+    await session.handle.cancel()
+    await session.until(lambda s: s.status == "cancelled")
+    known = await fates(on, session, [f"m{number}" for number in range(90)])
+    assert set(known.values()) == {"started", "discarded"}
+
+
+async def test_ses_15_while_the_archive_is_down_the_queue_is_worked_off_in_the_run(on: Stage) -> None:
+    file = broken(on)
+    session = await on.start(
+        SessionInput.model_validate({"limits": {"max_history_events": 60, "max_queued_prompts": 10}})
+    )
+    on.vendor.gate.close()
+    await send(session, 60)
+    on.vendor.gate.open()
+    await session.until(lambda s: s.session.archive.failing_since, turns=0)
+    heal(file)
+    await worked_off(session, turns=60)
+    assert [turn.id for turn in await transcript(on, session)] == [f"m{number}" for number in range(60)]
+
+
+async def test_ses_15_while_the_archive_is_down_what_is_parked_waits_for_it(on: Stage) -> None:
+    session = await on.start(
+        SessionInput.model_validate({"limits": {"max_history_events": 60, "max_queued_prompts": 10}})
+    )
+    on.vendor.gate.close()
+    await send(session, 90)
+    await session.until(lambda s: s.queue_length == 89)
+    on.vendor.gate.open()
+    await session.until(lambda s: s.session.turn_count > 5, turns=0)
+    on.vendor.gate.close()
+    assert (await session.queue()).parked > 0
+    file = broken(on)
+    on.vendor.gate.open()
+    await session.until(lambda s: s.session.archive.failing_since, turns=0)
+    assert (await session.state()).queue_length > 0
+    heal(file)
+    await worked_off(session, turns=90)
+    assert [turn.id for turn in await transcript(on, session)] == [f"m{number}" for number in range(90)]
+
+
+async def test_ses_6_of_a_burst_far_over_the_limit_every_prompt_is_a_turn_or_has_a_fate(temporal: Client) -> None:
+    task_queue = f"q-{uuid4()}"
+    session = await unattended(temporal, task_queue=task_queue, max_queued_prompts=20)
+    await burst(session, 1_000)
+    async with stage(temporal, task_queue=task_queue) as on:
+        on.sessions.append(session)
+        await worked_off(session, turns=200)
+        await session.handle.signal("end_chat")
+        await session.handle.result()
+        known = await fates(on, session, [f"m{number}" for number in range(1_000)])
+    counts = {fate: list(known.values()).count(fate) for fate in set(known.values())}
+    assert counts == {"started": 200, "rejected": 800}
+
+
+async def test_ses_6_five_thousand_prompts_in_one_activation_all_have_a_fate(temporal: Client) -> None:
+    task_queue = f"q-{uuid4()}"
+    session = await unattended(temporal, task_queue=task_queue, max_queued_prompts=2)
+    await burst(session, 5_000)
+    async with stage(temporal, task_queue=task_queue) as on:
+        on.sessions.append(session)
+        await worked_off(session, turns=20)
+        await session.handle.signal("end_chat")
+        await session.handle.result()
+        known = await fates(on, session, [f"m{number}" for number in range(5_000)])
+    counts = {fate: list(known.values()).count(fate) for fate in set(known.values())}
+    assert counts == {"started": 20, "rejected": 4_980}
