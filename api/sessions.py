@@ -2,6 +2,7 @@
 
 A prompt is a signal, so it is safe from the moment Temporal has it, whether or not a worker runs. What the session
 makes of it is read afterwards, with a bound: the receipt says where it stands as soon as a worker can say (SES-6).
+Whether there is room for it is decided before, in `prompt_sender.py`.
 """
 
 import asyncio

@@ -174,7 +174,8 @@ class Transcripts:
                 # A change that nobody answered for is over, and no other may come: then the session is asked again.
                 can_wait = found is not None and not watch.is_over
                 again_at = until if can_wait else min(until, clock() + AGAIN_SECONDS)
-                if not await watch.beyond(changes, until=again_at) and clock() >= until:
+                # A session that changes all the time must not hold its callers beyond theirs.
+                if clock() >= until or (not await watch.beyond(changes, until=again_at) and clock() >= until):
                     return receipt, None
 
     async def _turn_in_time(
