@@ -16,6 +16,8 @@ from api.faces import ai_sdk
 from api.feed import Feeds
 from api.markdown import Markdown
 from api.origin_check import OriginCheck
+from api.prompt_fates import PromptFates
+from api.prompt_sender import PromptSender
 from api.replay import Replays
 from api.routes import approvals, blobs, context, conversation, events, health, markdown, page, sessions, tasks
 from api.server import ImpatientStreams
@@ -59,6 +61,8 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
         async with stores, nullcontext(partials) if partials else carrier(temporal) as app.state.partials:
             app.state.settings, app.state.stores = settings, stores
             app.state.sessions = Sessions(temporal, settings)
+            app.state.sender = PromptSender(app.state.sessions)
+            app.state.fates = PromptFates(app.state.sessions, stores)
             app.state.transcripts = Transcripts(app.state.sessions, stores)
             app.state.wakes = Wakes(temporal, settings.task_queue)
             app.state.reads = SharedReads(app.state.sessions, app.state.transcripts, app.state.wakes)

@@ -13,7 +13,7 @@ from models.context.window import HistoryChange
 from models.conversation import ArchiveReport, ConversationState, ConversationUpdate, SessionStatus
 from models.ids import ID_PATTERN
 from models.limits import LimitsChange
-from models.prompts import PromptMode
+from models.prompts import FateName, PromptMode
 from models.session import Reason, SystemPrompt, Title, UserName
 from models.task import HandOffReport
 from models.tool_policy import ToolPolicy
@@ -103,11 +103,28 @@ class SessionStarted(BaseModel):
 
 
 class PromptAccepted(BaseModel):
-    """A prompt is safe. `position` counts the queue from 1; 0: its turn has started; null: no worker can say now."""
+    """A prompt is safe. `position` counts the queue from 1; 0: its turn has started; null: no worker has said."""
 
     workflow_id: str
     message_id: str
     position: int | None = None
+
+
+class PromptFate(BaseModel):
+    """What became of a prompt, or that it waits. `turn_id` is the turn that it started or was taken up by.
+
+    `position` counts the queue from 1; null: it does not wait, or Temporal has it and no worker has taken it yet.
+    """
+
+    workflow_id: str
+    message_id: str
+    fate: Literal["waiting"] | FateName
+    position: int | None = None
+    turn_id: str | None = None
+    reason: str | None = None
+    """Why it was rejected or discarded."""
+    at: datetime | None = None
+    """When that was decided, where it is known."""
 
 
 class ChatAccepted(BaseModel):

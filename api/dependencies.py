@@ -14,6 +14,8 @@ from api import problems
 from api.deletion import Deletions
 from api.feed import Feeds
 from api.markdown import Markdown
+from api.prompt_fates import PromptFates
+from api.prompt_sender import PromptSender
 from api.replay import Replays
 from api.sessions import Sessions
 from api.shared_reads import SharedReads
@@ -28,6 +30,18 @@ async def get_sessions(request: Request) -> Sessions:
     """Return the verbs of sessions."""
     sessions: Sessions = request.app.state.sessions
     return sessions
+
+
+async def get_sender(request: Request) -> PromptSender:
+    """Return what sends prompts."""
+    sender: PromptSender = request.app.state.sender
+    return sender
+
+
+async def get_fates(request: Request) -> PromptFates:
+    """Return the fates of prompts."""
+    fates: PromptFates = request.app.state.fates
+    return fates
 
 
 async def get_transcripts(request: Request) -> Transcripts:
@@ -97,6 +111,8 @@ async def refuse_unknown_parameters(request: Request) -> None:
 
 
 SessionsDep = Annotated[Sessions, Depends(get_sessions)]
+SenderDep = Annotated[PromptSender, Depends(get_sender)]
+FatesDep = Annotated[PromptFates, Depends(get_fates)]
 TranscriptsDep = Annotated[Transcripts, Depends(get_transcripts)]
 ReadsDep = Annotated[SharedReads, Depends(get_reads)]
 FeedsDep = Annotated[Feeds, Depends(get_feeds)]

@@ -125,6 +125,11 @@ def unknown_session(session_id: str) -> ProblemError:
     return ProblemError(404, "unknown-session", f"There is no session {session_id!r}.")
 
 
+def unknown_prompt(message_id: str) -> ProblemError:
+    """404: the session has never accepted a prompt with this id."""
+    return ProblemError(404, "unknown-prompt", f"The session knows no prompt {message_id!r}.")
+
+
 def unknown_turn(turn_id: str) -> ProblemError:
     """404: neither the session nor the archive has it."""
     return ProblemError(404, "unknown-turn", f"The session has no turn {turn_id!r}.")

@@ -2,11 +2,13 @@
 
 A prompt is a signal, so it is safe from the moment Temporal has it, whether or not a worker runs. What the session
 makes of it is read afterwards, with a bound: the receipt says where it stands as soon as a worker can say (SES-6).
+Whether there is room for it is decided before, in `prompt_sender.py`.
 """
 
 import asyncio
 import json
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
@@ -25,8 +27,11 @@ from temporalio.common import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from api import problems
+from api.history_tail import HistoryTails
+from api.ledgers import Ledgers, first_read, queue_read
 from api.problems import ProblemError
 from api.reads import SingleFlight
+from api.receipts import Receipt, Receipts, receipt_of
 from api.session_ids import workflow_id
 from api.temporal_calls import CALL_SECONDS, call_temporal, call_worker, repeated
 from api.watch import Watches
@@ -34,7 +39,7 @@ from models.approvals import ApprovalReceipt, PendingApprovals, ResolveApproval
 from models.context.account import ContextView
 from models.context.replay_turns import ReplayTurns
 from models.conversation import ConversationMessage, ConversationState, ConversationUpdate, SessionStatus
-from models.prompts import Fate, PromptSignal, QueueView
+from models.prompts import PromptSignal, QueueView
 from models.session import (
     CancelReceipt,
     CancelTurn,
@@ -95,15 +100,6 @@ class Told:
     closed: Status | None
 
 
-@dataclass(frozen=True)
-class Receipt:
-    """Where an accepted prompt stands: waiting at `position`, or with a `fate`; neither while no worker can say."""
-
-    message_id: str
-    position: int | None = None
-    fate: Fate | None = None
-
-
 class Sessions:
     """All sessions, by their ids. Every method raises `ProblemError` for what can go wrong."""
 
@@ -115,6 +111,9 @@ class Sessions:
         self._updating: OrderedDict[str, asyncio.Semaphore] = OrderedDict()
         self._first_run_ids: OrderedDict[str, str] = OrderedDict()
         self.watches = Watches(client)
+        self.ledgers = Ledgers()
+        self.tails = HistoryTails(client)
+        self._receipts = Receipts(self.queue)
 
     # ---- starting
 
@@ -126,8 +125,10 @@ class Sessions:
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
             **self._start_options(session_id, start),
         )
+        asked_at = asyncio.get_running_loop().time()
         try:
             await call_temporal(starting, session_id)
+            self.ledgers.of(session_id).note_read(first_read(start, asked_at=asked_at))
         except WorkflowAlreadyStartedError as error:
             raise problems.id_was_used(session_id) from error
 
@@ -168,50 +169,33 @@ class Sessions:
     # ---- prompts
 
     async def prompt(self, session_id: str, prompt: PromptSignal) -> None:
-        """Hand a prompt to Temporal; from here it survives any crash.
-
-        One that is known already is not sent again, and one that would be refused now is refused without a trace in
-        the history, as far as a worker can say in time; what changes in between, the receipt tells.
-        """
-        if await self._is_known_or_refused(session_id, prompt.id or ""):
-            return
+        """Hand a prompt to Temporal; from here it survives any crash. Raises 404 and 409 by what Temporal says."""
         await self._signal(session_id, "prompt", prompt)
 
-    async def receipt(self, session_id: str, message_id: str) -> Receipt:
-        """Say where a prompt stands, as far as a worker can say now. Raises what the session refused it with."""
-        queue = await self._queue_in_time(session_id, message_id)
-        if queue is None:
+    async def receipt(self, session_id: str, message_id: str, *, seconds: float = RECEIPT_SECONDS) -> Receipt:
+        """Return where a prompt stands, as far as a worker can say in time. Raises what the session refused it with."""
+        view = await self.queue_in_time(session_id, message_id, seconds=seconds)
+        if view is None:
             return Receipt(message_id)  # it is safe; only its place is not known yet
-        if queue.waiting:
-            return Receipt(message_id, position=queue.waiting[0].position)
-        fate = queue.fates[0] if queue.fates else None
-        if fate and fate.fate == "rejected" and fate.refusal:
-            raise problems.refused(fate.refusal, fate.reason or "The prompt was rejected.", field="message")
-        if fate and fate.turn_id is None:
-            raise problems.refused("not_waiting", f"Prompt {message_id!r} was {fate.fate}; send it under a new id.")
-        return Receipt(message_id, position=0, fate=fate)
+        if any(fate.id == message_id and fate.fate == "rejected" for fate in view.fates):
+            self.ledgers.note_rejected(session_id, message_id)
+        return receipt_of(view, message_id)
 
-    async def _is_known_or_refused(self, session_id: str, message_id: str) -> bool:
-        queue = await self._queue_in_time(session_id, message_id)
-        if queue is None:
-            return False
-        if queue.waiting or any(fate.fate != "rejected" for fate in queue.fates):
-            return True
-        if queue.refusing:
-            raise problems.refused(queue.refusing, queue.refusing_because or "The session takes no prompts now.")
-        return False
-
-    async def _queue_in_time(self, session_id: str, message_id: str) -> QueueView | None:
-        """Ask for one prompt; `None` where no worker says anything soon. Raises 404."""
+    async def queue_in_time(
+        self, session_id: str, message_id: str, *, seconds: float = RECEIPT_SECONDS
+    ) -> QueueView | None:
+        """Ask for a prompt, together with all who ask now; `None` where no worker says anything in time. Raises 404."""
+        clock = asyncio.get_running_loop().time
         try:
-            async with asyncio.timeout(RECEIPT_SECONDS):
-                return await self.queue(session_id, message_id)
+            async with asyncio.timeout(seconds):
+                return await self._receipts.view(session_id, message_id)
         except TimeoutError:
-            return None
+            pass
         except ProblemError as problem:
             if problem.problem.status == 404:
                 raise
-            return None
+        self.ledgers.of(session_id).note_silence(now=clock())
+        return None
 
     # ---- reading
 
@@ -258,10 +242,18 @@ class Sessions:
         told = await self._ask(session_id, "get_context_view", request)
         return cast(ContextView, told.result)
 
-    async def queue(self, session_id: str, message_id: str | None = None) -> QueueView:
-        """Return what waits and what became of the rest (SES-6)."""
-        told = await self._ask(session_id, "get_queue", QueueRequest(message_id=message_id))
-        return cast(QueueView, told.result)
+    async def queue(self, session_id: str, message_ids: Sequence[str] = ()) -> QueueView:
+        """Return what waits and what became of the rest, or of these prompts only (SES-6)."""
+        view: QueueView = (await self.queue_told(session_id, message_ids)).result
+        return view
+
+    async def queue_told(self, session_id: str, message_ids: Sequence[str] = ()) -> Told:
+        """Return the same, and whether the session is closed."""
+        asked_at = asyncio.get_running_loop().time()
+        told = await self._ask(session_id, "get_queue", QueueRequest(message_ids=list(message_ids)))
+        if told.closed is None:
+            self.ledgers.of(session_id).note_read(queue_read(told.result, asked_at=asked_at))
+        return told
 
     async def describe(self, session_id: str) -> WorkflowExecutionDescription:
         """Return what Temporal knows of the session; needs no worker."""
@@ -281,6 +273,7 @@ class Sessions:
         """Drop what is remembered of a deleted session."""
         self._first_run_ids.pop(session_id, None)
         self._flights.pop(session_id, None)
+        self.ledgers.forget(session_id)
         self._updating.pop(session_id, None)
 
     # ---- changing

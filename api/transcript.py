@@ -13,14 +13,17 @@ The archive may be down. What the session itself holds is shown all the same, an
 only a page of which the session holds nothing fails.
 """
 
+import asyncio
 from collections.abc import Sequence
 from itertools import count
 
 from api import problems
 from api.answers import Answers
 from api.archived import lost, turns_before, with_moved_steps
+from api.problems import ProblemError
+from api.receipts import Receipt
 from api.session_ids import workflow_id
-from api.sessions import Receipt, Sessions
+from api.sessions import RECEIPT_SECONDS, Sessions
 from api.store_calls import ANSWERS_SECONDS, REQUEST_SECONDS, read_store, seconds_from_now
 from models.conversation import ConversationMessage, ConversationState, ConversationUpdate
 from models.session import StateRequest, UpdatesRequest
@@ -30,6 +33,9 @@ from stores.stores import Stores
 
 PAGE_BYTES = 1_000_000
 """About the most JSON bytes of a page."""
+
+AGAIN_SECONDS = 1.0
+"""Who waits for a turn asks again after this time where nobody could answer."""
 
 
 class Transcripts:
@@ -141,21 +147,52 @@ class Transcripts:
         (whole,) = await self._answers.put_back(workflow_id(session_id), [turn], until=until)
         return whole
 
-    async def finished_turn(self, session_id: str, message_id: str, *, seconds: float) -> ConversationMessage | None:
-        """Wait at most `seconds` for the turn of a prompt to end; `None` if it is still going.
+    async def ended_turn(self, session_id: str, message_id: str) -> ConversationMessage | None:
+        """Return the turn of a prompt if it has ended. Raises what became of a prompt that is no turn."""
+        receipt = await self._sessions.receipt(session_id, message_id)
+        turn = await self._turn_of(session_id, receipt)
+        return turn if turn and turn.is_complete else None
 
-        Raises what the session refused the prompt with, also if it is withdrawn or discarded meanwhile.
+    async def awaited_turn(
+        self, session_id: str, message_id: str, *, seconds: float
+    ) -> tuple[Receipt, ConversationMessage | None]:
+        """Wait about `seconds` for the turn of a prompt to end; without it, return where the prompt stands.
+
+        While no worker answers it goes on waiting: the prompt is safe. Raises what the session refused the prompt with,
+        also if it is withdrawn or discarded meanwhile.
         """
-        until = seconds_from_now(seconds)
+        clock = asyncio.get_running_loop().time
+        until, receipt = clock() + seconds, Receipt(message_id)
         async with self._sessions.watches.watching(workflow_id(session_id)) as watch:
             while True:
                 changes = watch.changes
+                last = max(until, clock() + RECEIPT_SECONDS)
+                found = await self._turn_in_time(session_id, message_id, until=last)
+                if found and found[1] and found[1].is_complete:
+                    return found
+                receipt = found[0] if found else receipt
+                # A change that nobody answered for is over, and no other may come: then the session is asked again.
+                can_wait = found is not None and not watch.is_over
+                again_at = until if can_wait else min(until, clock() + AGAIN_SECONDS)
+                # A session that changes all the time must not hold its callers beyond theirs.
+                if clock() >= until or (not await watch.beyond(changes, until=again_at) and clock() >= until):
+                    return receipt, None
+
+    async def _turn_in_time(
+        self, session_id: str, message_id: str, *, until: float
+    ) -> tuple[Receipt, ConversationMessage | None] | None:
+        """Return where a prompt stands, and its turn once there is one; `None` where that can't be said in time."""
+        try:
+            async with asyncio.timeout_at(until):
                 receipt = await self._sessions.receipt(session_id, message_id)
                 turn = await self._turn_of(session_id, receipt)
-                if turn and turn.is_complete:
-                    return turn
-                if not await watch.beyond(changes, until=until):
-                    return None
+        except TimeoutError:
+            return None
+        except ProblemError as problem:
+            if problem.problem.status not in (503, 504):
+                raise
+            return None
+        return (receipt, turn) if turn or receipt.position else None
 
     async def failed_turn(self, session_id: str, message_id: str | None) -> ConversationMessage:
         """Return a turn that ended without an answer: that one, or the newest that the session holds.

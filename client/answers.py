@@ -3,6 +3,7 @@
 from typing import Literal
 
 from models.conversation import ArchiveReport, ConversationState, ConversationUpdate, SessionStatus
+from models.prompts import FateName
 from models.trajectory import ApprovalDecision, Usage
 from models.wire import Frozen, UtcDatetime
 
@@ -15,11 +16,23 @@ class SessionStarted(Frozen):
 
 
 class PromptAccepted(Frozen):
-    """A prompt is safe. `position` counts the queue from 1; 0: its turn has started; null: no worker can say now."""
+    """A prompt is safe. `position` counts the queue from 1; 0: its turn has started; null: no worker has said."""
 
     workflow_id: str
     message_id: str
     position: int | None = None
+
+
+class PromptFate(Frozen):
+    """What became of a prompt, or that it waits: at `position`, null where no worker has taken it yet."""
+
+    workflow_id: str
+    message_id: str
+    fate: Literal["waiting"] | FateName
+    position: int | None = None
+    turn_id: str | None = None
+    reason: str | None = None
+    at: UtcDatetime | None = None
 
 
 class ChatAccepted(Frozen):

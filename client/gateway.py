@@ -28,6 +28,7 @@ from client.answers import (
     FullConversation,
     Health,
     PromptAccepted,
+    PromptFate,
     SessionDescription,
     SessionList,
     SessionStarted,
@@ -150,6 +151,10 @@ class GatewayClient:
     async def queue(self, session_id: str) -> QueueView:
         """Return what waits, and what became of the rest."""
         return await self._calls.ask(QueueView, "GET", _path(session_id, "queue"))
+
+    async def fate(self, session_id: str, message_id: str) -> PromptFate:
+        """Return what became of a prompt, or that it waits; 404 where the session never had it."""
+        return await self._calls.ask(PromptFate, "GET", _path(session_id, "queue", message_id))
 
     async def withdraw(self, session_id: str, message_id: str) -> None:
         """Take a waiting prompt back; 409 if it has started."""

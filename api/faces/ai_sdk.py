@@ -15,12 +15,13 @@ from pydantic_core import to_json
 
 from api import problems
 from api.body_limits import MOST_HISTORY_BYTES
-from api.dependencies import FeedsDep, SessionId, SessionsDep, SettingsDep, StoresDep, TranscriptsDep
+from api.dependencies import FeedsDep, SenderDep, SessionId, SessionsDep, SettingsDep, StoresDep, TranscriptsDep
 from api.faces.turn_chunks import Chunks, TurnChunks, turn_of_answer
 from api.faces.ui_chunks import UIMessageChunk
 from api.faces.ui_messages import AnswerMessage, PostChat, UserMessage
 from api.faces.ui_streams import UIStreams
 from api.problems import ProblemError
+from api.prompt_sender import PromptSender
 from api.routes.sessions import default_input
 from api.sessions import Sessions, id_of_next_try, new_prompt, prompt_again
 from api.transcript import Transcripts
@@ -74,13 +75,14 @@ Told = AsyncGenerator[Chunks, None]
 async def accepted_message(
     streams: StreamsDep,
     sessions: SessionsDep,
+    sender: SenderDep,
     transcripts: TranscriptsDep,
     settings: SettingsDep,
     response: Response,
     body: PostChat,
 ) -> AsyncGenerator[Told, None]:
     """Hand the last message to the session before the stream begins: what it refuses is a problem, not a chunk."""
-    told = await _Accepting(sessions, transcripts, settings, body).told()
+    told = await _Accepting(sessions, sender, transcripts, settings, body).told()
     response.headers[STREAM_HEADER] = STREAM_VERSION
     async with aclosing(streams.chunks(body.id, told)) as chunks:
         yield chunks
@@ -152,8 +154,11 @@ async def _turn_to_resume(streams: UIStreams, session_id: str) -> str | None:
 class _Accepting:
     """What a client has posted, on its way into the session. Methods raise `ProblemError`."""
 
-    def __init__(self, sessions: Sessions, transcripts: Transcripts, settings: Settings, body: PostChat) -> None:
+    def __init__(
+        self, sessions: Sessions, sender: PromptSender, transcripts: Transcripts, settings: Settings, body: PostChat
+    ) -> None:
         self._sessions = sessions
+        self._sender = sender
         self._transcripts = transcripts
         self._settings = settings
         self._body = body
@@ -174,9 +179,8 @@ class _Accepting:
         check_text(message.text, limits=Limits(), field=f"{self._body.last_field}.parts")
         prompt = new_prompt(message.text, message_id=message.id, mode="enqueue")
         await self._transcripts.refuse_forgotten(session_id)
-        await self._sessions.start_or_prompt(session_id, default_input(self._settings, session_id), prompt)
-        await self._sessions.receipt(session_id, message.id)
-        return TurnChunks(session_id, message.id)
+        receipt = await self._sender.send(session_id, prompt, start=default_input(self._settings, session_id))
+        return TurnChunks(session_id, message.id, awaits_worker=not receipt.is_known)
 
     async def _decide(self, answer: AnswerMessage) -> TurnChunks:
         field = self._body.last_field
@@ -202,10 +206,8 @@ class _Accepting:
             return TurnChunks(session_id, newest.id)
         if not newest.is_error:
             raise problems.not_failed("The message was answered; only one that failed or was stopped is sent again.")
-        again = prompt_again(session_id, newest)
-        await self._sessions.prompt(session_id, again)
-        receipt = await self._sessions.receipt(session_id, again.id or "")
-        return TurnChunks(session_id, receipt.message_id)
+        receipt = await self._sender.send(session_id, prompt_again(session_id, newest))
+        return TurnChunks(session_id, receipt.message_id, awaits_worker=not receipt.is_known)
 
     def _asked_again(self, message: UserMessage) -> str:
         """Return the turn whose answer is to be given again; the client has dropped the answer itself."""

@@ -27,6 +27,8 @@ from api.faces.ui_chunks import (
     FinishReason,
     FinishStepChunk,
     MessageMetadata,
+    Notice,
+    NoticeChunk,
     ReasoningDeltaChunk,
     ReasoningEndChunk,
     ReasoningStartChunk,
@@ -83,15 +85,19 @@ NOTHING_HELD = Held()
 class TurnChunks:
     """The message that answers the turn `turn_id`, for one client."""
 
-    def __init__(self, session_id: str, turn_id: str, held: Held = NOTHING_HELD) -> None:
-        """Go on from what the client holds."""
+    def __init__(
+        self, session_id: str, turn_id: str, held: Held = NOTHING_HELD, *, awaits_worker: bool = False
+    ) -> None:
+        """Go on from what the client holds. `awaits_worker`: no worker has said yet that it knows the prompt."""
         self.turn_id = turn_id
+        self.awaits_worker = awaits_worker
         self.has_begun = False
         self.is_over = False
         """There is nothing more to tell in this stream."""
         self.settled = held.step
         """The number of the newest step whose text was told for good."""
         self._session_id = session_id
+        self._has_given_notice = False
         self._told = {call_id: set(types) for call_id, types in held.told.items()}
         self._steered = set(held.steered)
         self._first_step = held.step
@@ -106,6 +112,7 @@ class TurnChunks:
         """Return what is to be told of the turn as it is now."""
         if self.is_over:
             return []
+        self._has_given_notice = False
         chunks = [] if self.has_begun else self._begin(turn)
         for step in turn.steps:
             chunks += self._steer(step) if isinstance(step, UserStep) else self._take(step)
@@ -121,6 +128,13 @@ class TurnChunks:
             return []
         self._partial = _grown(self._partial, growth)
         return self._show_partial() if self.has_begun and not self.is_over else []
+
+    def notice(self, sentence: str) -> Chunks:
+        """Say why nothing is told for now; once, until there is news of the turn."""
+        if self._has_given_notice:
+            return []
+        self._has_given_notice = True
+        return [NoticeChunk(type="data-notice", data=Notice(text=sentence), transient=True)]
 
     def fail(self, sentence: str) -> Chunks:
         """End the stream without the turn's end, and say why."""

@@ -204,6 +204,20 @@ class SteeringMessageChunk(TypedDict):
     parts: list[SteeredText]
 
 
+class Notice(TypedDict):
+    """A sentence for people."""
+
+    text: str
+
+
+class NoticeChunk(TypedDict):
+    """Why nothing is told for now. It is part of no message: a page is given it by `onData`."""
+
+    type: Literal["data-notice"]
+    data: Notice
+    transient: Literal[True]
+
+
 class AbortChunk(TypedDict):
     """The turn was stopped."""
 
@@ -245,6 +259,7 @@ UIMessageChunk: TypeAlias = (
     | ToolOutputErrorChunk
     | ToolOutputDeniedChunk
     | SteeringMessageChunk
+    | NoticeChunk
     | AbortChunk
     | ErrorChunk
     | FinishChunk

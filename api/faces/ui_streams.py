@@ -4,9 +4,10 @@ Theory of operation. A stream begins with the turn as the session has it, and go
 there, so that nothing is missed in between. What a client sees of a turn that is already running is thus its replay,
 and then the rest as it happens. Every stream uses the one feed that all who watch the session share.
 
-Once a stream has begun it can't fail with a status any more. While Temporal or the workers are away it waits, as the
-turn does; what can't be mended by waiting is told as an `error` chunk, in the words of the problem. So is the end of
-the gateway itself: a stream that just broke off would be an error to the AI SDK all the same, and one without words.
+Once a stream has begun it can't fail with a status any more. While Temporal or the workers are away it says so and
+waits, as the turn does; what can't be mended by waiting is told as an `error` chunk, in the words of the problem. So is
+the end of the gateway itself: a stream that just broke off would be an error to the AI SDK all the same, and one
+without words.
 """
 
 import asyncio
@@ -33,6 +34,12 @@ AWAY = (503, 504)
 """Problems that pass: Temporal can't be reached, or no worker answers."""
 
 
+SILENCE_SECONDS = 1.2
+"""How long a worker that gave no receipt is waited for before the stream says that none answers (API-2)."""
+
+NO_WORKER = "Your message is safe. No worker has taken it up yet; it is answered as soon as one does."
+
+
 class UIStreams:
     """The turns of all sessions as UI message streams."""
 
@@ -56,6 +63,8 @@ class UIStreams:
 
     async def chunks(self, session_id: str, told: TurnChunks) -> AsyncGenerator[Chunks, None]:
         """Yield what is to be told of a turn until there is nothing more; it may still wait for its place."""
+        if told.awaits_worker and await self._is_silent(session_id):
+            yield told.notice(NO_WORKER)
         while not told.is_over:
             try:
                 async with aclosing(self._followed(session_id, told)) as following:
@@ -65,7 +74,17 @@ class UIStreams:
                 if problem.problem.status not in AWAY:
                     yield told.fail(problem.problem.detail)
                 else:
+                    yield told.notice(problem.problem.detail)
                     await asyncio.sleep(RETRY_SECONDS)
+
+    async def _is_silent(self, session_id: str) -> bool:
+        """Return whether no worker answers for the session in a moment either."""
+        try:
+            async with asyncio.timeout(SILENCE_SECONDS):
+                await self._sessions.state(session_id, StateRequest(limit=0))
+        except (TimeoutError, ProblemError):
+            return True
+        return False
 
     async def _followed(self, session_id: str, told: TurnChunks) -> AsyncGenerator[Chunks, None]:
         """Yield what the session has of the turn by now, then what is new. Raises `ProblemError`."""
@@ -106,7 +125,7 @@ class UIStreams:
 
     async def _ended_turn(self, session_id: str, told: TurnChunks) -> ConversationMessage | None:
         """Return the turn if it has ended, also from the archive. Raises what became of a prompt that is no turn."""
-        return await self._transcripts.finished_turn(session_id, told.turn_id, seconds=0)
+        return await self._transcripts.ended_turn(session_id, told.turn_id)
 
     async def _with_texts(self, session_id: str, turn: ConversationMessage, *, after: int) -> ConversationMessage:
         """Return the turn with all text that steps after `after` refer to; what can't be read stays an excerpt."""

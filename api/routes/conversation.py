@@ -14,11 +14,22 @@ from api.bodies import (
     FullConversation,
     PageLinks,
     PromptAccepted,
+    PromptFate,
     Retry,
     SendPrompt,
 )
-from api.dependencies import MessageId, ReadsDep, SessionId, SessionsDep, SettingsDep, TranscriptsDep
+from api.dependencies import (
+    FatesDep,
+    MessageId,
+    ReadsDep,
+    SenderDep,
+    SessionId,
+    SessionsDep,
+    SettingsDep,
+    TranscriptsDep,
+)
 from api.etags import matches
+from api.prefer import APPLIED_HEADER, PrefersAsync
 from api.routes.sessions import default_input
 from api.sessions import new_prompt, prompt_again
 from models.conversation import ConversationMessage, ConversationState
@@ -32,42 +43,60 @@ router = APIRouter(tags=["conversation"])
 Wait = Annotated[float | None, Query(ge=0, le=60, allow_inf_nan=False, description="Seconds to wait at most.")]
 
 
+_APPLIED: dict[int | str, dict[str, Any]] = {
+    202: {
+        "description": "The prompt is safe: it becomes a turn, or is given another fate that can be asked for.",
+        "headers": {APPLIED_HEADER: {"description": "The preference that was honoured.", "schema": {"type": "string"}}},
+    }
+}
+
+
 @router.post(
     "/workflow/{id}/prompt",
     status_code=202,
     operation_id="send_prompt",
-    responses={200: {"model": ConversationMessage, "description": "With `wait`: the finished turn."}},
+    responses={**_APPLIED, 200: {"model": ConversationMessage, "description": "With `wait`: the finished turn."}},
     response_model=PromptAccepted,
 )
 async def send_prompt(
-    sessions: SessionsDep,
+    sender: SenderDep,
     transcripts: TranscriptsDep,
     settings: SettingsDep,
     session_id: SessionId,
     body: SendPrompt,
+    prefers_async: PrefersAsync,
     wait: Wait = None,
     start: Annotated[bool, Query(description="Start the session if it does not exist.")] = False,
     idempotency_key: Annotated[str | None, Header(pattern=ID_PATTERN)] = None,
 ) -> Any:
-    """Send a prompt; it is safe once this answers 202, whether or not a worker runs."""
+    """Send a prompt; once this answers 202 it is safe, and will be processed, whether or not a worker runs.
+
+    429 while `limits.max_queued_prompts` prompts wait. `GET /workflow/{id}/queue/{message_id}` tells what became of it.
+    """
     prompt = _prompt_of(body, idempotency_key)
     if start:
         await transcripts.refuse_forgotten(session_id)
-        await sessions.start_or_prompt(session_id, default_input(settings, session_id), prompt)
-    else:
-        await sessions.prompt(session_id, prompt)
-    message_id = prompt.id or ""
-    if wait:
-        turn = await transcripts.finished_turn(session_id, message_id, seconds=wait)
+    receipt = await sender.send(
+        session_id,
+        prompt,
+        start=default_input(settings, session_id) if start else None,
+        is_new=not (body.id or idempotency_key),
+        wants_receipt=not (wait or prefers_async),
+    )
+    if wait and not prefers_async:
+        receipt, turn = await transcripts.awaited_turn(session_id, receipt.message_id, seconds=wait)
         if turn:
             return JSONResponse(turn.model_dump(mode="json"))
-    receipt = await sessions.receipt(session_id, message_id)
-    return PromptAccepted(workflow_id=session_id, message_id=message_id, position=receipt.position)
+    return PromptAccepted(workflow_id=session_id, message_id=receipt.message_id, position=receipt.position)
 
 
-@router.post("/workflow/{id}/retry", status_code=202, operation_id="retry_turn")
+@router.post("/workflow/{id}/retry", status_code=202, operation_id="retry_turn", responses=_APPLIED)
 async def retry_turn(
-    sessions: SessionsDep, transcripts: TranscriptsDep, session_id: SessionId, body: Retry | None = None
+    sender: SenderDep,
+    transcripts: TranscriptsDep,
+    session_id: SessionId,
+    prefers_async: PrefersAsync,
+    body: Retry | None = None,
 ) -> PromptAccepted:
     """Send the prompt of a turn that ended without an answer again; 409 if it did not fail.
 
@@ -75,21 +104,21 @@ async def retry_turn(
     too, that is the retry.
     """
     turn = await transcripts.failed_turn(session_id, body.message_id if body else None)
-    prompt = prompt_again(session_id, turn)
-    await sessions.prompt(session_id, prompt)
-    receipt = await sessions.receipt(session_id, prompt.id or "")
+    receipt = await sender.send(session_id, prompt_again(session_id, turn), wants_receipt=not prefers_async)
     return PromptAccepted(workflow_id=session_id, message_id=receipt.message_id, position=receipt.position)
 
 
-@router.post("/chat", status_code=202, operation_id="chat")
-async def chat(sessions: SessionsDep, transcripts: TranscriptsDep, settings: SettingsDep, body: Chat) -> ChatAccepted:
+@router.post("/chat", status_code=202, operation_id="chat", responses=_APPLIED)
+async def chat(
+    sender: SenderDep, transcripts: TranscriptsDep, settings: SettingsDep, body: Chat, prefers_async: PrefersAsync
+) -> ChatAccepted:
     """Start a session or continue one, in one call."""
     session_id = body.workflow_id or str(uuid4())
     prompt = _prompt_of(SendPrompt(message=body.message), None)
     if body.workflow_id:
         await transcripts.refuse_forgotten(session_id)
-    await sessions.start_or_prompt(session_id, default_input(settings, session_id, user=body.user_name), prompt)
-    receipt = await sessions.receipt(session_id, prompt.id or "")
+    start = default_input(settings, session_id, user=body.user_name)
+    receipt = await sender.send(session_id, prompt, start=start, is_new=True, wants_receipt=not prefers_async)
     return ChatAccepted(workflow_id=session_id, message_id=receipt.message_id)
 
 
@@ -142,6 +171,16 @@ async def get_full_conversation(
 async def get_queue(sessions: SessionsDep, session_id: SessionId) -> QueueView:
     """Return the waiting prompts with their positions, and the last 200 fates."""
     return await sessions.queue(session_id)
+
+
+@router.get("/workflow/{id}/queue/{message_id}", operation_id="get_prompt_fate")
+async def get_prompt_fate(fates: FatesDep, session_id: SessionId, message_id: MessageId) -> PromptFate:
+    """Return what became of a prompt that was ever accepted, also of a session that has ended.
+
+    Without a worker, as far as Temporal and the archive can tell: `position` is null then, and where they can't, it is
+    a 504.
+    """
+    return await fates.fate_of(session_id, message_id)
 
 
 @router.delete("/workflow/{id}/queue/{message_id}", status_code=204, operation_id="withdraw_prompt")

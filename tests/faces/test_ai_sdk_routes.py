@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from temporalio.client import Client
 from activities.providers.protocol import ModelError
 from api.body_limits import MOST_BODY_BYTES, MOST_HISTORY_BYTES
 from api.faces.ui_messages import PostChat
+from api.faces.ui_streams import NO_WORKER
 from models.model_call import ToolSpec
 from models.settings import Settings
 from tests.faces.ui_reader import Reader
@@ -102,7 +104,7 @@ async def test_api_7_both_routes_are_described_with_all_their_chunks_and_an_exam
         schemas = stream["itemSchema"]["properties"]["data"]["contentSchema"]["anyOf"]
         names = [schema["$ref"].rpartition("/")[2] for schema in schemas]
         told = {described["components"]["schemas"][name]["properties"]["type"]["const"] for name in names}
-        assert len(told) == len(names) == 21
+        assert len(told) == len(names) == 22
         reader = Reader().read(chunks_in(stream["example"]))
         assert (reader.finish_reason, reader.parts[-1]["text"]) == ("stop", "It is noon.")
     example = described["components"]["schemas"]["PostChat"]["examples"][0]
@@ -271,7 +273,7 @@ async def test_api_2_without_temporal_nothing_is_accepted(http_nowhere: AsyncCli
 async def test_api_2_a_message_is_accepted_without_a_worker_and_answered_in_the_same_stream(
     temporal: Client, tmp_path: Path
 ) -> None:
-    queue = f"q-{uuid4()}"
+    queue, began = f"q-{uuid4()}", time.monotonic()
     settings = Settings(task_queue=queue, state_dir=tmp_path, task_timeout=2)
     async with (
         asyncio.timeout(2 * BOUND),
@@ -280,8 +282,14 @@ async def test_api_2_a_message_is_accepted_without_a_worker_and_answered_in_the_
         client.stream("POST", "/api/chat", json=posted(user())) as stream,
     ):
         assert stream.status_code == 200
+        lines = (line async for line in stream.aiter_lines() if line.startswith("data: "))
+        first = json.loads((await anext(lines)).removeprefix("data: "))
+        assert first == {"type": "data-notice", "data": {"text": NO_WORKER}, "transient": True}
+        assert time.monotonic() - began < 3.5
         async with stage(temporal, task_queue=queue):
-            assert chunks_in((await stream.aread()).decode())[3]["delta"] == "echo: hello"
+            chunks = chunks_in("\n\n".join([line async for line in lines]))
+    assert [chunk["type"] for chunk in chunks].count("data-notice") == 0
+    assert chunks[3]["delta"] == "echo: hello"
 
 
 async def test_api_2_a_gateway_that_stops_says_that_the_turn_goes_on(temporal: Client, on: Stage) -> None:

@@ -32,7 +32,7 @@ class Reader:
         for chunk in chunks:
             SCHEMA.validate_python(chunk)
             assert self.finish_reason is None, f"{chunk} after the end"
-            assert self._has_started or chunk["type"] in ("start", "error"), f"{chunk} before the start"
+            assert self._has_started or chunk["type"] in ("start", "error", "data-notice"), f"{chunk} before the start"
             getattr(self, chunk["type"].replace("-", "_"))(chunk)
         return self
 
@@ -73,6 +73,9 @@ class Reader:
 
     def error(self, chunk: Any) -> None:
         self.failure = chunk["errorText"]
+
+    def data_notice(self, chunk: Any) -> None:
+        assert chunk["transient"], "it is part of no message"
 
     def steering_message(self, chunk: Any) -> None:
         assert not self.is_in_step, "a step's reset would take it away"

@@ -80,6 +80,8 @@ async def test_api_8_a_prompt_can_wait_for_its_answer(gateway: GatewayClient, on
     turn = await gateway.ask(session, "hello", wait=20, message_id="p1")
     assert turn is not None
     assert turn.agent_message == "echo: hello"
+    fate = await gateway.fate(session, "p1")
+    assert (fate.fate, fate.turn_id) == ("started", "p1")
     on.vendor.gate.close()
     assert await gateway.ask(session, "slow", wait=0.2) is None
 
