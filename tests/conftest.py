@@ -54,6 +54,12 @@ def _no_vendors_of_the_developer_s_own(request: pytest.FixtureRequest, monkeypat
             monkeypatch.delenv(variable)
 
 
+@pytest.fixture(autouse=True)
+def patience_with_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a stopped turn wait for what was written as long as it takes; tests of the bound itself set it back."""
+    monkeypatch.setattr("workflows.activity_options.UNFINISHED_PATIENCE", 20.0)
+
+
 def dynamic_config(values: dict[str, str]) -> list[str]:
     return [part for name, value in values.items() for part in ("--dynamic-config-value", f"{name}={value}")]
 

@@ -4,6 +4,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
 from temporalio.client import Client
 
 from models.settings import Settings
@@ -31,7 +32,10 @@ async def killed_in_mid_answer(temporal: Client, folder: Path, **limits: Any) ->
     return session, given
 
 
-async def test_ses_9_a_stop_waits_for_no_dead_worker(temporal: Client, tmp_path: Path) -> None:
+async def test_ses_9_a_stop_waits_for_no_dead_worker(
+    temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workflows.activity_options.UNFINISHED_PATIENCE", 1.5)
     session, given = await killed_in_mid_answer(temporal, tmp_path)
     await session.prompt(id="p2", text="what time is it?", mode="interrupt")
     async with next_worker(temporal, given):

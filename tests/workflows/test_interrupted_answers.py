@@ -373,8 +373,9 @@ class Deaf:
 
 
 async def test_ses_9_a_call_that_ignores_its_cancellation_does_not_hold_up_the_end_of_the_turn(
-    temporal: Client,
+    temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("workflows.activity_options.UNFINISHED_PATIENCE", 1.5)
     deaf = Deaf()
     async with stage(temporal, providers=deaf) as on:
         session = await on.start()
@@ -430,7 +431,10 @@ async def test_ses_9_every_vendor_takes_what_follows_an_interrupted_answer(tempo
         assert "Let me see." not in sent
 
 
-async def test_ses_9_a_worker_that_forgets_the_session_while_the_turn_ends_changes_nothing(temporal: Client) -> None:
+async def test_ses_9_a_worker_that_forgets_the_session_while_the_turn_ends_changes_nothing(
+    temporal: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workflows.activity_options.UNFINISHED_PATIENCE", 3.0)
     deaf = Deaf()
     async with stage(temporal, providers=deaf, max_cached_workflows=1) as on:
         session = await on.start()
