@@ -20,6 +20,7 @@ from typing import Literal
 from pydantic import Field, ValidationError
 from pydantic_core import to_json
 
+from models.as_of import Stamp
 from models.context.bounds import bound_json
 from models.errors import RefusalReason, Refused
 from models.field_paths import field_path
@@ -91,6 +92,7 @@ class QueueView(Frozen):
     refusing: RefusalReason | None = None
     """What any new prompt would be refused with now."""
     refusing_because: str | None = None
+    as_of: Stamp = None
 
 
 def read_prompt(raw: object, *, extra_arguments: int, new_id: str, now: UtcDatetime, limits: Limits) -> Prompt:

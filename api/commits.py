@@ -1,0 +1,99 @@
+"""Whether an answer of a session is one that Temporal has committed (SES-12).
+
+Theory of operation. An answer names the workflow task that it comes from. A task's completion is in the history before
+the worker that completed it answers anything else, so in nearly every case it is there already: the session's watch has
+seen it, or one page of the newest events shows it. Otherwise the task is still open, or was undone: its worker died, or
+took too long. Then the answer is dropped, since the task is done again, with other times.
+"""
+
+import asyncio
+from collections import OrderedDict
+from datetime import timedelta
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
+from temporalio.client import Client
+
+from api.watch import Watch, Watches
+from api.workflow_tasks import WorkflowTasks, time_of
+from models.as_of import AsOf
+
+PAGE_EVENTS = 20
+"""The completion of a session's last task is among its newest few events, but for a burst of signals."""
+
+PAUSE_SECONDS = 0.05
+MAX_PAUSE_SECONDS = 0.4
+"""Between two looks at the history while a task is open; the first and the longest."""
+
+MAX_SESSIONS = 10_000
+
+READ_SECONDS = 2.0
+
+
+class Commits:
+    """The committed tasks of all sessions, as far as anybody has asked."""
+
+    def __init__(self, client: Client, watches: Watches) -> None:
+        """Read histories through `client`, where none of `watches` has."""
+        self._client = client
+        self._watches = watches
+        self._committed: OrderedDict[str, AsOf] = OrderedDict()
+        """The newest task of each session that was found completed: an idle session is read once."""
+
+    async def has(self, workflow_id: str, as_of: AsOf) -> bool:
+        """Return whether the task was completed, as soon as it was, or was undone. The caller bounds the wait.
+
+        Raises:
+            RPCError: The history can't be read.
+        """
+        if self._committed.get(workflow_id) == as_of:
+            return True
+        pause = PAUSE_SECONDS
+        while (is_committed := await self._look(workflow_id, as_of, pause)) is None:
+            pause = min(2 * pause, MAX_PAUSE_SECONDS)
+        if is_committed:
+            self._committed[workflow_id] = as_of
+            self._committed.move_to_end(workflow_id)
+            while len(self._committed) > MAX_SESSIONS:
+                self._committed.popitem(last=False)
+        return is_committed
+
+    async def _look(self, workflow_id: str, as_of: AsOf, patience: float) -> bool | None:
+        """Look at what the watch has seen, or will have within `patience` seconds, then into the history itself."""
+        watch = self._watches.get(workflow_id)
+        if watch is None or not watch.is_live:
+            is_committed = (await self._newest_tasks(workflow_id, as_of)).is_committed(as_of.task_started_at)
+            if is_committed is None:
+                await asyncio.sleep(patience)
+            return is_committed
+        until = asyncio.get_running_loop().time() + patience
+        if await watch.stirred(lambda: _seen(watch, as_of) is not None, until=until):
+            return _seen(watch, as_of)
+        return (await self._newest_tasks(workflow_id, as_of)).is_committed(as_of.task_started_at)
+
+    async def _newest_tasks(self, workflow_id: str, as_of: AsOf) -> WorkflowTasks:
+        """Return the tasks of the run since the one that is named; one page of events shows them nearly always."""
+        events: list[HistoryEvent] = []
+        token = b""
+        while True:
+            page = await self._client.workflow_service.get_workflow_execution_history_reverse(
+                GetWorkflowExecutionHistoryReverseRequest(
+                    namespace=self._client.namespace,
+                    execution=WorkflowExecution(workflow_id=workflow_id, run_id=as_of.run_id),
+                    maximum_page_size=PAGE_EVENTS,
+                    next_page_token=token,
+                ),
+                timeout=timedelta(seconds=READ_SECONDS),
+            )
+            events += page.history.events
+            token = page.next_page_token
+            if not token or (events and time_of(events[-1]) < as_of.task_started_at):
+                break
+        tasks = WorkflowTasks()
+        tasks.learn(reversed(events))
+        return tasks
+
+
+def _seen(watch: Watch, as_of: AsOf) -> bool | None:
+    return watch.tasks.is_committed(as_of.task_started_at)
