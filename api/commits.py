@@ -8,27 +8,18 @@ took too long. Then the answer is dropped, since the task is done again, with ot
 
 import asyncio
 from collections import OrderedDict
-from datetime import timedelta
 
-from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.history.v1 import HistoryEvent
-from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
 from temporalio.client import Client
 
 from api.watch import Watch, Watches
-from api.workflow_tasks import WorkflowTasks, time_of
+from api.workflow_tasks import newest_tasks
 from models.as_of import AsOf
-
-PAGE_EVENTS = 20
-"""The completion of a session's last task is among its newest few events, but for a burst of signals."""
 
 PAUSE_SECONDS = 0.05
 MAX_PAUSE_SECONDS = 0.4
 """Between two looks at the history while a task is open; the first and the longest."""
 
 MAX_SESSIONS = 10_000
-
-READ_SECONDS = 2.0
 
 
 class Commits:
@@ -63,36 +54,19 @@ class Commits:
         """Look at what the watch has seen, or will have within `patience` seconds, then into the history itself."""
         watch = self._watches.get(workflow_id)
         if watch is None or not watch.is_live:
-            is_committed = (await self._newest_tasks(workflow_id, as_of)).is_committed(as_of.task_started_at)
+            is_committed = await self._read(workflow_id, as_of)
             if is_committed is None:
                 await asyncio.sleep(patience)
             return is_committed
         until = asyncio.get_running_loop().time() + patience
         if await watch.stirred(lambda: _seen(watch, as_of) is not None, until=until):
             return _seen(watch, as_of)
-        return (await self._newest_tasks(workflow_id, as_of)).is_committed(as_of.task_started_at)
+        return await self._read(workflow_id, as_of)
 
-    async def _newest_tasks(self, workflow_id: str, as_of: AsOf) -> WorkflowTasks:
-        """Return the tasks of the run since the one that is named; one page of events shows them nearly always."""
-        events: list[HistoryEvent] = []
-        token = b""
-        while True:
-            page = await self._client.workflow_service.get_workflow_execution_history_reverse(
-                GetWorkflowExecutionHistoryReverseRequest(
-                    namespace=self._client.namespace,
-                    execution=WorkflowExecution(workflow_id=workflow_id, run_id=as_of.run_id),
-                    maximum_page_size=PAGE_EVENTS,
-                    next_page_token=token,
-                ),
-                timeout=timedelta(seconds=READ_SECONDS),
-            )
-            events += page.history.events
-            token = page.next_page_token
-            if not token or (events and time_of(events[-1]) < as_of.task_started_at):
-                break
-        tasks = WorkflowTasks()
-        tasks.learn(reversed(events))
-        return tasks
+    async def _read(self, workflow_id: str, as_of: AsOf) -> bool | None:
+        begun = as_of.task_started_at
+        tasks = await newest_tasks(self._client, workflow_id, run_id=as_of.run_id, since=begun)
+        return tasks.is_committed(begun)
 
 
 def _seen(watch: Watch, as_of: AsOf) -> bool | None:

@@ -42,7 +42,7 @@ class QueryBackoff:
     async def passed(self, workflow_id: str) -> None:
         """Return when the session may be queried; the caller bounds the wait."""
         watch = self._watches.get(workflow_id)
-        if watch and watch.tasks.is_failing and workflow_id not in self._pauses:
+        if watch and watch.tasks.are_failing and workflow_id not in self._pauses:
             self.note_silence(workflow_id)
         pause = self._pauses.get(workflow_id)
         if pause is None:
@@ -59,7 +59,7 @@ class QueryBackoff:
     def note_silence(self, workflow_id: str) -> None:
         """Begin a pause, twice as long as the last one: nobody has answered."""
         watch, last = self._watches.get(workflow_id), self._pauses.get(workflow_id)
-        most = MAX_PAUSE_SECONDS if watch and watch.tasks.is_failing else MAX_SILENCE_SECONDS
+        most = MAX_PAUSE_SECONDS if watch and watch.tasks.are_failing else MAX_SILENCE_SECONDS
         seconds = min(2 * last.seconds, most) if last else FIRST_PAUSE_SECONDS
         until = asyncio.get_running_loop().time() + seconds * uniform(0.8, 1.2)  # noqa: S311  # no secret
         self._pauses[workflow_id] = _Pause(seconds, until, watch.changes if watch else 0)

@@ -38,7 +38,7 @@ from api.query_backoff import QueryBackoff
 from api.query_client import query_client
 from api.reads import SingleFlight
 from api.session_ids import workflow_id
-from api.temporal_calls import CALL_SECONDS, call_temporal, call_worker, repeated
+from api.temporal_calls import CALL_SECONDS, call_temporal, call_worker, keeps_failing, repeated
 from api.watch import Watches
 from models.approvals import ApprovalReceipt, PendingApprovals, ResolveApproval
 from models.context.account import ContextView
@@ -295,6 +295,10 @@ class Sessions:
         """Return what Temporal knows of the session; needs no worker."""
         handle = self._handle(session_id)
         return await call_temporal(handle.describe(rpc_timeout=timedelta(seconds=CALL_SECONDS)), session_id)
+
+    async def is_stuck(self, session_id: str, description: WorkflowExecutionDescription) -> bool:
+        """Return whether the session's workflow task fails, or times out, again and again."""
+        return await call_temporal(keeps_failing(self.client, description), session_id)
 
     async def first_run_id(self, session_id: str) -> str:
         """Return the id of the session's first run: it tells this session from any other under the same id."""

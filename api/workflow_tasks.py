@@ -8,10 +8,18 @@ the history; a moment in another attempt lies between two tasks, and shows as un
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
+from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
+from temporalio.client import Client
+
+PAGE_EVENTS = 20
+"""What has become of a session's last task is among its newest few events, but for a burst of signals."""
+
+READ_SECONDS = 2.0
 
 MAX_TASKS = 10_000
 """Completed tasks that are remembered of a session: more than any run has."""
@@ -41,8 +49,8 @@ class WorkflowTasks:
         self._begun: tuple[int, datetime] | None = None
         self._known_from: datetime | None = None
         self._settled_until: datetime | None = None
-        self.is_failing = False
-        """The last task of which anything is known has failed or timed out."""
+        self.failures = 0
+        """Tasks noted as failed or timed out since the last completed one."""
 
     def learn(self, events: Iterable[HistoryEvent]) -> None:
         """Note the tasks in the events that follow those that were learned before."""
@@ -65,12 +73,17 @@ class WorkflowTasks:
                 self._forget_oldest()
         self._begun = None
         self._settled_until = happened_at
-        self.is_failing = event.event_type in FAILURE_EVENTS
+        self.failures = self.failures + 1 if event.event_type in FAILURE_EVENTS else 0
 
     def _forget_oldest(self) -> None:
         if len(self._starts) > MAX_TASKS:
             del self._starts[: MAX_TASKS // 2], self._ends[: MAX_TASKS // 2]
             self._exact, self._known_from = set(self._starts), self._starts[0]
+
+    @property
+    def are_failing(self) -> bool:
+        """The last task of which anything is known has failed or timed out."""
+        return self.failures > 0
 
     def is_committed(self, moment: datetime) -> bool | None:
         """Return whether the task that began at `moment` was completed; `None` while these events don't tell."""
@@ -87,3 +100,28 @@ class WorkflowTasks:
 def time_of(event: HistoryEvent) -> datetime:
     """Return when the event happened, to the microsecond."""
     return event.event_time.ToDatetime(tzinfo=UTC)
+
+
+async def newest_tasks(
+    client: Client, workflow_id: str, *, run_id: str = "", since: datetime | None = None
+) -> WorkflowTasks:
+    """Return the tasks in the newest events of a run, and in all events `since` then. Raises `RPCError`."""
+    events: list[HistoryEvent] = []
+    token = b""
+    while True:
+        page = await client.workflow_service.get_workflow_execution_history_reverse(
+            GetWorkflowExecutionHistoryReverseRequest(
+                namespace=client.namespace,
+                execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id),
+                maximum_page_size=PAGE_EVENTS,
+                next_page_token=token,
+            ),
+            timeout=timedelta(seconds=READ_SECONDS),
+        )
+        events += page.history.events
+        token = page.next_page_token
+        if not token or since is None or (events and time_of(events[-1]) < since):
+            break
+    tasks = WorkflowTasks()
+    tasks.learn(reversed(events))
+    return tasks
