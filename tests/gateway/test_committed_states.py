@@ -7,7 +7,7 @@ history, in which that task has begun.
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,9 @@ from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from api import commits, sessions, temporal_calls
+from api.commits import Commits
 from api.temporal_calls import STUCK_ATTEMPTS
+from api.watch import Watches
 from api.workflow_tasks import WorkflowTasks, newest_tasks
 from models.as_of import AsOf
 from models.conversation import ConversationState
@@ -135,6 +137,32 @@ async def task_is_lost_after_the_query(temporal: Client, session: str, queue: st
             if not task.query.query_type:
                 return is_first
             is_first = False
+
+
+async def test_ses_12_no_attempt_of_a_task_but_the_completed_one_is_committed(temporal: Client) -> None:
+    queue, watches = f"q-{uuid4()}", Watches(temporal)
+    handle = await temporal.start_workflow(
+        "AgenticAIWorkflow",
+        SessionInput(),
+        id=f"s-{uuid4()}",
+        task_queue=queue,
+        task_timeout=timedelta(seconds=1),
+    )
+    # Of the second attempt nothing is ever in the history.
+    lost = [(await taken_task(temporal, queue)).history.events[-1].event_time for _ in range(2)]
+    async with stage(temporal, task_queue=queue) as on, asyncio.timeout(BOUND):
+        session = on.adopt(handle)
+        async with session.watches.watching(handle.id) as watch:
+            await watch.stirred(lambda: watch.changes > 0)
+        committed = await stamp(session)
+        for is_watched in (False, True):
+            async with watches.watching(handle.id) if is_watched else nullcontext():
+                tasks = Commits(temporal, watches)
+                for begun in lost:
+                    as_of = committed.model_copy(update={"task_started_at": begun.ToDatetime(tzinfo=UTC)})
+                    assert not await tasks.has(handle.id, as_of)
+                assert await tasks.has(handle.id, committed)
+    await watches.close()
 
 
 # ---- which task an answer names
