@@ -58,7 +58,9 @@ async def test_ses_12_watchers_and_pollers_hold_what_is_committed_however_often_
                 while not (watcher.is_idle and len(watcher.held.turns) >= len(transcript)):
                     assert not stream.done(), stream.exception()
                     await asyncio.sleep(0.05)
-                assert [turn.model_dump(mode="json") for turn in watcher.held.turns] == transcript
+                for held, turn in zip(watcher.held.turns, transcript, strict=True):
+                    shown = held.model_dump(mode="json")
+                    assert {name: shown[name] for name in turn if shown[name] != turn[name]} == {}, turn
         for stream in streams:
             stream.cancel()
 
