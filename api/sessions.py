@@ -9,13 +9,19 @@ import asyncio
 import json
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
 from pydantic import BaseModel
-from temporalio.client import Client, WorkflowExecutionDescription, WorkflowHandle, WorkflowQueryRejectedError
+from temporalio.client import (
+    Client,
+    WorkflowExecutionDescription,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+    WorkflowQueryRejectedError,
+)
 from temporalio.client import WorkflowExecutionStatus as Status
 from temporalio.common import (
     QueryRejectCondition,
@@ -25,15 +31,19 @@ from temporalio.common import (
     WorkflowIDReusePolicy,
 )
 from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
 
 from api import problems
+from api.commits import Commits
 from api.history_tail import HistoryTails
 from api.ledgers import Ledgers, first_read, queue_read
 from api.problems import ProblemError
+from api.query_backoff import QueryBackoff
+from api.query_client import query_client
 from api.reads import SingleFlight
 from api.receipts import Receipt, Receipts, receipt_of
 from api.session_ids import workflow_id
-from api.temporal_calls import CALL_SECONDS, call_temporal, call_worker, repeated
+from api.temporal_calls import CALL_SECONDS, call_temporal, call_worker, keeps_failing, repeated
 from api.watch import Watches
 from models.approvals import ApprovalReceipt, PendingApprovals, ResolveApproval
 from models.context.account import ContextView
@@ -67,10 +77,25 @@ UPDATES_AT_ONCE = 4
 """Of one session; the others wait their turn. Temporal takes ten that are under way, those of other gateways too, and
 undoes what is beyond."""
 
+ASK_AGAIN_SECONDS = 0.05
+"""After a query that Temporal could not take, or whose answer was not committed."""
+
 MOST_SUMMARY_BYTES = 200
 """What Temporal takes as a workflow's summary."""
 
 ReadModel = TypeVar("ReadModel", bound=BaseModel)
+
+_PASSING = {
+    RPCStatusCode.RESOURCE_EXHAUSTED,
+    RPCStatusCode.UNAVAILABLE,
+    RPCStatusCode.ABORTED,
+    RPCStatusCode.INTERNAL,
+    RPCStatusCode.UNKNOWN,
+}
+"""What may be over in a moment: the session's query buffer is full, a connection was lost."""
+
+_SILENT = {RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED}
+"""No answer in time, or none because the session's workflow task fails."""
 
 _CLOSED: dict[Status, SessionStatus] = {
     Status.COMPLETED: "ended",
@@ -114,6 +139,9 @@ class Sessions:
         self.ledgers = Ledgers()
         self.tails = HistoryTails(client)
         self._receipts = Receipts(self.queue)
+        self._query_client = query_client(client)
+        self._commits = Commits(client, self.watches)
+        self._backoff = QueryBackoff(self.watches)
 
     # ---- starting
 
@@ -260,6 +288,10 @@ class Sessions:
         handle = self._handle(session_id)
         return await call_temporal(handle.describe(rpc_timeout=timedelta(seconds=CALL_SECONDS)), session_id)
 
+    async def is_stuck(self, session_id: str, description: WorkflowExecutionDescription) -> bool:
+        """Return whether the session's workflow task fails, or times out, again and again."""
+        return await call_temporal(keeps_failing(self.client, description), session_id)
+
     async def first_run_id(self, session_id: str) -> str:
         """Return the id of the session's first run: it tells this session from any other under the same id."""
         known = self._first_run_ids.get(session_id)
@@ -345,6 +377,36 @@ class Sessions:
         return told
 
     async def _query(self, session_id: str, question: Question) -> Told:
+        """Return an answer that Temporal has committed. Raises `TimeoutError` where there is none in time."""
+        workflow, is_asked = workflow_id(session_id), False
+        try:
+            # Bounded here too: what goes on after its callers have given up holds up everyone who asks next.
+            async with asyncio.timeout(CALL_SECONDS):
+                await self._backoff.passed(workflow)
+                is_asked = True
+                told = await self._committed(session_id, question)
+        except (TimeoutError, RPCError) as error:
+            if is_asked and (isinstance(error, TimeoutError) or error.status in _SILENT):
+                self._backoff.note_silence(workflow)
+            raise
+        except WorkflowQueryFailedError:
+            self._backoff.note_answer(workflow)
+            raise
+        self._backoff.note_answer(workflow)
+        return told
+
+    async def _committed(self, session_id: str, question: Question) -> Told:
+        """Ask until the answer is committed. A worker may give one that is not before it dies (SES-12)."""
+        while True:
+            told = await self._query_once(session_id, question)
+            as_of = told.result.as_of
+            if as_of is None:  # from a worker of an earlier release
+                return told
+            if told.closed is not None or await self._commits.has(workflow_id(session_id), as_of):
+                return replace(told, result=told.result.model_copy(update={"as_of": None}))
+            await asyncio.sleep(ASK_AGAIN_SECONDS)
+
+    async def _query_once(self, session_id: str, question: Question) -> Told:
         """Ask the workflow; a closed one is asked again, knowing that it is."""
         try:
             return Told(await self._query_if(session_id, question, QueryRejectCondition.NOT_OPEN), closed=None)
@@ -353,15 +415,22 @@ class Sessions:
             return Told(result, closed=rejected.status)
 
     async def _query_if(self, session_id: str, question: Question, condition: QueryRejectCondition) -> Any:
-        asking = self._handle(session_id).query(
-            question.query,
-            json.loads(question.argument),
-            result_type=_RESULTS[question.query],
-            reject_condition=condition,
-            rpc_timeout=timedelta(seconds=CALL_SECONDS),
-        )
-        # The SDK would go on trying after its callers have given up, and hold up everyone who asks next.
-        return await asyncio.wait_for(asking, CALL_SECONDS)
+        handle: WorkflowHandle[Any, Any] = self._query_client.get_workflow_handle(workflow_id(session_id))
+        pause = ASK_AGAIN_SECONDS
+        while True:
+            try:
+                return await handle.query(
+                    question.query,
+                    json.loads(question.argument),
+                    result_type=_RESULTS[question.query],
+                    reject_condition=condition,
+                    rpc_timeout=timedelta(seconds=CALL_SECONDS),
+                )
+            except RPCError as error:
+                if error.status not in _PASSING:
+                    raise
+            await asyncio.sleep(pause)
+            pause *= 2
 
     def _handle(self, session_id: str) -> WorkflowHandle[Any, Any]:
         return self.client.get_workflow_handle(workflow_id(session_id))

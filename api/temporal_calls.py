@@ -10,12 +10,18 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TypeVar
 
-from temporalio.client import Client, WorkflowQueryFailedError, WorkflowUpdateFailedError
+from temporalio.client import (
+    Client,
+    WorkflowExecutionDescription,
+    WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
+)
 from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError as UpdateUnanswered
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from api import problems
+from api.workflow_tasks import newest_tasks
 from models.errors import REFUSED
 
 Answer = TypeVar("Answer")
@@ -26,7 +32,7 @@ CALL_SECONDS = 2.0
 DESCRIBE_SECONDS = 0.7
 UPDATE_PAUSE_SECONDS = 0.05
 STUCK_ATTEMPTS = 3
-"""A workflow task that has failed this often is no hiccup: the session is stuck (API-2)."""
+"""A workflow task that is tried this often is no hiccup: the session is stuck (API-2)."""
 
 _UNDONE = "unexpected workflow task failure"
 
@@ -82,13 +88,27 @@ async def repeated(update: Callable[[], Awaitable[Answer]]) -> Answer:
 async def why_silent(client: Client, session_id: str, workflow_id: str) -> problems.ProblemError:
     """Find out why nobody answered: no Temporal, no such session, stuck, or no worker."""
     described = client.get_workflow_handle(workflow_id).describe(rpc_timeout=timedelta(seconds=DESCRIBE_SECONDS))
+    until = asyncio.get_running_loop().time() + DESCRIBE_SECONDS
     try:
         description = await call_temporal(described, session_id, seconds=DESCRIBE_SECONDS)
     except problems.ProblemError as problem:
         return problem
+    try:
+        async with asyncio.timeout_at(until):
+            is_stuck = await keeps_failing(client, description)
+    except (TimeoutError, RPCError):
+        is_stuck = False  # as far as is known in time
+    return problems.session_stuck(session_id) if is_stuck else problems.no_worker(session_id)
+
+
+async def keeps_failing(client: Client, description: WorkflowExecutionDescription) -> bool:
+    """Return whether the session's workflow task has failed or timed out too often. Raises `RPCError`."""
+    if not description.raw_description.HasField("pending_workflow_task"):
+        return False
     if description.raw_description.pending_workflow_task.attempt >= STUCK_ATTEMPTS:
-        return problems.session_stuck(session_id)
-    return problems.no_worker(session_id)
+        return True
+    # Temporal counts attempts anew whenever a signal arrives in between.
+    return (await newest_tasks(client, description.id)).failures >= STUCK_ATTEMPTS
 
 
 def _problem_of(error: RPCError, session_id: str) -> problems.ProblemError:

@@ -21,21 +21,13 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from api.workflow_tasks import CLOSING_EVENTS, FAILURE_EVENTS, WorkflowTasks
+
 LINGER_SECONDS = 30.0
 POLL_SECONDS = 30.0
 RETRY_SECONDS = 0.5
 
-_CLOSED = {
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED,
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED,
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT,
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED,
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED,
-}
-_FAILED = {EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED, EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT}
-"""Temporal notes the first of a row only."""
-
-_CHANGED = _CLOSED | {EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED}
+_CHANGED = CLOSING_EVENTS | {EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED}
 
 
 class Watch:
@@ -50,6 +42,8 @@ class Watch:
         """What this gateway has sent to the session: an answer from before a write is out of date at once."""
         self.revision = 0
         """The newest of the session's revisions that was read here, by whomever: nobody is shown an older one then."""
+        self.tasks = WorkflowTasks()
+        """What became of the workflow tasks of the runs that were followed."""
         self.holders: frozenset[str] = frozenset()
         """Workers of which one has the session in memory, by their identities; empty: not known."""
         self.is_being_woken = False
@@ -127,6 +121,10 @@ class Watches:
         """Tell whether the session is watched."""
         return workflow_id in self._watches
 
+    def get(self, workflow_id: str) -> Watch | None:
+        """Return the session's watch, if anybody watches it."""
+        return self._watches.get(workflow_id)
+
     def note_revision(self, workflow_id: str, revision: int) -> None:
         """Remember that the session was seen at this revision."""
         watch = self._watches.get(workflow_id)
@@ -200,9 +198,10 @@ class Watches:
             page = await self._next_events(workflow_id, run_id, token, watch)
             events = page.history.events
             _note_holder(events, watch)
+            watch.tasks.learn(events)
             if any(event.event_type in _CHANGED for event in events):
                 watch.note_change()
-            elif any(event.event_type in _FAILED for event in events):
+            elif any(event.event_type in FAILURE_EVENTS for event in events):
                 watch.note_failure()
             if not page.next_page_token:
                 return _next_run(events[-1]) if events else None

@@ -12,6 +12,7 @@ from typing import Annotated
 from pydantic import Field, JsonValue
 from pydantic_core import to_json
 
+from models.as_of import Stamp
 from models.context.bounds import bound_json
 from models.conversation import ConversationMessage
 from models.errors import Refused
@@ -78,6 +79,7 @@ class PendingApprovals(Frozen):
     approvals: list[PendingApproval] = []
     omitted: int = 0
     allowances: list[str] = []
+    as_of: Stamp = None
 
 
 def args_digest(call: ToolCall) -> str:

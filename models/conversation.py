@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import computed_field
 
+from models.as_of import Stamp
 from models.errors import ErrorType
 from models.trajectory import BlobRef, ReasoningTrajectory, Step, Usage
 from models.wire import Frozen, Items, UtcDatetime
@@ -144,6 +145,7 @@ class ConversationState(Frozen):
     archived_count: int
     has_more: bool
     session: SessionSummary
+    as_of: Stamp = None
 
 
 class ConversationUpdate(Frozen):
@@ -163,3 +165,4 @@ class ConversationUpdate(Frozen):
     status: SessionStatus
     waiting_until: UtcDatetime | None = None
     queue_length: int
+    as_of: Stamp = None

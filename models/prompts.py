@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 
+from models.as_of import Stamp
 from models.context.bounds import bound_json
 from models.errors import RefusalReason, Refused
 from models.field_paths import field_path
@@ -120,6 +121,7 @@ class QueueView(Frozen):
     """`limits.max_queued_prompts`: the gateway admits no more. The session itself accepts ten times as many."""
     max_bytes: int = 0
     """The same for the JSON bytes of all texts."""
+    as_of: Stamp = None
 
 
 def read_prompt(raw: object, *, extra_arguments: int, new_id: str, now: UtcDatetime, limits: Limits) -> Prompt:

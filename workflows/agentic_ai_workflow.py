@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey
@@ -52,12 +52,16 @@ with workflow.unsafe.imports_passed_through():
         read_start,
     )
     from models.session_state import Session
+    from models.wire import Frozen
     from workflows import activity_options, search_attributes
     from workflows.archiving import Archiving
     from workflows.current_details import render_current_details
+    from workflows.last_change import LastChange
     from workflows.parking import Parking
     from workflows.turn import Turn
     from workflows.turn_frame import new_terms
+
+Answer = TypeVar("Answer", bound=Frozen)
 
 
 @workflow.defn
@@ -73,6 +77,7 @@ class AgenticAIWorkflow:
         start = self._read_start(start, extra_arguments=len(rest), rules=rules)
         self._session = Session(info.workflow_id, start, now=workflow.now(), rules=rules)
         self._details_are_due = False
+        self._last_change = LastChange(self._session)
         self._archiving = Archiving(self._session, on_change=self._show)
         self._parking = Parking(self._session, self._archiving, has_grown=self._has_grown, on_change=self._show)
         # A turn that the run before handed over can be stopped before `run` goes on with it.
@@ -129,6 +134,7 @@ class AgenticAIWorkflow:
                 self._archiving.begin_if_due()
                 await self._archiving.make_room()
             session.reject_waiting_if_full(now=workflow.now())
+            self._last_change.note()
             if session.queue.waiting:
                 await self._run_turn()
             elif self._is_over():
@@ -309,7 +315,7 @@ class AgenticAIWorkflow:
             given = parse(StateRequest, request)
             if given.before is not None and given.before not in self._session.transcript:
                 raise Refused("invalid", f"before: no turn {given.before!r} is held.", field="before")
-        return state_of(self._session, given)
+        return self._stamped(state_of(self._session, given))
 
     @workflow.query(
         description="What is new: nothing, a message id, or {last_seen_message_id?, since_revision?, limit?}."
@@ -318,7 +324,7 @@ class AgenticAIWorkflow:
         """Return what changed since a client's cursor (SES-12)."""
         with _refusals_told():
             cursor = parse_cursor(request)
-        return updates_of(self._session, cursor)
+        return self._stamped(updates_of(self._session, cursor))
 
     @workflow.query(
         description="The waiting prompts and the last 200 fates: nothing, or {message_id} or {message_ids}."
@@ -327,21 +333,21 @@ class AgenticAIWorkflow:
         """Return what waits and what became of the rest (SES-6)."""
         with _refusals_told():
             given = parse(QueueRequest, request)
-        return queue_of(self._session, *(given.ids or []))
+        return self._stamped(queue_of(self._session, *(given.ids or [])))
 
     @workflow.query(description="The tool calls that wait for a decision, about 1 MB at most.")
     def get_pending_approvals(self, request: Any = None) -> PendingApprovals:
         """Return what people are asked to decide, with what a decision has to name (AGT-8)."""
         with _refusals_told():
             parse(NoArgument, request)
-        return approvals_of(self._session)
+        return self._stamped(approvals_of(self._session))
 
     @workflow.query(description="What the model still sees, turn by turn: nothing, or {before?, limit?} turn numbers.")
     def get_context_view(self, request: Any = None) -> ContextView:
         """Return for each turn how the model sees it now, and what is sent with every request (CTX-8)."""
         with _refusals_told():
             given = parse(ContextRequest, request)
-        return context_of(self._session, given)
+        return self._stamped(context_of(self._session, given))
 
     @workflow.query(
         description="The conversation as replay text, about 1 MB at most: nothing, max_history, or {max_history?}. "
@@ -362,7 +368,7 @@ class AgenticAIWorkflow:
         """Return what the gateway completes from the archive; no more than is carried to the next run (CTX-13)."""
         with _refusals_told():
             wanted = parse_replay_request(request).max_history
-        return replay_turns_of(self._session, wanted)
+        return self._stamped(replay_turns_of(self._session, wanted))
 
     @workflow.query(description="The open model request, a page at a time: {request, offset?}. For our own activities.")
     def get_model_request(self, request: Any = None) -> ModelRequestPage:
@@ -384,9 +390,14 @@ class AgenticAIWorkflow:
                 raise Refused("not_open", f"Move {given.move} is not under way.")
         return move
 
+    def _stamped(self, answer: Answer) -> Answer:
+        """Name the workflow task that the answer comes from: who shows only what is committed looks for it (SES-12)."""
+        return answer.model_copy(update={"as_of": self._last_change.as_of})
+
     # ---- what the Temporal Web UI shows
 
     def _show(self) -> None:
+        self._last_change.note()
         # Once for all that happens at the same time: thousands of signals can be one activation (SES-6).
         if not self._details_are_due:
             self._details_are_due = True

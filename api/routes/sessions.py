@@ -22,7 +22,6 @@ from api.listing import ListedStatus, list_sessions
 from api.routes.page import chat_page
 from api.session_ids import workflow_id
 from api.sessions import Sessions, new_prompt
-from api.temporal_calls import STUCK_ATTEMPTS
 from models.conversation import ConversationState
 from models.prompts import check_text
 from models.session import USER_PATTERN, CancelTurn, Configure, EndSession, SessionInput, StateRequest, configured
@@ -72,7 +71,7 @@ async def get_sessions_list(
 async def describe_session(sessions: SessionsDep, settings: SettingsDep, session_id: SessionId) -> SessionDescription:
     """Say what a session is and does; one whose workflow task keeps failing is `stuck`."""
     description = await sessions.describe(session_id)
-    if description.raw_description.pending_workflow_task.attempt >= STUCK_ATTEMPTS:
+    if await sessions.is_stuck(session_id, description):
         return await _stuck(description, session_id, _links(sessions, settings, session_id))
     state = await sessions.state(session_id, StateRequest(limit=0))
     return _described(state, session_id, _links(sessions, settings, session_id))

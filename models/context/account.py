@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Literal
 
+from models.as_of import Stamp
 from models.context.model_context import ModelContext
 from models.context.model_view import ModelView
 from models.context.tokens import estimate_tokens, tokens_of
@@ -72,6 +73,7 @@ class ContextView(Frozen):
     """Evicted, and in no summary: so many waited for one that no more could be carried."""
     turns: list[TurnInContext]
     has_more: bool
+    as_of: Stamp = None
 
 
 def context_view(

@@ -11,6 +11,7 @@ from itertools import chain
 from pydantic import field_serializer
 from pydantic_core import to_json
 
+from models.as_of import Stamp
 from models.context.replay import ReplayEvent, ThinkEvent, render_event, render_replay
 from models.context.turn_events import replay_events, step_events
 from models.conversation import ConversationMessage
@@ -54,6 +55,7 @@ class ReplayTurns(Compact):
     turns: list[ConversationMessage] = []
     first_number: int = 1
     total_events: int = 0
+    as_of: Stamp = None
 
     @field_serializer("turns")
     def _as_they_are_carried(self, turns: list[ConversationMessage]) -> list[dict[str, object]]:

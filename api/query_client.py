@@ -1,0 +1,57 @@
+"""A client whose queries are sent once.
+
+The SDK sends a query again for as long as it takes: where the session's query buffer is full, after a second or more,
+so that a caller with two seconds of patience gets one more try. The gateway tries again by itself (`sessions.py`).
+"""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from google.protobuf.message import Message
+from temporalio.client import Client
+from temporalio.service import ServiceClient
+
+
+def query_client(client: Client) -> Client:
+    """Return a client like `client`, over the same connection, that never sends a query twice."""
+    config = client.config()
+    config["service_client"] = _QueriesOnce(client.service_client)
+    return Client(**config)
+
+
+class _QueriesOnce(ServiceClient):
+    def __init__(self, service: ServiceClient) -> None:
+        super().__init__(service.config)
+        self._service = service
+
+    @property
+    def worker_service_client(self) -> Any:
+        return self._service.worker_service_client
+
+    def update_rpc_metadata(self, metadata: Mapping[str, str | bytes]) -> None:
+        self._service.update_rpc_metadata(metadata)
+
+    def update_api_key(self, api_key: str | None) -> None:
+        self._service.update_api_key(api_key)
+
+    async def _rpc_call(
+        self,
+        rpc: str,
+        req: Message,
+        resp_type: type[Any],
+        *,
+        service: str,
+        retry: bool,
+        metadata: Mapping[str, str | bytes],
+        timeout: timedelta | None,  # noqa: ASYNC109  # the SDK's own method
+    ) -> Any:
+        return await self._service._rpc_call(
+            rpc,
+            req,
+            resp_type,
+            service=service,
+            retry=retry and rpc != "query_workflow",
+            metadata=metadata,
+            timeout=timeout,
+        )

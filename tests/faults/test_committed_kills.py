@@ -1,0 +1,118 @@
+"""What watchers were shown while workers were killed is what the session says in the end: SES-12, OPS-10."""
+
+import asyncio
+import json
+import random
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from uuid import uuid4
+
+import httpx
+import pytest
+from temporalio.client import Client
+
+from models.partial_output import PartialGrowth
+from models.settings import Settings
+from tests.faults.test_months import Workers
+from tests.gateway.conftest import served
+from tests.gateway.watching import Watcher, full_state
+from tests.harness import BOUND
+
+KILLS = 20
+SESSIONS = 2
+FINISH_SECONDS = 6 * BOUND
+
+SCRIPT = {
+    "repeat": True,
+    "responses": [
+        {"calls": [{"name": "file_list", "args": {}}], "delay": 0.05},
+        {"text": "The answer to {last_user}.", "delay": 0.05},
+    ],
+}
+
+
+@pytest.mark.timeout(900)
+async def test_ses_12_watchers_and_pollers_hold_what_is_committed_however_often_workers_are_killed(
+    temporal: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "kills.json").write_text(json.dumps(SCRIPT))
+    chosen = {"state_dir": str(tmp_path), "workspace_root": str(tmp_path), "task_queue": f"q-{uuid4()}"}
+    async with (
+        served(temporal, Settings(**chosen, task_timeout=2)) as url,
+        httpx.AsyncClient(base_url=url, timeout=BOUND) as http,
+        Workers(temporal, chosen) as one,
+        Workers(temporal, chosen) as other,
+    ):
+        watchers = [Held(http, await begun(http)) for _ in range(SESSIONS)]
+        streams = [asyncio.create_task(watched(watcher)) for watcher in watchers]
+        sending = asyncio.create_task(prompts(http, [watcher.session for watcher in watchers]))
+        chance = random.Random(12)
+        for _ in range(KILLS):
+            await turns_beyond(watchers, chance.randrange(1, 3))
+            await chance.choice([one, other]).kill()
+        sending.cancel()
+        async with asyncio.timeout(FINISH_SECONDS):
+            for watcher, stream in zip(watchers, streams, strict=True):
+                transcript = await finished(http, watcher.session)
+                while not (watcher.is_idle and len(watcher.held.turns) >= len(transcript)):
+                    assert not stream.done(), stream.exception()
+                    await asyncio.sleep(0.05)
+                for held, turn in zip(watcher.held.turns, transcript, strict=True):
+                    shown = held.model_dump(mode="json")
+                    assert {name: shown[name] for name in turn if shown[name] != turn[name]} == {}, turn
+        for stream in streams:
+            stream.cancel()
+
+
+async def begun(http: httpx.AsyncClient) -> str:
+    session = f"k-{uuid4()}"
+    answer = await http.post("/workflow", json={"id": session, "model": "offline:script/kills", "prompt": "first"})
+    assert answer.status_code == 201
+    return session
+
+
+class Held(Watcher):
+    """A watcher of turns; what is being written is another test's."""
+
+    def _grow(self, growth: PartialGrowth) -> None:
+        pass
+
+
+async def watched(watcher: Watcher) -> None:
+    """Watch for ever; come while a worker answers, and again after whatever ends the stream, as browsers do."""
+    while True:
+        async with AsyncExitStack() as open_stream:
+            try:
+                events = await open_stream.enter_async_context(watcher.stream())
+            except AssertionError:  # no worker answers
+                continue
+            with suppress(httpx.HTTPError):
+                async for _ in events:
+                    pass
+
+
+async def prompts(http: httpx.AsyncClient, sessions: list[str]) -> None:
+    """Have every session work all the time, and read it in between."""
+    while True:
+        for session in sessions:
+            answer = await http.get(f"/workflow/{session}/conversation?limit=1")
+            if answer.status_code == 200 and answer.json()["conversation_update"]["queue_length"] < 2:
+                await http.post(f"/workflow/{session}/prompt", json={"message": "more"})
+
+
+async def turns_beyond(watchers: list[Watcher], more: int) -> None:
+    """Wait until a session has `more` turns more than now, or until so much time has passed as takeovers need."""
+    before = [len(watcher.held.turns) for watcher in watchers]
+    with suppress(TimeoutError):
+        async with asyncio.timeout(BOUND / 3):
+            while not any(len(w.held.turns) >= n + more for w, n in zip(watchers, before, strict=True)):
+                await asyncio.sleep(0.01)
+
+
+async def finished(http: httpx.AsyncClient, session: str) -> list[dict[str, object]]:
+    """Return the whole transcript once nothing is left to do."""
+    while True:
+        answer = await http.get(f"/workflow/{session}")
+        if answer.status_code == 200 and (answer.json()["status"], answer.json()["queue_length"]) == ("idle", 0):
+            return await full_state(http, session)
