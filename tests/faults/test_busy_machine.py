@@ -18,11 +18,11 @@ from tests.harness import DrivenSession, Stage, asks, says, stage
 
 SESSIONS = 10
 HOGS = 2 * (os.cpu_count() or 1)
-HOG_SECONDS = 240
+HOG_SECONDS = 150
 HOG = f"import time\nend = time.monotonic() + {HOG_SECONDS}\nwhile time.monotonic() < end: pass"
 
 BUILD_BOUND = 240.0
-RECOVERY_BOUND = 180.0
+RECOVERY_BOUND = 120.0
 
 TASK_TIMEOUT = timedelta(seconds=Settings().task_timeout)
 
@@ -70,17 +70,19 @@ async def test_ops_10_long_sessions_go_on_when_a_worker_takes_them_over_on_a_bus
         await session.prompt(id="last", text="Look once more.")
     async with hogs(), stage(temporal, task_queue=before.task_queue) as after:
         after.vendor.answer = look_twice
-        taken_over = [after.adopt(session.handle) for session in sessions]
-        for session in taken_over:
+        async with asyncio.timeout(RECOVERY_BOUND):
+            await asyncio.gather(*(at_rest(session) for session in sessions))
+    async with stage(temporal, task_queue=before.task_queue):
+        for session in sessions:
             session.patient = True
-        states = await asyncio.gather(
-            *(
-                session.until(
-                    lambda state: state.messages[-1].id == "last" and state.messages[-1].is_complete,
-                    turns=1,
-                    bound=RECOVERY_BOUND,
-                )
-                for session in taken_over
-            )
-        )
-    assert {state.messages[-1].status for state in states} == {"completed"}
+            (turn,) = (await session.state({"limit": 1})).messages
+            assert (turn.id, turn.status) == ("last", "completed")
+
+
+async def at_rest(session: DrivenSession) -> None:
+    """Wait until the session has nothing to do, without a query: each would be another task for the worker."""
+    while True:
+        described = (await session.handle.describe()).raw_description
+        if not described.HasField("pending_workflow_task") and not described.pending_activities:
+            return
+        await asyncio.sleep(0.5)
