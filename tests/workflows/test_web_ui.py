@@ -83,7 +83,8 @@ async def test_ses_17_search_attributes_and_memo_follow_the_session_at_most_once
         for event in history.events
         if event.event_type == EventType.EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES
     ]
-    ours = [attributes for attributes in upserts if "TemporalChangeVersion" not in attributes]  # of `patched`, once a run
+    # `patched` writes its own, once a run.
+    ours = [attributes for attributes in upserts if "TemporalChangeVersion" not in attributes]
     assert (len(ours), len(upserts)) == (3, 4)
     await session.handle.signal("end_chat")
     await session.handle.result()
