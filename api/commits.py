@@ -66,8 +66,8 @@ class Commits:
     async def _read(self, workflow_id: str, as_of: AsOf) -> bool | None:
         begun = as_of.task_started_at
         tasks = await newest_tasks(self._client, workflow_id, run_id=as_of.run_id, since=begun)
-        return tasks.is_committed(begun)
+        return tasks.is_committed(begun, history_length=as_of.history_length)
 
 
 def _seen(watch: Watch, as_of: AsOf) -> bool | None:
-    return watch.tasks.is_committed(as_of.task_started_at)
+    return watch.tasks.is_committed(as_of.task_started_at, history_length=as_of.history_length)

@@ -78,7 +78,8 @@ UPDATES_AT_ONCE = 4
 undoes what is beyond."""
 
 ASK_AGAIN_SECONDS = 0.05
-"""After a query that Temporal could not take, or whose answer was not committed."""
+MAX_ASK_AGAIN_SECONDS = 0.4
+"""After a query that Temporal could not take, or whose answer was not committed; the first pause and the longest."""
 
 MOST_SUMMARY_BYTES = 200
 """What Temporal takes as a workflow's summary."""
@@ -397,6 +398,7 @@ class Sessions:
 
     async def _committed(self, session_id: str, question: Question) -> Told:
         """Ask until the answer is committed. A worker may give one that is not before it dies (SES-12)."""
+        pause = ASK_AGAIN_SECONDS
         while True:
             told = await self._query_once(session_id, question)
             as_of = told.result.as_of
@@ -404,7 +406,8 @@ class Sessions:
                 return told
             if told.closed is not None or await self._commits.has(workflow_id(session_id), as_of):
                 return replace(told, result=told.result.model_copy(update={"as_of": None}))
-            await asyncio.sleep(ASK_AGAIN_SECONDS)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MAX_ASK_AGAIN_SECONDS)
 
     async def _query_once(self, session_id: str, question: Question) -> Told:
         """Ask the workflow; a closed one is asked again, knowing that it is."""
@@ -430,7 +433,7 @@ class Sessions:
                 if error.status not in _PASSING:
                     raise
             await asyncio.sleep(pause)
-            pause *= 2
+            pause = min(2 * pause, MAX_ASK_AGAIN_SECONDS)
 
     def _handle(self, session_id: str) -> WorkflowHandle[Any, Any]:
         return self.client.get_workflow_handle(workflow_id(session_id))

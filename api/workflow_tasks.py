@@ -44,8 +44,9 @@ class WorkflowTasks:
         """Begin with no part of the history."""
         self._starts: list[datetime] = []
         self._ends: list[datetime] = []
-        self._exact: set[datetime] = set()
-        """The starts once more: clocks that are set back put them out of order."""
+        self._completed_ids: list[int] = []
+        self._exact: dict[datetime, int] = {}
+        """The starts once more, and the ids of the completions: clocks that are set back put starts out of order."""
         self._begun: tuple[int, datetime] | None = None
         self._known_from: datetime | None = None
         self._settled_until: datetime | None = None
@@ -69,7 +70,8 @@ class WorkflowTasks:
             if started_id == event.workflow_task_completed_event_attributes.started_event_id:
                 self._starts.append(started_at)
                 self._ends.append(happened_at)
-                self._exact.add(started_at)
+                self._completed_ids.append(event.event_id)
+                self._exact[started_at] = event.event_id
                 self._forget_oldest()
         self._begun = None
         self._settled_until = happened_at
@@ -77,23 +79,29 @@ class WorkflowTasks:
 
     def _forget_oldest(self) -> None:
         if len(self._starts) > MAX_TASKS:
-            del self._starts[: MAX_TASKS // 2], self._ends[: MAX_TASKS // 2]
-            self._exact, self._known_from = set(self._starts), self._starts[0]
+            for parallel in (self._starts, self._ends, self._completed_ids):
+                del parallel[: MAX_TASKS // 2]
+            self._exact = dict(zip(self._starts, self._completed_ids, strict=True))
+            self._known_from = self._starts[0]
 
     @property
     def are_failing(self) -> bool:
         """The last task of which anything is known has failed or timed out."""
         return self.failures > 0
 
-    def is_committed(self, moment: datetime) -> bool | None:
-        """Return whether the task that began at `moment` was completed; `None` while these events don't tell."""
+    def is_committed(self, moment: datetime, *, history_length: int = 0) -> bool | None:
+        """Return whether the task that began at `moment` was completed; `None` while these events don't tell.
+
+        A state that has more events in it than there were up to the task's completion is none of that task's: a worker
+        went on with the events after it, which another task takes later.
+        """
         if moment in self._exact:
-            return True
+            return history_length <= self._exact[moment]
         if self._settled_until is None or self._known_from is None:
             return None
         task = bisect_right(self._starts, moment) - 1
         if task >= 0 and moment <= self._ends[task]:
-            return True
+            return history_length <= self._completed_ids[task]
         return False if self._known_from <= moment <= self._settled_until else None
 
 

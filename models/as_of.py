@@ -17,10 +17,13 @@ class AsOf(Frozen):
     """The last workflow task that changed the session: its run, and the time of the event that started it.
 
     The time is exact to the microsecond. Unlike the event's id it tells the attempts of a task apart.
+    `history_length` counts the run's events that were there: more than the task began with, where a worker replayed
+    the session for a query and went on with events that no task has taken yet. 0: not known.
     """
 
     run_id: str
     task_started_at: UtcDatetime
+    history_length: int = 0
 
 
 Stamp = Annotated[SkipJsonSchema[AsOf | None], Field(exclude_if=lambda as_of: as_of is None)]

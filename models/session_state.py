@@ -3,7 +3,7 @@
 Every method that changes what a query shows raises the revision (SES-12). Ids and times are arguments.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 
 from models.approvals import (
@@ -71,6 +71,8 @@ class Session:
             self.config = self.config.model_copy(update={"limits": start.limits.with_earlier_defaults()})
         self.created_at = carried.created_at
         self.revision = carried.revision
+        self.on_revision: Callable[[], None] = lambda: None
+        """Called with every change."""
         self.turn_count = carried.turn_count
         self.request_count = carried.request_count
         self.usage = carried.usage
@@ -634,4 +636,5 @@ class Session:
 
     def _changed(self) -> int:
         self.revision += 1
+        self.on_revision()
         return self.revision

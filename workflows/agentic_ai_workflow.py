@@ -77,7 +77,8 @@ class AgenticAIWorkflow:
         start = self._read_start(start, extra_arguments=len(rest), rules=rules)
         self._session = Session(info.workflow_id, start, now=workflow.now(), rules=rules)
         self._details_are_due = False
-        self._last_change = LastChange(self._session)
+        self._last_change = LastChange()
+        self._session.on_revision = self._last_change.note
         self._archiving = Archiving(self._session, on_change=self._show)
         self._parking = Parking(self._session, self._archiving, has_grown=self._has_grown, on_change=self._show)
         # A turn that the run before handed over can be stopped before `run` goes on with it.
@@ -134,7 +135,6 @@ class AgenticAIWorkflow:
                 self._archiving.begin_if_due()
                 await self._archiving.make_room()
             session.reject_waiting_if_full(now=workflow.now())
-            self._last_change.note()
             if session.queue.waiting:
                 await self._run_turn()
             elif self._is_over():
@@ -397,7 +397,6 @@ class AgenticAIWorkflow:
     # ---- what the Temporal Web UI shows
 
     def _show(self) -> None:
-        self._last_change.note()
         # Once for all that happens at the same time: thousands of signals can be one activation (SES-6).
         if not self._details_are_due:
             self._details_are_due = True

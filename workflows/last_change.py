@@ -1,9 +1,13 @@
 """Which workflow task has changed the session last (SES-12).
 
 Theory of operation. Workflow code learns of its task only when the task began: that is what `workflow.time_ns` is
-until the next one. The length of the history that a worker has is no name for a task: where a session is replayed for
-a query, it counts the events after the task as well. And the task of a refused update leaves no event at all, so
-the task that counts is the last one that changed something, not the last one there was.
+until the next one. The task of a refused update leaves no event at all, so the task that counts is the last one that
+changed something, not the last one there was. It is noted with the change itself: in a query, the length of the history
+counts the events after the task as well.
+
+A worker that replays a session for a query also takes in the events after the last completed task, such as an
+activity's result, and no task has begun for them: the time is that of the task before, the history is longer. So the
+length is noted too.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -12,7 +16,6 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from models.as_of import AsOf
-    from models.session_state import Session
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -20,22 +23,19 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class LastChange:
     """The workflow task of a run that changed its session last."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self) -> None:
         """Begin with the task that is under way."""
-        self._session = session
         self.note()
 
     def note(self) -> None:
         """Name the task that is under way: it has changed the session."""
-        self._revision, self._task = self._session.revision, _task_started_at()
+        self._started_ns, self._history_length = workflow.time_ns(), workflow.info().get_current_history_length()
 
     @property
     def as_of(self) -> AsOf:
-        """The task whose completion commits what the session shows now; also for queries, which write nothing."""
-        # A change that was not noted is of the last task there was, at the latest.
-        task = self._task if self._revision == self._session.revision else _task_started_at()
-        return AsOf(run_id=workflow.info().run_id, task_started_at=task)
-
-
-def _task_started_at() -> datetime:
-    return _EPOCH + timedelta(microseconds=workflow.time_ns() // 1000)
+        """The task whose completion commits what the session shows now."""
+        return AsOf(
+            run_id=workflow.info().run_id,
+            task_started_at=_EPOCH + timedelta(microseconds=self._started_ns // 1000),
+            history_length=self._history_length,
+        )

@@ -243,7 +243,7 @@ TOUCHES: list[tuple[str, dict[str, object]]] = [
 
 async def touched(path: str, *, workspace: str = "", settings: Settings | None = None) -> list[ToolResult]:
     """Return what becomes of every tool over files that is told `path`."""
-    async with Toolbox([own_tool_server(settings or Settings())]) as toolbox:
+    async with Toolbox([own_tool_server(settings or Settings(workspace_root=Path()))]) as toolbox:
         return [
             await toolbox.call(
                 ToolInvocation(call_id="1.1.0", name=tool, args={"path": path, **args}, workspace=workspace)
@@ -277,7 +277,7 @@ async def test_agt_6_no_session_gets_at_it_from_a_folder_of_its_own_or_by_anothe
     (folder / "conf").mkdir()
     monkeypatch.setenv("TURNKEEPER_CONFIG", "conf/my.toml")
     (folder / "turnkeeper.toml").symlink_to("conf/linked.toml")
-    settings = Settings(mcp_config=Path("conf/tools.json"), state_dir=Path("conf/state"))
+    settings = Settings(workspace_root=Path(), mcp_config=Path("conf/tools.json"), state_dir=Path("conf/state"))
     names = ["my.toml", "tools.json", "linked.toml", "state"]
     for name in names * exists:
         (folder / "conf" / name).write_text(SECRET)
@@ -292,7 +292,7 @@ async def test_agt_6_no_session_gets_at_it_from_a_folder_of_its_own_or_by_anothe
 async def test_agt_6_what_the_worker_is_configured_by_is_neither_listed_nor_found_with_the_rest(folder):
     for name in ("mcp.json", "turnkeeper.toml", "notes.txt"):
         (folder / name).write_text(COMMENT)
-    async with Toolbox([own_tool_server(Settings())]) as toolbox:
+    async with Toolbox([own_tool_server(Settings(workspace_root=Path()))]) as toolbox:
         for tool, args in (
             ("file_list", {}),
             ("file_list", {"pattern": "*"}),

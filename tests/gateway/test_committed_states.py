@@ -122,14 +122,44 @@ async def test_ses_12_a_state_of_a_workflow_task_that_was_never_completed_is_sho
     raise AssertionError("no query was answered from a task that was lost")
 
 
-async def task_is_lost_after_the_query(temporal: Client, session: str, queue: str, asked: Asked) -> bool:
-    """Make a workflow task while the query waits for a worker, and take it; `False` if the query came first."""
-    handle = temporal.get_workflow_handle(session)
+async def test_ses_12_events_that_no_workflow_task_has_taken_are_shown_to_nobody(
+    temporal: Client, tmp_path: Path, asked: Asked, patient: None
+) -> None:
+    """A worker that replays a session for a query goes on with them, as if the last task had taken them."""
+    partials = InProcessCarrier()
+    async with gateway_alone(temporal, tmp_path, asked, partials) as (http, queue):
+        async with stage(temporal, task_queue=queue, partials=partials) as on:
+            started_sessions = [await started(http, "hi") for _ in range(RACES)]
+            for session in started_sessions:
+                await on.adopt(temporal.get_workflow_handle(session)).idle(turns=1)
+        for session in started_sessions:
+            asked.clear()
+            reading = asyncio.create_task(http.get(f"/workflow/{session}/conversation"))
+            await signal_after_the_query(temporal, session, asked)
+            async with stage(temporal, task_queue=queue, partials=partials) as on:
+                shown = (await reading).json()["conversation_update"]["new_messages"]
+                was_asked_again = len(asked.queries) > 1
+                await on.adopt(temporal.get_workflow_handle(session)).idle(turns=2)
+                begun = {turn["id"]: turn["timestamp"] for turn in await full_state(http, session)}
+            assert all(turn["timestamp"] == begun[turn["id"]] for turn in shown)
+            if was_asked_again:
+                return
+    raise AssertionError("no query was answered with events that no task had taken")
+
+
+async def signal_after_the_query(temporal: Client, session: str, asked: Asked) -> None:
+    """Send a prompt while the query waits for a worker."""
     async with asyncio.timeout(BOUND):
         await asked.anything.wait()
+    handle = temporal.get_workflow_handle(session)
     for _ in range(3):  # what was sent before these has arrived
         await handle.describe()
     await handle.signal("prompt", {"id": "p2", "text": "more"})
+
+
+async def task_is_lost_after_the_query(temporal: Client, session: str, queue: str, asked: Asked) -> bool:
+    """Make a workflow task while the query waits for a worker, and take it; `False` if the query came first."""
+    await signal_after_the_query(temporal, session, asked)
     is_first = True
     while True:
         task = await taken_task(temporal, queue)
