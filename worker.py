@@ -39,6 +39,7 @@ from stores.partials.chosen import chosen_carrier
 from stores.stores import Stores
 from workflows.agentic_ai_workflow import AgenticAIWorkflow
 from workflows.connection import connect, prepare
+from workflows.evicting_runner import EvictingRunner
 from workflows.task_slots import task_tuner
 
 HEARTBEAT_THROTTLE = timedelta(seconds=0.2)
@@ -70,6 +71,7 @@ def build_worker(
         task_queue=settings.task_queue,
         identity=new_identity(),
         workflows=[AgenticAIWorkflow],
+        workflow_runner=EvictingRunner(),
         activities=[
             models.call_model,
             summaries.summarise,

@@ -1,19 +1,21 @@
 """Whether an answer of a session is one that Temporal has committed (SES-12).
 
-Theory of operation. An answer names the workflow task that it comes from. A task's completion is in the history before
+Theory of operation. An answer names the workflow tasks that it rests on. A task's completion is in the history before
 the worker that completed it answers anything else, so in nearly every case it is there already: the session's watch has
 seen it, or one page of the newest events shows it. Otherwise the task is still open, or was undone: its worker died, or
-took too long. Then the answer is dropped, since the task is done again, with other times.
+took too long. Then the answer is dropped, since the task is done again, with other times. The worker that gave it would
+go on from there, so it is made to forget the session (`workflows/evicting_runner.py`).
 """
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from temporalio.client import Client
 
-from api.watch import Watch, Watches
-from api.workflow_tasks import newest_tasks
-from models.as_of import AsOf
+from api.watch import Watches
+from api.workflow_tasks import WorkflowTasks, newest_tasks
+from models.as_of import AsOf, TaskStart
 
 PAUSE_SECONDS = 0.05
 MAX_PAUSE_SECONDS = 0.4
@@ -38,10 +40,13 @@ class Commits:
         Raises:
             RPCError: The history can't be read.
         """
-        if self._committed.get(workflow_id) == as_of:
+        known = self._committed.get(workflow_id)
+        if known == as_of:
             return True
+        is_same_run = known is not None and known.run_id == as_of.run_id
+        open_tasks = [task for task in as_of.tasks if not (known and is_same_run and task in known.tasks)]
         pause = PAUSE_SECONDS
-        while (is_committed := await self._look(workflow_id, as_of, pause)) is None:
+        while (is_committed := await self._look(workflow_id, as_of.run_id, open_tasks, pause)) is None:
             pause = min(2 * pause, MAX_PAUSE_SECONDS)
         if is_committed:
             self._committed[workflow_id] = as_of
@@ -50,24 +55,25 @@ class Commits:
                 self._committed.popitem(last=False)
         return is_committed
 
-    async def _look(self, workflow_id: str, as_of: AsOf, patience: float) -> bool | None:
+    async def _look(self, workflow_id: str, run_id: str, tasks: Sequence[TaskStart], patience: float) -> bool | None:
         """Look at what the watch has seen, or will have within `patience` seconds, then into the history itself."""
         watch = self._watches.get(workflow_id)
         if watch is None or not watch.is_live:
-            is_committed = await self._read(workflow_id, as_of)
+            is_committed = await self._read(workflow_id, run_id, tasks)
             if is_committed is None:
                 await asyncio.sleep(patience)
             return is_committed
         until = asyncio.get_running_loop().time() + patience
-        if await watch.stirred(lambda: _seen(watch, as_of) is not None, until=until):
-            return _seen(watch, as_of)
-        return await self._read(workflow_id, as_of)
+        if await watch.stirred(lambda: _are_committed(watch.tasks, tasks) is not None, until=until):
+            return _are_committed(watch.tasks, tasks)
+        return await self._read(workflow_id, run_id, tasks)
 
-    async def _read(self, workflow_id: str, as_of: AsOf) -> bool | None:
-        begun = as_of.task_started_at
-        tasks = await newest_tasks(self._client, workflow_id, run_id=as_of.run_id, since=begun)
-        return tasks.is_committed(begun, history_length=as_of.history_length)
+    async def _read(self, workflow_id: str, run_id: str, tasks: Sequence[TaskStart]) -> bool | None:
+        since = min((task.started_at for task in tasks), default=None)
+        return _are_committed(await newest_tasks(self._client, workflow_id, run_id=run_id, since=since), tasks)
 
 
-def _seen(watch: Watch, as_of: AsOf) -> bool | None:
-    return watch.tasks.is_committed(as_of.task_started_at, history_length=as_of.history_length)
+def _are_committed(history: WorkflowTasks, tasks: Sequence[TaskStart]) -> bool | None:
+    """Return whether all of `tasks` were completed; `None` while the part of the history doesn't tell."""
+    verdicts = [history.is_committed(task.started_at, history_length=task.history_length) for task in tasks]
+    return False if False in verdicts else None if None in verdicts else True

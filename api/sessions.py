@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
@@ -67,6 +68,7 @@ from models.session import (
 from models.settings import Settings
 from workflows import search_attributes
 from workflows.agentic_ai_workflow import AgenticAIWorkflow
+from workflows.evicting_runner import FORGET_QUERY
 
 RECEIPT_SECONDS = 0.7
 """How long an accepted prompt waits for a worker to say where it stands; after that its position is null."""
@@ -406,8 +408,15 @@ class Sessions:
                 return told
             if told.closed is not None or await self._commits.has(workflow_id(session_id), as_of):
                 return replace(told, result=told.result.model_copy(update={"as_of": None}))
+            await self._have_forgotten(session_id)
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_ASK_AGAIN_SECONDS)
+
+    async def _have_forgotten(self, session_id: str) -> None:
+        """Make the worker that has the session in memory read it from its history again."""
+        handle: WorkflowHandle[Any, Any] = self._query_client.get_workflow_handle(workflow_id(session_id))
+        with suppress(WorkflowQueryFailedError, RPCError):  # it always fails
+            await handle.query(FORGET_QUERY, rpc_timeout=timedelta(seconds=CALL_SECONDS))
 
     async def _query_once(self, session_id: str, question: Question) -> Told:
         """Ask the workflow; a closed one is asked again, knowing that it is."""

@@ -19,6 +19,9 @@ from temporalio.client import Client
 PAGE_EVENTS = 20
 """What has become of a session's last task is among its newest few events, but for a burst of signals."""
 
+LATER_PAGE_EVENTS = 500
+"""Where they don't tell, all of the run is read, in a page or two."""
+
 READ_SECONDS = 2.0
 
 MAX_TASKS = 10_000
@@ -121,7 +124,7 @@ async def newest_tasks(
             GetWorkflowExecutionHistoryReverseRequest(
                 namespace=client.namespace,
                 execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id),
-                maximum_page_size=PAGE_EVENTS,
+                maximum_page_size=LATER_PAGE_EVENTS if token else PAGE_EVENTS,
                 next_page_token=token,
             ),
             timeout=timedelta(seconds=READ_SECONDS),

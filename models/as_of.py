@@ -13,17 +13,31 @@ from pydantic.json_schema import SkipJsonSchema
 from models.wire import Frozen, UtcDatetime
 
 
-class AsOf(Frozen):
-    """The last workflow task that changed the session: its run, and the time of the event that started it.
+class TaskStart(Frozen):
+    """A workflow task, by the time of the event that started it, to the microsecond.
 
-    The time is exact to the microsecond. Unlike the event's id it tells the attempts of a task apart.
-    `history_length` counts the run's events that were there: more than the task began with, where a worker replayed
-    the session for a query and went on with events that no task has taken yet. 0: not known.
+    Unlike the event's id the time tells the attempts of a task apart. `history_length` counts the run's events that a
+    worker had then: more than there were up to the task, where it replayed the session for a query and went on with
+    events that no task has taken yet. 0: not known.
     """
 
-    run_id: str
-    task_started_at: UtcDatetime
+    started_at: UtcDatetime
     history_length: int = 0
+
+
+class AsOf(Frozen):
+    """The workflow tasks that a shown state rests on, beside what the worker has replayed from the history."""
+
+    run_id: str
+    task: TaskStart
+    """The last one that changed the session."""
+    first_task: TaskStart | None = None
+    """The first one that changed it and was no replay; `None` where all was. The worker's later tasks build on it."""
+
+    @property
+    def tasks(self) -> tuple[TaskStart, ...]:
+        """All of them."""
+        return (self.task,) if self.first_task in (None, self.task) else (self.task, self.first_task)
 
 
 Stamp = Annotated[SkipJsonSchema[AsOf | None], Field(exclude_if=lambda as_of: as_of is None)]
