@@ -14,6 +14,9 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 FORGET_QUERY = "forget_session"
 
+ALONE = "legacy_query"
+"""The id of a query that comes without a workflow task. One that comes with a task is no reason to fail the task."""
+
 
 class EvictingRunner(SandboxedWorkflowRunner):
     """The SDK's own runner, whose workflows are forgotten when they are queried by `FORGET_QUERY`."""
@@ -24,7 +27,8 @@ class EvictingRunner(SandboxedWorkflowRunner):
         activate = instance.activate
 
         def activate_unless_forgotten(act: WorkflowActivation) -> WorkflowActivationCompletion:
-            if any(job.query_workflow.query_type == FORGET_QUERY for job in act.jobs):
+            queries = [job.query_workflow for job in act.jobs if job.HasField("query_workflow")]
+            if any(query.query_type == FORGET_QUERY and query.query_id == ALONE for query in queries):
                 return _failed(act)
             return activate(act)
 
