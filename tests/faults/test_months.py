@@ -152,7 +152,8 @@ async def check_runs(session: DrivenSession) -> None:
     assert len(histories) > TURNS // 50
     early, late = histories[1:11], histories[-11:-1]
     assert median(map(bytes_of_a_turn, late)) <= 1.05 * median(map(bytes_of_a_turn, early))
-    replayer = Replayer(workflows=[AgenticAIWorkflow], data_converter=pydantic_data_converter)
+    # In this mode a slow machine is no deadlock; all else is as ever.
+    replayer = Replayer(workflows=[AgenticAIWorkflow], data_converter=pydantic_data_converter, debug_mode=True)
     for history in histories:
         carried = history.events[0].workflow_execution_started_event_attributes.input.ByteSize()
         assert carried < 1_000_000
