@@ -43,7 +43,7 @@ from worker import build_worker
 
 Answer = TypeVar("Answer")
 
-BOUND = 30.0
+BOUND = 60.0
 """Seconds that any wait of a test lasts at most."""
 
 
@@ -247,9 +247,11 @@ class DrivenSession:
                 if not await watch.beyond(changes, until=deadline):
                     raise AssertionError(f"never so; the last state was {state.model_dump_json(indent=1)[:4000]}")
 
-    async def idle(self, *, turns: int) -> list[ConversationMessage]:
+    async def idle(self, *, turns: int, bound: float = BOUND) -> list[ConversationMessage]:
         """Return the turns once `turns` were processed and nothing waits."""
-        state = await self.until(lambda s: s.session.turn_count >= turns and s.status == "idle" and not s.queue_length)
+        state = await self.until(
+            lambda s: s.session.turn_count >= turns and s.status == "idle" and not s.queue_length, bound=bound
+        )
         return state.messages
 
     async def histories(self) -> list[WorkflowHistory]:

@@ -20,7 +20,7 @@ from tests.harness import BOUND
 
 KILLS = 20
 SESSIONS = 2
-FINISH_SECONDS = 6 * BOUND
+FINISH_SECONDS = 3 * BOUND
 
 SCRIPT = {
     "repeat": True,
@@ -105,7 +105,7 @@ async def turns_beyond(watchers: list[Watcher], more: int) -> None:
     """Wait until a session has `more` turns more than now, or until so much time has passed as takeovers need."""
     before = [len(watcher.held.turns) for watcher in watchers]
     with suppress(TimeoutError):
-        async with asyncio.timeout(BOUND / 3):
+        async with asyncio.timeout(BOUND / 6):
             while not any(len(w.held.turns) >= n + more for w, n in zip(watchers, before, strict=True)):
                 await asyncio.sleep(0.01)
 

@@ -14,7 +14,7 @@ from models.model_call import (
 )
 from models.session import SessionInput
 from models.trajectory import ModelStep, ToolCall, ToolResult
-from tests.harness import DrivenSession, Stage, asks, says
+from tests.harness import BOUND, DrivenSession, Stage, asks, says
 
 LONG = SessionInput.model_validate({"limits": {"max_steps": 1_000, "max_tool_calls": 5_000}})
 
@@ -89,11 +89,11 @@ async def test_ses_15_a_turn_of_500_calls_with_30_000_characters_each(on: Stage,
     on.vendor.script = [asks(*[("look", {})] * calls_a_step) for _ in range(500 // calls_a_step)]
     session = await on.start(LONG)
     await session.prompt("look everywhere")
-    during = await session.until(lambda state: len(on.tools.calls) > 300)
+    during = await session.until(lambda state: len(on.tools.calls) > 300, bound=2 * BOUND)
     assert len(during.messages[0].steps) <= 50
     assert during.messages[0].steps_omitted + len(during.messages[0].steps) >= 300 // calls_a_step
     assert len((await session.updates()).model_dump_json()) < 1_000_000
-    (turn,) = await session.idle(turns=1)
+    (turn,) = await session.idle(turns=1, bound=2 * BOUND)
     assert (turn.status, turn.steps_omitted, len(calls_of(turn))) == ("completed", 0, 500)
     for call in calls_of(turn)[::50]:
         assert await blob(on, session.handle.id, call.result.blob.hash) == text_of(call.id)
