@@ -8,8 +8,8 @@ counts the events after the task as well.
 A worker that replays a session for a query also takes in the events after the last completed task: those of a task
 that is open at another worker, which may die, and those for which no task has begun. For the latter the time is that
 of the task before, while the history is longer; so the length is noted too. What came of such events stays in the
-worker's memory, and its next tasks build on it. So the first task that was no replay is noted beside the last one: it
-is the only one that can be such a task, since the worker has the session in memory from then on.
+worker's memory, and its next tasks build on it. So the first task that was no replay is noted beside the last one: a
+worker that has a session in memory is seldom sent its history again. Where it shows that it was, that is noted instead.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -28,19 +28,23 @@ class LastChange:
     def __init__(self) -> None:
         """Begin with the task that is under way."""
         self._first: tuple[int, int] | None = None
+        self._last: tuple[int, int] | None = None
         self.note()
 
     def note(self) -> None:
         """Name the task that is under way: it has changed the session."""
-        self._last = workflow.time_ns(), workflow.info().get_current_history_length()
-        if self._first is None and not workflow.unsafe.is_replaying():
+        before, self._last = self._last, (workflow.time_ns(), workflow.info().get_current_history_length())
+        # A task that began when the one before began, with more events, is none: no task has taken these events.
+        is_no_task = before is not None and before[0] == self._last[0] and before[1] < self._last[1]
+        if (self._first is None or is_no_task) and not workflow.unsafe.is_replaying():
             self._first = self._last
 
     @property
     def as_of(self) -> AsOf:
         """The tasks whose completion commits what the session shows now."""
-        first = _named(*self._first) if self._first else None
-        return AsOf(run_id=workflow.info().run_id, task=_named(*self._last), first_task=first)
+        last, first = (task and _named(*task) for task in (self._last, self._first))
+        assert last is not None  # noqa: S101  # noted at the beginning
+        return AsOf(run_id=workflow.info().run_id, task=last, first_task=first)
 
 
 def _named(started_ns: int, history_length: int) -> TaskStart:
