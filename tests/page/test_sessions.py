@@ -257,7 +257,7 @@ async def test_api_5_a_session_that_waits_for_the_model_says_until_when(tab: Tab
     await tab.send("Hi")
     await expect(tab.state).to_contain_text("The model is not available now. It is asked again at")
     await tab.stop.click()
-    await expect(tab.page.locator(".turn-error")).to_contain_text("Cancelled")
+    await expect(tab.page.locator(".turn-error")).to_contain_text("You stopped this answer.")
 
 
 async def test_api_5_a_session_that_is_stuck_says_so(tab: Tab, on: Stage) -> None:

@@ -37,7 +37,7 @@ async def test_api_5_escape_in_a_field_is_the_field_s_and_in_the_composer_stops_
             await tab.page.get_by_label(field).press("Escape")
         assert (await http.get(f"/workflow/{tab.session}")).json()["status"] == "processing"
     await tab.text.press("Escape")
-    await expect(tab.page.locator(".turn-error")).to_contain_text("Cancelled")
+    await expect(tab.page.locator(".turn-error")).to_contain_text("You stopped this answer.")
 
 
 async def test_api_5_what_was_sent_is_no_draft_any_more(tab: Tab, on: Stage) -> None:
