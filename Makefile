@@ -6,13 +6,16 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test test-live soak check bench pictures
+.PHONY: help run chat demo test test-live soak fuzz check bench pictures
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 run: $(INSTALLED) ## start everything on this machine; Ctrl-C stops it
 	@$(BIN)/turnkeeper up
+
+chat: $(INSTALLED) ## talk to it in the terminal while it runs; SESSION=<id> continues a session
+	@$(BIN)/turnkeeper chat $(if $(SESSION),--session $(SESSION))
 
 demo: $(INSTALLED) ## a short story, with crashes, on a stack of its own: about 20 s, offline
 	@$(BIN)/turnkeeper demo
@@ -32,6 +35,12 @@ SEED ?= 1
 soak: $(INSTALLED) ## kill, freeze and cut off a stack under load, then check it all; MINUTES=20 SEED=1 BUSY=1
 	@$(BIN)/python -m tests.faults.campaign --minutes $(MINUTES) --sessions $(SESSIONS) --seed $(SEED) \
 		$(if $(BUSY),--busy) $(if $(REPORT),--report $(REPORT))
+
+# Also FUZZ_SEED. Beside CASES there are those that follow from the document alone: FUZZ_PHASES=fuzzing leaves them out.
+CASES ?= 20000
+
+fuzz: $(INSTALLED) ## make up requests of all kinds and check every answer; CASES=20000
+	FUZZ_CASES=$(CASES) $(BIN)/pytest -s tests/fuzz
 
 check: $(INSTALLED) ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .

@@ -23,6 +23,7 @@ from stack.gateway import Gateway
 from stack.logs import set_up_logging
 from stack.ports import is_free, usable_port
 from stack.quick_imports import collector_paused
+from stores.private_files import close_to_others
 from workflows.connection import TemporalAccessError, connect
 
 if TYPE_CHECKING:
@@ -42,12 +43,14 @@ commands = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    # Of the paragraphs of a docstring only Markdown is wrapped to the terminal's width.
+    rich_markup_mode="markdown",
 )
 
 
 @commands.command()
 def up() -> None:
-    """Start everything on this machine: Temporal, worker and gateway; Ctrl-C stops it."""
+    """Start everything on this machine: Temporal, a worker and the gateway. Ctrl-C stops it."""
     from stack.dev_server import DevServerError
     from stack.supervisor import run_stack, run_until_signalled
 
@@ -68,9 +71,10 @@ def worker(
         int | None, typer.Option(metavar="FD", hidden=True, help="Used by `turnkeeper up`.")
     ] = None,
 ) -> None:
-    """Run one worker: what leads sessions through their turns. Any number may run."""
+    """Run a worker, which executes the sessions. Any number may run."""
     settings = _settings()
     set_up_logging(settings)
+    close_to_others(settings.state_dir)
     try:
         asyncio.run(_run_worker(settings, activity_reports))
     except (TemporalAccessError, SettingsError) as error:
@@ -79,16 +83,18 @@ def worker(
 
 @commands.command()
 def api() -> None:
-    """Run one gateway: the HTTP API."""
+    """Run a gateway: the HTTP API and the chat page."""
     with collector_paused():
         from api.app import create_app
+        from api.bounded_connections import ConnectionBounds
         from api.server import GatewayServer
 
     settings = _settings()
     set_up_logging(settings)
+    close_to_others(settings.state_dir)
     port = settings.api_port or usable_port(0, settings.api_host)
     if not is_free(port, settings.api_host):
-        _refuse(f"Port {port} on {settings.api_host} cannot be listened on: stop what does, or set api_port.")
+        _refuse(f"Port {port} on {settings.api_host} is in use. Stop that program or set api_port.")
     try:
         gateway = create_app(settings)
     except SettingsError as error:
@@ -96,50 +102,54 @@ def api() -> None:
     # Uvicorn stops in good order and then raises the signal again: that is no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     with contextlib.suppress(KeyboardInterrupt):
-        GatewayServer(gateway, host=settings.api_host, port=port).run()
+        bounds = ConnectionBounds.of(settings)
+        GatewayServer(gateway, host=settings.api_host, port=port, bounds=bounds).run()
 
 
 @commands.command()
 def chat(
     message: Annotated[
-        str | None, typer.Argument(metavar="MESSAGE", help="What to ask. Else what is piped in, or typed.")
+        str | None, typer.Argument(metavar="MESSAGE", help="What to ask. Without it: what is piped in, or typed.")
     ] = None,
-    session: Annotated[str | None, typer.Option(metavar="ID", help="Go on with this session; else a new one.")] = None,
+    session: Annotated[
+        str | None, typer.Option(metavar="ID", help="Continue this session. Without it: a new one.")
+    ] = None,
     url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Where the gateway is; else the one of the stack of this folder.")
+        str | None,
+        typer.Option(metavar="URL", help="The gateway's address. Without it: that of the stack in this folder."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Everything that happens, one JSON object a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every event, one JSON object a line.")] = False,
 ) -> None:
-    """Talk to a session: live, with its tools, approvals and queue.
+    """Chat with a session in the terminal.
 
-    In a terminal MESSAGE is asked first, and the conversation goes on; typing is possible while an answer is written.
-    Ctrl-C stops the turn, twice leaves, and the session goes on without you. /help lists the commands.
+    MESSAGE is sent first, and you go on from there. You can type while an answer is being written. Ctrl-C stops a turn
+    that you started here; pressed twice it leaves, and the session goes on. /help lists the commands.
 
-    Piped in or out, one question is asked and only its answer printed: exit code 1 if there is none, 2 if the gateway
-    can't be reached, 3 if a person has to decide on a tool call first; stderr says how.
+    In a pipe it asks one question and prints only the answer. Exit code 1: there is no answer; 2: the gateway can't be
+    reached; 3: a tool call needs approval first, and stderr says how to decide.
 
-    With --json and no MESSAGE a session is watched until it is over, whatever stdin is: each of its lines is a prompt,
-    a refused one an event of its own, and its end changes nothing. Ctrl-D at a terminal, and Ctrl-C anywhere, leave.
+    With --json and no MESSAGE it watches the session until it ends. Each line of stdin is sent as a prompt, a refused
+    one is an event of its own, and the end of stdin changes nothing. Ctrl-C leaves, and at a terminal Ctrl-D too.
     """
     from terminal.chat import ChatOptions
     from terminal.chat import chat as run_chat
 
     if session is not None and not is_id(session):
-        _refuse(f"--session {session!r} is no session's id: {ID_RULE}.")
+        _refuse(f"--session {session!r} is not a session's id, which has {ID_RULE}.")
     if url is not None and not url.strip():
-        _refuse("--url is blank: say where the gateway is, as http://HOST:PORT.")
+        _refuse("--url is blank. Give the gateway's address, as http://HOST:PORT.")
     found = url or Gateway.find(_settings()).url
     raise typer.Exit(run_chat(ChatOptions(url=found, message=message, session=session, given_url=url, as_json=as_json)))
 
 
 @commands.command()
 def demo(
-    keep: Annotated[bool, typer.Option("--keep", help="Afterwards leave it all running, until Ctrl-C.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave everything running afterwards, until Ctrl-C.")] = False,
 ) -> None:
-    """Play a short story on a stack of its own: prompts, tools, an approval, a queue, and two crashes. About 20 s.
+    """Play a short demo: prompts, tools, an approval, a queue and two crashes. It takes about 20 s.
 
-    Offline, in a temporary folder and at free ports: nothing of yours is read or touched. Exit code 1: a promise was
-    broken, and which; 2: it could not be played.
+    It runs offline, in a temporary folder and on free ports, and touches nothing of yours. Exit code 1: a promise was
+    broken, and it says which; 2: the demo could not run.
     """
     from stack.demo.evening import STOPPED, run_demo
     from stack.demo.stage import StageError
@@ -151,13 +161,13 @@ def demo(
     except (DevServerError, StageError) as error:
         _refuse(error, code=CANNOT_TELL)
     if code == STOPPED:
-        _say("Stopped, and all of it removed.")
+        _say("Stopped, and everything removed.")
     raise typer.Exit(code)
 
 
 @commands.command()
 def doctor() -> None:
-    """Say what is wrong, in one line each, with the mend; exit code 1 if something is broken."""
+    """Check the installation: one line per problem, with the fix. Exit code 1 if something is broken."""
     # What libraries say of a server that fails is told in our own line.
     logging.basicConfig(handlers=[logging.NullHandler()])
     if asyncio.run(_examine()):
@@ -170,13 +180,17 @@ def replay_check(
         list[Path] | None, typer.Argument(metavar="[PATH]...", help="Exported histories, or folders of them.")
     ] = None,
     session: Annotated[list[str] | None, typer.Option(metavar="ID", help="Only this session; repeatable.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Ended sessions too, as far as they are still there.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many, the newest first.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Ended sessions too, as far as Temporal still has them.")
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Check at most N sessions, the newest first.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:
-    """Replay sessions with the code at hand, before it is deployed: those of files, or all that are open.
+    """Replay sessions with this code before you deploy it: those in files, or all that are open.
 
-    Exit code 1: a run differs; 2: something could not be looked at. See docs/replay-check.md.
+    Exit code 1: a run differs; 2: something could not be checked. See docs/replay-check.md.
     """
     if sum(map(bool, (histories, session, every or limit))) > 1:
         raise typer.BadParameter("PATHs, --session, and --all with --limit exclude each other.")
@@ -228,7 +242,7 @@ def _make_workspace(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        _refuse(f"workspace_root={str(folder)!r} cannot be made a folder: {error.strerror}.")
+        _refuse(f"workspace_root={str(folder)!r} cannot be created: {error.strerror}.")
 
 
 def _say(line: str) -> None:
@@ -284,8 +298,10 @@ async def _examine() -> bool:
 
 
 def _line(finding: "Finding") -> str:
-    mend = f": {finding.mend}" if finding.mend else ""
-    return f"{MARKS[finding.state]}  {finding.subject:<18}{finding.told}{mend}"
+    if not finding.mend:
+        return f"{MARKS[finding.state]}  {finding.subject:<18}{finding.told}"
+    told = finding.told if finding.told.endswith((".", "?", "!")) else f"{finding.told}."
+    return f"{MARKS[finding.state]}  {finding.subject:<18}{told} Fix: {finding.mend}."
 
 
 async def _embedded_server() -> str:

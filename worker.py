@@ -7,7 +7,8 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from uuid import uuid4
 
@@ -48,6 +49,7 @@ HEARTBEAT_THROTTLE = timedelta(seconds=0.2)
 
 DEADLOCK_BOUND = "_deadlock_timeout_seconds"
 SDK_DEADLOCK_SECONDS = 2
+EVICTION = "request_workflow_eviction"
 
 
 def build_worker(
@@ -66,12 +68,13 @@ def build_worker(
     models, summaries = ModelActivities(asking, texts, partials), SummaryActivities(asking)
     tooling = ToolActivities(tools, texts)
     archiving = ArchiveActivities(stores, client)
+    runner = EvictingRunner(client)
     worker = Worker(
         client,
         task_queue=settings.task_queue,
         identity=new_identity(),
         workflows=[AgenticAIWorkflow],
-        workflow_runner=EvictingRunner(),
+        workflow_runner=runner,
         activities=[
             models.call_model,
             summaries.summarise,
@@ -89,8 +92,26 @@ def build_worker(
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
     )
+    runner.evict = evict_from(worker)
     bear_with_slow_tasks(worker, seconds=settings.task_timeout)
     return worker
+
+
+def evict_from(worker: Worker) -> Callable[[str], None]:
+    """Return what makes the worker forget a run. The SDK has it, but does not offer it.
+
+    Raises:
+        RuntimeError: The SDK has it elsewhere; a release of it has changed.
+    """
+    bridge = worker._bridge_worker
+    if not hasattr(bridge, EVICTION):
+        raise RuntimeError(f"temporalio {temporalio.__version__} has no {EVICTION}: see worker.py")
+
+    def evict(run_id: str) -> None:
+        with suppress(AttributeError):  # the worker has just ended
+            getattr(bridge, EVICTION)(run_id)
+
+    return evict
 
 
 def bear_with_slow_tasks(worker: Worker, *, seconds: float) -> None:

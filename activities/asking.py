@@ -16,6 +16,7 @@ from activities.large_texts import LargeTexts
 from activities.own_ids import own_run, own_session
 from activities.own_workflow import ask_own_workflow
 from activities.providers.protocol import CallContext, Delta, ModelError, Provider
+from activities.spending import PriceList, Spending
 from models.context.model_view import digest_of
 from models.model_call import (
     ModelMessage,
@@ -32,14 +33,6 @@ class ProviderRegistry(Protocol):
 
     def resolve(self, model: str) -> tuple[Provider, str]:
         """Return the provider of `provider:name` and the name. Raises `ModelError`."""
-        ...
-
-
-class PriceList(Protocol):
-    """Knows what models cost; the worker's composition root injects one."""
-
-    def priced(self, response: ModelResponse, *, asked: str) -> ModelResponse:
-        """Return the response of the model `asked` with its cost in `usage`, where that is known (AGT-10)."""
         ...
 
 
@@ -63,24 +56,41 @@ class Asking:
         request = handed_over or await self._ask_workflow(number, digest)
         return request and await self._texts.resolve(own_session(), request)
 
+    def spending(self, model: str) -> Spending:
+        """Return what the running activity's attempts have spent in vain on `model`."""
+        return Spending(self._prices, model=model)
+
     async def answer(
         self,
         model: str,
         request: ModelRequest,
         *,
         number: int,
+        spending: Spending,
         rounds: int = 0,
         on_delta: Callable[[Delta], None] | None = None,
     ) -> ModelResponse:
         """Return the model's whole answer, with its cost where that is known. Raises `ModelError`.
 
-        `on_delta` is told of each piece of it as it comes.
+        `on_delta` is told of each piece of it as it comes; what it takes until it is whole is in `spending`.
         """
         provider, name = self._providers.resolve(model)
-        info = activity.info()
-        context = CallContext(session_id=own_session(), request=number, attempt=info.attempt, round=rounds)
-        async with _in_time(info):
-            response = await _whole_answer(provider.stream(name, request, context), on_delta)
+        info, meter = activity.info(), spending.begin(request)
+        context = CallContext(session_id=own_session(), request=number, attempt=info.attempt, round=rounds, meter=meter)
+
+        def take(delta: Delta) -> None:
+            meter.write(delta.text)
+            if on_delta:
+                on_delta(delta)
+
+        try:
+            async with _in_time(info):
+                response = await _whole_answer(provider.stream(name, request, context), take)
+        except ModelError as error:
+            # Silence says nothing of whether the vendor was at work; it mostly was.
+            meter.has_begun |= error.error_type == "timeout"
+            raise
+        spending.answered()
         return self._prices.priced(response, asked=model)
 
     async def _ask_workflow(self, number: int, digest: str) -> ModelRequest | None:
@@ -99,27 +109,26 @@ class Asking:
 
 @asynccontextmanager
 async def _in_time(info: activity.Info) -> AsyncIterator[None]:
-    """Give up shortly before Temporal would: a model that takes too long is judged as every other failure is.
+    """Give up before Temporal would, with time for a last heartbeat: what takes too long is a failure like any other.
 
     Not where the time of the whole turn ends first: that is Temporal's to say. Raises `ModelError`.
     """
     limit, end = info.start_to_close_timeout, info.schedule_to_close_timeout
     seconds = limit.total_seconds() if limit and (end is None or limit < end) else None
     try:
-        async with asyncio.timeout(seconds and seconds - min(1.0, seconds / 10)):
+        async with asyncio.timeout(seconds and seconds - min(1.0, seconds / 4)):
             yield
     except TimeoutError:
         raise ModelError("timeout", f"no whole answer within {seconds:,g} s") from None
 
 
 async def _whole_answer(
-    stream: AsyncGenerator[Delta | ModelResponse, None], on_delta: Callable[[Delta], None] | None
+    stream: AsyncGenerator[Delta | ModelResponse, None], on_delta: Callable[[Delta], None]
 ) -> ModelResponse:
     """Return the response that ends the stream; one that ends without was cut off (AGT-3). Raises `ModelError`."""
     async with aclosing(stream) as events:
         async for event in events:
             if isinstance(event, ModelResponse):
                 return event
-            if on_delta:
-                on_delta(event)
+            on_delta(event)
     raise ModelError("connection", "the answer broke off before its end")

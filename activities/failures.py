@@ -48,17 +48,19 @@ def judge(error: ModelError, *, attempt: int, rounds: int) -> ModelCallOutcome:
     """
     if error.error_type in ("context_too_long", "stale_reasoning"):
         return ModelCallOutcome(repeat=error.error_type)
-    if not _may_be_retried(error):
+    if not _may_be_retried(error, attempt=attempt):
         raise ApplicationError(error.message, type=error.error_type, non_retryable=True)
     delay = _delay(error, attempt=attempt, rounds=rounds)
     if delay <= LONGEST_RETRY_DELAY:
         raise ApplicationError(error.message, type=error.error_type, next_retry_delay=timedelta(seconds=delay))
     if rounds >= MOST_ROUNDS:
         raise ApplicationError(error.message, type=error.error_type, non_retryable=True)
-    return ModelCallOutcome(wait_seconds=delay)
+    return ModelCallOutcome(wait_seconds=delay, wait_reason=reason_of(error))
 
 
-def _may_be_retried(error: ModelError) -> bool:
+def _may_be_retried(error: ModelError, *, attempt: int) -> bool:
+    if error.max_attempts is not None and attempt >= error.max_attempts:
+        return False
     if error.should_retry is None or error.error_type in NEVER_RETRIED:
         return error.error_type in RETRYABLE
     return error.should_retry
@@ -74,20 +76,41 @@ def _delay(error: ModelError, *, attempt: int, rounds: int) -> float:
     return min(FIRST_DELAY * 2.0 ** (attempt - 1) if error.retry_after is None else asked, LONGEST_WAIT)
 
 
-_SENTENCES: dict[ErrorType, str] = {
-    "rate_limited": "The model's provider is limiting requests",
-    "overloaded": "The model's provider is overloaded",
-    "provider_error": "The model's provider had an error",
-    "connection": "The connection to the model's provider failed",
-    "timeout": "The model did not answer in time",
-    "auth": "The model's provider did not accept the credentials",
-    "not_found": "The model was not found",
-    "bad_request": "The model's provider did not accept the request",
-    "quota": "The account with the model's provider has no quota left",
-    "refusal": "The model refused to answer",
-    "context_too_long": "The conversation is too long for the model",
-    "too_large": "The answer was too large to keep",
+_SENTENCES: dict[str, str] = {
+    "rate_limited": "{} is limiting requests",
+    "overloaded": "{} is overloaded",
+    "provider_error": "{} had an error",
+    "connection": "the connection to {} failed",
+    "timeout": "the model did not answer in time",
+    "auth": "{} did not accept the credentials",
+    "not_found": "the model was not found",
+    "bad_request": "{} did not accept the request",
+    "quota": "the account with {} has no quota left",
+    "refusal": "the model refused to answer",
+    "context_too_long": "the conversation is too long for the model",
+    "too_large": "the answer was too large to keep",
 }
+"""What failed, by a turn's `error_type`; `{}` is the vendor."""
+
+LONGEST_REASON = 500
+"""Most characters of why the model is not available: it is shown beside other facts of the session."""
+
+
+def reason_of(error: ModelError) -> str:
+    """Return why the model is not available, as a sentence that names the vendor and is safe to show.
+
+    >>> reason_of(ModelError("overloaded", "HTTP 529, request req_1", vendor="Anthropic"))
+    'Anthropic is overloaded: HTTP 529, request req_1.'
+    """
+    sentence = _sentence(error.error_type, error.message, vendor=error.vendor or "the model's provider")
+    return sentence if len(sentence) <= LONGEST_REASON else f"{sentence[: LONGEST_REASON - 1]}…"
+
+
+def _sentence(error_type: str, message: str, *, vendor: str = "the model's provider") -> str:
+    what = _SENTENCES.get(error_type, "the turn failed").format(vendor)
+    whole = f"{what[0].upper()}{what[1:]}: {message}"
+    return whole if whole.endswith(".") else f"{whole}."
+
 
 _WORKER_STOPPED = "The worker stopped while the model was answering, more often than it is tried again."
 
@@ -101,8 +124,7 @@ def describe_failure(error: ActivityError) -> tuple[ErrorType, str]:
         return "timeout", _WORKER_STOPPED
     if isinstance(cause, ApplicationError) and cause.type in get_args(ErrorType):
         error_type: ErrorType = cause.type  # type: ignore[assignment]  # just checked against the closed set
-        told = f"{_SENTENCES.get(error_type, 'The turn failed')}: {cause.message}"
-        return error_type, told if told.endswith(".") else f"{told}."
+        return error_type, _sentence(error_type, cause.message)
     kind = cause.type if isinstance(cause, ApplicationError) else type(cause).__name__
     return "internal", f"An internal error ended the turn ({kind}). It is in the worker's log and in Temporal."
 
@@ -110,4 +132,4 @@ def describe_failure(error: ActivityError) -> tuple[ErrorType, str]:
 def _timeout_sentence(cause: ActivityTimeout) -> str:
     if cause.type == TimeoutType.HEARTBEAT:
         return _WORKER_STOPPED
-    return f"{_SENTENCES['timeout']}."
+    return "The model did not answer in time."

@@ -1,7 +1,7 @@
 """The next step of a turn: the activity `call_model`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 from pydantic_core import to_json
@@ -16,6 +16,7 @@ from activities.own_ids import own_session
 from activities.own_workflow import STOPPING, WorkflowSilentError
 from activities.partial_answer import GrowingAnswer, PartialAnswer
 from activities.providers.protocol import Delta, ModelError
+from activities.spending import Spending
 from models.context.bounds import is_nested_over
 from models.large_texts import STATE_INLINE_BYTES, cut_response
 from models.limits import ANSWER_BYTES, LARGEST_ANSWER_BYTES, MOST_LEVELS, SMALL_TEXT_BYTES
@@ -30,8 +31,13 @@ TRIES_A_ROUND = 1_000_000
 SILENCE_SECONDS = 1.0
 """Pause after the session itself has not answered."""
 
+SILENCE_REASON = "The worker could not read the conversation from Temporal in time."
+
 LONGEST_NAME = 256
 """Most characters of a call's name: four times what a tool may be called."""
+
+SPENT_SECONDS = 1.0
+"""Pause before a model is asked again by a turn whose budget was spent in vain: there it ends."""
 
 HEARTBEAT_SECONDS = 0.5
 """A silent model's call is cancelled by the answer to a heartbeat, and the workflow waits for what was written for no
@@ -61,65 +67,92 @@ class ModelActivities:
         """
         # All of it, while what is shown of it is bounded.
         written = GrowingAnswer(tag_of(call, attempt=activity.info().attempt), most_bytes=LARGEST_ANSWER_BYTES)
-        beating = heartbeating(lambda: self._partials.heartbeat_details(own_session()), seconds=HEARTBEAT_SECONDS)
-        async with beating, _bounded_bugs():
+        spending = self._asking.spending(call.model)
+        async with heartbeating(lambda: self._details(spending), seconds=HEARTBEAT_SECONDS), _bounded_bugs():
             try:
-                return await self._outcome(call, written)
+                outcome = await self._outcome(call, written, spending)
+                return outcome.model_copy(update={"spent": spending.total})
             except asyncio.CancelledError:
                 cancellation = activity.cancellation_details()
                 # Any other cause (this worker shuts down, say) is worth another attempt, and Temporal makes it.
                 if cancellation is None or not cancellation.cancel_requested:
                     raise
-                return ModelCallOutcome(unfinished=await self._unfinished(written, call, max_bytes=call.max_bytes))
+                spent = spending.total
+                unfinished = await self._unfinished(written, call, max_bytes=call.max_bytes)
+                return ModelCallOutcome(unfinished=unfinished, spent=spent)
 
-    async def _outcome(self, call: ModelCall, written: GrowingAnswer) -> ModelCallOutcome:
+    def _details(self, spending: Spending) -> Sequence[object]:
+        """Return what a heartbeat carries: what is shown now, and behind it what was spent in vain."""
+        return spending.behind(self._partials.heartbeat_details(own_session()))
+
+    async def _outcome(self, call: ModelCall, written: GrowingAnswer, spending: Spending) -> ModelCallOutcome:
+        if spending.is_over(tokens_left=call.tokens_left, cost_left=call.cost_left):
+            return ModelCallOutcome(wait_seconds=SPENT_SECONDS)  # by a worker that died
         try:
             request = await self._asking.context_of(call.request, digest=call.digest)
         except WorkflowSilentError:
             # No try of the model's: the workflow schedules anew, for as long as the turn has time.
-            return ModelCallOutcome(wait_seconds=SILENCE_SECONDS)
+            return ModelCallOutcome(wait_seconds=SILENCE_SECONDS, wait_reason=SILENCE_REASON)
         if request is None:
             return ModelCallOutcome(repeat="digest_mismatch")
+        response: ModelResponse | None = None
         try:
-            response = await self._answer(call, request, written)
+            response = await self._answer(call, request, written, spending)
+            if call.repeats_empty and _is_empty(response):
+                spending.add(response.usage)
+                return ModelCallOutcome(repeat="empty_answer")
             return ModelCallOutcome(response=await self._storable(_without_traps(response), call))
         except ModelError as error:
             failure = error
         except ApplicationError as too_large:
-            raise await self._with_unfinished(too_large, written, call) from None
+            spending.add(response.usage if response else None)
+            raise await self._with_unfinished(too_large, written, call, spending) from None
         try:
-            outcome = judge(failure, attempt=activity.info().attempt, rounds=call.round)
+            outcome = judge(failure, attempt=activity.info().attempt, rounds=call.round - call.silences)
         except ApplicationError as judgement:
-            raise await self._with_unfinished(judgement, written, call) from None
+            is_over = spending.is_over(tokens_left=call.tokens_left, cost_left=call.cost_left)
+            if judgement.non_retryable or not is_over:
+                raise await self._with_unfinished(judgement, written, call, spending) from None
+            # No further attempt: the workflow looks at the turn's budget before it asks again.
+            outcome = ModelCallOutcome(wait_seconds=SPENT_SECONDS)
         if outcome.wait_seconds is None:
             return outcome
         return outcome.model_copy(
             update={"unfinished": await self._unfinished(written, call, max_bytes=call.max_bytes)}
         )
 
-    async def _answer(self, call: ModelCall, request: ModelRequest, written: GrowingAnswer) -> ModelResponse:
+    async def _answer(
+        self, call: ModelCall, request: ModelRequest, written: GrowingAnswer, spending: Spending
+    ) -> ModelResponse:
         """Return the model's whole answer; show it while it is written. Raises `ModelError`."""
-        with self._shown(call) as show:
+        with self._shown(call, spending) as show:
 
             def take(delta: Delta) -> None:
                 written.grow(delta.kind, delta.text)
                 if show:
                     show(delta)
 
-            return await self._asking.answer(call.model, request, number=call.request, rounds=call.round, on_delta=take)
+            try:
+                return await self._asking.answer(
+                    call.model, request, number=call.request, rounds=call.round, spending=spending, on_delta=take
+                )
+            except (ModelError, asyncio.CancelledError):
+                activity.heartbeat(*self._details(spending))  # while it is shown: the next attempt is told of it
+                raise
 
     async def _with_unfinished(
-        self, failure: ApplicationError, written: GrowingAnswer, call: ModelCall
+        self, failure: ApplicationError, written: GrowingAnswer, call: ModelCall, spending: Spending
     ) -> ApplicationError:
-        """Return the failure with what was written as its only detail, for the case that it ends the turn (SES-9)."""
+        """Return the failure with what was written, and what was spent, as details: it may end the turn (SES-9)."""
         is_final = failure.non_retryable or activity.info().attempt >= MOST_ATTEMPTS
         max_bytes = call.max_bytes if is_final else RETRIED_FAILURE_BYTES
         unfinished = await self._unfinished(written, call, max_bytes=max_bytes)
-        if unfinished is None:
+        details = spending.behind(() if unfinished is None else (unfinished,))
+        if not details:
             return failure
         return ApplicationError(
             failure.message,
-            unfinished,
+            *details,
             type=failure.type,
             non_retryable=failure.non_retryable,
             next_retry_delay=failure.next_retry_delay,
@@ -141,11 +174,12 @@ class ModelActivities:
         return kept.model_copy(update={"parts": [part for part in kept.parts if not isinstance(part, CallPart)]})
 
     @contextmanager
-    def _shown(self, call: ModelCall) -> Iterator[Callable[[Delta], None] | None]:
+    def _shown(self, call: ModelCall, spending: Spending) -> Iterator[Callable[[Delta], None] | None]:
         if not call.message_id:
             yield None
             return
-        with PartialAnswer(self._partials, own_session(), tag_of(call, attempt=activity.info().attempt)) as answer:
+        tag = tag_of(call, attempt=activity.info().attempt)
+        with PartialAnswer(self._partials, own_session(), tag, behind=lambda: spending.behind((None,))[1:]) as answer:
             yield answer.grow
 
     async def _storable(self, response: ModelResponse, call: ModelCall) -> ModelResponse:
@@ -197,13 +231,17 @@ def tag_of(call: ModelCall, *, attempt: int) -> PartialTag:
     return PartialTag(message_id=call.message_id, turn=call.turn, step=call.step, request=call.request, attempt=tries)
 
 
+def _is_empty(response: ModelResponse) -> bool:
+    """Return whether the model said nothing and called nothing, though it was not cut."""
+    return response.stop != "max_tokens" and not response.calls and not response.text.strip()
+
+
 def _without_traps(response: ModelResponse) -> ModelResponse:
     """Return the response as every later request can hold it.
 
     Arguments that are nested too deeply to be read back become text, and names no tool has are cut: nothing is run by
-    either. The vendor's own blocks
-    go without a trace where they are nested like that, and where the answer was cut: a call in them that was not taken
-    up would be an orphan, which makes vendors refuse every later request.
+    either. The vendor's own blocks go without a trace where they are nested like that, and where the answer was cut: a
+    call in them that was not taken up would be an orphan, which makes vendors refuse every later request.
     """
     parts = [_carriable(part) if isinstance(part, CallPart) else part for part in response.parts]
     state = response.state

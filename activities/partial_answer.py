@@ -11,7 +11,7 @@ What is shown of a part is never taken back: what follows is always more of it, 
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, Self
 
 from pydantic_core import to_json
@@ -151,12 +151,22 @@ class PartialAnswer:
     """The answer of one attempt, shown through a carrier while it grows; to be used as a context manager."""
 
     def __init__(
-        self, carrier: PartialCarrier, workflow_id: str, tag: PartialTag, *, clock: Later | None = None
+        self,
+        carrier: PartialCarrier,
+        workflow_id: str,
+        tag: PartialTag,
+        *,
+        clock: Later | None = None,
+        behind: Callable[[], Sequence[object]] = tuple,
     ) -> None:
-        """Show nothing until it grows. `clock`: the running event loop."""
+        """Show nothing until it grows. `clock`: the running event loop.
+
+        `behind` returns what heartbeats are to carry behind what is shown.
+        """
         self._carrier = carrier
         self._workflow_id = workflow_id
         self._tag = tag
+        self._behind = behind
         self._answer = GrowingAnswer(tag)
         self._clock = clock or asyncio.get_running_loop()
         self._pause: asyncio.Handle | None = None
@@ -185,7 +195,7 @@ class PartialAnswer:
         if self._has_grown and not self._has_failed:
             self._has_grown = False
             self._pause = self._clock.call_later(self._carrier.least_pause, self._show)
-            self._attempt(lambda: self._carrier.show(self._workflow_id, self._answer.snapshot()))
+            self._attempt(lambda: self._carrier.show(self._workflow_id, self._answer.snapshot(), behind=self._behind()))
 
     def _attempt(self, step: Callable[[], None]) -> None:
         # Whatever is wrong with showing: the answer is worth more.

@@ -1,5 +1,7 @@
 """Summaries of what the model no longer sees: the activity `summarise` (CTX-5)."""
 
+from collections.abc import Sequence
+
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
@@ -8,6 +10,7 @@ from activities.failures import judge
 from activities.heartbeat import heartbeating
 from activities.own_workflow import WorkflowSilentError
 from activities.providers.protocol import ModelError
+from activities.spending import Spending
 from models.context.bounds import bound_json
 from models.context.summary import (
     PROMPT_CHARS,
@@ -34,22 +37,27 @@ class SummaryActivities:
 
         A second run sees the same messages and asks the model again: it may be billed twice, it is recorded once.
         """
-        async with heartbeating():
+        spending = self._asking.spending(call.model)
+        async with heartbeating(lambda: spending.behind(())):
             try:
                 evicted = await self._asking.context_of(call.request, digest=call.digest)
             except WorkflowSilentError:
                 return SummaryOutcome(trouble="its messages could not be handed over in time")
             if evicted is None:
                 return SummaryOutcome(trouble="its messages could not be handed over unchanged")
-            response = await self._asked(call, evicted)
-        return _outcome_of(response, evicted)
+            try:
+                response = await self._asked(call, evicted, spending)
+            except ApplicationError as failure:
+                activity.heartbeat(*spending.behind(()))
+                raise _with_details(failure, spending.behind(())) from None
+        return _outcome_of(response, evicted).model_copy(update={"spent": spending.total})
 
-    async def _asked(self, call: SummaryCall, evicted: ModelRequest) -> ModelResponse:
+    async def _asked(self, call: SummaryCall, evicted: ModelRequest, spending: Spending) -> ModelResponse:
         """Return the model's answer, to a shorter request where the first is too long for it."""
         for most_chars in (PROMPT_CHARS, PROMPT_CHARS // 2, PROMPT_CHARS // 4):
             request = summary_request(evicted.messages, has_earlier=call.has_earlier, most_chars=most_chars)
             try:
-                return await self._asking.answer(call.model, request, number=call.request)
+                return await self._asking.answer(call.model, request, number=call.request, spending=spending)
             except ModelError as error:
                 failure = error
                 if error.error_type != "context_too_long":
@@ -57,6 +65,16 @@ class SummaryActivities:
         judge(failure, attempt=activity.info().attempt, rounds=0)  # raises what is worth another attempt, soon
         # What the turn's own calls would wait out for long, a summary is not worth.
         raise ApplicationError(failure.message, type=failure.error_type, non_retryable=True) from failure
+
+
+def _with_details(failure: ApplicationError, details: Sequence[object]) -> ApplicationError:
+    return ApplicationError(
+        failure.message,
+        *details,
+        type=failure.type,
+        non_retryable=failure.non_retryable,
+        next_retry_delay=failure.next_retry_delay,
+    )
 
 
 def _outcome_of(response: ModelResponse, evicted: ModelRequest) -> SummaryOutcome:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
+import anyio
 from fastapi import Depends, FastAPI, HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from temporalio.client import Client
@@ -11,15 +12,29 @@ from temporalio.client import Client
 from api import problems
 from api.body_limits import most_body_bytes
 from api.deletion import Deletions
-from api.dependencies import refuse_unknown_parameters
+from api.dependencies import refuse_deleted, refuse_unknown_parameters
 from api.faces import ai_sdk
 from api.feed import Feeds
 from api.markdown import Markdown
+from api.methods import HeadRequests
+from api.openapi import TAGS, described
 from api.origin_check import OriginCheck
 from api.prompt_fates import PromptFates
 from api.prompt_sender import PromptSender
 from api.replay import Replays
-from api.routes import approvals, blobs, context, conversation, events, health, markdown, page, sessions, tasks
+from api.routes import (
+    api_docs,
+    approvals,
+    blobs,
+    context,
+    conversation,
+    events,
+    health,
+    markdown,
+    page,
+    sessions,
+    tasks,
+)
 from api.server import ImpatientStreams
 from api.sessions import Sessions
 from api.shared_reads import SharedReads
@@ -30,21 +45,11 @@ from models.settings import Settings
 from stores.partials.carrier import PartialCarrier
 from stores.partials.chosen import chosen_carrier
 from stores.stores import Stores
-from workflows.connection import connect
+from workflows.connection import connect, outage_logged
 
-_ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": problems.Problem, "description": description}
-    for status, description in {
-        403: "A web page of another site sends it, or the `Host` is none of the gateway's.",
-        404: "There is no such session, prompt, turn, call or text.",
-        409: "The session has ended, or is not in a state for this.",
-        413: "The body is over 1 MiB, or over 10 MiB where a history is taken.",
-        422: "Something is invalid; every field is named.",
-        429: "The queue is full, or requests are limited; see `Retry-After`.",
-        503: "Temporal can't be reached, or the archive where only it has the answer; see `type`.",
-        504: "No worker answered. What was accepted is safe.",
-    }.items()
-}
+MAX_DRAINED_BYTES = 32 * 1024 * 1024
+DRAIN_SECONDS = 5.0
+"""What is still taken, and dropped, of a body that is refused."""
 
 
 def create_app(settings: Settings, *, client: Client | None = None, partials: PartialCarrier | None = None) -> FastAPI:
@@ -58,11 +63,12 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         temporal = client or await connect(settings, lazy=True)
-        async with stores, nullcontext(partials) if partials else carrier(temporal) as app.state.partials:
+        noted = nullcontext() if client else outage_logged(temporal, settings)
+        async with noted, stores, nullcontext(partials) if partials else carrier(temporal) as app.state.partials:
             app.state.settings, app.state.stores = settings, stores
             app.state.sessions = Sessions(temporal, settings)
-            app.state.sender = PromptSender(app.state.sessions)
             app.state.fates = PromptFates(app.state.sessions, stores)
+            app.state.sender = PromptSender(app.state.sessions, app.state.fates)
             app.state.transcripts = Transcripts(app.state.sessions, stores)
             app.state.wakes = Wakes(temporal, settings.task_queue)
             app.state.reads = SharedReads(app.state.sessions, app.state.transcripts, app.state.wakes)
@@ -75,20 +81,25 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
             app.state.feeds.stop()
             await app.state.wakes.close()
             await app.state.deletions.close()
-            await app.state.sessions.watches.close()
+            await app.state.sessions.close()
 
     app = _Gateway(
         title="Turnkeeper",
         version="0.1.0",
         summary="Durable AI-agent sessions on Temporal.",
         lifespan=lifespan,
-        dependencies=[Depends(refuse_unknown_parameters)],
-        responses=_ERRORS,
+        dependencies=[Depends(refuse_unknown_parameters), Depends(refuse_deleted)],
+        openapi_tags=TAGS,
+        servers=[{"url": "/", "description": "This gateway."}],
+        docs_url=None,
+        redoc_url=None,
     )
     problems.install(app)
     for routes in (sessions, conversation, events, approvals, context, tasks, blobs, markdown, ai_sdk, health):
         app.include_router(routes.router)
     page.install(app, settings)
+    api_docs.install(app)
+    app.add_middleware(HeadRequests)
     app.add_middleware(BoundedAndUnstored)
     app.add_middleware(ImpatientStreams)
     # The last one added is the first one asked: nothing is read or spent for whoever is refused.
@@ -98,7 +109,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
 
 class _Gateway(FastAPI):
     def openapi(self) -> dict[str, Any]:
-        return problems.described(super().openapi())
+        return described(super().openapi())
 
 
 class BoundedAndUnstored:
@@ -115,9 +126,10 @@ class BoundedAndUnstored:
             return
         most = most_body_bytes(scope["path"])
         if _announced_bytes(scope) > most:
+            await _drain(scope, receive)
             await problems.answer(problems.too_large(most).problem)(scope, receive, send)
         else:
-            await self._app(scope, _counting(receive, most), _without_storing(send))
+            await self._app(scope, _counting(scope, receive, most), _without_storing(send))
 
 
 def _announced_bytes(scope: Scope) -> int:
@@ -125,7 +137,23 @@ def _announced_bytes(scope: Scope) -> int:
     return int(length) if length.isdigit() else 0
 
 
-def _counting(receive: Receive, most: int) -> Receive:
+async def _drain(scope: Scope, receive: Receive) -> None:
+    """Take the rest of a body and drop it, up to a bound.
+
+    A client that sends all before it reads, over a connection that is closed then, would be told of the reset only.
+    """
+    if any(name == b"expect" for name, _ in scope["headers"]):
+        return  # it waits for the answer before it sends
+    remaining = MAX_DRAINED_BYTES
+    with anyio.move_on_after(DRAIN_SECONDS):
+        while remaining > 0:
+            message = await receive()
+            remaining -= len(message.get("body", b""))
+            if not message.get("more_body"):
+                return
+
+
+def _counting(scope: Scope, receive: Receive, most: int) -> Receive:
     received = 0
 
     async def receive_counted() -> Message:
@@ -133,6 +161,8 @@ def _counting(receive: Receive, most: int) -> Receive:
         message = await receive()
         received += len(message.get("body", b""))
         if received > most:
+            if message.get("more_body"):
+                await _drain(scope, receive)
             raise HTTPException(413, problems.too_large(most).problem.detail)
         return message
 

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema
 
 from api.markdown import MOST_CHARS, MOST_TEXTS
 from models.context.bounds import count_unencodable
@@ -14,14 +14,26 @@ from models.conversation import ArchiveReport, ConversationState, ConversationUp
 from models.ids import ID_PATTERN
 from models.limits import LimitsChange
 from models.prompts import FateName, PromptMode
-from models.session import Reason, SystemPrompt, Title, UserName
+from models.session import EndSession, ModelName, Reason, SystemPrompt, Title, UserName
 from models.task import HandOffReport
 from models.tool_policy import ToolPolicy
 from models.trajectory import ApprovalDecision, Usage
-from models.wire import Items, Strict
+from models.wire import NOT_BLANK_PATTERN, Items, Strict
 
 Id = Annotated[str, Field(pattern=ID_PATTERN, examples=["support-42"])]
-PromptText = Annotated[str, Field(min_length=1, max_length=100_000, examples=["write hello to greeting.txt"])]
+PromptText = Annotated[
+    str,
+    Field(min_length=1, max_length=100_000),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": 100_000,
+            "pattern": NOT_BLANK_PATTERN,
+            "examples": ["write hello to greeting.txt"],
+        }
+    ),
+]
 
 
 def _inside(folder: str) -> str:
@@ -39,21 +51,46 @@ def _renderable(texts: list[str]) -> list[str]:
     return texts
 
 
-Folder = Annotated[str, Field(max_length=512), AfterValidator(_inside)]
+_FOLDER_NAME = r"[^./\u0000][^/\u0000]*"
+
+Folder = Annotated[
+    str,
+    Field(max_length=512),
+    AfterValidator(_inside),
+    WithJsonSchema(
+        {"type": "string", "maxLength": 512, "pattern": f"^({_FOLDER_NAME}(/{_FOLDER_NAME})*)?$", "default": ""}
+    ),
+]
 
 
 class StartSession(Strict):
     """A new session; everything is optional. `limits` and `history` change only the fields given."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"prompt": "list files"},
+                {
+                    "title": "Support for Miles",
+                    "user": "Miles O'Brien",
+                    "model": "offline:",
+                    "limits": {"max_steps": 20},
+                    "tool_policy": {"file_*": "allow", "*": "ask"},
+                    "prompt": "what time is it?",
+                },
+            ]
+        }
+    )
+
     id: Id | None = None
     title: Title | None = None
     user: UserName | None = None
     system_prompt: SystemPrompt | None = None
-    model: str | None = Field(None, max_length=200, examples=["offline:"])
+    model: ModelName | None = None
     limits: LimitsChange | None = None
     history: HistoryChange | None = None
     tool_policy: ToolPolicy | None = None
-    unattended: bool = False
+    unattended: StrictBool = False
     workspace: Folder = ""
     prompt: PromptText | None = None
 
@@ -61,15 +98,37 @@ class StartSession(Strict):
 class SendPrompt(Strict):
     """A prompt. The same `id` sent twice is one turn; the `Idempotency-Key` header does the same."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"message": "what time is it?"},
+                {"message": "only the Python files", "id": "m-42", "mode": "steer"},
+            ]
+        }
+    )
+
     message: PromptText
     id: Id | None = None
     mode: PromptMode = "enqueue"
 
 
 class Chat(Strict):
-    """Start or continue in one call. `user_name` is the user of a session that this call starts."""
+    """Start or continue in one call. `user_name` is the user of a session that this call starts.
+
+    The same `id` sent twice is one prompt; the `Idempotency-Key` header does the same.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"message": "what time is it?", "user_name": "Miles O'Brien"},
+                {"message": "and in Lisbon?", "workflow_id": "support-42"},
+            ]
+        }
+    )
 
     message: PromptText
+    id: Id | None = None
     workflow_id: Id | None = None
     user_name: UserName | None = None
 
@@ -79,6 +138,12 @@ class Cancel(Strict):
 
     message_id: Id | None = None
     reason: Reason | None = None
+
+
+class End(EndSession):
+    """End the session after its queue; with `discard_queue`, without it."""
+
+    discard_queue: StrictBool = False
 
 
 class Retry(Strict):
@@ -173,6 +238,9 @@ class SessionDescription(BaseModel):
     model: str | None
     status: SessionStatus
     waiting_until: datetime | None = None
+    """With status `waiting_retry`: when the model is asked again."""
+    waiting_reason: str | None = None
+    """Why it is not asked before."""
     created_at: datetime | None
     turn_count: int | None
     queue_length: int | None = None

@@ -10,16 +10,26 @@ go on from there, so it is made to forget the session (`workflows/evicting_runne
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
 
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
+from temporalio.service import RPCError
 
 from api.watch import Watches
 from api.workflow_tasks import WorkflowTasks, newest_tasks
 from models.as_of import AsOf, TaskStart
+from workflows.evicting_runner import FORGET_QUERY
+
+JUDGE_SECONDS = 60.0
+"""An open task is waited for so long: longer than any task timeout, and whether or not anybody still asks."""
 
 PAUSE_SECONDS = 0.05
 MAX_PAUSE_SECONDS = 0.4
 """Between two looks at the history while a task is open; the first and the longest."""
+
+FORGET_SECONDS = 2.0
 
 MAX_SESSIONS = 10_000
 
@@ -28,21 +38,58 @@ class Commits:
     """The committed tasks of all sessions, as far as anybody has asked."""
 
     def __init__(self, client: Client, watches: Watches) -> None:
-        """Read histories through `client`, where none of `watches` has."""
+        """Read histories through `client`, where none of `watches` has. It sends queries once (`query_client.py`)."""
         self._client = client
         self._watches = watches
+        self._judging: dict[tuple[str, AsOf], asyncio.Task[bool]] = {}
         self._committed: OrderedDict[str, AsOf] = OrderedDict()
         """The newest task of each session that was found completed: an idle session is read once."""
 
     async def has(self, workflow_id: str, as_of: AsOf) -> bool:
-        """Return whether the task was completed, as soon as it was, or was undone. The caller bounds the wait.
+        """Return whether all tasks were completed, as soon as they were, or one was undone. The caller bounds the wait.
+
+        If one was undone, the worker has forgotten the session; also if the caller has stopped waiting by then, since
+        the worker would go on from its wrong state.
 
         Raises:
             RPCError: The history can't be read.
+            TimeoutError: A task has been open for longer than any task may be.
         """
-        known = self._committed.get(workflow_id)
-        if known == as_of:
+        if self._committed.get(workflow_id) == as_of:
             return True
+        judging = self._judging.get((workflow_id, as_of))
+        if judging is None:
+            judging = self._judging[workflow_id, as_of] = asyncio.create_task(self._judge(workflow_id, as_of))
+            judging.add_done_callback(lambda ended: self._note_judged(workflow_id, as_of, ended))
+        return await asyncio.shield(judging)
+
+    async def close(self) -> None:
+        """Stop waiting for open tasks."""
+        judging = list(self._judging.values())
+        for task in judging:
+            task.cancel()
+        await asyncio.gather(*judging, return_exceptions=True)
+
+    def _note_judged(self, workflow_id: str, as_of: AsOf, ended: asyncio.Task[bool]) -> None:
+        self._judging.pop((workflow_id, as_of), None)
+        if not ended.cancelled():
+            ended.exception()  # read here, since nobody may be left to read it
+
+    async def _judge(self, workflow_id: str, as_of: AsOf) -> bool:
+        async with asyncio.timeout(JUDGE_SECONDS):
+            is_committed = await self._verdict(workflow_id, as_of)
+        if not is_committed:
+            await self._make_worker_forget(workflow_id)
+        return is_committed
+
+    async def _make_worker_forget(self, workflow_id: str) -> None:
+        """Make the worker that has the session in memory read it from its history again."""
+        handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(workflow_id)
+        with suppress(WorkflowQueryFailedError, RPCError):  # it always fails
+            await handle.query(FORGET_QUERY, rpc_timeout=timedelta(seconds=FORGET_SECONDS))
+
+    async def _verdict(self, workflow_id: str, as_of: AsOf) -> bool:
+        known = self._committed.get(workflow_id)
         is_same_run = known is not None and known.run_id == as_of.run_id
         open_tasks = [task for task in as_of.tasks if not (known and is_same_run and task in known.tasks)]
         pause = PAUSE_SECONDS

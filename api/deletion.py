@@ -100,6 +100,13 @@ class Deletions:
             archived_turns=deletion.archived_turns,
         )
 
+    async def has_taken(self, session_id: str) -> bool:
+        """Return whether the session is being deleted, and no other has begun under its id. Raises 503."""
+        deletion = self._deletions.get(session_id)
+        if deletion is None or deletion.is_done or deletion.archive_error:
+            return False
+        return not await self._is_another_session(session_id, deletion)
+
     async def close(self) -> None:
         """Stop what is under way; who asks again, begins again."""
         for task in self._tasks:

@@ -14,28 +14,19 @@ from pydantic_core import to_json
 from temporalio.api.common.v1 import Payloads, WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.api.workflowservice.v1 import (
-    GetWorkflowExecutionHistoryRequest,
-    GetWorkflowExecutionHistoryReverseRequest,
-)
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.client import Client
 
 from api.ledgers import Tail
 from api.session_ids import workflow_id
 from api.temporal_calls import call_temporal
+from api.workflow_tasks import CLOSING_EVENTS
 from models.limits import Limits
 from models.prompts import id_in
+from workflows.history_pages import newest_pages
 
-PAGE_EVENTS = 100
-MAX_EVENTS = 5_000
-
-_CLOSED = {
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED,
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED,
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT,
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED,
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED,
-}
+FIRST_PAGE_EVENTS = 100
+"""A queue that is full by the default limit is read at once."""
 
 
 class HistoryTails:
@@ -64,7 +55,7 @@ class HistoryTails:
         sizes: dict[str, int] = {}
         unnamed, bytes_, unnamed_bytes, is_closed, is_ending, is_whole = 0, 0, 0, False, False, True
         async for event in self._untaken(session_id):
-            if event.event_type in _CLOSED:
+            if event.event_type in CLOSING_EVENTS:
                 is_closed = True
             is_ending = is_ending or _is_signal(event, "end_chat")
             if not _is_signal(event, "prompt"):
@@ -83,25 +74,13 @@ class HistoryTails:
         )
 
     async def _untaken(self, session_id: str) -> AsyncIterator[HistoryEvent]:
-        """Yield the events after the last completed workflow task, the newest first; at most `MAX_EVENTS`."""
-        token = b""
-        for _ in range(MAX_EVENTS // PAGE_EVENTS):
-            page = await self._client.workflow_service.get_workflow_execution_history_reverse(
-                GetWorkflowExecutionHistoryReverseRequest(
-                    namespace=self._client.namespace,
-                    execution=WorkflowExecution(workflow_id=workflow_id(session_id)),
-                    maximum_page_size=PAGE_EVENTS,
-                    next_page_token=token,
-                ),
-                timeout=timedelta(seconds=2),
-            )
-            for event in page.history.events:
+        """Yield the events after the last completed workflow task, the newest first. The caller bounds the time."""
+        pages = newest_pages(self._client, workflow_id(session_id), first_page_events=FIRST_PAGE_EVENTS)
+        async for page in pages:
+            for event in page:
                 if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
                     return
                 yield event
-            token = page.next_page_token
-            if not token:
-                return
 
     async def _prompt_in(self, event: HistoryEvent) -> tuple[str | None, int]:
         """Return a prompt's id, if it has one, and the JSON bytes of its text."""

@@ -51,11 +51,11 @@ class QueueRead:
 
 
 def queue_read(view: QueueView, *, asked_at: float) -> QueueRead:
-    """Return what a view says of the whole queue; a worker of an earlier release does not say how long it is."""
+    """Return what a view says of the whole queue, as far as a worker of an earlier release says how long it is."""
     limits = Limits()
     return QueueRead(
         asked_at,
-        length=view.length,
+        length=max(view.length, *(prompt.position for prompt in view.waiting), 0),
         bytes=view.bytes,
         max_prompts=view.max_prompts or limits.max_queued_prompts,
         max_bytes=view.max_bytes or limits.queued_bytes,
@@ -103,6 +103,10 @@ class Tail:
     def bytes(self) -> int:
         """JSON bytes of their texts."""
         return sum(self.sizes.values()) + self.unnamed_bytes
+
+    def awaits(self, message_id: str) -> bool:
+        """Return whether the prompt is among them and the session, which is open, will take it."""
+        return message_id in self.sizes and not self.is_closed
 
 
 @dataclass
@@ -164,9 +168,16 @@ class Ledger:
     def _has_answered(self) -> bool:
         return self.read is not None and self.read.asked_at >= self._unanswered_at
 
-    def is_tail_due(self, *, now: float) -> bool:
-        """Return whether only the history's tail can say how full the queue is, and it was not read just now."""
-        if self.read is not None:
+    def is_tail_due(self, *, now: float, workers_answer: bool = False) -> bool:
+        """Return whether only the history's tail can say how full the queue is, and it was not read just now.
+
+        `workers_answer`: one has answered for some session a moment ago. Then the first prompt of a session of which
+        nothing is known goes without the tail, and its receipt says how full the queue is.
+        """
+        if self.read is None:
+            if workers_answer and self.tail is None and not self._signalled:
+                return False
+        else:
             if self.read.asked_at >= now - FRESH_SECONDS:
                 return False
             settled = [signalled.settled_at for signalled in self._signalled.values() if signalled.settled_at]
@@ -183,6 +194,8 @@ class Ledger:
             return refuses_all
         if message_id in self._signalled:
             return None  # sent twice, it is one prompt, and counted already
+        if self.tail is not None and self.tail.is_closed:
+            return None  # Temporal refuses the signal, and says why
         if self.tail is not None and self.tail.is_ending:
             return Refused("ending", "The session is ending and takes no more prompts.")
         max_prompts, max_bytes = self.limits
@@ -216,7 +229,7 @@ class Ledger:
     def is_in_tail(self, message_id: str, *, now: float) -> bool:
         """Return whether the prompt was at the end of the history a moment ago: to signal it again changes nothing."""
         tail = self.tail
-        return tail is not None and tail.asked_at >= now - TAIL_SECONDS and message_id in tail.sizes
+        return tail is not None and tail.asked_at >= now - TAIL_SECONDS and tail.awaits(message_id)
 
     def reserve(self, message_id: str, size: int) -> None:
         """Count a prompt that is about to be signalled; sent twice, it counts once."""
@@ -271,6 +284,7 @@ class Ledgers:
         """Know no session yet."""
         self._ledgers: OrderedDict[str, Ledger] = OrderedDict()
         self._accepted: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._answered_at = float("-inf")
 
     def of(self, session_id: str) -> Ledger:
         """Return the session's ledger; a new one where there is none."""
@@ -279,6 +293,14 @@ class Ledgers:
         while len(self._ledgers) > MAX_LEDGERS:
             self._ledgers.popitem(last=False)
         return ledger
+
+    def note_answer(self, *, now: float) -> None:
+        """Remember that a worker has answered for some session."""
+        self._answered_at = now
+
+    def workers_answer(self, *, now: float) -> bool:
+        """Return whether a worker has answered for some session a moment ago."""
+        return self._answered_at >= now - FRESH_SECONDS
 
     def note_accepted(self, session_id: str, message_id: str) -> None:
         """Remember that this gateway has accepted the prompt."""

@@ -1,24 +1,33 @@
 """Listing sessions from Temporal's visibility store (API-1).
 
 Values that reach a visibility filter are checked against a pattern first: quoting is no protection there (API-4).
+
+A cursor is Temporal's page token behind a checksum. Temporal answers an unreadable token like an outage of its own, and
+the SDK repeats such a call for seconds: what is no cursor of ours is refused here. One that was made with the right
+checksum is refused by what Temporal says of it, asked once.
 """
 
 import base64
 import binascii
 from datetime import timedelta
+from hashlib import sha256
 from typing import Any, Literal
 
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionAsyncIterator
 from temporalio.client import WorkflowExecutionStatus as Status
+from temporalio.service import RPCError, RPCStatusCode
 
 from api import problems
 from api.bodies import ListedSession, SessionList
+from api.query_client import query_client
 from api.temporal_calls import CALL_SECONDS, call_temporal
 from workflows import search_attributes
 
 PAGE = 50
 MOST_SCANNED = 500
 """How many sessions one request looks through for a search text, before it gives a cursor to go on from."""
+
+_CHECKSUM_BYTES = 12
 
 ListedStatus = Literal["open", "awaiting_approval", "ended", "cancelled", "terminated"]
 
@@ -51,16 +60,17 @@ async def list_sessions(
 
     `user` must match `models.session.USER_PATTERN`.
     """
-    pages = client.list_workflows(
+    token = _token(cursor)
+    pages = (query_client(client) if token else client).list_workflows(
         _filter(status, user),
         page_size=PAGE,
-        next_page_token=_token(cursor),
+        next_page_token=token,
         rpc_timeout=timedelta(seconds=CALL_SECONDS),
     )
     found: list[ListedSession] = []
     scanned = 0
     while True:
-        await _fetch(pages)
+        await _fetch(pages, is_from_cursor=token is not None and not scanned)
         page = pages.current_page or []
         scanned += len(page)
         for execution in page:
@@ -71,12 +81,18 @@ async def list_sessions(
             return SessionList(sessions=found, next_cursor=_cursor(pages.next_page_token))
 
 
-async def _fetch(pages: WorkflowExecutionAsyncIterator) -> None:
+async def _fetch(pages: WorkflowExecutionAsyncIterator, *, is_from_cursor: bool) -> None:
     try:
         await call_temporal(pages.fetch_next_page(), "")
     except problems.ProblemError as problem:
-        if problem.problem.status == 422:  # Temporal could not read the token
-            raise problems.invalid("cursor", "is not a cursor of this list") from problem
+        cause = problem.__cause__
+        is_unreadable = isinstance(cause, RPCError) and cause.status in (
+            RPCStatusCode.UNKNOWN,
+            RPCStatusCode.INVALID_ARGUMENT,
+            RPCStatusCode.INTERNAL,
+        )
+        if is_from_cursor and is_unreadable:
+            raise _no_cursor() from problem
         raise
 
 
@@ -85,7 +101,7 @@ def _filter(status: ListedStatus | None, user: str | None) -> str:
     if status:
         conditions.append(_STATUS_FILTERS[status])
     if user:
-        conditions.append(f"AgentUser = '{user}'")
+        conditions.append(f"AgentUser = '{search_attributes.encoded_user(user)}'")
     return " AND ".join(conditions)
 
 
@@ -97,7 +113,7 @@ async def _listed(execution: WorkflowExecution) -> ListedSession:
     return ListedSession(
         workflow_id=execution.id,
         title=memo.get("title"),
-        user=attributes.get(search_attributes.USER),
+        user=search_attributes.decoded_user(attributes.get(search_attributes.USER)),
         model=attributes.get(search_attributes.MODEL),
         status=status or ("awaiting_approval" if waits else "open"),
         turn_count=attributes.get(search_attributes.TURNS) or 0,
@@ -113,13 +129,25 @@ def _matches(session: ListedSession, text: str | None) -> bool:
 
 
 def _cursor(token: bytes | None) -> str | None:
-    return base64.urlsafe_b64encode(token).decode() if token else None
+    return base64.urlsafe_b64encode(_checksum(token) + token).decode() if token else None
 
 
 def _token(cursor: str | None) -> bytes | None:
     if cursor is None:
         return None
     try:
-        return base64.b64decode(cursor, altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise problems.invalid("cursor", "is not a cursor of this list") from error
+        sealed = base64.b64decode(cursor, altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raise _no_cursor() from None
+    checksum, token = sealed[:_CHECKSUM_BYTES], sealed[_CHECKSUM_BYTES:]
+    if not token or checksum != _checksum(token):
+        raise _no_cursor()
+    return token
+
+
+def _checksum(token: bytes) -> bytes:
+    return sha256(b"turnkeeper:sessions:" + token).digest()[:_CHECKSUM_BYTES]
+
+
+def _no_cursor() -> problems.ProblemError:
+    return problems.invalid("cursor", "is not a cursor of this list")

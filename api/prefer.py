@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 from fastapi import Depends, Header, Response
+from pydantic import WithJsonSchema
 
 RESPOND_ASYNC = "respond-async"
 APPLIED_HEADER = "Preference-Applied"
@@ -46,6 +47,7 @@ async def get_prefers_async(
     prefer: Annotated[
         list[str] | None,
         Header(description="`respond-async` (RFC 7240): answer as soon as the prompt is safe; `position` is null."),
+        WithJsonSchema({"type": "string"}),  # whatever it says; of several headers, all are read
     ] = None,
 ) -> bool:
     """Return whether the client prefers not to wait for a receipt; the answer says then that this was honoured."""

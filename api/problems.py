@@ -1,11 +1,15 @@
 """Every error answer of the gateway: RFC 9457 `application/problem+json` with a stable `type` (API-2).
 
+    400 malformed-request
     403 foreign-host, foreign-origin
     404 unknown-session, unknown-prompt, unknown-turn, unknown-call, unknown-blob, not-found
+    405 method-not-allowed
     409 session-exists, session-ended, state-full, not-waiting, not-running, not-failed, not-awaiting-approval,
         other-arguments
-    413 too-large               422 invalid            429 queue-full, rate-limited
-    500 internal                503 temporal-unreachable, archive-unavailable, stopping, and at /readyz no-worker
+    408 request-timeout         413 too-large          422 invalid
+    429 queue-full, rate-limited                       431 head-too-large
+    500 internal
+    503 temporal-unreachable, archive-unavailable, stopping, too-many-connections, and at /readyz no-worker
     504 no-worker, session-stuck
 
 Nothing internal and nothing a caller sent is repeated in them, but for ids, paths, field names, and in short a foreign
@@ -17,16 +21,19 @@ from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
-from pydantic import BaseModel
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
 from api.body_limits import MOST_BODY_BYTES
+from api.methods import allowed_methods
 from models.errors import RefusalReason, Refused, TaskValidationError, shown
 from models.field_paths import field_path
+from models.invalid_values import reason_of
 from stores.database import StoreUnavailableError
 
 ProblemName = Literal[
+    "malformed-request",
     "foreign-host",
     "foreign-origin",
     "unknown-session",
@@ -35,6 +42,7 @@ ProblemName = Literal[
     "unknown-call",
     "unknown-blob",
     "not-found",
+    "method-not-allowed",
     "session-exists",
     "session-ended",
     "state-full",
@@ -43,7 +51,10 @@ ProblemName = Literal[
     "not-failed",
     "not-awaiting-approval",
     "other-arguments",
+    "request-timeout",
     "too-large",
+    "head-too-large",
+    "too-many-connections",
     "invalid",
     "queue-full",
     "rate-limited",
@@ -66,6 +77,19 @@ class FieldError(BaseModel):
 
 class Problem(BaseModel):
     """An error answer (RFC 9457). `type` is stable; `errors` names every field of an invalid request."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "type": "urn:turnkeeper:problem:unknown-session",
+                    "title": "Unknown session",
+                    "status": 404,
+                    "detail": "There is no session 'support-42'.",
+                }
+            ]
+        }
+    )
 
     type: str
     title: str
@@ -195,6 +219,11 @@ def session_stuck(session_id: str) -> ProblemError:
     )
 
 
+def malformed() -> ProblemError:
+    """400: what came is no HTTP request; the connection is closed."""
+    return ProblemError(400, "malformed-request", "This is not a valid HTTP request.")
+
+
 def renderer_busy() -> ProblemError:
     """429: so many texts are being rendered that this one would take too long; it can be shown as it is."""
     return ProblemError(429, "rate-limited", "Too many texts are being rendered at once.", retry_after=1)
@@ -229,15 +258,6 @@ def invalid(field: str, reason: str) -> ProblemError:
 
 
 MEDIA_TYPE = "application/problem+json"
-
-
-def described(openapi: dict[str, Any]) -> dict[str, Any]:
-    """Have every error described with the media type it is answered with, not with that of its route's answers."""
-    for operation in (operation for path in openapi["paths"].values() for operation in path.values()):
-        for status, response in operation["responses"].items():
-            if status >= "400":
-                response["content"] = {MEDIA_TYPE: next(iter(response["content"].values()))}
-    return openapi
 
 
 def install(app: FastAPI) -> None:
@@ -286,15 +306,11 @@ async def _on_invalid_request(request: Request, error: Exception) -> JSONRespons
     assert isinstance(error, RequestValidationError)  # noqa: S101  # as above
     is_of_task = request.url.path.startswith("/tasks")
     errors = [
-        FieldError(field=_field(found), reason=_reason(found), value=shown(found["input"]) if is_of_task else None)
+        FieldError(field=_field(found), reason=reason_of(found), value=shown(found["input"]) if is_of_task else None)
         for found in error.errors()[:20]
     ]
     detail = "; ".join(f"{found.field}: {found.reason}" for found in errors)
     return await _on_problem(request, ProblemError(422, "invalid", detail, errors=errors))
-
-
-def _reason(found: dict[str, Any]) -> str:
-    return str(found["msg"]).removeprefix("Value error, ")
 
 
 def _field(found: dict[str, Any]) -> str:
@@ -303,16 +319,44 @@ def _field(found: dict[str, Any]) -> str:
     return field_path(found["loc"][1:]) or "body"  # before it stands which part of the request it is
 
 
-async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
+async def _on_http_error(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 500)
     if status == 400:  # FastAPI's answer to a body it can't parse at all
         return await _on_problem(request, invalid("body", "is not valid JSON"))
     if status == 413:
         return answer(ProblemError(413, "too-large", str(getattr(error, "detail", ""))).problem)
-    name: ProblemName = "not-found" if status in (404, 405) else "invalid"
+    if status == 405:
+        return await _on_other_method(request)
+    name: ProblemName = "not-found" if status == 404 else "invalid"
     detail = f"{request.method} {request.url.path}: {HTTPStatus(status).phrase.lower()}."
     headers = getattr(error, "headers", None) or {}
     return answer(ProblemError(status, name, detail).problem, dict(headers))
+
+
+def request_timeout() -> ProblemError:
+    """408: the rest of the request did not come in time."""
+    return ProblemError(408, "request-timeout", "The rest of the request did not come in time.")
+
+
+def head_too_large(limit: int) -> ProblemError:
+    """431: the head of the request has no end within the limit."""
+    return ProblemError(431, "head-too-large", f"The request's head has over {limit:,} bytes.")
+
+
+def too_many_connections(limit: int) -> ProblemError:
+    """503: further connections are taken once others are closed."""
+    detail = f"The gateway has {limit:,} connections already; set api_max_connections to allow more."
+    return ProblemError(503, "too-many-connections", detail, retry_after=1)
+
+
+async def _on_other_method(request: Request) -> Response:
+    """Answer a request by a method that its path does not have; to `OPTIONS`, say which it has."""
+    allowed = ", ".join(allowed_methods(request.app.routes, request.scope))
+    headers = {"Allow": allowed} if allowed else {}
+    if request.method == "OPTIONS":
+        return Response(status_code=204, headers=headers)
+    detail = f"{request.url.path} takes no {request.method} request; allowed: {allowed or 'none'}."
+    return answer(ProblemError(405, "method-not-allowed", detail).problem, headers)
 
 
 def too_large(most_bytes: int = MOST_BODY_BYTES) -> ProblemError:

@@ -3,7 +3,8 @@
 Theory of operation. The session knows what waits and the last fates. What it no longer remembers is in the archive: a
 turn as a turn, any other fate by the prompt's id; either is put there before the session forgets it, so the session is
 asked first. What Temporal has and no workflow task has taken is at the end of the history. So without a worker an
-answer is given as far as archive and history have one.
+answer is given as far as archive and history have one. A rejection in the archive is none before the session has
+answered: the id may have been sent again, and become a turn that the archive does not have yet.
 """
 
 import asyncio
@@ -47,7 +48,7 @@ class PromptFates:
             answered, _ = await asyncio.wait({asking}, timeout=RECEIPT_SECONDS)
             if not answered:
                 with suppress(StoreUnavailableError):
-                    if found := await self._elsewhere(session_id, message_id):
+                    if found := await self._elsewhere(session_id, message_id, is_last_word=False):
                         return found
             return await self._said(asking, session_id, message_id)
         finally:
@@ -66,7 +67,8 @@ class PromptFates:
             if problem.problem.status not in (404, 503, 504):
                 raise
             silence = problem
-        found = found or await self._elsewhere(session_id, message_id)
+        is_last_word = silence is None or silence.problem.status == 404
+        found = found or await self._elsewhere(session_id, message_id, is_last_word=is_last_word)
         if found is None:
             raise silence or problems.unknown_prompt(message_id)
         return found
@@ -84,26 +86,32 @@ class PromptFates:
         update = await self._sessions.updates(session_id, UpdatesRequest(last_seen_message_id=message_id, limit=1))
         return None if update.reset else _started(session_id, message_id)
 
-    async def _elsewhere(self, session_id: str, message_id: str) -> PromptFate | None:
-        """Return what archive and history know of a prompt. Raises `StoreUnavailableError`."""
-        until = seconds_from_now(ANSWERS_SECONDS)
-        owner, number, fate, failure = workflow_id(session_id), None, None, None
+    async def _elsewhere(self, session_id: str, message_id: str, *, is_last_word: bool) -> PromptFate | None:
+        """Return what archive and history know of a prompt. Raises `StoreUnavailableError`.
+
+        `is_last_word`: the session holds nothing of the prompt, or is forgotten. Otherwise a rejection is not final:
+        the id may have been sent again, and only the session knows what became of it then.
+        """
+        archived, failure = None, None
         try:
-            number = await read_store(self._stores.archive.number_of(owner, message_id), until=until)
-            fate = await read_store(self._stores.prompts.fate_of(owner, message_id), until=until)
+            archived = await self.archived(session_id, message_id)
         except StoreUnavailableError as error:
             failure = error
-        if number is not None:
-            return _started(session_id, message_id)
-        # A rejected id may be sent again, and then waits.
-        if fate is not None and fate.fate != "rejected":
-            return _decided(session_id, fate)
-        untaken = await self._in_history(session_id, message_id)
-        if untaken or fate is None:
-            if untaken is None and failure is not None:
-                raise failure
+        if archived is not None and archived.fate != "rejected":
+            return archived
+        if untaken := await self._in_history(session_id, message_id):
             return untaken
-        return _decided(session_id, fate)
+        if failure is not None:
+            raise failure
+        return archived if is_last_word else None
+
+    async def archived(self, session_id: str, message_id: str) -> PromptFate | None:
+        """Return what the archive knows of a prompt. Raises `StoreUnavailableError`."""
+        until, owner = seconds_from_now(ANSWERS_SECONDS), workflow_id(session_id)
+        if await read_store(self._stores.archive.number_of(owner, message_id), until=until) is not None:
+            return _started(session_id, message_id)
+        fate = await read_store(self._stores.prompts.fate_of(owner, message_id), until=until)
+        return None if fate is None else _decided(session_id, fate)
 
     async def _in_history(self, session_id: str, message_id: str) -> PromptFate | None:
         """Return that a prompt waits in the history; `None` where it does not, or where that can't be read in time."""

@@ -2,7 +2,8 @@
 
 Nothing is asked of the worker before the signal, unless the prompt is about to be refused: then the session is asked
 whether that is still so, and whether it knows the prompt, since one that was accepted before is not refused when it is
-sent again. Where no worker answers, the history's tail says so, and what this gateway remembers.
+sent again. Where no worker answers, the history's tail says so, and what this gateway remembers. Whether such a prompt
+was rejected or withdrawn long ago is in the archive.
 """
 
 import asyncio
@@ -12,11 +13,13 @@ from pydantic_core import to_json
 from api import problems
 from api.ledgers import Ledger
 from api.problems import ProblemError
+from api.prompt_fates import PromptFates
 from api.receipts import Receipt, receipt_of
 from api.sessions import RECEIPT_SECONDS, Sessions
 from models.errors import Refused
 from models.prompts import PromptSignal
 from models.session import SessionInput
+from stores.database import StoreUnavailableError
 
 MAX_QUESTIONS = 3
 """Before a prompt is refused the session is asked; again where its answer leaves room, which others have reserved."""
@@ -31,9 +34,10 @@ SEND_SECONDS = 2.7
 class PromptSender:
     """Sends prompts to all sessions. Methods raise `ProblemError`."""
 
-    def __init__(self, sessions: Sessions) -> None:
-        """Send through `sessions`."""
+    def __init__(self, sessions: Sessions, fates: PromptFates) -> None:
+        """Send through `sessions`; `fates` tells what they no longer remember."""
         self._sessions = sessions
+        self._fates = fates
         self._ledgers = sessions.ledgers
         self._reading: dict[str, asyncio.Task[None]] = {}
 
@@ -90,7 +94,7 @@ class PromptSender:
     async def _admit(self, session_id: str, prompt: PromptSignal, *, is_new: bool) -> Receipt | None:
         """Reserve room for a prompt; of one that was accepted before, return the receipt instead. Raises 429, 409."""
         ledger, size = self._ledgers.of(session_id), len(to_json(prompt.text))
-        if ledger.is_tail_due(now=_now()):
+        if ledger.is_tail_due(now=_now(), workers_answer=self._ledgers.workers_answer(now=_now())):
             await self._read_tail(session_id, ledger)
         if ledger.is_in_tail(prompt.id or "", now=_now()):
             return Receipt(prompt.id or "")
@@ -119,20 +123,40 @@ class PromptSender:
 
     async def _known(self, session_id: str, ledger: Ledger, message_id: str) -> Receipt | None:
         """Return the receipt of a prompt that was accepted before; what is known of the queue is new then."""
-        view = None
+        told = None
         if not ledger.is_silent(now=_now()):
-            view = await self._sessions.queue_in_time(session_id, message_id)
-        if view is None:
+            told = await self._sessions.queue_in_time(session_id, message_id)
+        if told is None:
             if ledger.is_tail_due(now=_now()):
                 await self._read_tail(session_id, ledger)
-        elif any(fate.id == message_id and fate.fate == "rejected" for fate in view.fates):
+        elif told.closed is not None:
+            raise problems.session_ended(session_id)
+        elif any(fate.id == message_id and fate.fate == "rejected" for fate in told.result.fates):
             return None
-        elif (receipt := receipt_of(view, message_id)).is_known:
+        elif (receipt := receipt_of(told.result, message_id)).is_known:
             return receipt
-        is_in_tail = ledger.tail is not None and message_id in ledger.tail.sizes
-        # The session remembers the last fates only; before that, an accepted prompt was a turn.
-        is_known = is_in_tail or self._ledgers.has_accepted(session_id, message_id)
-        return Receipt(message_id) if is_known else None
+        if ledger.tail is not None and ledger.tail.is_closed:
+            raise problems.session_ended(session_id)
+        if ledger.tail is not None and ledger.tail.awaits(message_id):
+            return Receipt(message_id)
+        if self._ledgers.has_accepted(session_id, message_id):
+            return await self._accepted_before(session_id, message_id)
+        return None
+
+    async def _accepted_before(self, session_id: str, message_id: str) -> Receipt | None:
+        """Return the receipt of a prompt that this gateway has signalled; `None` where it may have been rejected since.
+
+        The session remembers the last fates only; the archive has the older ones. Raises 409 where it was taken back.
+        """
+        try:
+            archived = await self._fates.archived(session_id, message_id)
+        except StoreUnavailableError:
+            return None
+        if archived is None or archived.turn_id is not None:
+            return Receipt(message_id)
+        if archived.fate == "rejected":
+            return None
+        raise problems.refused("not_waiting", f"Prompt {message_id!r} was {archived.fate}; send it under a new id.")
 
     async def _read_tail(self, session_id: str, ledger: Ledger) -> None:
         """Read the end of the history, together with all who need it at that moment."""

@@ -1,7 +1,8 @@
-"""A client whose queries are sent once.
+"""A client whose queries are sent once, and whose lists are asked for once.
 
 The SDK sends a query again for as long as it takes: where the session's query buffer is full, after a second or more,
 so that a caller with two seconds of patience gets one more try. The gateway tries again by itself (`sessions.py`).
+It also repeats a list whose page token Temporal can't read (`listing.py`).
 """
 
 from collections.abc import Mapping
@@ -12,9 +13,11 @@ from google.protobuf.message import Message
 from temporalio.client import Client
 from temporalio.service import ServiceClient
 
+_ONCE = frozenset({"query_workflow", "list_workflow_executions"})
+
 
 def query_client(client: Client) -> Client:
-    """Return a client like `client`, over the same connection, that never sends a query twice."""
+    """Return a client like `client`, over the same connection, that sends no query and asks for no list twice."""
     config = client.config()
     config["service_client"] = _QueriesOnce(client.service_client)
     return Client(**config)
@@ -51,7 +54,7 @@ class _QueriesOnce(ServiceClient):
             req,
             resp_type,
             service=service,
-            retry=retry and rpc != "query_workflow",
+            retry=retry and rpc not in _ONCE,
             metadata=metadata,
             timeout=timeout,
         )

@@ -8,6 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from api import problems
 from models.prompts import Fate, QueueView
@@ -15,7 +16,7 @@ from models.prompts import Fate, QueueView
 MAX_IDS = 100
 """Ids in one question."""
 
-Ask = Callable[[str, Sequence[str]], Awaitable[QueueView]]
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -52,16 +53,16 @@ def receipt_of(view: QueueView, message_id: str) -> Receipt:
     return Receipt(message_id, position=0 if fate else None, fate=fate)
 
 
-class Receipts:
+class Receipts(Generic[Answer]):
     """Asks sessions where prompts stand."""
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: Callable[[str, Sequence[str]], Awaitable[Answer]]) -> None:
         """Ask a session for the prompts with some ids by `ask`."""
         self._ask = ask
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[str, _Line[Answer]] = {}
 
-    async def view(self, session_id: str, message_id: str) -> QueueView:
-        """Return the session's queue with this prompt in it, and maybe others. Raises what `ask` raises."""
+    async def answer(self, session_id: str, message_id: str) -> Answer:
+        """Return what the session says of this prompt, and maybe of others. Raises what `ask` raises."""
         line = self._lines.setdefault(session_id, _Line())
         batch = line.forming
         if batch is None or len(batch.callers) >= MAX_IDS:
@@ -76,7 +77,7 @@ class Receipts:
         finally:
             batch.callers[message_id] -= 1
 
-    async def _run(self, session_id: str, line: "_Line", batch: "_Batch") -> QueueView:
+    async def _run(self, session_id: str, line: "_Line[Answer]", batch: "_Batch[Answer]") -> Answer:
         try:
             async with line.asking:
                 if line.forming is batch:
@@ -91,22 +92,22 @@ class Receipts:
                 del self._lines[session_id]
 
 
-class _Batch:
+class _Batch(Generic[Answer]):
     def __init__(self) -> None:
         self.callers: Counter[str] = Counter()
-        self.task: asyncio.Task[QueueView]
+        self.task: asyncio.Task[Answer]
 
 
-class _Line:
+class _Line(Generic[Answer]):
     """The questions to one session, one after the other."""
 
     def __init__(self) -> None:
-        self.forming: _Batch | None = None
+        self.forming: _Batch[Answer] | None = None
         self.batches = 0
         self.asking = asyncio.Lock()
 
 
-def _note_failure(task: "asyncio.Task[QueueView]") -> None:
+def _note_failure(task: "asyncio.Task[Answer]") -> None:
     # Every caller has been told; without one left, asyncio would log the failure as never retrieved.
     if not task.cancelled():
         task.exception()

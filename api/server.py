@@ -4,8 +4,10 @@ A stream never ends by itself, so uvicorn would wait for it in vain when it is a
 nothing more, without leaving, would be sent to for ever.
 """
 
+import contextlib
 import gc
 import logging
+import resource
 import socket
 
 import anyio
@@ -13,6 +15,8 @@ import anyio.lowlevel
 import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.bounded_connections import DEFAULT_BOUNDS, BoundedConfig, ConnectionBounds
 
 STOP_SECONDS = 3
 """What open requests get when the gateway stops."""
@@ -23,20 +27,39 @@ SEND_SECONDS = 30.0
 LINGER_MILLIS = 60_000
 """What the kernel goes on for with a connection whose other side takes nothing."""
 
+SPARE_DESCRIPTORS = 256
+"""What the process may have open beside its clients' connections: Temporal's, the archive's, its files."""
+
 _log = logging.getLogger(__name__)
+
+
+def allow_descriptors(count: int) -> None:
+    """Raise the limit of open files to `count`, as far as the system lets this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        most = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 class GatewayServer(uvicorn.Server):
     """Serves the gateway; its event streams end at once when it is asked to stop."""
 
-    def __init__(self, app: FastAPI, *, host: str, port: int) -> None:
+    def __init__(self, app: FastAPI, *, host: str, port: int, bounds: ConnectionBounds = DEFAULT_BOUNDS) -> None:
         """Listen on `port` of `host` once it is run; port 0: one that is free."""
-        # Logging is ours: one format for all, and no line for every poll.
-        config = uvicorn.Config(
-            app, host=host, port=port, timeout_graceful_shutdown=STOP_SECONDS, log_config=None, access_log=False
+        config = BoundedConfig(
+            app,
+            bounds,
+            host=host,
+            port=port,
+            timeout_graceful_shutdown=STOP_SECONDS,
+            # Logging is ours: one format for all, and no line for every poll.
+            log_config=None,
+            access_log=False,
         )
         super().__init__(config)
         self._app = app
+        self._bounds = bounds
 
     @property
     def port(self) -> int:
@@ -49,6 +72,7 @@ class GatewayServer(uvicorn.Server):
         # What is loaded by now stays: to look through all of it again and again would hold every stream up for 0.2 s.
         gc.collect()
         gc.freeze()
+        allow_descriptors(self._bounds.max_connections + SPARE_DESCRIPTORS)
         super().run(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -7,9 +7,9 @@ Whether there is room for it is decided before, in `prompt_sender.py`.
 
 import asyncio
 import json
+import logging
 from collections import OrderedDict
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
@@ -50,6 +50,7 @@ from models.approvals import ApprovalReceipt, PendingApprovals, ResolveApproval
 from models.context.account import ContextView
 from models.context.replay_turns import ReplayTurns
 from models.conversation import ConversationMessage, ConversationState, ConversationUpdate, SessionStatus
+from models.errors import REFUSED
 from models.prompts import PromptSignal, QueueView
 from models.session import (
     CancelReceipt,
@@ -68,7 +69,8 @@ from models.session import (
 from models.settings import Settings
 from workflows import search_attributes
 from workflows.agentic_ai_workflow import AgenticAIWorkflow
-from workflows.evicting_runner import FORGET_QUERY
+
+log = logging.getLogger(__name__)
 
 RECEIPT_SECONDS = 0.7
 """How long an accepted prompt waits for a worker to say where it stands; after that its position is null."""
@@ -108,6 +110,9 @@ _CLOSED: dict[Status, SessionStatus] = {
     Status.TIMED_OUT: "terminated",
 }
 
+_CUT_OFF = {Status.FAILED, Status.TERMINATED, Status.TIMED_OUT}
+"""Closed by no workflow task: what a worker makes of the last events is all there will ever be."""
+
 FINAL_STATUSES: tuple[SessionStatus, ...] = ("ended", "cancelled", "terminated")
 """The last that is ever said of a session."""
 
@@ -141,9 +146,9 @@ class Sessions:
         self.watches = Watches(client)
         self.ledgers = Ledgers()
         self.tails = HistoryTails(client)
-        self._receipts = Receipts(self.queue)
+        self._receipts = Receipts(self.queue_told)
         self._query_client = query_client(client)
-        self._commits = Commits(client, self.watches)
+        self._commits = Commits(self._query_client, self.watches)
         self._backoff = QueryBackoff(self.watches)
 
     # ---- starting
@@ -185,7 +190,8 @@ class Sessions:
             SearchAttributePair(search_attributes.TURNS, 0),
         ]
         if start.user:
-            attributes.append(SearchAttributePair(search_attributes.USER, start.user))
+            user = search_attributes.encoded_user(start.user)
+            attributes.append(SearchAttributePair(search_attributes.USER, user))
         return {
             "id": workflow_id(session_id),
             "task_queue": self._settings.task_queue,
@@ -205,21 +211,19 @@ class Sessions:
 
     async def receipt(self, session_id: str, message_id: str, *, seconds: float = RECEIPT_SECONDS) -> Receipt:
         """Return where a prompt stands, as far as a worker can say in time. Raises what the session refused it with."""
-        view = await self.queue_in_time(session_id, message_id, seconds=seconds)
-        if view is None:
+        told = await self.queue_in_time(session_id, message_id, seconds=seconds)
+        if told is None:
             return Receipt(message_id)  # it is safe; only its place is not known yet
-        if any(fate.id == message_id and fate.fate == "rejected" for fate in view.fates):
+        if any(fate.id == message_id and fate.fate == "rejected" for fate in told.result.fates):
             self.ledgers.note_rejected(session_id, message_id)
-        return receipt_of(view, message_id)
+        return receipt_of(told.result, message_id)
 
-    async def queue_in_time(
-        self, session_id: str, message_id: str, *, seconds: float = RECEIPT_SECONDS
-    ) -> QueueView | None:
+    async def queue_in_time(self, session_id: str, message_id: str, *, seconds: float = RECEIPT_SECONDS) -> Told | None:
         """Ask for a prompt, together with all who ask now; `None` where no worker says anything in time. Raises 404."""
         clock = asyncio.get_running_loop().time
         try:
             async with asyncio.timeout(seconds):
-                return await self._receipts.view(session_id, message_id)
+                return await self._receipts.answer(session_id, message_id)
         except TimeoutError:
             pass
         except ProblemError as problem:
@@ -279,9 +283,18 @@ class Sessions:
         return view
 
     async def queue_told(self, session_id: str, message_ids: Sequence[str] = ()) -> Told:
-        """Return the same, and whether the session is closed."""
-        asked_at = asyncio.get_running_loop().time()
-        told = await self._ask(session_id, "get_queue", QueueRequest(message_ids=list(message_ids)))
+        """Return the same, and whether the session is closed; from a worker of an earlier release maybe all prompts."""
+        clock = asyncio.get_running_loop().time
+        asked_at = clock()
+        try:
+            told = await self._ask(session_id, "get_queue", _queue_request(message_ids))
+        except ProblemError as problem:
+            # A worker of an earlier release refuses to be asked for several ids; nothing else is refused here.
+            if len(message_ids) < 2 or problem.problem.status != 422:
+                raise
+            asked_at = clock()
+            told = await self._ask(session_id, "get_queue", QueueRequest())
+        self.ledgers.note_answer(now=clock())
         if told.closed is None:
             self.ledgers.of(session_id).note_read(queue_read(told.result, asked_at=asked_at))
         return told
@@ -303,6 +316,11 @@ class Sessions:
             known = description.raw_description.workflow_execution_info.first_run_id or description.run_id
             _remember(self._first_run_ids, session_id, known)
         return known
+
+    async def close(self) -> None:
+        """Stop everything that goes on in the background."""
+        await self._commits.close()
+        await self.watches.close()
 
     def forget(self, session_id: str) -> None:
         """Drop what is remembered of a deleted session."""
@@ -406,25 +424,22 @@ class Sessions:
             as_of = told.result.as_of
             if as_of is None:  # from a worker of an earlier release
                 return told
-            if told.closed is not None or await self._commits.has(workflow_id(session_id), as_of):
+            if told.closed in _CUT_OFF or await self._commits.has(workflow_id(session_id), as_of):
                 return replace(told, result=told.result.model_copy(update={"as_of": None}))
-            await self._have_forgotten(session_id)
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_ASK_AGAIN_SECONDS)
 
-    async def _have_forgotten(self, session_id: str) -> None:
-        """Make the worker that has the session in memory read it from its history again."""
-        handle: WorkflowHandle[Any, Any] = self._query_client.get_workflow_handle(workflow_id(session_id))
-        with suppress(WorkflowQueryFailedError, RPCError):  # it always fails
-            await handle.query(FORGET_QUERY, rpc_timeout=timedelta(seconds=CALL_SECONDS))
-
     async def _query_once(self, session_id: str, question: Question) -> Told:
         """Ask the workflow; a closed one is asked again, knowing that it is."""
-        try:
-            return Told(await self._query_if(session_id, question, QueryRejectCondition.NOT_OPEN), closed=None)
-        except WorkflowQueryRejectedError as rejected:
-            result = await self._query_if(session_id, question, QueryRejectCondition.NONE)
-            return Told(result, closed=rejected.status)
+        while True:
+            try:
+                return Told(await self._query_if(session_id, question, QueryRejectCondition.NOT_OPEN), closed=None)
+            except WorkflowQueryRejectedError as rejected:
+                if rejected.status != Status.CONTINUED_AS_NEW:
+                    result = await self._query_if(session_id, question, QueryRejectCondition.NONE)
+                    return Told(result, closed=rejected.status)
+            # The session went on in a new run between Temporal's looking for its run and its looking at it.
+            await asyncio.sleep(ASK_AGAIN_SECONDS)
 
     async def _query_if(self, session_id: str, question: Question, condition: QueryRejectCondition) -> Any:
         handle: WorkflowHandle[Any, Any] = self._query_client.get_workflow_handle(workflow_id(session_id))
@@ -441,6 +456,11 @@ class Sessions:
             except RPCError as error:
                 if error.status not in _PASSING:
                     raise
+            except WorkflowQueryFailedError as error:
+                if str(error).startswith(REFUSED):
+                    raise
+                # A worker that was short of time, or has just forgotten the session; or a bug of ours, in its log.
+                log.warning("A worker could not answer %s.", question.query)
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_ASK_AGAIN_SECONDS)
 
@@ -456,6 +476,13 @@ _RESULTS: dict[str, type[BaseModel]] = {
     "get_queue": QueueView,
     "get_replay_turns": ReplayTurns,
 }
+
+
+def _queue_request(message_ids: Sequence[str]) -> QueueRequest:
+    """Ask for one prompt, or for all, as workers of an earlier release understand it too."""
+    if len(message_ids) > 1:
+        return QueueRequest(message_ids=list(message_ids))
+    return QueueRequest(message_id=next(iter(message_ids), None))
 
 
 def _within_bytes(text: str | None, most: int) -> str | None:
@@ -475,6 +502,14 @@ def prompt_again(session_id: str, turn: ConversationMessage) -> PromptSignal:
 def id_of_next_try(session_id: str, turn_id: str) -> str:
     """Return the id of the prompt that sends a turn's prompt once more."""
     return str(uuid5(NAMESPACE_URL, f"urn:turnkeeper:retry:{session_id}:{turn_id}"))
+
+
+def session_id_of_chat(message_id: str, *, user: str | None) -> str:
+    """Return the id of the session that a prompt with an id of its caller's starts; the same prompt, the same session.
+
+    Two users may choose the same id, and never share a session by it.
+    """
+    return str(uuid5(NAMESPACE_URL, f"urn:turnkeeper:chat:{message_id}:{user or ''}"))
 
 
 Picture = TypeVar("Picture", ConversationState, ConversationUpdate)

@@ -14,13 +14,14 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from fastapi.sse import ServerSentEvent
 from pydantic_core import to_json
 
+from api.polling import GivenForms, Poll
 from api.session_ids import workflow_id
 from api.sessions import FINAL_STATUSES, Sessions
 from api.transcript import Transcripts
@@ -39,6 +40,9 @@ MOST_KEPT = 4
 
 OFTEN_SECONDS = 10.0
 """A session polled twice within this time is watched: to begin a watch costs as much as a few polls."""
+
+REWATCH_SECONDS = 0.5
+"""Before a session is watched again whose watch has ended."""
 
 MOST_POLLED = 10_000
 
@@ -138,6 +142,7 @@ class SharedReads:
         self._transcripts = transcripts
         self._kept: WeakKeyDictionary[Watch, OrderedDict[Hashable, _Kept]] = WeakKeyDictionary()
         self._polled_at: OrderedDict[str, float] = OrderedDict()
+        self._given = GivenForms()
 
     # ---- for those who watch
 
@@ -167,15 +172,46 @@ class SharedReads:
 
     # ---- for those who poll
 
-    async def awaited(self, session_id: str, cursor: UpdatesRequest, *, seconds: float) -> UpdateEvent:
-        """Return what is new as soon as there is something, or what there is after `seconds`."""
-        until = asyncio.get_running_loop().time() + seconds
-        async with self._sessions.watches.watching(workflow_id(session_id)) as watch:
-            while True:
-                changes = watch.changes
-                event = await self.update(session_id, cursor, watch)
-                if _is_news(event.update, cursor) or not await watch.beyond(changes, until=until):
-                    return event
+    async def awaited(
+        self,
+        session_id: str,
+        cursor: UpdatesRequest,
+        *,
+        seconds: float,
+        holds: Callable[[ConversationUpdate], bool] = lambda update: False,
+    ) -> UpdateEvent:
+        """Return what is new as soon as there is something that the client has not seen, or after `seconds`.
+
+        `holds`: the client has an answer with the `ETag` of this one.
+        """
+        clock = asyncio.get_running_loop().time
+        until, poll = clock() + seconds, Poll(session_id, cursor, self._given, holds=holds)
+        while True:
+            async with self._sessions.watches.watching(workflow_id(session_id)) as watch:
+                event = await self._next_unseen(session_id, cursor, watch, poll, until=until)
+            if event is not None:
+                poll.note_answer(event.update, now=clock())
+                return event
+            await asyncio.sleep(min(REWATCH_SECONDS, max(0.0, until - clock())))
+
+    async def _next_unseen(
+        self, session_id: str, cursor: UpdatesRequest, watch: Watch, poll: Poll, *, until: float
+    ) -> UpdateEvent | None:
+        """Return an answer when it is due; `None` where `watch` notices nothing any more."""
+        clock = asyncio.get_running_loop().time
+        asked_at = clock()
+        while True:
+            changes = watch.changes
+            event = await self.update(session_id, cursor, watch)
+            is_closed = event.update.status in FINAL_STATUSES
+            seconds = poll.hold_seconds(event.update, now=clock())
+            due_at = until if seconds is None else min(until, asked_at + seconds)
+            if seconds == 0 or clock() >= due_at:
+                return event
+            if not await watch.stirred(partial(_may_have_news, watch, changes, is_closed), until=due_at):
+                return event
+            if watch.changes == changes:
+                return None
 
     async def polled(self, session_id: str, cursor: UpdatesRequest) -> UpdateEvent:
         """Return what is new now. A session that is asked about again and again is watched: who asks costs nothing."""
@@ -183,9 +219,13 @@ class SharedReads:
             event = await self._read(session_id, cursor)
             if event.update.status not in FINAL_STATUSES:
                 self._note_poll(session_id)
-            return event
-        async with self._sessions.watches.watching(workflow_id(session_id)) as watch:
-            return await (self.update(session_id, cursor, watch) if watch.is_live else self._read(session_id, cursor))
+        else:
+            async with self._sessions.watches.watching(workflow_id(session_id)) as watch:
+                reading = self.update(session_id, cursor, watch) if watch.is_live else self._read(session_id, cursor)
+                event = await reading
+        now = asyncio.get_running_loop().time()
+        Poll(session_id, cursor, self._given).note_answer(event.update, now=now)
+        return event
 
     def _is_worth_a_watch(self, session_id: str) -> bool:
         polled_at = self._polled_at.get(session_id)
@@ -224,6 +264,11 @@ async def _run(read: Callable[[], Awaitable[Answer]]) -> Answer:
     return await read()
 
 
+def _may_have_news(watch: Watch, changes: int, is_closed: bool) -> bool:
+    """Return whether the session changed after `changes` changes, or may do so without `watch` noticing it."""
+    return watch.changes > changes or (watch.is_over and not is_closed)
+
+
 def _version(watch: Watch) -> tuple[int, int]:
     return watch.signs, watch.writes
 
@@ -232,11 +277,3 @@ def _drop_failed(kept: OrderedDict[Hashable, _Kept], question: Hashable, answer:
     """Keep no failure; it has been told to all who waited for it, and is no news to asyncio's log."""
     if (answer.cancelled() or answer.exception()) and question in kept and kept[question].answer is answer:
         del kept[question]
-
-
-def _is_news(update: ConversationUpdate, cursor: UpdatesRequest) -> bool:
-    if update.reset or update.status in FINAL_STATUSES:
-        return True
-    if cursor.since_revision is not None:
-        return update.revision > cursor.since_revision or bool(update.new_messages)
-    return bool(update.new_messages or update.updated_messages)

@@ -14,6 +14,7 @@ from temporalio.client import (
     Client,
     WorkflowExecutionDescription,
     WorkflowQueryFailedError,
+    WorkflowQueryRejectedError,
     WorkflowUpdateFailedError,
 )
 from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError as UpdateUnanswered
@@ -54,12 +55,10 @@ async def call_worker(client: Client, call: Awaitable[Answer], session_id: str, 
     try:
         return await asyncio.wait_for(call, CALL_SECONDS)
     except WorkflowQueryFailedError as error:
-        if not str(error).startswith(REFUSED):
-            raise  # a bug of ours, for the log
         raise problems.invalid("request", str(error).removeprefix(REFUSED)) from error
     except WorkflowUpdateFailedError as error:
         raise _refusal_of(error) from error
-    except (TimeoutError, UpdateUnanswered, RuntimeError) as error:
+    except (TimeoutError, UpdateUnanswered, RuntimeError, WorkflowQueryRejectedError) as error:
         raise await why_silent(client, session_id, workflow_id) from error
     except RPCError as error:
         if error.status in _DOWN or error.status in (

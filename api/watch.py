@@ -171,7 +171,10 @@ class Watches:
         if remaining > 0:
             self._leave_after(remaining, workflow_id, watch)
         else:
-            self._followers[workflow_id].cancel()
+            # Forgotten before it ends: a watcher that comes in between begins a new one, and waits for no dead one.
+            follower = self._followers[workflow_id]
+            self._forget(workflow_id)
+            follower.cancel()
 
     def _forget(self, workflow_id: str) -> None:
         self._watches.pop(workflow_id, None)

@@ -8,21 +8,14 @@ the history; a moment in another attempt lies between two tasks, and shows as un
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from contextlib import aclosing
+from datetime import UTC, datetime
 
-from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
 from temporalio.client import Client
 
-PAGE_EVENTS = 20
-"""What has become of a session's last task is among its newest few events, but for a burst of signals."""
-
-LATER_PAGE_EVENTS = 500
-"""Where they don't tell, all of the run is read, in a page or two."""
-
-READ_SECONDS = 2.0
+from workflows.history_pages import newest_pages
 
 MAX_TASKS = 10_000
 """Completed tasks that are remembered of a session: more than any run has."""
@@ -118,21 +111,11 @@ async def newest_tasks(
 ) -> WorkflowTasks:
     """Return the tasks in the newest events of a run, and in all events `since` then. Raises `RPCError`."""
     events: list[HistoryEvent] = []
-    token = b""
-    while True:
-        page = await client.workflow_service.get_workflow_execution_history_reverse(
-            GetWorkflowExecutionHistoryReverseRequest(
-                namespace=client.namespace,
-                execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id),
-                maximum_page_size=LATER_PAGE_EVENTS if token else PAGE_EVENTS,
-                next_page_token=token,
-            ),
-            timeout=timedelta(seconds=READ_SECONDS),
-        )
-        events += page.history.events
-        token = page.next_page_token
-        if not token or since is None or (events and time_of(events[-1]) < since):
-            break
+    async with aclosing(newest_pages(client, workflow_id, run_id=run_id)) as pages:
+        async for page in pages:
+            events += page
+            if since is None or (events and time_of(events[-1]) < since):
+                break
     tasks = WorkflowTasks()
     tasks.learn(reversed(events))
     return tasks

@@ -78,6 +78,7 @@ class SessionDescription(Frozen):
     model: str | None = None
     status: SessionStatus
     waiting_until: UtcDatetime | None = None
+    waiting_reason: str | None = None
     created_at: UtcDatetime | None = None
     turn_count: int | None = None
     queue_length: int | None = None

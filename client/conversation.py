@@ -140,6 +140,11 @@ class Conversation:
         return self._latest.waiting_until if self._latest else None
 
     @property
+    def waiting_reason(self) -> str | None:
+        """With status `waiting_retry`: why the model is not asked before, as a sentence."""
+        return self._latest.waiting_reason if self._latest else None
+
+    @property
     def queue_length(self) -> int:
         """How many prompts wait."""
         return self._latest.queue_length if self._latest else 0

@@ -143,10 +143,21 @@ class GatewayClient:
             return None
         return self._calls.read(ConversationMessage, response)
 
-    async def chat(self, message: str, *, session_id: str | None = None, user_name: str | None = None) -> ChatAccepted:
-        """Start a session or continue one, in one call. It has no id: without an answer, it may have worked."""
-        body = given({"message": message, "workflow_id": session_id, "user_name": user_name})
-        return await self._calls.ask(ChatAccepted, "POST", "/chat", body=body, repeatable=False)
+    async def chat(
+        self,
+        message: str,
+        *,
+        session_id: str | None = None,
+        user_name: str | None = None,
+        message_id: str | None = None,
+    ) -> ChatAccepted:
+        """Start a session or continue one, in one call, under an id that is made up where none is given.
+
+        With the same id it is the same prompt, in the same session, also where the first call started that.
+        """
+        message_id = message_id or str(uuid4())
+        body = given({"message": message, "id": message_id, "workflow_id": session_id, "user_name": user_name})
+        return await self._calls.ask(ChatAccepted, "POST", "/chat", body=body)
 
     async def queue(self, session_id: str) -> QueueView:
         """Return what waits, and what became of the rest."""

@@ -198,7 +198,7 @@ async def _photograph_chat(stage: Stage) -> None:
         terminal.type(PROMPTS[0])
         await terminal.until("and it is optional.")
         terminal.type(PROMPTS[1])
-        await terminal.until("waiting for a decision", bound=BOUND)
+        await terminal.until("needs your approval", bound=BOUND)
         _save(terminal, "terminal", title="turnkeeper chat")
 
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Annotated
 
-from pydantic import Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue
 from pydantic_core import to_json
 
 from models.as_of import Stamp
@@ -36,6 +36,15 @@ class Decision(Strict):
 
     The model is told the `reason` of a rejection.
     """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"args_digest": "1ae4dc50c79f37fc" * 4, "decision": "approve"},
+                {"args_digest": "1ae4dc50c79f37fc" * 4, "decision": "reject", "reason": "Write to drafts/ instead."},
+            ]
+        }
+    )
 
     args_digest: str = Field(pattern=r"^[0-9a-f]{64}$")
     decision: ApprovalDecision

@@ -31,13 +31,13 @@ class AsOf(Frozen):
     run_id: str
     task: TaskStart
     """The last one that changed the session."""
-    first_task: TaskStart | None = None
-    """The first one that changed it and was no replay; `None` where all was. The worker's later tasks build on it."""
+    earlier_tasks: tuple[TaskStart, ...] = ()
+    """Tasks before it that this worker did not replay, and after which it was asked; its later tasks build on them."""
 
     @property
     def tasks(self) -> tuple[TaskStart, ...]:
         """All of them."""
-        return (self.task,) if self.first_task in (None, self.task) else (self.task, self.first_task)
+        return (*self.earlier_tasks, self.task)
 
 
 Stamp = Annotated[SkipJsonSchema[AsOf | None], Field(exclude_if=lambda as_of: as_of is None)]

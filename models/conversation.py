@@ -95,8 +95,9 @@ class ConversationMessage(Frozen):
 
     @property
     def changed_since_recorded(self) -> bool:
-        """Something happened after the turn was first shown."""
-        return self.is_complete or self.reasoning_trajectory is not None or self.status != "processing"
+        """Something happened after the turn was first shown; all that can happen to a turn is looked at (SES-12)."""
+        written = (self.reasoning_trajectory, self.conversation_metrics, self.usage, self.tools_used)
+        return self.is_complete or self.status != "processing" or any(part is not None for part in written)
 
 
 class ArchiveReport(Frozen):
@@ -141,6 +142,8 @@ class ConversationState(Frozen):
     status: SessionStatus
     waiting_until: UtcDatetime | None = None
     """With status `waiting_retry`: when the model is asked again (AGT-9)."""
+    waiting_reason: str | None = None
+    """Why it is not asked before: a sentence for people that names the vendor."""
     queue_length: int
     archived_count: int
     has_more: bool
@@ -164,5 +167,6 @@ class ConversationUpdate(Frozen):
     has_more: bool
     status: SessionStatus
     waiting_until: UtcDatetime | None = None
+    waiting_reason: str | None = None
     queue_length: int
     as_of: Stamp = None

@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, AnyHttpUrl, Field, TypeAdapter, ValidationError, model_validator
 
 from models.context.bounds import count_unencodable
+from models.invalid_values import reason_of
 from models.settings import DEFAULT_FILE as SETTINGS_FILE
 from models.settings import Settings, SettingsError, settings_file
 from models.wire import Strict
@@ -200,7 +201,7 @@ def _entries(text: str, file: str) -> dict[str, Any]:
     if not isinstance(content, dict) or not isinstance(content.get("mcpServers"), dict):
         raise SettingsError(f'{file} is not of the form {{"mcpServers": {{"name": {{...}}}}}}.')
     for key in content.keys() - {"mcpServers"}:
-        raise SettingsError(f"{file}: {key!r} is no key; the only one is mcpServers.")
+        raise SettingsError(f"{file}: {key!r} is not a key; the only one is mcpServers.")
     entries: dict[str, Any] = content["mcpServers"]
     if len(entries) > MOST_SERVERS:
         raise SettingsError(f"{file} names {len(entries)} servers; {MOST_SERVERS} are allowed.")
@@ -255,21 +256,16 @@ def _with_variables(value: Any, variables: Mapping[str, str], key: str = "") -> 
 def _told(error: ValidationError) -> str:
     """Say the first thing that is wrong, without any value."""
     problem = error.errors(include_input=False, include_url=False)[0]
-    message = problem["msg"].removeprefix("Value error, ")
     path = ".".join(_shown(str(part)) for part in problem["loc"] if part != "[key]")
     if problem["type"] == "extra_forbidden":
         close = difflib.get_close_matches(path, ForeignServer.model_fields, n=1, cutoff=0.7)
-        meant = f"did you mean {close[0]}?" if close else f"allowed are {', '.join(ForeignServer.model_fields)}."
-        return f"{path}: is no key; {meant}"
-    return f"{path}: {_lower(message)}." if path else f"{message}."
+        meant = f". Did you mean {close[0]}?" if close else f" (allowed: {', '.join(ForeignServer.model_fields)})."
+        return f"{path}: unknown key{meant}"
+    return f"{path}: {reason_of(problem)}." if path else f"{reason_of(problem)}."
 
 
 def _shown(key: str) -> str:
     return key if _SHOWN_KEY.fullmatch(key) else "…"
-
-
-def _lower(message: str) -> str:
-    return message[:1].lower() + message[1:]
 
 
 def _json_told(error: Exception) -> str:

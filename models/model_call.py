@@ -174,10 +174,17 @@ class ModelCall(Compact):
     digest: str
     message_id: str = ""
     """The turn's id: what partial output is tagged with (AGT-5). Calls from before have none, and show none."""
+    silences: int = 0
+    """How many of the waits that `round` counts were for the session itself: the vendor was not asked."""
     round: int = 0
     """How often the workflow has already waited out this request (AGT-9)."""
+    repeats_empty: bool = False
+    """An answer without text and calls is a `repeat`; otherwise it is a response like any other (AGT-9)."""
     inline_bytes: int = LARGE_TEXT_BYTES
     max_bytes: int = ANSWER_BYTES
+    tokens_left: int | None = None
+    """What the turn may still take; attempts that took more in vain end the call (AGT-9). `None`: no limit."""
+    cost_left: float | None = None
 
 
 class ModelCallOutcome(Compact):
@@ -191,8 +198,18 @@ class ModelCallOutcome(Compact):
     unfinished: ModelResponse | None = None
     wait_seconds: float | None = None
     """How long the vendor is not to be asked again; a length, since clocks of two processes differ."""
-    repeat: Literal["context_too_long", "stale_reasoning", "digest_mismatch"] | None = None
-    """The same request cannot succeed; a changed one may."""
+    wait_reason: str = ""
+    """Why, as a sentence for people that names the vendor; outcomes from before say nothing."""
+    repeat: Literal["context_too_long", "stale_reasoning", "digest_mismatch", "empty_answer"] | None = None
+    """The same request cannot succeed, and a changed one may; an `empty_answer` is asked for again as it was."""
+    spent: CompactUsage = None
+    """What attempts took that gave no whole answer (AGT-9)."""
+
+
+class Spent(Compact):
+    """What attempts took that gave no whole answer: the second detail of heartbeats and failures (AGT-9)."""
+
+    usage: CompactUsage = None
 
 
 class SummaryCall(Compact):
@@ -219,6 +236,8 @@ class SummaryOutcome(Compact):
     files_omitted: int = 0
     trouble: str | None = None
     usage: CompactUsage = None
+    spent: CompactUsage = None
+    """What attempts took that gave no whole answer (AGT-9)."""
 
 
 class ToolListCall(Compact):

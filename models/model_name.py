@@ -9,6 +9,9 @@ KNOWN_PROVIDERS: tuple[str, ...] = ("anthropic", "openai", "openai-chat", "offli
 
 _NAME = re.compile(r"[!-~]{0,128}")
 
+MODEL_PATTERN = f"^({'|'.join(KNOWN_PROVIDERS)}):[!-~]{{0,128}}$"
+"""Models' names, for who wants to check one before it is sent."""
+
 
 def split_model(model: str) -> tuple[str, str]:
     """Return the provider and the name, which may be empty. Raises `Refused` naming what is allowed.
@@ -18,8 +21,12 @@ def split_model(model: str) -> tuple[str, str]:
     """
     provider, colon, name = model.partition(":")
     if not colon or provider not in KNOWN_PROVIDERS:
-        allowed = ", ".join(f"{known}:" for known in KNOWN_PROVIDERS)
-        raise Refused("invalid", f"model: {model[:60]!a} is not provider:name with one of {allowed}.", field="model")
+        allowed = ", ".join(KNOWN_PROVIDERS)
+        raise Refused(
+            "invalid",
+            f"model: write {model[:60]!a} as provider:name, such as openai:gpt-5.5. Providers: {allowed}.",
+            field="model",
+        )
     if not _NAME.fullmatch(name):
         raise Refused(
             "invalid",

@@ -67,6 +67,7 @@ def _wrong_counts(carried: CarriedState) -> Iterator[tuple[str, str]]:
         ("context.", context),
         ("context.reported.", context.reported),
         ("context.halved.", context.halved),
+        ("context.limit.", context.limit),
     ):
         for name, number in _numbers(model) if model else ():
             if not 0 <= number < MAX_COUNT:
@@ -116,11 +117,12 @@ def _wrong_prompts(carried: CarriedState) -> Iterator[tuple[str, str]]:
         seen.add(message_id)
     if queue.behind and not queue.parked:
         yield "queue.behind", "there is no parked prompt to wait behind"
-    number = 0
-    for parked in queue.parked:
-        if not number < parked.number < queue.next_number or not 0 <= parked.size < MAX_COUNT:
-            yield "queue.parked", "has numbers that don't grow, or that were given to no prompt, or an impossible size"
-        number = parked.number
+    # Prompts that are parked before others have the higher numbers.
+    numbers = [parked.number for parked in queue.parked]
+    if len(set(numbers)) < len(numbers) or any(not 0 < number < queue.next_number for number in numbers):
+        yield "queue.parked", "has a number twice, or one that was given to no prompt"
+    if any(not 0 <= parked.size < MAX_COUNT for parked in queue.parked):
+        yield "queue.parked", "has an impossible size"
     if carried.steering and not carried.running:
         yield "steering", "there is no running turn to steer"
 

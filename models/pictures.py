@@ -25,6 +25,7 @@ def state_of(session: Session, request: StateRequest | None = None) -> Conversat
         revision=session.revision,
         status=session.status,
         waiting_until=session.waiting_until,
+        waiting_reason=session.waiting_reason,
         queue_length=len(session.queue),
         archived_count=session.archived_count,
         has_more=page.older or session.archived_count > 0,
@@ -52,6 +53,7 @@ def updates_of(session: Session, request: UpdatesRequest) -> ConversationUpdate:
         has_more=found.has_more,
         status=session.status,
         waiting_until=session.waiting_until,
+        waiting_reason=session.waiting_reason,
         queue_length=len(session.queue),
     )
 

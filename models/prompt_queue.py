@@ -54,11 +54,12 @@ class PromptQueue:
         fates: Iterable[Fate] = (),
         carried: CarriedQueue | None = None,
         limits: Limits | None = None,
-        rules: int = 2,
+        rules: int = 3,
     ) -> None:
         """Continue from what another run carried over; `limits` bound what is remembered.
 
-        By rule 1 nothing is parked, and fates that fall out of the last 200 are forgotten.
+        By rules 1 nothing is parked, and fates that fall out of the last 200 are forgotten. By rules 2 a prompt can
+        leave the row while others are parked.
         """
         limits, carried = limits or Limits(), carried or CarriedQueue()
         self._rules = rules
@@ -264,22 +265,39 @@ class PromptQueue:
     def put_parked(self, prompts: Sequence[Prompt], *, first: int) -> None:
         """Hold only the ids of `prompts`, which the archive has under the numbers from `first` on.
 
-        What has started or was withdrawn meanwhile is not touched.
+        What has started or was withdrawn meanwhile is not touched. Prompts that came before others meanwhile, which the
+        archive does not have, stay here with those; their copies are forgotten in time.
         """
-        parked = {
-            prompt.id: ParkedPrompt(prompt.id, number, self._sizes[prompt.id])
+        numbers = {
+            prompt.id: number
             for number, prompt in enumerate(prompts, start=first)
-            if prompt.id in self._items
+            # An id can be another prompt's by now: one that was rejected may be sent again.
+            if (held := self._items.get(prompt.id)) and (held is prompt or self._rules < 3)
         }
-        row = [parked.get(item.id, item) for item in islice(self._row(), len(self.steering), None)]
-        self._items.update(parked)
-        for message_id in parked:
-            self._forget_id(message_id)  # what waits is known by its place
-        places = [place for place, item in enumerate(row) if isinstance(item, ParkedPrompt)]
-        start, stop = (places[0], places[-1] + 1) if places else (len(row), len(row))
+        row = list(islice(self._row(), len(self.steering), None))
+        start, stop = self._parked_part([isinstance(item, ParkedPrompt) or item.id in numbers for item in row])
         self.waiting = [item for item in row[:start] if isinstance(item, Prompt)]
         self.behind = deque(item for item in row[stop:] if isinstance(item, Prompt))
-        self._replace_parked(item for item in row[start:stop] if isinstance(item, ParkedPrompt))
+        for item in row[start:stop]:
+            if isinstance(item, Prompt) and item.id in numbers:
+                self._items[item.id] = ParkedPrompt(item.id, numbers[item.id], self._sizes[item.id])
+                self._forget_id(item.id)  # what waits is known by its place
+        parked = (self._items[item.id] for item in row[start:stop])
+        self._replace_parked(item for item in parked if isinstance(item, ParkedPrompt))
+
+    def _parked_part(self, is_parked: Sequence[bool]) -> tuple[int, int]:
+        """Return where the parked prompts begin and end in the row: without a gap, around those parked before."""
+        places = [place for place, is_so in enumerate(is_parked) if is_so]
+        if not places:
+            return len(is_parked), len(is_parked)
+        if self._rules < 3:
+            return places[0], places[-1] + 1  # what is in a gap leaves the row until the next run
+        start = stop = len(self.waiting) if self.parked else places[-1]
+        while start and is_parked[start - 1]:
+            start -= 1
+        while stop < len(is_parked) and is_parked[stop]:
+            stop += 1
+        return start, stop
 
     def wants_parked(self, limits: Limits) -> bool:
         """Return whether the next parked prompts are to be fetched: few wait before them."""
@@ -401,11 +419,20 @@ class PromptQueue:
         """Return those of the prompts that wait, with their positions, in order."""
         if self._positions is None:
             self._positions = {item.id: position for position, item in enumerate(self._row(), start=1)}
-        found = {one: item for one in message_ids if (item := self._items.get(one))}
-        return sorted(((self._positions[one], item) for one, item in found.items()), key=lambda place: place[0])
+        found = {one: position for one in message_ids if (position := self._positions.get(one))}
+        return sorted(((position, self._items[one]) for one, position in found.items()), key=lambda place: place[0])
+
+    @property
+    def carried_waiting(self) -> list[Prompt]:
+        """What waits at the head of the next run; by rules 2, first what has left the row."""
+        if self._rules >= 3:
+            return self.waiting
+        row = {item.id for item in self._row()}
+        lost = [item for item in self._items.values() if isinstance(item, Prompt) and item.id not in row]
+        return [*lost, *self.waiting]
 
     def carry(self, limits: Limits, *, drops_rejections: bool) -> CarriedQueue:
-        """Return what the next run is handed over beside `waiting`, `steering`, `taken_ids` and `fates`.
+        """Return what the next run is handed over beside `carried_waiting`, `steering`, `taken_ids` and `fates`.
 
         Of the fates on their way to the archive the oldest rejections are dropped to keep within their bound, where
         `drops_rejections`.

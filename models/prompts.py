@@ -22,6 +22,7 @@ from models.context.bounds import bound_json
 from models.errors import RefusalReason, Refused
 from models.field_paths import field_path
 from models.ids import ID_PATTERN, is_id
+from models.invalid_values import reason_of
 from models.limits import Limits
 from models.wire import Compact, Frozen, Items, Strict, UtcDatetime
 
@@ -194,13 +195,9 @@ def refusal_of(error: ValidationError) -> Refused:
 
 def sentence_of(error: ValidationError) -> str:
     """Name the first ten fields that are wrong and what is allowed; never repeats the caller's values."""
-    problems = error.errors(include_url=False, include_context=False, include_input=False)[:10]
-    sentence = "; ".join(f"{_path(problem['loc'])}: {_reason(problem['msg'])}" for problem in problems)
+    problems = error.errors(include_url=False, include_input=False)[:10]
+    sentence = "; ".join(f"{_path(problem['loc'])}: {reason_of(problem)}" for problem in problems)
     return f"{bound_json(sentence, MAX_REFUSAL_BYTES, MAX_REFUSAL_BYTES)}."
-
-
-def _reason(message: str) -> str:
-    return message.removeprefix("Value error, ")
 
 
 def _path(location: tuple[int | str, ...]) -> str:

@@ -6,7 +6,7 @@ These models are public API of running sessions: new fields have defaults (SES-1
 import re
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_serializer
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, WithJsonSchema, field_serializer
 from pydantic_core import to_json
 
 from models.context.account import TURNS_A_PAGE
@@ -20,11 +20,11 @@ from models.errors import Refused
 from models.ids import ID_PATTERN
 from models.limits import LEAST_STATE_BYTES, Limits, LimitsChange
 from models.model_call import ProviderState, ToolSpec
-from models.model_name import split_model
+from models.model_name import MODEL_PATTERN, split_model
 from models.prompts import CarriedQueue, Fate, Prompt, PromptSignal, refusal_of
 from models.tool_policy import ToolPolicy
 from models.trajectory import Usage
-from models.wire import Change, Compact, Frozen, Items, Strict, UtcDatetime
+from models.wire import NO_NUL_PATTERN, Change, Compact, Frozen, Items, Strict, UtcDatetime
 
 TITLE_CHARS = 60
 """Most characters of a title that is made of a prompt."""
@@ -37,8 +37,10 @@ DEFAULT_SYSTEM_PROMPT = (
     "and answer briefly."
 )
 
-USER_PATTERN = r"^[\w .@+~-]{1,64}$"
-"""Users' names: letters of any script, digits, space and . _ @ + ~ -; nothing that could end a filter value."""
+USER_PATTERN = r"^[\w .@+~'\u2019-]{1,64}$"
+"""Users' names: letters of any script, digits, space, apostrophes and . _ @ + ~ -."""
+
+_USER_PATTERN_BEFORE_RULES_3 = r"^[\w .@+~-]{1,64}$"
 
 SYSTEM_PROMPT_BYTES = 100_000
 """Most JSON bytes of a system prompt, which is carried from run to run."""
@@ -63,7 +65,19 @@ def _keepable(reason: str) -> str:
     return reason
 
 
-Reason = Annotated[str, Field(max_length=REASON_CHARS), AfterValidator(_keepable)]
+Reason = Annotated[
+    str,
+    Field(max_length=REASON_CHARS),
+    AfterValidator(_keepable),
+    WithJsonSchema({"type": "string", "maxLength": REASON_CHARS, "pattern": NO_NUL_PATTERN}),
+]
+ModelName = Annotated[
+    str,
+    WithJsonSchema(
+        {"type": "string", "maxLength": 141, "pattern": MODEL_PATTERN, "examples": ["offline:", "openai:gpt-5"]}
+    ),
+]
+"""`provider:name`, read by `split_model`, which says what is wrong with it."""
 MessageId = Annotated[str, Field(pattern=ID_PATTERN)]
 
 
@@ -192,7 +206,7 @@ class Configure(Strict):
     """Change a session from its next turn on; `limits` and `history` change only the fields given."""
 
     title: Title | None = None
-    model: str | None = None
+    model: ModelName | None = None
     limits: LimitsChange | None = None
     history: HistoryChange | None = None
     tool_policy: ToolPolicy | None = None
@@ -225,16 +239,19 @@ class NoArgument(Strict):
 
 
 class QueueRequest(Strict):
-    """Argument of `get_queue`: these prompts only, where ids are given."""
+    """Argument of `get_queue`: these prompts only, where ids are given.
+
+    Workers of an earlier release know `message_id` alone, and refuse any other field.
+    """
 
     message_id: MessageId | None = None
-    message_ids: list[MessageId] = Field([], max_length=1_000)
+    message_ids: list[MessageId] | None = Field(None, max_length=1_000)
 
     @property
     def ids(self) -> list[str] | None:
         """All ids asked for; `None`: the whole queue."""
         one = [] if self.message_id is None else [self.message_id]
-        return [*one, *self.message_ids] or None
+        return [*one, *(self.message_ids or [])] or None
 
 
 class ReplayRequest(Strict):
@@ -311,22 +328,27 @@ def configured(current: SessionInput, change: Configure) -> SessionInput:
     return current.model_copy(update=update)
 
 
-def read_start(raw: object, *, extra_arguments: int) -> SessionInput:
-    """Read what a session was started with, whoever started it. Raises `Refused` naming the field (SES-4)."""
+def read_start(raw: object, *, extra_arguments: int, takes_apostrophes: bool = True) -> SessionInput:
+    """Read what a session was started with, whoever started it. Raises `Refused` naming the field (SES-4).
+
+    `takes_apostrophes`: in the user's name; runs from before rules 3 refuse them.
+    """
     if extra_arguments:
         raise Refused("invalid", "A session is started with one JSON object, or nothing.")
     start = parse(SessionInput, raw)
     if start.carried is None:
-        check_start(start)
+        check_start(start, user_pattern=USER_PATTERN if takes_apostrophes else _USER_PATTERN_BEFORE_RULES_3)
     return start
 
 
-def check_start(start: SessionInput) -> None:
+def check_start(start: SessionInput, *, user_pattern: str = USER_PATTERN) -> None:
     """Pass what can be configured. Raises `Refused` naming the field."""
     split_model(start.model)
     check_limits(start.limits)
-    if start.user is not None and re.fullmatch(USER_PATTERN, start.user) is None:
-        raise Refused("invalid", "user: letters, digits, space and . _ @ + ~ - are allowed, 64 at most.", field="user")
+    if start.user is not None and re.fullmatch(user_pattern, start.user) is None:
+        raise Refused(
+            "invalid", "user: letters, digits, space and ' . _ @ + ~ - are allowed, 64 at most.", field="user"
+        )
     if start.title is not None and not 1 <= len(start.title) <= 120:
         raise Refused("invalid", "title: 1 to 120 characters are allowed.", field="title")
 

@@ -20,6 +20,7 @@ from models.archive import ArchiveMove
 from models.archive_health import ArchiveHealth
 from models.context.model_context import ModelContext
 from models.context.model_view import ModelView, ViewEntry
+from models.context.request_size import head_tokens
 from models.context.window import ConversationHistoryConfig
 from models.conversation import (
     ConversationMessage,
@@ -43,12 +44,16 @@ from models.session_tools import SessionTools
 from models.trajectory import BlobRef, ModelStep, ReasoningTrajectory, Step, ToolCall, ToolResult, Usage, UserStep
 from models.transcript import Transcript, carried_size
 
-CURRENT_RULES = 2
+CURRENT_RULES = 3
 """The rules of a run decide what it does where releases differ (SES-19):
 
 1   every release before there was a number
-2   the present ones
+2   prompts are parked, a stop waits for what was written, tools that write ask
+3   the present ones
 """
+
+MIN_SUMMARY_BYTES = 600
+"""What a summary may have however little a model takes."""
 
 ENVELOPE_BYTES = 2_048
 """What is carried beside all that is counted: numbers, times, names of fields."""
@@ -69,6 +74,8 @@ class Session:
         self.config = start.model_copy(update={"carried": None, "first_prompt": None})
         if self.default_rules < 2:
             self.config = self.config.model_copy(update={"limits": start.limits.with_earlier_defaults()})
+        if self.default_rules < 3:
+            self.config = self.config.model_copy(update={"history": start.history.with_earlier_defaults()})
         self.created_at = carried.created_at
         self.revision = carried.revision
         self.on_revision: Callable[[], None] = lambda: None
@@ -103,6 +110,7 @@ class Session:
         self.ending: str | None = carried.ending
         self.closed: SessionStatus | None = None
         self.waiting_until: datetime | None = None
+        self.waiting_reason: str | None = None
         self.archive = ArchiveHealth(carried.archive, carried.archive_again_at)
         self.moved_events = carried.moved_events
         self._measured_config: tuple[SessionInput, int] | None = None
@@ -382,9 +390,32 @@ class Session:
         self._changed_turn()
         return self.request_count
 
-    def make_room(self, window: ConversationHistoryConfig) -> None:
-        """Evict a block of the model view if it is over the cap of `window`, or too large to be carried (CTX-4)."""
-        self.context.make_room(window, running_turn=self._running().id, most_bytes=self.config.limits.view_bytes)
+    def make_room(self, history: ConversationHistoryConfig, *, model: str | None = None) -> None:
+        """Evict a block of the model view if it is over its cap, or too large to be carried (CTX-4).
+
+        The cap is that of `history`, or what was learned of `model` since it was configured (CTX-7).
+        """
+        window, max_tokens = history, None
+        if model is not None:
+            window = self.context.window(history, model=model)
+            max_tokens = self.context.max_tokens(history, model=model)
+        self.context.make_room(
+            window,
+            running_turn=self._running().id,
+            most_bytes=self.config.limits.view_bytes,
+            max_tokens=None if max_tokens is None else max(0, max_tokens - head_tokens(self.head)),
+        )
+
+    def learn_limit(self, history: ConversationHistoryConfig, *, model: str) -> None:
+        """Send half of what was sent, by its size, after the model's vendor said that it was too long (CTX-7)."""
+        self.context.learn_limit(
+            history, model=model, head_tokens=head_tokens(self.head), running_turn=self._running().id
+        )
+        self._changed_turn()
+
+    def leave_out_turn(self) -> None:
+        """Send a note in the place of the running turn from now on, since the vendor refused it (CTX-7)."""
+        self.context.leave_out(self._running(), number=self.turn_count)
 
     def _make_carriable(self, most_bytes: int) -> None:
         running = self.running_turn
@@ -394,7 +425,10 @@ class Session:
 
     def add_summary(self, outcome: SummaryOutcome, *, of: Sequence[ViewEntry], head: int) -> None:
         """Let a summary stand for the evicted entries `of` (CTX-5)."""
-        self.context.put_summary(outcome, of=of, head=head, most_bytes=self.config.limits.view_bytes // 6)
+        most_bytes, limit = self.config.limits.view_bytes // 6, self.context.limit
+        if limit:  # about a quarter of what is sent
+            most_bytes = min(most_bytes, max(limit.tokens, MIN_SUMMARY_BYTES))
+        self.context.put_summary(outcome, of=of, head=head, most_bytes=most_bytes)
         self._changed_turn()
 
     def add_usage(self, usage: Usage | None) -> None:
@@ -404,11 +438,18 @@ class Session:
             self._update_turn(usage=(self._running().usage or Usage()) + usage)
 
     def add_response(
-        self, response: ModelResponse, calls: list[ToolCall], *, now: datetime, interrupted: bool = False
+        self,
+        response: ModelResponse,
+        calls: list[ToolCall],
+        *,
+        now: datetime,
+        interrupted: bool = False,
+        spent: Usage | None = None,
     ) -> ModelStep:
         """Record a model response as the running turn's next step; its calls have no results yet.
 
-        An `interrupted` one is not whole, and ends its turn (SES-9).
+        An `interrupted` one is not whole, and ends its turn (SES-9). What attempts before it have `spent` is counted
+        for the turn already, and is shown with the step (AGT-9).
         """
         turn = self._running()
         step = ModelStep(
@@ -421,7 +462,7 @@ class Session:
             tool_calls=calls,
             stop=response.stop,
             interrupted=interrupted,
-            usage=response.usage,
+            usage=(response.usage or Usage()) + spent if spent else response.usage,
             model=response.model,
             request_id=response.request_id,
             timestamp=now,
@@ -510,9 +551,14 @@ class Session:
         status = "cancelled" if error_type == "cancelled" else "failed"
         self._end_turn(now, error=error, error_type=error_type, status=status)
 
-    def wait_until(self, moment: datetime | None) -> None:
-        """Show that the model is not asked again before `moment`; `None` when the waiting is over (AGT-9)."""
-        self.waiting_until = moment
+    def wait_until(self, moment: datetime, *, reason: str) -> None:
+        """Show that the model is not asked again before `moment`, and why, in a sentence; empty: unknown (AGT-9)."""
+        self.waiting_until, self.waiting_reason = moment, reason or None
+        self._changed()
+
+    def stop_waiting(self) -> None:
+        """Show that the model is asked again."""
+        self.waiting_until = self.waiting_reason = None
         self._changed()
 
     def _end_turn(self, now: datetime, **outcome: object) -> None:
@@ -611,7 +657,7 @@ class Session:
             turn_count=self.turn_count,
             request_count=self.request_count,
             usage=self.usage,
-            waiting=self.queue.waiting,
+            waiting=self.queue.carried_waiting,
             steering=self.queue.steering,
             taken_ids=list(self.queue.taken_ids),
             fates=list(self.queue.fates),

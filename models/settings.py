@@ -37,6 +37,7 @@ from pydantic_settings import (
 
 from models.context.window import BOTH_FORMS, ConversationHistoryConfig, history_config
 from models.errors import Refused
+from models.invalid_values import reason_of
 from models.limits import Limits
 from models.model_name import split_model
 from models.origins import normal_host, origin_of
@@ -126,6 +127,13 @@ class Settings(BaseSettings):
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
     """Names the gateway is reached by, beside loopback ones, `api_host` and the host of `public_url` (API-4)."""
 
+    api_head_timeout: float = Field(10.0, ge=0.1, le=3_600)
+    """Seconds a client may take for the head of a request; then its connection is closed."""
+    api_body_timeout: float = Field(60.0, ge=0.1, le=3_600)
+    """Seconds a client may take for the body of a request; then its connection is closed."""
+    api_max_connections: int = Field(1_000, ge=1, le=100_000)
+    """Connections the gateway has at once; one more is answered with 503 and closed."""
+
     temporal_port: Port = 7233
     """Port of the embedded Temporal server; 0: any free one. Another one is taken when it is busy, and said."""
     temporal_ui_port: Port = 8233
@@ -175,7 +183,7 @@ class Settings(BaseSettings):
     """The bounds of new sessions."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least urgent messages that are logged."""
+    """The least urgent messages that are logged; below `info` those of our own code only."""
     log_format: Literal["json", "text"] = "text"
     """`json`: one object a line, for machines. Neither form ever holds prompts, answers, keys or headers."""
 
@@ -353,15 +361,17 @@ def is_redis_url(url: str) -> bool:
 def _check_file() -> None:
     """Refuse a file that was asked for and is not there: its settings would be missing without a word."""
     if os.environ.get(CONFIG_VARIABLE) and not settings_file().is_file():
-        raise SettingsError(f"{CONFIG_VARIABLE} names {str(settings_file())!r}, and there is no such file.")
+        raise SettingsError(f"{CONFIG_VARIABLE} names {str(settings_file())!r}, which does not exist.")
 
 
 def _check_variables() -> None:
-    """Refuse variables that look like settings and are none: pydantic reads past them."""
+    """Refuse variables that look like settings and are not: pydantic reads past them."""
     known = {CONFIG_VARIABLE, *map(_variable, setting_names())}
     for variable in sorted(os.environ):
         if variable.upper().startswith(ENV_PREFIX) and variable.upper() not in known:
-            raise SettingsError(f"The environment variable {variable} is no setting{_meant(variable.upper(), known)}")
+            raise SettingsError(
+                f"The environment variable {variable} is not a setting{_meant(variable.upper(), known)}"
+            )
 
 
 def _variable(name: str) -> str:
@@ -370,7 +380,7 @@ def _variable(name: str) -> str:
 
 def _meant(wrong: str, known: set[str]) -> str:
     close = difflib.get_close_matches(wrong, known, n=1, cutoff=0.85)
-    return f"; did you mean {close[0]}?" if close else "; docs/settings.md lists them all."
+    return f". Did you mean {close[0]}?" if close else ". docs/settings.md lists all settings."
 
 
 def _sentence(problem: ErrorDetails) -> str:
@@ -378,9 +388,9 @@ def _sentence(problem: ErrorDetails) -> str:
     if not name:
         return problem["msg"].removeprefix("Value error, ") + "."
     if problem["type"] == "extra_forbidden":
-        return f"{name!r} ({_place(name)}) is no setting{_meant(name, set(setting_names()))}"
+        return f"{name!r} ({_place(name)}) is not a setting{_meant(name, set(setting_names()))}"
     shown = f"{name}={problem['input']!r:.80}" if _may_be_shown(name) else name
-    return f"{shown} ({_place(name)}) is not allowed: {_lower(problem['msg'])}."
+    return f"{shown} ({_place(name)}) is not allowed: {reason_of(problem)}."
 
 
 def _may_be_shown(name: str) -> bool:
@@ -400,8 +410,3 @@ def _may_be_shown(name: str) -> bool:
 def _place(name: str) -> str:
     given = (variable for variable, value in os.environ.items() if value and variable.upper() == _variable(name))
     return next((f"environment variable {variable}" for variable in given), f"in {settings_file()}")
-
-
-def _lower(message: str) -> str:
-    message = message.removeprefix("Value error, ")
-    return message[:1].lower() + message[1:]

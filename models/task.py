@@ -16,9 +16,9 @@ from models.context.tokens import estimate_tokens
 from models.errors import Refused, TaskValidationError, shown
 from models.ids import ID_PATTERN
 from models.model_name import split_model
-from models.session import Title
+from models.session import ModelName, Title
 from models.tool_policy import ToolPolicy
-from models.wire import Frozen, Strict
+from models.wire import NO_NUL_PATTERN, NOT_BLANK_PATTERN, Frozen, Strict
 
 MOST_ITEMS = 2_500
 """No more could be printed within `BARE_PROMPT_CHARS`."""
@@ -44,7 +44,16 @@ def _known_model(model: str) -> str:
     return model
 
 
-GivenText = Annotated[str, Field(max_length=BARE_PROMPT_CHARS), AfterValidator(_storable)]
+_TEXT_SCHEMA = {"type": "string", "maxLength": BARE_PROMPT_CHARS, "pattern": NO_NUL_PATTERN}
+
+GivenText = Annotated[str, Field(max_length=BARE_PROMPT_CHARS), AfterValidator(_storable), WithJsonSchema(_TEXT_SCHEMA)]
+Description = Annotated[
+    str,
+    Field(max_length=BARE_PROMPT_CHARS),
+    AfterValidator(_storable),
+    AfterValidator(_not_blank),
+    WithJsonSchema({**_TEXT_SCHEMA, "pattern": NOT_BLANK_PATTERN, "examples": ["Write a changelog."]}),
+]
 GivenTexts = Annotated[list[GivenText], Field(max_length=MOST_ITEMS)]
 
 Id = Annotated[str, Field(pattern=ID_PATTERN)]
@@ -78,7 +87,7 @@ GivenHistory = Annotated[
 class CreateTask(Strict):
     """What a task is created with; only the description is needed. `timeout` is in seconds."""
 
-    description: Annotated[GivenText, AfterValidator(_not_blank)]
+    description: Description
     priority: Priority = "P2"
     client_cwd: GivenText | None = None
     background_context: GivenText | None = None
@@ -91,7 +100,7 @@ class CreateTask(Strict):
     """What led to the task; `inherit`: the conversation of the session `parent`."""
     history_policy: PolicyChoice = KEEP_USER
     title: Title | None = None
-    model: Annotated[str, Field(max_length=200, examples=["offline:"]), AfterValidator(_known_model)] | None = None
+    model: Annotated[ModelName, Field(max_length=200), AfterValidator(_known_model)] | None = None
     tool_policy: ToolPolicy | None = None
     timeout: float | None = Field(None, ge=1, le=7 * 86_400, allow_inf_nan=False)
     idempotency_key: Id | None = None

@@ -92,7 +92,8 @@ class Usage(Frozen):
 
     `input_tokens` include those read from the vendor's cache (`cached_tokens`) and those written to it
     (`cache_write_tokens`); `output_tokens` include the reasoning. `cost` is in US dollars, of the calls whose price is
-    known; null where none is.
+    known; null where none is. `estimated_tokens` are those of input and output that no vendor has counted, of attempts
+    that gave no whole answer (AGT-9).
     """
 
     input_tokens: int = 0
@@ -100,12 +101,18 @@ class Usage(Frozen):
     cached_tokens: int = 0
     reasoning_tokens: int = 0
     cache_write_tokens: int = 0
+    estimated_tokens: int = 0
     cost: float | None = None
 
     @property
     def tokens(self) -> int:
         """All that was read and written, cached or not."""
         return self.input_tokens + self.output_tokens
+
+    @property
+    def is_estimate(self) -> bool:
+        """Return whether no vendor has counted any of it."""
+        return 0 < self.tokens == self.estimated_tokens
 
     def __add__(self, other: "Usage") -> "Usage":
         """Add field by field; costs to `COST_DIGITS`.
@@ -122,6 +129,7 @@ class Usage(Frozen):
             cached_tokens=self.cached_tokens + other.cached_tokens,
             reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
             cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
+            estimated_tokens=self.estimated_tokens + other.estimated_tokens,
             cost=round(sum(costs), COST_DIGITS) if costs else None,
         )
 

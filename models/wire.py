@@ -7,7 +7,7 @@ leniently, since these models are public API of running sessions (SES-19).
 """
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -15,16 +15,25 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    ModelWrapValidatorHandler,
     SerializerFunctionWrapHandler,
     ValidationError,
     model_serializer,
     model_validator,
 )
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError, PydanticKnownError
+
+from models.invalid_values import unknown_name
 
 MAX_KEYS = 200
 """Most keys of an object that a person writes; ours have under 30. A validator notes every unknown one of them: with
 100,000 it would take seconds, and so would its errors."""
+
+NO_NUL_PATTERN = r"^[^\u0000]*$"
+"""For schemas: a text without NUL."""
+
+NOT_BLANK_PATTERN = r"^[^\u0000]*[^\s\u0000\u001c-\u001f\u0085][^\u0000]*$"
+"""For schemas: a text without NUL that has more than spaces."""
 
 Item = TypeVar("Item")
 
@@ -60,6 +69,14 @@ class Strict(Frozen):
     def _refuse_many_keys(cls, value: object) -> object:
         return few_keys(value)
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _name_what_is_allowed(cls, value: object, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return validate(value)
+        except ValidationError as error:
+            raise _with_allowed_names(error, cls) from None
+
 
 def few_keys(value: object, *, max_keys: int = MAX_KEYS) -> object:
     """Return `value`. Raises `ValueError` for an object of more than `max_keys`.
@@ -85,28 +102,31 @@ class Change(Strict):
 
     model_config = ConfigDict(json_schema_extra=_without_defaults)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unknown_keys(cls, value: object) -> object:
-        if isinstance(value, dict) and len(value) <= MAX_KEYS:
-            unknown = [str(key) for key in value if key not in cls.model_fields]
-            if unknown:
-                raise _unknown_keys(cls, unknown)
-        return value
-
     @model_serializer(mode="wrap")
     def _only_what_is_given(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
         dumped: dict[str, Any] = serialise(self)
         return {key: value for key, value in dumped.items() if key in self.model_fields_set}
 
 
-def _unknown_keys(model: type[BaseModel], keys: list[str]) -> ValidationError:
-    allowed = PydanticCustomError(
-        "extra_forbidden", "is unknown; allowed: {names}", {"names": ", ".join(model.model_fields)}
-    )
-    return ValidationError.from_exception_data(
-        model.__name__, [InitErrorDetails(type=allowed, loc=(key,), input=None) for key in keys[:3]]
-    )
+def _with_allowed_names(error: ValidationError, model: type[BaseModel]) -> ValidationError:
+    """Return the same error, with the fields of `model` named where one of its own keys is unknown."""
+    names = ", ".join(model.model_fields)
+    details = error.errors(include_url=False)
+    lines = [_with_names(detail, names) for detail in details]
+    return ValidationError.from_exception_data(model.__name__, lines, hide_input=True)
+
+
+def _with_names(detail: ErrorDetails, names: str) -> InitErrorDetails:
+    kind, context = detail["type"], detail.get("ctx") or {}
+    line = InitErrorDetails(type=kind, loc=detail["loc"], input=detail["input"], ctx=context)
+    if kind == "extra_forbidden" and len(detail["loc"]) == 1:
+        told = {"reason": unknown_name(names), "allowed": names}
+        return {**line, "type": PydanticCustomError("extra_forbidden", "{reason}", told)}
+    try:
+        PydanticKnownError(kind, context or None)  # type: ignore[arg-type]  # a literal of pydantic's own
+    except KeyError:
+        return {**line, "type": PydanticCustomError(kind, "{message}", {**context, "message": detail["msg"]})}
+    return line
 
 
 class Compact(Frozen):

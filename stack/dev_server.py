@@ -27,9 +27,11 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from models.settings import Settings
+from stack.environments import server_environment
 from stack.ports import LOOPBACK, is_free, usable_port
 from stack.processes import Program
 from stack.temporal_binary import NoBinaryError, find_or_download_binary, knows_flag, server_version
+from stores.private_files import UMASK, close_to_others, make_private_folder, write_private
 from workflows.connection import (
     DEFAULT_NAMESPACE,
     EmbeddedServer,
@@ -138,7 +140,8 @@ class DevServer:
         Raises:
             DevServerError: No binary, the file is in use or of another version, or the server does not come up.
         """
-        self.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(self.state_dir)
+        close_to_others(self.state_dir)
         try:
             binary = await find_or_download_binary(self.state_dir)
             await self._launch(binary)
@@ -165,7 +168,8 @@ class DevServer:
             self._check_version(binary, await server_version(binary))
             self._settle_ports()
             log = self.state_dir / "logs" / "temporal.log"
-            program = Program(await self._command(binary), log=log, env=_little_of_our_environment())
+            environment = server_environment(os.environ)
+            program = Program(await self._command(binary), log=log, env=environment, umask=UMASK)
             await program.start(keep_open=lock)
             self._program = program
 
@@ -199,21 +203,23 @@ class DevServer:
                 f"{self.database} was written by Temporal server {wrote}, and {binary} is {version}, which may not "
                 f"be able to read it: put a `temporal` with server {wrote} on PATH, or set another state_dir."
             )
-        record.write_text(version + "\n")
+        write_private(record, version + "\n")
 
     def _settle_ports(self) -> None:
         """Choose the ports, once: restarted, it must listen where gateway and workers look for it."""
         wanted, wanted_ui = self._wanted
         if not self._ports[0]:
-            ui_port = None if wanted_ui is None else self._choose_port("Its Web UI", wanted_ui)
+            ui_port = None if wanted_ui is None else self._choose_port("its Web UI", wanted_ui)
             self._ports = (self._choose_port("Temporal", wanted), ui_port)
         elif not is_free(self._ports[0]):
-            raise DevServerError(f"Port {self._ports[0]}, where the server was, is taken: stop what listens there.")
+            raise DevServerError(
+                f"Port {self._ports[0]}, where the server was, is in use: stop the program that listens there."
+            )
 
     def _choose_port(self, what: str, wanted: int) -> int:
         port = usable_port(wanted)
         if wanted and port != wanted:
-            self.notes.append(f"Port {wanted} is busy: {what} listens on {port}.")
+            self.notes.append(f"Port {wanted} is in use, so {what} listens on {port}.")
         return port
 
     async def _command(self, binary: Path) -> list[str]:
@@ -254,16 +260,11 @@ class DevServer:
         record = EmbeddedServer(address=self.address, ui_url=self.ui_url, pid=self.pid or 0)
         file = EmbeddedServer.file(self.state_dir)
         half_written = file.with_suffix(".new")
-        half_written.write_text(record.model_dump_json())
+        write_private(half_written, record.model_dump_json())
         half_written.replace(file)
 
     def _last_words(self) -> str:
         return self._program.last_words() if self._program else ""
-
-
-def _little_of_our_environment() -> dict[str, str]:
-    """Keep vendors' keys from a process that has no use for them, and `TEMPORAL_*` from one that would read it."""
-    return {name: os.environ[name] for name in ("HOME", "PATH", "TMPDIR", "TZ") if name in os.environ}
 
 
 def is_in_use(database: Path) -> bool:

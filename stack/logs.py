@@ -1,8 +1,9 @@
 """One line a message, to stderr: for people, or as JSON for machines (OPS-6).
 
-No line ever holds a prompt, an answer, a key or a header. Two things would bring them in: the texts of exceptions,
-which quote what they are about, and the fields of the SDK's own messages, which hold failures. Both are left out: of
-an exception, types and places are told.
+No line ever holds a prompt, an answer, a key or a header, whatever `log_level` is. Three things would bring them in.
+The texts of exceptions quote what they are about, and the fields of the SDK's own messages hold failures: both are left
+out, and of an exception types and places are told. And what libraries say at `debug` is what they send and receive:
+below `info` only our own code is heard, so that a library that nobody has looked at is silent too.
 """
 
 import json
@@ -21,7 +22,10 @@ from models.settings import Settings
 IDS = {"workflow_id": "session", "activity_type": "activity", "activity_id": "activity_id", "attempt": "attempt"}
 """What Temporal's LoggerAdapters know of a message's origin, and what we call it."""
 
-TALKATIVE = ("httpx2", "httpcore2", "mcp")
+OUR_PACKAGES = ("activities", "api", "client", "models", "stack", "stores", "terminal", "workflows")
+"""Whose loggers, which are named like the modules, obey `log_level` below `info`."""
+
+TALKATIVE = ("httpx", "httpx2", "httpcore", "httpcore2", "mcp")
 """Libraries that tell, below a warning, addresses, which may hold keys, and the ids of others' sessions."""
 
 PLACES = ("turn", "step")
@@ -32,8 +36,8 @@ def set_up_logging(settings: Settings) -> None:
     """Have this process log as the settings ask. Once, before the first Temporal client."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if settings.log_format == "json" else TextLines())
-    logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
-    quieten()
+    logging.basicConfig(handlers=[handler], force=True)
+    set_levels(logging.getLevelNamesMapping()[settings.log_level.upper()])
     # The ids go into fields of their own.
     workflow.logger.workflow_info_on_message = False
     activity.logger.activity_info_on_message = False
@@ -44,10 +48,13 @@ def set_up_logging(settings: Settings) -> None:
     Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=core)))
 
 
-def quieten() -> None:
-    """Have libraries say nothing below a warning, whatever `log_level` is."""
+def set_levels(level: int) -> None:
+    """Log our own messages from `level` on, those of libraries from `INFO` or `level` on, whichever is higher."""
+    logging.getLogger().setLevel(max(level, logging.INFO))
+    for name in OUR_PACKAGES:
+        logging.getLogger(name).setLevel(level)
     for name in TALKATIVE:
-        logging.getLogger(name).setLevel(logging.WARNING)
+        logging.getLogger(name).setLevel(max(level, logging.WARNING))
 
 
 class JsonLines(logging.Formatter):
@@ -59,7 +66,7 @@ class JsonLines(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _message(record),
             **_origin(record),
             **({"exception": _exceptions(record)} if record.exc_info else {}),
         }
@@ -74,8 +81,14 @@ class TextLines(logging.Formatter):
         time = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
         origin = "".join(f" {name}={value}" for name, value in _origin(record).items())
         exceptions = "".join(f" | {told}" for told in _exceptions(record))
-        message = " ".join(record.getMessage().splitlines())
+        message = " ".join(_message(record).splitlines())
         return f"{time} {record.levelname:<7} {record.name}: {message}{origin}{exceptions}"
+
+
+def _message(record: logging.LogRecord) -> str:
+    """Return the message; of asyncio's own the first line, the others show a task with its exception's text."""
+    message = record.getMessage()
+    return message.partition("\n")[0] if record.name == "asyncio" else message
 
 
 def _origin(record: logging.LogRecord) -> dict[str, Any]:

@@ -8,10 +8,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from subprocess import DEVNULL, STDOUT
+from typing import BinaryIO
 
 from stack import leash
+from stores.private_files import make_private_folder, private_opener
 
 LAST_LINES = 5
+
+OUR_UMASK = -1
+"""The umask of this process, as `subprocess` writes it."""
 
 
 class Program:
@@ -22,13 +27,20 @@ class Program:
     """
 
     def __init__(
-        self, command: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None, folder: Path | None = None
+        self,
+        command: Sequence[str],
+        *,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        umask: int = OUR_UMASK,
     ) -> None:
         """Keep what to run, and in which folder. `log` is appended to; `env` replaces the environment; None: ours."""
         self.command = list(command)
         self.log = log
         self.env = env
         self.folder = folder
+        self._umask = umask
         self._process: asyncio.subprocess.Process | None = None
         self._log_start = 0
 
@@ -44,8 +56,7 @@ class Program:
 
     async def start(self, *, keep_open: Sequence[int] = ()) -> None:
         """Start it; the file descriptors `keep_open` are handed down."""
-        self.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with self.log.open("ab") as output:
+        with self._opened_log() as output:
             self._log_start = output.tell()
             # -I and -S: the leash needs the standard library only, and a quarter of the time without the rest.
             self._process = await asyncio.create_subprocess_exec(
@@ -56,6 +67,7 @@ class Program:
                 stderr=STDOUT,
                 env=self.env,
                 cwd=self.folder,
+                umask=self._umask,
                 pass_fds=keep_open,
                 process_group=0,
             )
@@ -85,6 +97,10 @@ class Program:
             output.seek(self._log_start)
             lines = output.read().decode(errors="replace").splitlines()
         return " / ".join(line.strip() for line in lines[-LAST_LINES:] if line.strip())
+
+    def _opened_log(self) -> BinaryIO:
+        make_private_folder(self.log.parent)
+        return open(self.log, "ab", opener=private_opener)
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process and self._process.returncode is None:

@@ -14,12 +14,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from models.command_line import command_line
 from models.settings import ENV_PREFIX, Settings
 from stack.dev_server import DevServer, DevServerError
+from stack.environments import gateway_environment
 from stack.gateway import Gateway
 from stack.ports import usable_port
 from stack.processes import Program
 from stack.worker_process import FAIL_SECONDS, WorkerProgram
+from stores.private_files import UMASK, close_to_others, make_private_folder, write_private
 from workflows.connection import connect, find_endpoint, prepare
 
 Say = Callable[[str], None]
@@ -39,6 +42,12 @@ FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
 START_SECONDS = 5.0
 """What dies before this, and has done none of its work, has failed to start: its pauses grow (OPS-10)."""
+
+MAX_QUICK_RESTARTS = 10
+RESTART_SECONDS = 6.0
+"""So many restarts of a service wait for nothing; each costs one, and one comes back after so many seconds (OPS-10).
+
+A model call that kills its worker is tried again for as long as its turn has time."""
 
 COMMAND_LINE = Path(__file__).resolve().parents[1] / "cli.py"
 """Run by its path: with `-m`, a file of the same name in the working directory would be run instead."""
@@ -104,7 +113,8 @@ async def run_stack(settings: Settings, say: Say) -> None:
         DevServerError: The embedded server does not start.
         TemporalAccessError: The server that was named cannot be used.
     """
-    settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private_folder(settings.state_dir)
+    close_to_others(settings.state_dir)
     async with AsyncExitStack() as running:
         web_ui = await running.enter_async_context(_temporal(settings, say))
         worker = OwnProcess(
@@ -119,7 +129,7 @@ async def run_stack(settings: Settings, say: Say) -> None:
         gateway = await running.enter_async_context(_gateway(settings, say))
         say("Temporal is ready; worker and gateway are starting.")
         if not await _is_ready(gateway):
-            say(f"The gateway is not ready after {READY_SECONDS:.0f} s: `turnkeeper doctor` says what is missing.")
+            say(f"The gateway is not ready after {READY_SECONDS:.0f} s. Check with `{command_line('doctor')}`.")
         say(_links(settings, gateway, web_ui))
         await asyncio.Event().wait()
 
@@ -146,16 +156,35 @@ async def kept_running(name: str, service: Service, say: Say) -> AsyncIterator[N
         await service.stop()
 
 
+class RestartPacer:
+    """Ten restarts at once, then ten a minute, whatever a service ends of."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Count by `clock`, in seconds."""
+        self._clock = clock
+        self._restarts = float(MAX_QUICK_RESTARTS)
+        self._counted_at = clock()
+
+    def next_pause(self) -> float:
+        """Count one restart; return the seconds it has to wait."""
+        now = self._clock()
+        self._restarts = min(MAX_QUICK_RESTARTS, self._restarts + (now - self._counted_at) / RESTART_SECONDS) - 1
+        self._counted_at = now
+        return max(0.0, -self._restarts * RESTART_SECONDS)
+
+
 async def _start_again(name: str, service: Service, say: Say) -> None:
     clock = asyncio.get_running_loop().time
+    pacer = RestartPacer(clock)
     pause = 0.0
     while True:
         started = clock()
         code = await service.wait()
         start_failed = clock() - started < START_SECONDS and not service.has_worked
         pause = min(2 * pause or FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS) if start_failed else 0.0
-        say(f"{name} ended ({_reason(code)}); it is started again {f'in {pause:g} s' if pause else 'at once'}.")
-        await asyncio.sleep(pause)
+        wait = max(pause, round(pacer.next_pause(), 1))
+        say(f"{name} ended ({_reason(code)}); it is started again {f'in {wait:g} s' if wait else 'at once'}.")
+        await asyncio.sleep(wait)
         try:
             await service.start()
         except (DevServerError, OSError) as error:
@@ -186,13 +215,18 @@ async def _gateway(settings: Settings, say: Say) -> AsyncIterator[Gateway]:
     """Have a gateway, at another port where the wanted one is busy."""
     gateway = Gateway(host=settings.api_host, port=usable_port(settings.api_port, settings.api_host))
     if settings.api_port not in (0, gateway.port):
-        say(f"Port {settings.api_port} is busy: the gateway listens on {gateway.port}.")
-    env = {**os.environ, f"{ENV_PREFIX}API_PORT": str(gateway.port)}
-    program = Program(own_command("api"), log=log_file(settings, "api"), env=env)
+        say(f"Port {settings.api_port} is in use, so the gateway listens on {gateway.port}.")
+    env = {
+        **gateway_environment(os.environ),
+        f"{ENV_PREFIX}API_PORT": str(gateway.port),
+        # Chosen here, by the keys.
+        f"{ENV_PREFIX}MODEL": settings.first_model,
+    }
+    program = Program(own_command("api"), log=log_file(settings, "api"), env=env, umask=UMASK)
     process = OwnProcess(program, stop_seconds=GATEWAY_STOP_SECONDS)
     record = Gateway.file(settings.state_dir)
     async with kept_running("The gateway", process, say):
-        record.write_text(gateway.model_dump_json())
+        write_private(record, gateway.model_dump_json())
         try:
             yield gateway
         finally:
@@ -213,14 +247,14 @@ def _links(settings: Settings, gateway: Gateway, web_ui: str) -> str:
         [
             "",
             f"  Chat        {gateway.url}",
-            "  Terminal    turnkeeper chat",
+            f"  Terminal    {command_line('chat')}",
             f"  API docs    {gateway.url}/docs",
             f"  Temporal    {web_ui}",
-            f"  Workspace   {settings.workspace_root.resolve()}   (another one: set TURNKEEPER_WORKSPACE_ROOT)",
+            f"  Workspace   {settings.workspace_root.resolve()}   (set TURNKEEPER_WORKSPACE_ROOT for another)",
             f"  State       {settings.state_dir.resolve()}",
             f"  Logs        {(settings.state_dir / 'logs').resolve()}",
             "",
-            "Ctrl-C stops everything; the sessions go on at the next start.",
+            "Ctrl-C stops everything. Sessions continue at the next start.",
         ]
     )
 

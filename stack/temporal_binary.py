@@ -10,6 +10,8 @@ from subprocess import DEVNULL, PIPE
 
 from temporalio.testing import WorkflowEnvironment
 
+from stores.private_files import make_private_folder
+
 ASK_SECONDS = 30.0
 
 
@@ -33,7 +35,7 @@ async def find_or_download_binary(state_dir: Path) -> Path:
     if found := find_binary(state_dir):
         return found
     folder = _download_dir(state_dir)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private_folder(folder)
     try:
         # The SDK downloads only on its way to a server of its own.
         environment = await WorkflowEnvironment.start_local(download_dest_dir=str(folder))

@@ -1,9 +1,10 @@
 """A worker as a process of ours: when it has died, the activities it ran are failed at once (OPS-10).
 
-Theory of operation. A worker writes the task tokens of the activities that it begins and ends into a pipe. What it
-wrote before it died can still be read afterwards; so the tokens that are open when the process has ended are those of
-the activities that nobody runs any more. Temporal is told that they failed: it starts their next attempt after the
-retry interval instead of after the heartbeat timeout, and an activity with a single attempt fails.
+Theory of operation. A worker writes names and task tokens of the activities that it begins and ends into a pipe. What
+it wrote before it died can still be read afterwards; so the activities that are open when the process has ended are
+those that nobody runs any more. Temporal is told that they failed: it starts their next attempt after the retry
+interval instead of after the heartbeat timeout, and an activity with a single attempt fails. A failure that may end the
+activity says what its last heartbeat carried, as a timeout of Temporal's would: what a model had written (SES-9).
 
 Only a death counts: a worker that is frozen, or that only its connection has left, may still come to an end with what
 it runs. A token that is out of date, because its attempt has ended or another one has begun, is refused by Temporal. So
@@ -17,17 +18,19 @@ import logging
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
+from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.failures import WORKER_DIED
-from activities.running_reports import parse_reports
+from activities.running_reports import RunningActivity, parse_reports
 from stack.processes import Program
+from workflows import activity_options
 from workflows.connection import TemporalAccessError
 
 FAIL_SECONDS = 10.0
@@ -40,6 +43,9 @@ CALL_TIMEOUT = timedelta(seconds=5)
 
 MAX_CALLS = 16
 """How many activities are failed at a time."""
+
+CLOCK_MARGIN = timedelta(seconds=2)
+"""How far Temporal's clock may be off ours where the time that an activity has left is looked at."""
 
 MAX_TOKENS = 1_000
 """How many activities are remembered; a worker runs 100 at a time."""
@@ -109,14 +115,14 @@ class WorkerProgram(Program):
             self._activities = None
 
     def _fail_activities(self) -> None:
-        tokens = self._activities.take() if self._activities else []
-        if tokens:
-            task = asyncio.create_task(fail_activities(self._connect, tokens))
+        running = self._activities.take() if self._activities else []
+        if running:
+            task = asyncio.create_task(fail_activities(self._connect, running))
             self._failing.add(task)
             task.add_done_callback(self._failing.discard)
 
 
-async def fail_activities(connect: Connect, tokens: Sequence[bytes]) -> None:
+async def fail_activities(connect: Connect, activities: Sequence[RunningActivity]) -> None:
     """Let Temporal know that nobody runs these activities any more, as far as `FAIL_SECONDS` suffice.
 
     Tokens that are out of date change nothing. What can't be told is logged: Temporal finds it out by itself.
@@ -124,20 +130,51 @@ async def fail_activities(connect: Connect, tokens: Sequence[bytes]) -> None:
     try:
         async with asyncio.timeout(FAIL_SECONDS):
             client, gate = await connect(), asyncio.Semaphore(MAX_CALLS)
-            await asyncio.gather(*(_fail(client, token, gate) for token in tokens))
+            failing = [_fail(client, running, gate) for running in activities]
+            results = await asyncio.gather(*failing, return_exceptions=True)
+        errors = [result for result in results if result is not None]
+        if errors:
+            _log.warning(
+                "%d activities of a worker that died are only missed after their heartbeat timeout: %r",
+                len(errors),
+                errors[0],
+            )
     except (TemporalAccessError, RuntimeError, RPCError, TimeoutError) as error:
         _log.warning("The activities of a worker that died are only missed after their heartbeat timeout: %r", error)
 
 
-async def _fail(client: Client, token: bytes, gate: asyncio.Semaphore) -> None:
+async def _fail(client: Client, running: RunningActivity, gate: asyncio.Semaphore) -> None:
     async with gate:
+        details = await _last_details(client, running)
+        failure = ApplicationError("The worker died while it ran this.", *details, type=WORKER_DIED)
         try:
-            await client.get_async_activity_handle(task_token=token).fail(
-                ApplicationError("The worker died while it ran this.", type=WORKER_DIED), rpc_timeout=CALL_TIMEOUT
-            )
+            await client.get_async_activity_handle(task_token=running.token).fail(failure, rpc_timeout=CALL_TIMEOUT)
         except RPCError as error:
             if error.status != RPCStatusCode.NOT_FOUND:
                 raise
+
+
+async def _last_details(client: Client, running: RunningActivity) -> list[Any]:
+    """Return what the last heartbeat carried, if the activity may have no time for another attempt.
+
+    Of one that is tried again Temporal keeps no failure over 4 KB, and its heartbeat anyway.
+    """
+    session = client.get_workflow_handle(running.workflow_id, run_id=running.run_id)
+    try:
+        described = await session.describe(rpc_timeout=CALL_TIMEOUT)
+        for pending in described.raw_description.pending_activities:
+            if pending.activity_id == running.activity_id and _is_last_attempt(pending):
+                return await client.data_converter.decode(pending.heartbeat_details.payloads)
+    except (RPCError, RuntimeError, ValueError) as error:
+        _log.debug("no look at an activity of a worker that died: %r", error)
+    return []
+
+
+def _is_last_attempt(pending: PendingActivityInfo) -> bool:
+    if not pending.HasField("expiration_time"):
+        return False
+    left = pending.expiration_time.ToDatetime(tzinfo=UTC) - datetime.now(UTC)
+    return left < (activity_options.MODEL_RETRIES.maximum_interval or timedelta()) + CLOCK_MARGIN
 
 
 class RunningActivities:
@@ -150,8 +187,8 @@ class RunningActivities:
         os.set_blocking(self.descriptor, False)
         self.has_begun_one = False
         """Whether an activity has begun since this was last set to False."""
-        self._running: dict[bytes, None] = {}
-        self._ended: deque[tuple[float, bytes]] = deque()
+        self._running: dict[RunningActivity, None] = {}
+        self._ended: deque[tuple[float, RunningActivity]] = deque()
         self._rest = b""
 
     def watch(self) -> Self:
@@ -159,13 +196,13 @@ class RunningActivities:
         asyncio.get_running_loop().add_reader(self._reading, self._read)
         return self
 
-    def take(self) -> list[bytes]:
-        """Return the tokens of the activities that are open, and forget them. The worker that reported is dead."""
+    def take(self) -> list[RunningActivity]:
+        """Return the activities that are open, and forget them. The worker that reported is dead."""
         self._read()
-        tokens = [*self._running, *(token for _, token in self._ended)]
+        running = [*self._running, *(ended for _, ended in self._ended)]
         self._running.clear()
         self._ended.clear()
-        return tokens
+        return running
 
     def close(self) -> None:
         """Close the pipe, unless it is closed."""
@@ -186,13 +223,13 @@ class RunningActivities:
             self._ended.popleft()
 
     def _note(self, lines: Sequence[bytes], now: float) -> None:
-        for event, token in parse_reports(lines):
+        for event, running in parse_reports(lines):
             if event == "begun":
                 self.has_begun_one = True
-                self._running[token] = None
+                self._running[running] = None
             else:
-                self._running.pop(token, None)
-                self._ended.append((now, token))
+                self._running.pop(running, None)
+                self._ended.append((now, running))
         # Beginnings whose ends were lost may pile up, and ends within the time that they are remembered.
         while len(self._running) > MAX_TOKENS:
             del self._running[next(iter(self._running))]

@@ -26,6 +26,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from stores.backend import Backend
+from stores.private_files import make_private_folder, private_opener
 
 BUSY_SECONDS = 2.0
 """How long a transaction waits for those of other processes."""
@@ -79,10 +80,10 @@ def _set_up(connection: Any, _record: object) -> None:
 
 def _create(file: Path) -> None:
     """Have the file, its owner's alone, and its folder; what is there stays as it is."""
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private_folder(file.parent)
     # A file that is there is not even opened: closing it would undo every lock this process has on it.
     with suppress(FileExistsError):
-        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        os.close(private_opener(str(file), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))
 
 
 def _explain(error: Exception) -> str:

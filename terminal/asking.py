@@ -95,8 +95,8 @@ class Question:
     def _undecided(self) -> Final:
         calls = ", ".join(signature(call.name, call.args) for call in self.conversation.awaiting_calls)
         turn = self.conversation.running_turn
-        whose = "" if turn and turn.id == self.message_id else ", for a prompt before this one"
-        return self._final("needs_decision", error=f"A person must decide{whose}: {legible(calls)}")
+        whose = "" if turn and turn.id == self.message_id else ", for an earlier prompt"
+        return self._final("needs_decision", error=f"Approval needed{whose}: {legible(calls)}")
 
     def _final(
         self,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from client.conversation import Conversation
 from client.errors import GatewayError, GatewayUnreachable, GatewayUnreadable
 from client.gateway import GatewayClient
+from models.command_line import command_line
 from terminal import json_lines
 from terminal.asking import FAILED, INTERRUPTED, UNREACHABLE, Final, Question
 from terminal.opening import Opened, open_session, way_back
@@ -41,7 +42,7 @@ def chat(options: ChatOptions) -> int:
     except (KeyboardInterrupt, asyncio.CancelledError):
         return INTERRUPTED
     except GatewayUnreachable as error:
-        hint = "" if options.given_url else " `turnkeeper up` starts one."
+        hint = "" if options.given_url else f" Start it with `{command_line('up')}`."
         return _fail(f"{error}.{hint}", UNREACHABLE)
     except GatewayUnreadable as error:
         return _fail(str(error), UNREACHABLE)
@@ -57,7 +58,7 @@ async def _chat(options: ChatOptions) -> int:
     is_watching = options.as_json and options.message is None
     message = None if is_watching else _given_message(options)
     if message is not None and not message.strip():
-        return _fail("There is nothing to ask: the message is blank.", FAILED)
+        return _fail("There is nothing to send: the message is blank.", FAILED)
     async with GatewayClient(options.url, patience=SENDING_SECONDS) as gateway:
         if is_watching:
             return await json_lines.watch(gateway, await open_session(gateway, options.session))
@@ -67,7 +68,7 @@ async def _chat(options: ChatOptions) -> int:
         if message is not None:
             opened = await open_session(gateway, options.session, turns=1)
             return await _one_answer(gateway, opened, options, message)
-        return _fail("This is no terminal to type in: give a MESSAGE, or pipe one in.", FAILED)
+        return _fail("This is not a terminal. Give a MESSAGE, or pipe one in.", FAILED)
 
 
 def _given_message(options: ChatOptions) -> str | None:
@@ -121,7 +122,7 @@ def _explain(final: Final, back: str) -> None:
     if final.status == "needs_decision":
         _say(f"The prompt is safe. Decide with: {back}")
     elif sys.stderr.isatty():
-        _say(f"Go on with: {back}")
+        _say(f"Continue with: {back}")
 
 
 def _at_a_terminal() -> bool:

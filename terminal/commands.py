@@ -8,18 +8,18 @@ CommandName = Literal[
 ]
 
 HELP: dict[CommandName, tuple[str, str]] = {
-    "queue": ("", "show the prompts that wait"),
-    "remove": ("N", "take the waiting prompt number N back"),
-    "steer": ("TEXT", "add to the turn that is running, before its next step"),
-    "interrupt": ("TEXT", "stop the turn that is running, and ask this next"),
-    "retry": ("", "send the last failed turn's prompt again"),
-    "stop": ("", "stop the turn that is running, as Ctrl-C does"),
+    "queue": ("", "show the queued prompts"),
+    "remove": ("N", "remove queued prompt N"),
+    "steer": ("TEXT", "add to the running turn, before its next step"),
+    "interrupt": ("TEXT", "stop the running turn and ask this next"),
+    "retry": ("", "send the prompt of the last failed turn again"),
+    "stop": ("", "stop the running turn, also one that was started elsewhere"),
     "details": ("[N]", "open turn N, or the newest: thinking, arguments and results"),
-    "model": ("[NAME]", "say which model it is, or go on with another from the next turn on"),
-    "title": ("[TEXT]", "say or change the session's title"),
-    "open": ("", "print where to see the session in a browser"),
+    "model": ("[NAME]", "show the model, or use another from the next turn on"),
+    "title": ("[TEXT]", "show or change the session's title"),
+    "open": ("", "print the session's links for a browser"),
     "help": ("", "show this"),
-    "quit": ("", "leave; the session goes on (Ctrl-D does the same)"),
+    "quit": ("", "leave; the session goes on (or Ctrl-D)"),
 }
 
 _NEEDS_TEXT: frozenset[CommandName] = frozenset({"remove", "steer", "interrupt"})
@@ -46,11 +46,11 @@ def read_command(line: str) -> Command | str:
     >>> read_command("/dance")
     Traceback (most recent call last):
     ...
-    terminal.commands.NotUnderstood: There is no command /dance: /help lists them, and // begins a prompt with a slash.
+    terminal.commands.NotUnderstood: There is no command /dance. /help lists them; // begins a prompt with a slash.
     >>> read_command("/steer")
     Traceback (most recent call last):
     ...
-    terminal.commands.NotUnderstood: /steer TEXT: add to the turn that is running, before its next step
+    terminal.commands.NotUnderstood: /steer TEXT: add to the running turn, before its next step
     """
     if not line.startswith("/"):
         return line
@@ -59,7 +59,7 @@ def read_command(line: str) -> Command | str:
     word, _, rest = line[1:].partition(" ")
     name = next((name for name in get_args(CommandName) if name == word), None)
     if name is None:
-        raise NotUnderstood(f"There is no command /{word}: /help lists them, and // begins a prompt with a slash.")
+        raise NotUnderstood(f"There is no command /{word}. /help lists them; // begins a prompt with a slash.")
     text = rest.strip()
     if (not text and name in _NEEDS_TEXT) or (text and name in _TAKES_NONE):
         raise NotUnderstood(usage(name))
@@ -84,10 +84,10 @@ def number(text: str, *, most: int) -> int:
     >>> number("4", most=3)
     Traceback (most recent call last):
     ...
-    terminal.commands.NotUnderstood: '4' is none of the numbers 1 to 3.
+    terminal.commands.NotUnderstood: '4' is not a number from 1 to 3.
     """
     if not most:
         raise NotUnderstood("There is none.")
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= most:
-        raise NotUnderstood(f"{text!r} is none of the numbers 1 to {most}.")
+        raise NotUnderstood(f"{text!r} is not a number from 1 to {most}.")
     return int(text)

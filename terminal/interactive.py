@@ -52,6 +52,7 @@ class Interactive:
             colour=colour,
             on_line=lambda line: self._typed.line(line),
             on_interrupt=lambda: self._typed.interrupt(),
+            on_escape=lambda: self._typed.escape(),
             on_key=lambda text: self._typed.notice(text),
         )
         self._sitting = Sitting(
@@ -133,8 +134,10 @@ class Interactive:
         lines = [
             Text.assemble(("Turnkeeper", "bold"), (f" {self._look.sign('dot')} {self._sitting.session_id}{title}", "")),
             self._sitting.painter.aside(_model_words(about.model if about else None)),
-            Text(f"  Come back with: {self._way_back}", style="dim", overflow="ignore", no_wrap=True),
-            self._sitting.painter.aside("/help lists the commands. Ctrl-C stops a turn, twice leaves."),
+            self._sitting.painter.command(f"  Come back with: {self._way_back}", style="dim"),
+            self._sitting.painter.aside(
+                "/help lists the commands. Ctrl-C stops a turn that you started; twice leaves."
+            ),
         ]
         return list(lines)
 
@@ -151,7 +154,7 @@ class Interactive:
 
     async def _question(self, call: ToolCall) -> list[RenderableType]:
         sign = self._look.sign("asks")
-        asks = Text(f"{sign} May {legible(call.name)} be called with this?", style="bold yellow")
+        asks = Text(f"{sign} Run {legible(call.name)} with these arguments?", style="bold yellow")
         if call.args_blob is None:
             return [Text(""), asks, *self._sitting.painter.arguments(call, style=""), Text("")]
         try:
@@ -184,12 +187,12 @@ class Interactive:
             with contextlib.suppress(GatewayError, TimeoutError):
                 async with asyncio.timeout(GOODBYE_SECONDS):
                     await self._gateway.end(self._sitting.session_id, reason="Nothing was said.")
-                self._sitting.remark("Nothing was said: the session is ended.")
+                self._sitting.remark("Nothing was said, so the session was ended.")
                 return
         if not self._sitting.conversation.is_over and not self._failed:
             self._sitting.say(
                 Text(""),
-                Text(f"The session goes on. Come back with: {self._way_back}", overflow="ignore", no_wrap=True),
+                self._sitting.painter.command(f"The session goes on. Come back with: {self._way_back}"),
             )
 
 
@@ -199,14 +202,14 @@ def _model_words(model: str | None) -> str:
     >>> _model_words("anthropic:claude-opus-5-5")
     'Model: anthropic:claude-opus-5-5'
     >>> _model_words("offline:")
-    'Model: offline: (no key is set: built-in rules answer, and really use the tools)'
+    'Model: offline: (the built-in demo model: it works offline and uses real tools)'
     >>> _model_words("offline:script/story.json")
     'Model: offline:script/story.json'
     """
     if model is None:
-        return "Model: not known now, no worker answers; what you send is safe"
+        return "Model: not known, as no worker is running. What you send is safe."
     if model == "offline:":
-        return f"Model: {model} (no key is set: built-in rules answer, and really use the tools)"
+        return f"Model: {model} (the built-in demo model: it works offline and uses real tools)"
     return f"Model: {model}"
 
 

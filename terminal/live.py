@@ -18,7 +18,7 @@ from models.prompts import QueuedPrompt
 from models.trajectory import ModelStep, ToolCall
 from terminal.look import Look
 from terminal.paint import Painter, args_of
-from terminal.words import counted, elapsed, one_line, signature, state
+from terminal.words import counted, elapsed, one_line, signature
 
 QUEUE_LINES = 5
 
@@ -44,7 +44,8 @@ class OnItsWay:
 class Moment:
     """What is shown: the conversation, what was typed and not heard of since, and what went wrong with the connection.
 
-    `since`: seconds that the running step has taken so far; `tick` counts the pictures, for what moves.
+    `since`: seconds that the running step has taken so far; `until`: seconds after which a model that did not answer is
+    asked again; `tick` counts the pictures, for what moves.
     """
 
     conversation: Conversation
@@ -52,6 +53,7 @@ class Moment:
     lost: str | None = None
     stopping: bool = False
     since: float = 0.0
+    until: float = 0.0
     tick: int = 0
 
 
@@ -101,7 +103,9 @@ class LivePainter:
             return [self._painter.trouble(f"{moment.lost}; trying again")]
         turn = conversation.running_turn
         if conversation.status == "waiting_retry":
-            return [self._busy(moment, state("waiting_retry", until=conversation.waiting_until))]
+            again = f"in {elapsed(moment.until)}" if moment.until >= 1 else "now"
+            reason = one_line(conversation.waiting_reason or "The model did not answer.", 200)
+            return [Text(f"  {self._spin(moment)} {reason} Trying again {again}", style="dim")]
         if turn is None:
             return []
         running = running_calls(turn)

@@ -110,7 +110,7 @@ class Look:
             emoji=False,
         )
         with console.capture() as captured:
-            console.print(*renderables, sep="\n")
+            console.print(*renderables, sep="\n", crop=False)
         return self.encodable(captured.get())
 
     def encodable(self, text: str) -> str:

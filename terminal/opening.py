@@ -2,11 +2,11 @@
 
 import secrets
 from dataclasses import dataclass
-from shlex import quote
 
 from client.answers import FullConversation
 from client.errors import GatewayProblem
 from client.gateway import GatewayClient
+from models.command_line import command_line
 
 FEW_TURNS = 3
 """How many turns of a session that is taken up again are shown."""
@@ -46,10 +46,10 @@ async def newest_page(gateway: GatewayClient, session_id: str, *, turns: int = F
 
 
 def way_back(session_id: str, *, url: str | None) -> str:
-    """Return the command that takes a session up again; `url` where the gateway is not the stack's own.
+    """Return the command that continues a session, as it is typed here; `url` where the gateway is another stack's.
 
-    >>> way_back("demo", url=None), way_back("demo", url="http://there:80")
-    ('turnkeeper chat --session demo', 'turnkeeper chat --session demo --url http://there:80')
+    >>> way_back("demo", url="http://there:80")
+    '...turnkeeper chat --session demo --url http://there:80'
     """
-    there = f" --url {quote(url)}" if url else ""
-    return f"turnkeeper chat --session {quote(session_id)}{there}"
+    there = ("--url", url) if url else ()
+    return command_line("chat", "--session", session_id, *there)

@@ -96,6 +96,11 @@ class Painter:
         """Return a remark that is not part of the conversation."""
         return Padding(Text(text, style="dim"), (0, 0, 0, INDENT))
 
+    def command(self, text: str, *, style: str = "") -> RenderableType:
+        """Return a line with a command in it: the terminal may break it, we do not, so that it can be copied."""
+        # Not as a text: several texts are joined before they are printed, and broken together.
+        return Group(Text(text, style=style, overflow="ignore", no_wrap=True))
+
     def trouble(self, text: str) -> Text:
         """Return what went wrong."""
         return Text(f"{self._look.sign('bad')} {legible(text)}", style="red")

@@ -4,9 +4,14 @@ Nothing here knows what a session is. Printing takes the lower part away, writes
 one go, in the loop's own thread, so that no key is lost and nothing is torn.
 """
 
+import fcntl
 import os
-from collections.abc import Callable
-from typing import Any
+import struct
+import sys
+import termios
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
 
 from prompt_toolkit.application import Application
 from prompt_toolkit.buffer import Buffer
@@ -14,7 +19,8 @@ from prompt_toolkit.data_structures import Size
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import ANSI, AnyFormattedText
 from prompt_toolkit.history import InMemoryHistory
-from prompt_toolkit.input import create_input
+from prompt_toolkit.input.posix_utils import PosixStdinReader
+from prompt_toolkit.input.vt100 import Vt100Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.layout import ConditionalContainer, HSplit, Layout, Window
 from prompt_toolkit.layout.controls import BufferControl, FormattedTextControl
@@ -29,12 +35,17 @@ from terminal.words import well_formed
 INPUT_ROWS = 6
 """What one types is shown in so many lines at most."""
 
+ESCAPE_SECONDS = 0.2
+"""How long after Esc a key may come that makes another key of it; Alt-Enter is Esc and Enter."""
+
+READ_BYTES = 1_024
+
 STYLE = Style.from_dict({"sign": "bold ansicyan", "status": "ansibrightblack", "question": "bold ansiyellow"})
 PLAIN_STYLE = Style.from_dict({"sign": "bold", "status": "", "question": "bold"})
 
 
 class Screen:
-    """One terminal. `on_line` is given what is typed; `on_interrupt` is called at Ctrl-C, `on_begin` at a first key."""
+    """One terminal. `on_line` is given what is typed; `on_interrupt` is called at Ctrl-C, `on_escape` at Esc."""
 
     def __init__(
         self,
@@ -44,6 +55,7 @@ class Screen:
         colour: bool,
         on_line: Callable[[str], None],
         on_interrupt: Callable[[], None],
+        on_escape: Callable[[], None],
         on_key: Callable[[str], None],
     ) -> None:
         """Take the terminal that `stdout` is; nothing is drawn before `run`."""
@@ -62,14 +74,16 @@ class Screen:
         )
         self._app: Application[None] = Application(
             layout=self._layout(sign),
-            key_bindings=self._keys(on_interrupt),
+            key_bindings=self._keys(on_interrupt, on_escape),
             style=STYLE if colour else PLAIN_STYLE,
             color_depth=ColorDepth.DEPTH_8_BIT if colour else ColorDepth.DEPTH_1_BIT,
             erase_when_done=True,
-            input=create_input(),
+            input=_TypedAhead(sys.stdin),
             output=self._output,
             after_render=lambda _: self._output.release(),
         )
+        # Esc is also how the keys of other bindings begin: those follow at once.
+        self._app.ttimeoutlen = self._app.timeoutlen = ESCAPE_SECONDS
 
     async def run(self) -> None:
         """Let people type until `leave`."""
@@ -159,7 +173,7 @@ class Screen:
             focused_element=typing,
         )
 
-    def _keys(self, on_interrupt: Callable[[], None]) -> KeyBindings:
+    def _keys(self, on_interrupt: Callable[[], None], on_escape: Callable[[], None]) -> KeyBindings:
         keys = KeyBindings()
 
         @keys.add("enter")
@@ -175,6 +189,10 @@ class Screen:
         def _(event: KeyPressEvent) -> None:
             on_interrupt()
 
+        @keys.add("escape")
+        def _(event: KeyPressEvent) -> None:
+            on_escape()
+
         @keys.add("c-d")
         def _(event: KeyPressEvent) -> None:
             if self._buffer.text:
@@ -183,6 +201,41 @@ class Screen:
                 self.leave()
 
         return keys
+
+
+class _TypedAhead(Vt100Input):
+    """What is typed, also before the terminal is ours: Enter sends there too (API-6)."""
+
+    def __init__(self, stdin: TextIO) -> None:
+        super().__init__(stdin)
+        self.stdin_reader = self._reader = _TypedAheadReader(stdin.fileno(), encoding=stdin.encoding)
+
+    @contextmanager
+    def raw_mode(self) -> Iterator[None]:
+        """Have every key inside the block as it is typed."""
+        with super().raw_mode():
+            waiting = fcntl.ioctl(self.fileno(), termios.FIONREAD, bytes(struct.calcsize("i")))
+            (self._reader.ahead,) = struct.unpack("i", waiting)
+            yield
+
+
+class _TypedAheadReader(PosixStdinReader):
+    """Reads keys. Before it is ours, the terminal turns Enter into a line feed and Ctrl-D into a NUL: undone here."""
+
+    ahead = 0
+    """The bytes of such keys that are not read yet."""
+
+    def __init__(self, descriptor: int, *, encoding: str) -> None:
+        super().__init__(descriptor, encoding=encoding)
+        self._encoding = encoding
+
+    def read(self, count: int = READ_BYTES) -> str:
+        if not self.ahead:
+            return super().read(count)
+        text = super().read(min(count, self.ahead))
+        # Without a text there is nothing left of them, or only the beginning of a character.
+        self.ahead = max(0, self.ahead - len(text.encode(self._encoding, self.errors))) if text else 0
+        return text.replace("\n", "\r").replace("\0", "\x04")
 
 
 class _WholePictures(Vt100_Output):

@@ -113,9 +113,7 @@ class Sitting:
 
     def _lose(self, reason: str) -> None:
         if self._lost is None:
-            self.trouble(
-                f"{reason.removesuffix('.')}. What was sent is safe; this goes on as soon as it can be reached."
-            )
+            self.trouble(f"{reason.removesuffix('.')}. Reconnecting. Everything you sent is safe.")
         self._lost = reason
 
     # ---- what is printed
@@ -168,6 +166,7 @@ class Sitting:
             lost=self._lost,
             stopping=self.stopping is not None,
             since=since_of(turn, now=self._now()),
+            until=_seconds_until(self.conversation.waiting_until, now=self._now()),
             tick=self._tick,
         )
         live = self._live.paint(moment, rows=max(3, self._rows() - LOWER_ROWS))
@@ -192,7 +191,7 @@ class Sitting:
         queued, sending = len(conversation.waiting), len(self.on_its_way)
         facts = [
             self.session_id,
-            "reconnecting" if self._lost is not None else state(conversation.status, until=conversation.waiting_until),
+            "reconnecting" if self._lost is not None else state(conversation.status),
             f"{queued} queued" if queued else "",
             f"{sending} sending" if sending else "",
             amount(about.usage) if about else "",
@@ -200,6 +199,10 @@ class Sitting:
         ]
         line = f" {self._look.sign('dot')} ".join(filter(None, facts))
         return self._look.encodable(one_line(line, self._look.width))
+
+
+def _seconds_until(moment: datetime | None, *, now: datetime) -> float:
+    return max(0.0, (moment - now).total_seconds()) if moment else 0.0
 
 
 def _steered(turn: ConversationMessage | None) -> set[str]:

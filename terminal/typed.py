@@ -42,6 +42,8 @@ class Typed:
         self._meant: str | None = None
         """The call that was asked about when the line began to be typed."""
         self._leaves_next = False
+        self._started_here: set[str] = set()
+        """The turns whose prompts were sent from here."""
 
     # ---- keys
 
@@ -53,17 +55,29 @@ class Typed:
             self._meant = question.id if question and text else None
 
     def interrupt(self) -> None:
-        """Do what Ctrl-C does: stop the turn that is running; with nothing to stop, or once more, leave."""
+        """Do what Ctrl-C does: stop a turn that was started here; leave one of somebody else to run (API-6)."""
         running = self._sitting.conversation.running_turn
-        if running and self._sitting.stopping != running.id:
+        if running and running.id in self._started_here and self._sitting.stopping != running.id:
             self._stop(running)
         elif self._leaves_next:
             self._screen.leave()
         elif self._screen.typed:
             self._screen.clear_typed()
+        elif running and running.id not in self._started_here:
+            self._screen.leave()
         else:
             self._sitting.remark("Ctrl-C again leaves; the session goes on.")
             self._leaves_next = True
+
+    def escape(self) -> None:
+        """Do what Esc does: stop a turn that was started here, and never leave."""
+        running = self._sitting.conversation.running_turn
+        if running is None or self._sitting.stopping == running.id:
+            return
+        if running.id in self._started_here:
+            self._stop(running)
+        else:
+            self._sitting.remark("This turn was not started here. /stop stops it.")
 
     def line(self, line: str) -> None:
         """Do what was typed."""
@@ -91,6 +105,7 @@ class Typed:
 
     def _prompt(self, text: str, mode: PromptMode = "enqueue") -> None:
         prompt = OnItsWay(str(uuid4()), text)
+        self._started_here.add(prompt.message_id)
         self._sitting.on_its_way.append(prompt)
         self._unsent.append(prompt)
         self._outbox.put_nowait((prompt, mode))
@@ -118,7 +133,7 @@ class Typed:
     def _decide(self, verdict: Verdict, meant: str | None) -> None:
         call = self._sitting.question
         if call is None or call.approval is None or call.id != meant:
-            raise NotUnderstood("The question has changed while you typed: look at it, and answer again.")
+            raise NotUnderstood("The question changed while you were typing. Read it and answer again.")
         self._do(
             self._gateway.decide(
                 self._session_id,
@@ -151,7 +166,7 @@ class Typed:
     def _show_queue(self, _: str) -> None:
         waiting = self._sitting.conversation.waiting
         if not waiting:
-            self._sitting.remark("Nothing waits.")
+            self._sitting.remark("No prompt is queued.")
         for prompt in waiting:
             joins = f" ({prompt.mode})" if prompt.mode != "enqueue" else ""
             self._sitting.remark(f"{prompt.position}{joins}  {legible(prompt.text)}")
@@ -162,7 +177,11 @@ class Typed:
 
     def _retry(self, _: str) -> None:
         failed = next((turn for turn in reversed(self._sitting.conversation.turns) if turn.is_error), None)
-        self._do(self._gateway.retry(self._session_id, message_id=failed.id if failed else None))
+        self._do(self._send_again(failed.id if failed else None))
+
+    async def _send_again(self, turn_id: str | None) -> None:
+        accepted = await self._gateway.retry(self._session_id, message_id=turn_id)
+        self._started_here.add(accepted.message_id)
 
     def _stop_running(self, _: str) -> None:
         running = self._sitting.conversation.running_turn
@@ -198,10 +217,12 @@ class Typed:
 
     def _model(self, name: str) -> None:
         if name:
-            self._do(self._configure(f"From the next turn on, the model is {name}.", model=name))
+            self._do(self._configure(f"The model is {name} from the next turn on.", model=name))
         else:
             about = self._sitting.about
-            self._sitting.remark(f"The model is {about.model}." if about and about.model else "Not known now.")
+            self._sitting.remark(
+                f"The model is {about.model}." if about and about.model else "The model is not known now."
+            )
 
     def _title(self, title: str) -> None:
         if title:
@@ -229,8 +250,9 @@ class Typed:
             table.add_row(Text(f"  /{name} {takes}".rstrip(), style="bold"), Text(does, style="dim"))
         keys = [
             ("Enter, Alt-Enter", "send; begin a new line"),
-            ("Ctrl-C", "stop the turn that is running; once more: leave"),
-            ("y, a, n REASON", "answer the question above the line: this call, always this tool, or no"),
+            ("Esc", "stop the running turn, if it was started here"),
+            ("Ctrl-C", "the same; leave where there is nothing to stop, or pressed twice"),
+            ("y, a, n REASON", "decide on the call above the line: yes, always in this session, or no"),
         ]
         for key, does in keys:
             table.add_row(Text(f"  {key}", style="bold"), Text(does, style="dim"))
@@ -252,7 +274,7 @@ class Typed:
         except ValidationError as error:
             self._sitting.trouble(f"Not done: {sentence_of(error)}")
         except asyncio.CancelledError:
-            self._sitting.trouble("What was asked for last was not answered: it may not be done.")
+            self._sitting.trouble("The last action was not confirmed. It may not have been done.")
             raise
         self._sitting.refresh()
 

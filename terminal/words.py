@@ -2,7 +2,6 @@
 
 import json
 import unicodedata
-from datetime import datetime
 
 from models.conversation import SessionStatus
 from models.trajectory import Usage, dollars
@@ -16,7 +15,7 @@ INTERRUPTED_MARK = "(interrupted here)"
 _STATES: dict[SessionStatus, str] = {
     "idle": "ready",
     "processing": "working",
-    "awaiting_approval": "waiting for a decision",
+    "awaiting_approval": "needs your approval",
     "waiting_retry": "waiting for the model",
     "ending": "ending",
     "ended": "ended",
@@ -146,17 +145,13 @@ def amount(usage: Usage | None) -> str:
     return f"{tokens} · {dollars(usage.cost)}" if usage.cost else tokens
 
 
-def state(status: SessionStatus | None, *, until: datetime | None = None) -> str:
+def state(status: SessionStatus | None) -> str:
     """Say what a session does.
 
     >>> state("processing"), state(None)
     ('working', 'connecting')
     """
-    if status is None:
-        return "connecting"
-    if status == "waiting_retry" and until:
-        return f"the model is asked again at {until.astimezone():%H:%M:%S}"
-    return _STATES[status]
+    return "connecting" if status is None else _STATES[status]
 
 
 _STOPS = {

@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -58,6 +58,21 @@ def _no_vendors_of_the_developer_s_own(request: pytest.FixtureRequest, monkeypat
 def patience_with_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a stopped turn wait for what was written as long as it takes; tests of the bound itself set it back."""
     monkeypatch.setattr("workflows.activity_options.UNFINISHED_PATIENCE", 20.0)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let a test that is skipped fail in CI, where everything that tests need is installed (OPS-1)."""
+    report = yield
+    is_skipped = report.skipped and not hasattr(report, "wasxfail")
+    if is_skipped and os.environ.get("CI") and not item.get_closest_marker("live"):
+        report.outcome = "failed"
+        report.longrepr = f"With CI set no test may be skipped: {skip_reason(report)}"
+    return report
+
+
+def skip_reason(report: pytest.TestReport) -> str:
+    return report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
 
 
 def dynamic_config(values: dict[str, str]) -> list[str]:

@@ -98,7 +98,7 @@ class Vendor:
     script: list[ModelResponse | ModelError | Written] = field(default_factory=list)
     requests: list[ModelRequest] = field(default_factory=list)
     gate: Gate = field(default_factory=lambda: Gate(is_open=True))
-    answer: Callable[[ModelRequest], ModelResponse] | None = None
+    answer: Callable[[ModelRequest], ModelResponse | ModelError | Written] | None = None
     summarise: Callable[[ModelRequest], ModelResponse | ModelError | Written] | None = None
 
     @property

@@ -5,7 +5,7 @@ from datetime import timedelta
 from temporalio.common import RetryPolicy
 
 HEARTBEAT_TIMEOUT = timedelta(seconds=6)
-"""Activities heartbeat every second; a killed worker is noticed after this long."""
+"""Activities heartbeat every second, model calls every half; a killed worker is noticed after this long."""
 
 MODEL_RETRIES = RetryPolicy(
     # Delays of a vendor's failures come from `activities/failures.py`, which also ends them after a few attempts; these

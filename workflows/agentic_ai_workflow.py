@@ -73,7 +73,7 @@ class AgenticAIWorkflow:
         """Build all state, so that a signal that arrives before `run` finds it (SES-4)."""
         info = workflow.info()
         # A run that began under earlier rules is replayed by them, and goes on by them; its next run takes these up.
-        rules = 2 if workflow.patched("rules-2") else 1
+        rules = 3 if workflow.patched("rules-3") else 2 if workflow.patched("rules-2") else 1
         start = self._read_start(start, extra_arguments=len(rest), rules=rules)
         self._session = Session(info.workflow_id, start, now=workflow.now(), rules=rules)
         self._details_are_due = False
@@ -109,7 +109,7 @@ class AgenticAIWorkflow:
         """Read the input here: one that Temporal could not read for us would fail the workflow task for ever."""
         self._refused_start: Refused | None = None
         try:
-            start = read_start(raw, extra_arguments=extra_arguments)
+            start = read_start(raw, extra_arguments=extra_arguments, takes_apostrophes=rules >= 3)
             # What a run before this one carries over is its own; a contradiction in it is our bug, for a deploy to fix.
             if rules >= 2 and workflow.info().continued_run_id is None:
                 check_outside_start(start, now=workflow.now())
@@ -284,6 +284,8 @@ class AgenticAIWorkflow:
         """Change the configuration (SES-8)."""
         self._session.configure(parse(Configure, request))
         self._show()
+        if self._session.rules >= 3:  # earlier, lists learned a title with the next turn
+            self._publish("awaiting_approval" if self._session.awaits_approval else "open")
 
     @configure.validator
     def _check_configure(self, request: Any = None, *rest: Any) -> None:
@@ -311,7 +313,7 @@ class AgenticAIWorkflow:
     @workflow.query(description="The newest complete picture, about 1 MB at most: nothing, or {before?, limit?}.")
     def get_conversation_state(self, request: Any = None) -> ConversationState:
         """Return the newest turns and what the session is (SES-11)."""
-        with _refusals_told():
+        with self._answering_query():
             given = parse(StateRequest, request)
             if given.before is not None and given.before not in self._session.transcript:
                 raise Refused("invalid", f"before: no turn {given.before!r} is held.", field="before")
@@ -322,7 +324,7 @@ class AgenticAIWorkflow:
     )
     def get_conversation_updates(self, request: Any = None) -> ConversationUpdate:
         """Return what changed since a client's cursor (SES-12)."""
-        with _refusals_told():
+        with self._answering_query():
             cursor = parse_cursor(request)
         return self._stamped(updates_of(self._session, cursor))
 
@@ -331,21 +333,21 @@ class AgenticAIWorkflow:
     )
     def get_queue(self, request: Any = None) -> QueueView:
         """Return what waits and what became of the rest (SES-6)."""
-        with _refusals_told():
+        with self._answering_query():
             given = parse(QueueRequest, request)
         return self._stamped(queue_of(self._session, *(given.ids or [])))
 
     @workflow.query(description="The tool calls that wait for a decision, about 1 MB at most.")
     def get_pending_approvals(self, request: Any = None) -> PendingApprovals:
         """Return what people are asked to decide, with what a decision has to name (AGT-8)."""
-        with _refusals_told():
+        with self._answering_query():
             parse(NoArgument, request)
         return self._stamped(approvals_of(self._session))
 
     @workflow.query(description="What the model still sees, turn by turn: nothing, or {before?, limit?} turn numbers.")
     def get_context_view(self, request: Any = None) -> ContextView:
         """Return for each turn how the model sees it now, and what is sent with every request (CTX-8)."""
-        with _refusals_told():
+        with self._answering_query():
             given = parse(ContextRequest, request)
         return self._stamped(context_of(self._session, given))
 
@@ -359,14 +361,14 @@ class AgenticAIWorkflow:
         Of an unfinished turn whose early steps are in the archive, CURRENT begins, after its prompt, with a thought
         that counts them. The gateway's `/context` puts them back.
         """
-        with _refusals_told():
+        with self._answering_query():
             wanted = parse_replay_request(request).max_history
         return replay_turns_of(self._session, wanted).text(wanted, most_bytes=self._session.config.limits.page_bytes)
 
     @workflow.query(description="The turns that the replay text is made of: {max_history?}. For our own gateway.")
     def get_replay_turns(self, request: Any = None) -> ReplayTurns:
         """Return what the gateway completes from the archive; no more than is carried to the next run (CTX-13)."""
-        with _refusals_told():
+        with self._answering_query():
             wanted = parse_replay_request(request).max_history
         return self._stamped(replay_turns_of(self._session, wanted))
 
@@ -374,7 +376,7 @@ class AgenticAIWorkflow:
     def get_model_request(self, request: Any = None) -> ModelRequestPage:
         """Return the context of the open request, unchanged since it was opened (AGT-2)."""
         opened = self._turn.open_request if self._turn else None
-        with _refusals_told():
+        with self._answering_query():
             given = parse(ModelRequestQuery, request)
             if opened is None or opened.number != given.request:
                 raise Refused("not_open", f"Model request {given.request} is not open.")
@@ -383,15 +385,21 @@ class AgenticAIWorkflow:
     @workflow.query(description="Turns on their way to the archive: {move}. For our own activities.")
     def get_archive_move(self, request: Any = None) -> ArchiveMove:
         """Return what a move to the archive that is under way consists of (AGT-2, SES-15)."""
-        with _refusals_told():
+        with self._answering_query():
             given = parse(ArchiveMoveQuery, request)
             move = self._archiving.open_move(given.move)
             if move is None:
                 raise Refused("not_open", f"Move {given.move} is not under way.")
         return move
 
+    @contextmanager
+    def _answering_query(self) -> Iterator[None]:
+        self._last_change.note_query()
+        with _refusals_told():
+            yield
+
     def _stamped(self, answer: Answer) -> Answer:
-        """Name the workflow task that the answer comes from: who shows only what is committed looks for it (SES-12)."""
+        """Name the workflow tasks that the answer rests on: the gateway shows it once they are committed (SES-12)."""
         return answer.model_copy(update={"as_of": self._last_change.as_of})
 
     # ---- what the Temporal Web UI shows
@@ -413,12 +421,12 @@ class AgenticAIWorkflow:
     def _publish(self, status: search_attributes.CoarseStatus) -> None:
         """Bring search attributes and memo up to date: only what changed (SES-17).
 
-        That is once a turn, and twice more where people are asked to decide.
+        That is once a turn, twice more where people are asked to decide, and when the title or the model is changed.
         """
         known, config = workflow.info().typed_search_attributes, self._session.config
         wanted: list[tuple[SearchAttributeKey[Any], Any]] = [
             (search_attributes.SESSION_STATUS, status),
-            (search_attributes.USER, config.user),
+            (search_attributes.USER, config.user and search_attributes.encoded_user(config.user)),
             (search_attributes.MODEL, config.model),
             (search_attributes.TURNS, self._session.turn_count),
         ]

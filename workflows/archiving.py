@@ -19,6 +19,7 @@ with workflow.unsafe.imports_passed_through():
     from models.archive_moves import final_moves, next_move, spilled
     from models.session_state import Session
     from workflows import activity_options
+    from workflows.background import run_in_background
 
 
 class Archiving:
@@ -51,7 +52,7 @@ class Archiving:
         """See to it that turns are moved, if there are too many; returns at once."""
         # Runs from before there was an archive never move anything; their next run does.
         if self._is_at_rest() and next_move(self._session) and workflow.patched("archive"):
-            self._task = asyncio.create_task(self._move_while_due())
+            self._task = asyncio.create_task(run_in_background(self._move_while_due, rules=self._session.rules))
 
     async def make_room(self) -> None:
         """Wait until the session can hold another turn, or the archive has failed to make that possible."""

@@ -9,7 +9,8 @@ take more of it:
     time           wherever the turn waits                            `turn_timeout`
 
 So an answer that goes over is still the answer: it has been paid for. Tokens and cost are those of all model calls of
-the turn, summaries too, in whatever run; what an attempt took that failed nobody reports. A limit that cannot be kept,
+the turn, summaries too, in whatever run, and of attempts that failed, as the vendor counted or as is estimated: a call
+is given up where they have used up what is left. A limit that cannot be kept,
 since the vendor does not say what was used or the price is not known, ends the turn like one that is reached: it was
 set so as not to be passed unnoticed.
 
@@ -22,7 +23,7 @@ with workflow.unsafe.imports_passed_through():
     from models.errors import TurnFailed
     from models.limits import Limits
     from models.session_state import Session
-    from models.trajectory import ModelStep, Usage, dollars
+    from models.trajectory import COST_DIGITS, ModelStep, Usage, dollars
 
 
 class Budgets:
@@ -39,13 +40,15 @@ class Budgets:
         most = self._limits.max_steps
         return TurnFailed("max_steps", _reached(f"The turn took {steps:,} steps", "max_steps", f"{most:,}"))
 
-    def out_of_time(self, *, asked_to_wait: float | None = None) -> TurnFailed:
-        """Say that the turn's time is over, or would be after `asked_to_wait` seconds, which the vendor wants."""
+    def out_of_time(self, *, wait: float | None = None, reason: str = "") -> TurnFailed:
+        """Say that the turn's time is over, or would be after `wait` seconds.
+
+        `reason` is why the model is not asked before, as a whole sentence; empty: it is not known.
+        """
         took = "The turn ran out of time"
-        if asked_to_wait is not None:
-            took = (
-                f"The turn would have to wait {asked_to_wait:,g} s, since {self._model} takes no requests until then,"
-            )
+        if wait is not None:
+            why = reason or f"{self._model} is not available now."
+            took = f"{why} The turn would have to wait {round(wait, 1):,g} s until the model is asked again,"
         return TurnFailed("budget", _reached(took, "turn_timeout", f"{self._limits.turn_timeout:,g} s"))
 
     def check_calls(self, calls: int) -> None:
@@ -65,10 +68,22 @@ class Budgets:
             took = f"The turn cost {dollars(spent.cost or 0)}"
             raise TurnFailed("budget", _reached(took, "max_cost_per_turn", dollars(limits.max_cost_per_turn)))
 
+    def remaining(self) -> dict[str, int | float]:
+        """Return what the turn may still take of what is limited, by the names of `ModelCall`."""
+        spent, limits = self._spent, self._limits
+        remaining: dict[str, int | float] = {}
+        if limits.max_tokens_per_turn is not None:
+            remaining["tokens_left"] = max(0, limits.max_tokens_per_turn - spent.tokens)
+        if limits.max_cost_per_turn is not None:
+            remaining["cost_left"] = max(0.0, round(limits.max_cost_per_turn - (spent.cost or 0), COST_DIGITS))
+        return remaining
+
     def check_step(self, step: ModelStep) -> None:
         """Pass the newest step, which asks for more. Raises `TurnFailed` over a limit, and where one can't be kept."""
         self.check_spent()
         usage, limits = step.usage, self._limits
+        if usage and usage.is_estimate:
+            usage = None  # of attempts that failed; of the answer the vendor has said nothing
         if limits.max_tokens_per_turn is not None and usage is None:
             raise self._unkeepable("max_tokens_per_turn", f"{limits.max_tokens_per_turn:,}", usage)
         if limits.max_cost_per_turn is not None and (usage is None or usage.cost is None):

@@ -6,9 +6,11 @@ looked for at `temporal_port`.
 """
 
 import asyncio
+import logging
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +25,7 @@ from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import (
     DescribeNamespaceRequest,
     DescribeTaskQueueRequest,
+    GetSystemInfoRequest,
     UpdateNamespaceRequest,
 )
 from temporalio.client import Client
@@ -31,9 +34,12 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfigProfile
 from temporalio.service import GrpcCompression, KeepAliveConfig, RPCError, RPCStatusCode
 
+from models.command_line import command_line
 from models.settings import Settings
 from models.wire import Frozen
 from workflows import search_attributes
+
+_log = logging.getLogger(__name__)
 
 DEFAULT_NAMESPACE = "default"
 RETENTION_DAYS = 30
@@ -45,6 +51,11 @@ POLL_SECONDS = 70.0
 """A worker asks for work at least once a minute; Temporal lists one for 5 minutes after its last question."""
 
 RETRY_SECONDS = 0.2
+WAIT_NOTICE_SECONDS = 1.0
+"""A connection that takes longer is noted in the log."""
+CANCEL_SECONDS = 0.5
+HEALTH_SECONDS = 2.0
+"""Between two looks whether a server answers a lazy client at last."""
 CALL_TIMEOUT = timedelta(seconds=10)
 
 KEEP_ALIVE = KeepAliveConfig(interval_millis=15_000, timeout_millis=5_000)
@@ -119,13 +130,48 @@ async def connect(settings: Settings, *, lazy: bool = False, patience: float = 0
     """
     endpoint = find_endpoint(settings)
     deadline = asyncio.get_running_loop().time() + patience
+    with _logged_wait(endpoint):
+        while True:
+            try:
+                return await asyncio.wait_for(_connect_once(endpoint, settings, lazy=lazy), CONNECT_SECONDS)
+            except (RuntimeError, TimeoutError) as error:
+                if asyncio.get_running_loop().time() >= deadline:
+                    raise _unreachable(endpoint, error) from error
+            await asyncio.sleep(RETRY_SECONDS)
+
+
+@asynccontextmanager
+async def outage_logged(client: Client, settings: Settings) -> AsyncIterator[None]:
+    """Until the server answers a lazy `client`, have the log say why it does not, each reason once.
+
+    Raises:
+        TemporalAccessError: As `find_endpoint` does.
+    """
+    asking = asyncio.create_task(_log_until_reachable(client, find_endpoint(settings)))
+    try:
+        yield
+    finally:
+        while not asking.done():
+            asking.cancel()  # a cancellation that comes in one moment with an answer is lost
+            await asyncio.wait([asking], timeout=CANCEL_SECONDS)
+
+
+async def _log_until_reachable(client: Client, endpoint: Endpoint) -> None:
+    logged = ""
     while True:
         try:
-            return await asyncio.wait_for(_connect_once(endpoint, settings, lazy=lazy), CONNECT_SECONDS)
-        except (RuntimeError, TimeoutError) as error:
-            if asyncio.get_running_loop().time() >= deadline:
-                raise _unreachable(endpoint, error) from error
-        await asyncio.sleep(RETRY_SECONDS)
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await client.workflow_service.get_system_info(GetSystemInfoRequest(), timeout=CALL_TIMEOUT)
+        except (RuntimeError, TimeoutError, RPCError) as error:
+            reason = str(_unreachable(endpoint, error))
+            if reason != logged:
+                _log.warning("%s Until then every request is answered 503.", reason)
+            logged = reason
+        else:
+            if logged:
+                _log.warning("Temporal answers at %s.", endpoint.address)
+            return
+        await asyncio.sleep(HEALTH_SECONDS)
 
 
 async def prepare(client: Client) -> None:
@@ -199,6 +245,17 @@ async def polling_workers(client: Client, task_queue: str) -> Sequence[str]:
     return [poller.identity for poller in answer.pollers if poller.last_access_time.ToSeconds() > oldest]
 
 
+@contextmanager
+def _logged_wait(endpoint: Endpoint) -> Iterator[None]:
+    """Note in the log that the server is waited for, if the block takes long."""
+    loop = asyncio.get_running_loop()
+    notice = loop.call_later(WAIT_NOTICE_SECONDS, _log.warning, "Waiting for Temporal at %s …", endpoint.address)
+    try:
+        yield
+    finally:
+        notice.cancel()
+
+
 async def _connect_once(endpoint: Endpoint, settings: Settings, *, lazy: bool) -> Client:
     return await Client.connect(
         endpoint.address,
@@ -219,8 +276,9 @@ def _embedded_address(settings: Settings) -> str:
 def _unreachable(endpoint: Endpoint, error: Exception) -> TemporalAccessError:
     # The SDK says it in the words of its Rust core; the operating system's own are in the middle of them.
     told = re.findall(r'(?:message|error): "([^"]+)"', str(error)) or [str(error) or "no answer"]
-    mend = "start it with `turnkeeper up`, or set TEMPORAL_ADDRESS" if endpoint.embedded else "check TEMPORAL_ADDRESS"
-    return TemporalAccessError(f"Temporal cannot be reached at {endpoint.address} ({told[-1]}): {mend}.")
+    up = f"Start it with `{command_line('up')}`, or set TEMPORAL_ADDRESS"
+    mend = up if endpoint.embedded else "Check TEMPORAL_ADDRESS"
+    return TemporalAccessError(f"Temporal cannot be reached at {endpoint.address} ({told[-1]}). {mend}.")
 
 
 def _unprepared(client: Client, missing: Sequence[SearchAttributeKey[Any]], error: RPCError) -> TemporalAccessError:

@@ -49,6 +49,9 @@ def _seen(session: Session) -> str:
         parts.append(f"{context.summaries_failed} summaries came to nothing")
     if context.window(session.config.history, model=session.config.model) != session.config.history:
         parts.append("window halved: the context was too long for the model")
+    max_tokens = context.max_tokens(session.config.history, model=session.config.model)
+    if max_tokens is not None:
+        parts.append(f"at most ~{max_tokens:,} tokens are sent: the context was too long for the model")
     return "; ".join(parts)
 
 
@@ -73,7 +76,8 @@ def _archive(session: Session) -> list[str]:
 
 def _status(session: Session) -> str:
     if session.waiting_until:
-        return f"{session.status} until {session.waiting_until:%Y-%m-%d %H:%M:%S} UTC"
+        until = f"{session.status} until {session.waiting_until:%Y-%m-%d %H:%M:%S} UTC"
+        return f"{until}: {_plain(session.waiting_reason)}" if session.waiting_reason else until
     if session.ending is not None:
         return f"{session.status} ({_plain(session.ending)})"
     if session.archive.is_failing and session.is_full:

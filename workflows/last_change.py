@@ -5,19 +5,23 @@ until the next one. The task of a refused update leaves no event at all, so the 
 changed something, not the last one there was. It is noted with the change itself: in a query, the length of the history
 counts the events after the task as well.
 
-A worker that replays a session for a query also takes in the events after the last completed task: those of a task
-that is open at another worker, which may die, and those for which no task has begun. For the latter the time is that
-of the task before, while the history is longer; so the length is noted too. What came of such events stays in the
-worker's memory, and its next tasks build on it. So the first task that was no replay is noted beside the last one: a
-worker that has a session in memory is seldom sent its history again. Where it shows that it was, that is noted instead.
+A worker that is asked may be sent events that no completed task has taken: those of a task that is open at another
+worker, which may die, and those for which no task has begun. It takes them in before it answers. For events without a
+task the time is that of the task before, while the history is longer; so the length is noted too. What came of such
+events stays in the worker's memory, and its next tasks build on it. So the tasks after which a query came are listed
+beside the last one, unless they were replayed.
 """
 
+from collections import deque
 from datetime import UTC, datetime, timedelta
 
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from models.as_of import AsOf, TaskStart
+
+MAX_EARLIER_TASKS = 16
+"""The gateway checks them with every answer; those of older ones were checked with answers before."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -27,24 +31,30 @@ class LastChange:
 
     def __init__(self) -> None:
         """Begin with the task that is under way."""
-        self._first: tuple[int, int] | None = None
-        self._last: tuple[int, int] | None = None
+        self._last = (0, 0)
+        self._is_replayed = True
+        self._was_queried = False
+        self._earlier: deque[tuple[int, int]] = deque(maxlen=MAX_EARLIER_TASKS)
         self.note()
 
     def note(self) -> None:
         """Name the task that is under way: it has changed the session."""
-        before, self._last = self._last, (workflow.time_ns(), workflow.info().get_current_history_length())
-        # A task that began when the one before began, with more events, is none: no task has taken these events.
-        is_no_task = before is not None and before[0] == self._last[0] and before[1] < self._last[1]
-        if (self._first is None or is_no_task) and not workflow.unsafe.is_replaying():
-            self._first = self._last
+        task = (workflow.time_ns(), workflow.info().get_current_history_length())
+        if task == self._last:
+            return
+        if self._was_queried and not self._is_replayed:
+            self._earlier.append(self._last)
+        self._last, self._is_replayed, self._was_queried = task, workflow.unsafe.is_replaying(), False
+
+    def note_query(self) -> None:
+        """Remember that a query was answered from the present state."""
+        self._was_queried = True
 
     @property
     def as_of(self) -> AsOf:
         """The tasks whose completion commits what the session shows now."""
-        last, first = (task and _named(*task) for task in (self._last, self._first))
-        assert last is not None  # noqa: S101  # noted at the beginning
-        return AsOf(run_id=workflow.info().run_id, task=last, first_task=first)
+        earlier = tuple(_named(*task) for task in self._earlier)
+        return AsOf(run_id=workflow.info().run_id, task=_named(*self._last), earlier_tasks=earlier)
 
 
 def _named(started_ns: int, history_length: int) -> TaskStart:

@@ -3,14 +3,16 @@
 from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 from temporalio.workflow import ActivityCancellationType
 
 with workflow.unsafe.imports_passed_through():
+    from activities.failures import LONGEST_RETRY_DELAY
     from activities.llm import ModelActivities
-    from models.context.window import ConversationHistoryConfig
+    from models.context.request_size import head_tokens
     from models.errors import ErrorType, TurnFailed
     from models.model_call import ModelCall, ModelCallOutcome, ModelResponse
     from workflows import activity_options
@@ -18,18 +20,19 @@ with workflow.unsafe.imports_passed_through():
     from workflows.summaries import Summaries
     from workflows.tool_list import ToolList
     from workflows.turn_frame import Frame
-    from workflows.unfinished import unfinished_of
+    from workflows.unfinished import spent_of, unfinished_of
 
 LEAST_ANSWER_BYTES = 2_000
 """What an answer may have however full the turn is."""
 
-_MOST_REPEATS = {"context_too_long": 2, "stale_reasoning": 1, "digest_mismatch": 1}
-"""How often a changed request is tried against what, for each model call (AGT-9, CTX-7)."""
+_MOST_REPEATS = {"context_too_long": 2, "stale_reasoning": 1, "digest_mismatch": 1, "empty_answer": 1}
+"""How often a request is made anew because of what, for each model call (AGT-9, CTX-7)."""
 
 _NOT_REPEATED: dict[str, tuple[ErrorType, str]] = {
     "context_too_long": ("context_too_long", "The conversation is too long for the model."),
     "stale_reasoning": ("bad_request", "The model's provider refused its own reasoning, and the request without it."),
     "digest_mismatch": ("internal", "The model's context could not be handed over unchanged; see the worker's log."),
+    "empty_answer": ("provider_error", "The model gave an empty answer."),
 }
 
 
@@ -43,29 +46,57 @@ class ModelCalls:
         self._slot = slot
         self._tools = tools
         self._summaries = Summaries(frame, slot)
+        self._repeats_empty = False
         self.segment = 0
         """The segment of the latest request."""
 
     async def ask(self) -> ModelResponse:
         """Return the model's answer, waiting and repeating as `activities/failures.py` says (AGT-9)."""
-        repeats = Counter[str]()
+        repeats, limit = Counter[str](), self._session.context.limit
+        self._frame.spent = None
         while True:
-            outcome = await self._heeded(await self._open_new_request())
+            # The run asks for it: a worker of an earlier release is to read no `repeat` that it does not know.
+            self._repeats_empty = self._session.rules >= 3 and not repeats["empty_answer"]
+            request = await self._open_new_request()
+            outcome = await self._heeded(request)
             if outcome.response is not None:
                 self._slot.close()
+                self._note_size(request)
                 return outcome.response
             cause = outcome.repeat or "digest_mismatch"
             repeats[cause] += 1
             if repeats[cause] > _MOST_REPEATS[cause] or not self._may_repeat(cause):
+                if cause == "context_too_long":
+                    # What is too long at a quarter of its size says nothing of how much the model takes.
+                    self._session.context.limit = limit
                 raise TurnFailed(*_NOT_REPEATED[cause])
             if cause == "stale_reasoning":
                 self._session.view.open_segment()
             elif cause == "context_too_long":
-                self._session.context.halve(self._frame.terms.history, model=self._frame.model)
+                self._halve()
 
     def _may_repeat(self, cause: str) -> bool:
         # Runs from before windows were halved end the turn at once.
         return cause != "context_too_long" or workflow.patched("halve-the-window")
+
+    def _halve(self) -> None:
+        """Send half of what was sent from now on (CTX-7)."""
+        session, history, model = self._session, self._frame.terms.history, self._frame.model
+        if session.rules < 3:
+            session.context.halve(history, model=model)
+            return
+        session.learn_limit(history, model=model)
+        tokens = session.context.max_tokens(history, model=model)
+        workflow.logger.warning(
+            "The context was too long for %s: at most ~%d tokens are sent from now on", model, tokens
+        )
+
+    def _note_size(self, request: OpenRequest) -> None:
+        """Note that the model has answered to a request of this size."""
+        if self._session.rules < 3:
+            return
+        tokens = head_tokens(request.request.head) + request.estimated_tokens
+        self._session.context.confirm_limit(self._frame.terms.history, model=self._frame.model, tokens=tokens)
 
     async def _heeded(self, request: OpenRequest) -> ModelCallOutcome:
         """Return the outcome of `request`; once it is refused, later ones go without the vendor's own blocks.
@@ -82,18 +113,26 @@ class ModelCalls:
 
     async def _outcome(self, request: OpenRequest) -> ModelCallOutcome:
         """Return the first outcome of `request` that is no waiting."""
-        rounds = 0
+        rounds = silences = 0
         outcome = await self._call_model(request, rounds)
         while outcome.wait_seconds is not None:
-            await self._wait(outcome.wait_seconds)
+            self._check_spent()
+            await self._wait(outcome.wait_seconds, reason=outcome.wait_reason)
             rounds += 1
-            outcome = await self._call_model(request, rounds)
+            # Short waits for the vendor are Temporal's own: such a one is for the session, which did not answer.
+            silences += outcome.wait_seconds <= LONGEST_RETRY_DELAY
+            outcome = await self._call_model(request, rounds, silences=silences)
         return outcome
+
+    def _check_spent(self) -> None:
+        """Raise `TurnFailed` if attempts that gave no answer have used up what the turn may take (AGT-9)."""
+        if self._session.rules >= 3:
+            self._frame.budgets.check_spent()
 
     async def _open_new_request(self) -> OpenRequest:
         session, frame = self._session, self._frame
         self._slot.close()
-        await self._make_room(session.context.window(frame.terms.history, model=frame.model))
+        await self._make_room()
         frame.budgets.check_spent()  # a summary may have taken what was left
         await self._tools.renew()
         self.segment = session.view.segment
@@ -106,11 +145,13 @@ class ModelCalls:
             )
         )
 
-    async def _make_room(self, window: ConversationHistoryConfig) -> None:
+    async def _make_room(self) -> None:
         """Keep the model's context within its window: evict, and have what was evicted summarised (CTX-4, CTX-5)."""
-        self._session.make_room(window)
-        await self._summaries.make_if_due()
+        history, model = self._frame.terms.history, self._frame.model
         context, log = self._session.context, workflow.logger
+        window = context.window(history, model=model)
+        self._session.make_room(history, model=model)
+        await self._summaries.make_if_due()
         kept, tokens, news = context.view.message_count, context.view.estimated_tokens, context.take_news()
         if news.evicted:
             log.info("Trimmed conversation: %d messages removed, %d kept (~%d tokens)", news.evicted, kept, tokens)
@@ -121,7 +162,7 @@ class ModelCalls:
         if context.take_limit_warning(window):
             log.warning("Conversation approaching limit (%d/%d messages)", kept, window.max_messages)
 
-    async def _call_model(self, request: OpenRequest, rounds: int) -> ModelCallOutcome:
+    async def _call_model(self, request: OpenRequest, rounds: int, *, silences: int = 0) -> ModelCallOutcome:
         frame, session = self._frame, self._session
         frame.stop_if_told()
         self._slot.hand_over()
@@ -134,9 +175,12 @@ class ModelCalls:
                 model=frame.model,
                 digest=request.digest,
                 message_id=turn.id if (turn := session.running_turn) else "",
+                silences=silences,
                 round=rounds,
+                repeats_empty=self._repeats_empty,
                 inline_bytes=frame.limits.inline_bytes(session.turn_bytes),
                 max_bytes=self._most_bytes(),
+                **self._remaining_budget(),
             ),
             start_to_close_timeout=timedelta(seconds=frame.limits.model_timeout),
             schedule_to_close_timeout=frame.remaining(),
@@ -173,9 +217,11 @@ class ModelCalls:
             outcome = await call
         except ActivityError as error:
             frame.unfinished = unfinished_of(error, model=frame.model, max_bytes=self._most_bytes())
+            frame.count_spent(spent_of(error))
             frame.stop_if_told()
             raise
         frame.unfinished = outcome.unfinished
+        frame.count_spent(outcome.spent)
         if outcome.response is None:
             frame.stop_if_told()
         return outcome
@@ -196,6 +242,10 @@ class ModelCalls:
         limits, held = self._frame.limits, self._session.turn_bytes
         return min(limits.answer_bytes, max(LEAST_ANSWER_BYTES, (self._session.turn_cap(limits) - held) // 2))
 
+    def _remaining_budget(self) -> dict[str, Any]:
+        """Return what the turn may still take, for the attempts that nobody else looks at in between (AGT-9)."""
+        return self._frame.budgets.remaining() if self._session.rules >= 3 else {}
+
     def _summary(self, request: OpenRequest) -> str:
         model = self._frame.model
         return (
@@ -203,19 +253,19 @@ class ModelCalls:
             f"{request.message_count} messages, ~{_short(request.estimated_tokens)} tokens"
         )
 
-    async def _wait(self, seconds: float) -> None:
-        """Sleep until the model may be asked again; shown as `waiting_retry` (AGT-9)."""
+    async def _wait(self, seconds: float, *, reason: str) -> None:
+        """Sleep until the model may be asked again; shown as `waiting_retry`, with the `reason` (AGT-9)."""
         until = workflow.now() + timedelta(seconds=seconds)
         if until >= self._frame.deadline:
-            raise self._frame.budgets.out_of_time(asked_to_wait=seconds)
+            raise self._frame.budgets.out_of_time(wait=seconds, reason=reason)
         self._frame.stop_if_told()
-        self._session.wait_until(until)
+        self._session.wait_until(until, reason=reason)
         self._frame.on_change()
         try:
-            await workflow.sleep(seconds, summary=f"{self._frame.model} asked for {seconds:g} s of patience")
+            await workflow.sleep(seconds, summary=f"before {self._frame.model} is asked again")
         finally:
             # Also run when this worker forgets the session: nothing of Temporal may be used here.
-            self._session.wait_until(None)
+            self._session.stop_waiting()
         self._frame.on_change()
 
 

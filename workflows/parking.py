@@ -24,6 +24,7 @@ with workflow.unsafe.imports_passed_through():
     from models.session_state import Session
     from workflows import activity_options
     from workflows.archiving import Archiving
+    from workflows.background import run_in_background
 
 BLOCKED_PAUSE = timedelta(minutes=1)
 """Between two attempts at an archive that is down, while nothing can go on without it."""
@@ -47,7 +48,7 @@ class Parking:
     def begin(self) -> None:
         """Serve the session from now on; returns at once."""
         if self._session.rules >= 2:
-            self._task = asyncio.create_task(self._serve())
+            self._task = asyncio.create_task(run_in_background(self._serve, rules=self._session.rules))
 
     async def _serve(self) -> None:
         while True:

@@ -1,6 +1,8 @@
 """The search attributes a session is listed by (SES-17). They are plain text in Temporal: never any content."""
 
+import re
 from typing import Literal
+from urllib.parse import quote, unquote
 
 from temporalio.common import SearchAttributeKey
 
@@ -13,3 +15,19 @@ TURNS = SearchAttributeKey.for_int("AgentTurns")
 
 ALL = (SESSION_STATUS, USER, MODEL, TURNS)
 """What the start-up code registers; safe to repeat."""
+
+
+def encoded_user(user: str) -> str:
+    """Return a user's name as `AgentUser` has it: nothing in it could end a value in a visibility filter (API-4).
+
+    Quotes are percent-encoded. Temporal's filters can be broken out of by a doubled one.
+
+    >>> encoded_user("Miles O'Brien"), decoded_user("Miles O%27Brien"), encoded_user("Zoë Müller")
+    ('Miles O%27Brien', "Miles O'Brien", 'Zoë Müller')
+    """
+    return re.sub(r"[^\w .@+~-]", lambda found: quote(found[0], safe=""), user)
+
+
+def decoded_user(attribute: str | None) -> str | None:
+    """Return the user's name of a value of `AgentUser`."""
+    return None if attribute is None else unquote(attribute)

@@ -14,6 +14,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows import activity_options
     from workflows.open_request import OpenRequest, RequestSlot
     from workflows.turn_frame import Frame
+    from workflows.unfinished import spent_of
 
 
 class Summaries:
@@ -38,6 +39,8 @@ class Summaries:
         outcome = await self._outcome(request)
         self._slot.close()
         session.add_usage(outcome.usage)
+        if session.rules >= 3:
+            session.add_usage(outcome.spent)
         if outcome.trouble:
             session.context.summaries_failed += 1
             workflow.logger.warning("No summary of %d messages: %s", request.message_count, outcome.trouble)
@@ -78,4 +81,4 @@ class Summaries:
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise asyncio.CancelledError from error
-            return SummaryOutcome(trouble=describe_failure(error)[1])
+            return SummaryOutcome(trouble=describe_failure(error)[1], spent=spent_of(error))

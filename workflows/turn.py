@@ -16,7 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from models.model_call import CallPart, ModelResponse
     from models.session import CarriedTurn
     from models.session_state import Session
-    from models.trajectory import ModelStep, ToolCall, ToolResult
+    from models.trajectory import ModelStep, ToolCall, ToolResult, Usage
     from workflows.archiving import Archiving
     from workflows.model_calls import ModelCalls
     from workflows.open_request import OpenRequest, RequestSlot
@@ -136,12 +136,16 @@ class Turn:
 
     def _record(self, response: ModelResponse) -> ModelStep:
         calls = [] if response.stop == "max_tokens" else self._numbered(response.calls)
-        step = self._session.add_response(response, calls, now=workflow.now())
+        step = self._session.add_response(response, calls, now=workflow.now(), spent=self._take_spent())
         self._frame.unsettle(response.state, segment=self._model_calls.segment)
         if not calls:
             self._frame.settle()
         self._frame.on_change()
         return step
+
+    def _take_spent(self) -> Usage | None:
+        spent, self._frame.spent = self._frame.spent, None
+        return spent
 
     def _numbered(self, parts: list[CallPart]) -> list[ToolCall]:
         return [
@@ -177,6 +181,8 @@ class Turn:
             self._tool_calls.answer_unanswered()
             self._frame.settle()
         self._keep_unfinished(error_type)
+        if error_type == "refusal" and self._session.rules >= 3:
+            self._session.leave_out_turn()
         self._slot.close()
         told = f"Cancelled: {sentence}" if error_type == "cancelled" else sentence
         self._session.fail_turn(error_type, told, now=workflow.now())
@@ -189,7 +195,7 @@ class Turn:
         calls = [
             call.model_copy(update={"result": _not_called(call.name)}) for call in self._numbered(unfinished.calls)
         ]
-        self._session.add_response(unfinished, calls, now=workflow.now(), interrupted=True)
+        self._session.add_response(unfinished, calls, now=workflow.now(), interrupted=True, spent=self._take_spent())
         if error_type != "refusal":  # what its vendor did not let pass is not sent to it again
             self._session.show_step(state=None)
 

@@ -6,15 +6,16 @@ from datetime import datetime, timedelta
 from math import ceil
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, RetryState, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, RetryState, is_cancelled_exception
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
-    from activities.failures import describe_failure
+    from activities.failures import WORKER_DIED, describe_failure
     from models.errors import TurnFailed
     from models.model_call import ModelResponse, ProviderState
     from models.session import CarriedTurn
     from models.session_state import Session
+    from models.trajectory import Usage
     from workflows.budgets import Budgets
 
 
@@ -55,6 +56,8 @@ class Frame:
         """What runs now ends by itself once there is a `stop_reason`: it is not cancelled for that."""
         self.unfinished: ModelResponse | None = None
         """What the model had written of the newest answer, which did not become whole (SES-9)."""
+        self.spent: Usage | None = None
+        """What attempts for the newest answer took that gave none (AGT-9)."""
         self.is_due_for_new_run = is_due_for_new_run
         self._deadline = terms.deadline
         self._awaiting_since = terms.awaiting_since
@@ -92,6 +95,15 @@ class Frame:
         if self._is_unsettled:
             self.session.show_step(state=self._state, segment=self._segment)
             self._is_unsettled, self._state, self._segment = False, None, None
+
+    def count_spent(self, spent: Usage | None) -> None:
+        """Count what attempts took that gave no answer: for the turn now, for the step once there is one (AGT-9).
+
+        Runs of rules 1 and 2 do not count it: it could decide otherwise what a replay has to repeat.
+        """
+        if spent and self.session.rules >= 3:
+            self.session.add_usage(spent)
+            self.spent = (self.spent or Usage()) + spent
 
     # ---- stopping and pausing
 
@@ -143,6 +155,8 @@ class Frame:
             return self.out_of_time()
         error_type, sentence = describe_failure(error)
         is_ours = isinstance(error.cause, ActivityTimeout) or error_type == "internal"
+        if isinstance(error.cause, ApplicationError) and error.cause.type == WORKER_DIED:
+            is_ours = self.session.rules >= 3
         if is_ours and error.retry_state is RetryState.TIMEOUT and self.session.rules >= 2:
             return self.out_of_time()  # another attempt would have begun after the deadline
         return TurnFailed(error_type, f"{of}." if of else sentence)

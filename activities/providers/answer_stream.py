@@ -12,11 +12,13 @@ from typing import Protocol
 from pydantic import JsonValue
 
 from activities.providers.answers import joined
+from activities.providers.meter import Meter
 from activities.providers.protocol import Delta, ModelError
 from activities.providers.transport import Event, VendorStream
 from activities.providers.verbatim import Block
 from models.context.bounds import encodable, encodable_text
 from models.model_call import ModelResponse
+from models.trajectory import Usage
 
 RUN_OUT = 0.5
 """Seconds that a stream has to end after its last event, so that its connection can be used again."""
@@ -30,6 +32,11 @@ class Fold(Protocol):
     failure: Event | None
     """What the vendor says of an answer that failed."""
 
+    @property
+    def counted(self) -> Usage | None:
+        """What the vendor has counted so far; without output tokens as long as it has not said those."""
+        ...
+
     def take(self, event: Event) -> Iterable[Delta]:
         """Take the next event; return what there is to show of it."""
         ...
@@ -40,17 +47,20 @@ class Fold(Protocol):
 
 
 async def answer_of(
-    asked: VendorStream, fold: Fold, *, run_out: float = RUN_OUT
+    asked: VendorStream, fold: Fold, *, run_out: float = RUN_OUT, meter: Meter | None = None
 ) -> AsyncGenerator[Delta | ModelResponse, None]:
     """Send the request; yield what there is to show of the answer, then all of it. Raises `ModelError`.
 
     `run_out`: seconds for what follows the end of the answer. It is whole by then, whatever becomes of the rest.
+    What the answer takes is noted in `meter` as it comes.
     """
-    transport = asked.transport
+    transport, meter = asked.transport, meter or Meter()
     async with aclosing(asked.events()) as events:
         async for event in events:
             with transport.understanding():
                 deltas = list(fold.take(event))
+                if fold.failure is None or fold.counted:
+                    meter.note(event, counted=fold.counted)
             if fold.failure is not None:
                 raise asked.failed(fold.failure)
             for delta in deltas:
@@ -58,11 +68,12 @@ async def answer_of(
             if fold.is_whole:
                 break
         else:
-            raise transport.broken_off()
+            raise asked.ended_early()
         with suppress(TimeoutError, ModelError), transport.understanding():
             async with asyncio.timeout(run_out):
                 async for event in events:
                     fold.take(event)
+                    meter.note(event, counted=fold.counted)
     with transport.understanding():
         response = fold.response(request_id=asked.request_id)
     yield response

@@ -35,7 +35,7 @@ class AnthropicProvider:
         if not name:
             raise ModelError("not_found", "write its name behind the colon, as in 'anthropic:claude-sonnet-5-5'")
         asked = self._transport.request(PATH, encode(request, name=name))
-        async with aclosing(answer_of(asked, Fold(name))) as answer:
+        async with aclosing(answer_of(asked, Fold(name), meter=context.meter)) as answer:
             async for piece in answer:
                 yield piece
 

@@ -6,8 +6,8 @@ are made of it. The *parts* are what we understand: thinking, text, calls. The *
 the vendor itself: kinds of blocks and deltas that are not known here are put together by what they look like, and go
 back with the others.
 
-Only a whole message is an answer, and only one that stopped for its calls has calls: arguments that were cut at the
-length limit can look whole.
+Only a whole message is an answer, and only one that stopped by itself has calls: arguments that were cut at the length
+limit can look whole. There are servers that say `end_turn` of a message with calls, or another API's reasons.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,6 +18,7 @@ from pydantic import JsonValue
 from activities.providers.answer_stream import Grown
 from activities.providers.answers import arguments_of, count_of, counts_in, joined, name_of, share_of
 from activities.providers.anthropic_request import API, sendable_input
+from activities.providers.finish_reasons import is_cut, not_whole
 from activities.providers.protocol import Delta, ModelError
 from activities.providers.quotes import quoted
 from activities.providers.transport import Event
@@ -80,6 +81,11 @@ class Fold:
             state=self._state(stop, blocks),
         )
 
+    @property
+    def counted(self) -> Usage | None:
+        """What the vendor has counted so far; the output last of all."""
+        return _usage({"output_tokens": 0, **self._used})
+
     def _count(self, usage: Mapping[str, object]) -> None:
         # Counts are totals, and each is given when it is known: a later one replaces an earlier one.
         self._used |= {key: count for key, count in usage.items() if count is not None}
@@ -89,21 +95,17 @@ class Fold:
 
     def _stop_reason(self) -> StopReason:
         match self._stop.get("stop_reason"):
-            case "tool_use" if self._has_calls():
-                return "tool_calls"
-            case "max_tokens":
-                return "max_tokens"
             case "refusal":
                 raise ModelError("refusal", _refusal(self._stop.get("stop_details")))
-            case "model_context_window_exceeded":
-                raise ModelError("context_too_long", "the answer reached the end of the model's context")
             case "pause_turn":
                 # Of tools that run at the vendor; none are offered to it, and asked again it would pause again.
                 raise ModelError("bad_request", "the model paused for tools of its provider, which are not used here")
-            case None:
-                raise ValueError("it stopped without a reason")
-            case _:  # `end_turn`, `stop_sequence`, and what may come to be: a whole message all the same
-                return "end_turn"
+            case str(reason) if reason:
+                if is_cut(reason, vendor="Anthropic"):
+                    return "max_tokens"
+                return "tool_calls" if self._has_calls() else "end_turn"
+            case _:
+                raise not_whole("Anthropic ended its answer without a reason to stop", vendor="Anthropic")
 
     def _state(self, stop: StopReason, blocks: list["_Block"]) -> ProviderState | None:
         """Return the blocks for the vendor itself, if it would take them back: whole, every call with its result."""

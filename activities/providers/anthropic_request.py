@@ -11,8 +11,8 @@ at the two ends something may be added, since the API wants a user to speak firs
   blocks, and refuses them.
 - A call whose arguments were no JSON has them as `{"invalid_json": "…"}`: the API wants an object, and the model is to
   see what it wrote.
-- Prompt caching is the API's automatic one, for everything but single requests (those with `max_tokens`: a summary),
-  which nothing will ever read from the cache again.
+- Prompt caching has breakpoints of its own (`_with_breakpoints`), for everything but single requests (those with
+  `max_tokens`: a summary), which nothing will ever read from the cache again.
 - Thinking depends on the model, as `_thinking` says, and with older ones on the conversation, as `_may_think` says.
 """
 
@@ -56,10 +56,11 @@ def encode(request: ModelRequest, *, name: str) -> dict[str, Any]:
     >>> asked = ModelRequest.model_validate({"head": head, "messages": [{"role": "user", "content": "Hi"}]})
     >>> body = encode(asked, name="claude-sonnet-5-5")
     >>> body["system"], body["messages"]
-    ('Be brief.', [{'role': 'user', 'content': [{'type': 'text', 'text': 'Hi'}]}])
+    ([{'type': 'text', 'text': 'Be brief.', 'cache_control': {'type': 'ephemeral'}}], [{'role': 'user', 'content': \
+[{'type': 'text', 'text': 'Hi', 'cache_control': {'type': 'ephemeral'}}]}])
     """
     head, messages = request.head, _messages(request.messages)
-    return {
+    body = {
         "model": name,
         "stream": True,
         **_bounds(name, head.max_tokens, messages),
@@ -67,6 +68,7 @@ def encode(request: ModelRequest, *, name: str) -> dict[str, Any]:
         **({"tools": [_tool(tool) for tool in head.tools]} if head.tools else {}),
         "messages": messages,
     }
+    return body if head.max_tokens is not None else _with_breakpoints(body)
 
 
 # ---- how long and how deep
@@ -77,8 +79,7 @@ def _bounds(name: str, max_tokens: int | None, messages: list[dict[str, Any]]) -
     most = ANSWER_TOKENS if thinking else next(few for old, few in _FEWER_TOKENS.items() if old.match(name))
     if max_tokens is None:
         is_told = thinking and (thinking["type"] == "adaptive" or _may_think(messages))
-        caching = {"cache_control": {"type": "ephemeral"}}
-        return {"max_tokens": most, **caching, **({"thinking": thinking} if is_told else {})}
+        return {"max_tokens": most, **({"thinking": thinking} if is_told else {})}
     if thinking and thinking["type"] == "adaptive":
         # Some of these models can't be told not to think, and what they think counts too: it has room of its own.
         return {"max_tokens": max_tokens + THINKING_TOKENS, "thinking": thinking}
@@ -121,6 +122,43 @@ def _thinking(name: str) -> dict[str, Any] | None:
     if _THINKS_BY_BUDGET.search(name):
         return {"type": "enabled", "budget_tokens": THINKING_TOKENS}
     return {"type": "adaptive", "display": "summarized"}
+
+
+# ---- caching
+
+
+def _with_breakpoints(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the body with the four breakpoints of the prompt cache that the API allows (AGT-4).
+
+    The API writes to its cache at each breakpoint, and reads the longest entry that ends at one, or up to 20 blocks
+    before it. So they stand where an earlier request had one, and where a later one will look:
+
+    tools and system              shared by all sessions that have the same
+    end of the first message      what stays when messages behind it are evicted
+    end of the request before     found however many blocks the calls and results since then have
+    end of this request           read by the next one
+
+    They are set on blocks that are written here, never on the model's own, which go back as they came.
+    """
+    ends = {id(message["content"]): message["content"] for message in _cached_messages(body["messages"])}
+    for content in ends.values():
+        content[-1] = _cached(content[-1])
+    if "system" in body:
+        return {**body, "system": [_cached(_text(body["system"]))]}
+    if "tools" in body:
+        return {**body, "tools": [*body["tools"][:-1], _cached(body["tools"][-1])]}
+    return body
+
+
+def _cached_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the user's messages whose ends are breakpoints; the request before ended where the model last spoke."""
+    spoken = (index for index in range(len(messages) - 1, 0, -1) if messages[index]["role"] == "assistant")
+    last_answer = next(spoken, None)
+    return [messages[0], *([messages[last_answer - 1]] if last_answer else []), messages[-1]]
+
+
+def _cached(block: Block) -> Block:
+    return {**block, "cache_control": {"type": "ephemeral"}}
 
 
 # ---- tools

@@ -47,7 +47,7 @@ async def _bound(response: httpx2.Response) -> None:
     body = cast(httpx2.AsyncByteStream, response.stream)
     is_compressed = response.headers.pop("content-encoding", "identity").strip().lower() != "identity"
     if not response.is_success:
-        response.stream = _Beginning(body, most=0 if is_compressed else MOST_BODY_BYTES)
+        response.stream = _Unread(body) if is_compressed else _Beginning(body, most=MOST_BODY_BYTES)
     elif is_compressed:
         response.stream = _Unreadable(body)
     elif content_type(response.headers) in NO_STREAMS:
@@ -72,6 +72,13 @@ class _Unreadable(_Bounded):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         raise httpx2.DecodingError("it is compressed")
         yield b""  # makes it a generator
+
+
+class _Unread(_Bounded):
+    """A body that could not be bounded, and that need not be read: an error says most by its status."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield b"(not read: it is compressed, which was not asked for)"
 
 
 class _Beginning(_Bounded):

@@ -153,7 +153,7 @@ class ScriptedModel:
             stamp = _stamp_of(path)  # before the file is read: what is written meanwhile is seen the next time
             script = Script.model_validate_json(path.read_bytes())
         except FileNotFoundError as error:
-            raise ModelError("not_found", f"there is no script {path.name!r} in the script folder") from error
+            raise ModelError("not_found", f"there is no offline script {path.stem!r} in the script folder") from error
         except OSError as error:
             raise ModelError("bad_request", f"the script {path.name!r} cannot be read: {error.strerror}") from error
         except ValidationError as error:

@@ -76,7 +76,7 @@ class OpenAIChatProvider:
             body = written(request, name=name, without=without, demanded=self._of_sessions.demanded_of(session))
             try:
                 asked, answer = self._transport.request(PATH, body), fold(name, request=context.request)
-                async with aclosing(answer_of(asked, answer, run_out=USAGE_WAIT)) as pieces:
+                async with aclosing(answer_of(asked, answer, run_out=USAGE_WAIT, meter=context.meter)) as pieces:
                     async for piece in pieces:
                         yield piece
             except ModelError as error:
@@ -99,7 +99,8 @@ class OpenAIChatProvider:
         if error.error_type != "bad_request" or not request.head.tools or not _ABOUT_TOOLS.search(error.message):
             return error
         advice = "openai_chat.protocol='text' is for models without tool calling"
-        return ModelError(error.error_type, f"{error.message}; {advice}", should_retry=error.should_retry)
+        message = f"{error.message}; {advice}"
+        return ModelError(error.error_type, message, should_retry=error.should_retry, vendor=error.vendor)
 
     def _client(self, sdk: ModuleType, http: Any) -> Any:
         nothing = sdk.Omit()

@@ -1,11 +1,11 @@
 """How an answer of a Chat Completions endpoint is read from its stream (AGT-3, AGT-10).
 
 Theory of operation. Servers differ in what they leave out and what they add, so little is demanded: chunks with a
-`delta` in their first choice, and a `finish_reason`, which alone marks an answer as whole. Text grows by concatenation,
-whatever field it is in. A piece belongs to the latest call of its `index`, or to the latest of all where it has none;
-it begins another one if it brings a name and, with it, another id, or finds the arguments before it whole. Ids of a
-server may be missing or repeat. What a message or a call has beyond what we understand is kept in the state, to go back
-to the same model; so is thinking at the beginning of the text, for templates that want it there.
+`delta` in their first choice, and a `finish_reason`, which alone says whether an answer is whole. Text grows by
+concatenation, whatever field it is in. A piece belongs to the latest call of its `index`, or to the latest of all where
+it has none; it begins another one if it brings a name and, with it, another id, or finds the arguments before it whole.
+Ids of a server may be missing or repeat. What a message or a call has beyond what we understand is kept in the state,
+to go back to the same model; so is thinking at the beginning of the text, for templates that want it there.
 """
 
 import json
@@ -17,6 +17,7 @@ from pydantic import JsonValue
 
 from activities.providers.answer_stream import Grown
 from activities.providers.answers import arguments_of, count_of, counts_in, joined, name_of, share_of
+from activities.providers.finish_reasons import is_cut
 from activities.providers.leading_thought import LeadingThought
 from activities.providers.openai_chat_request import API
 from activities.providers.protocol import Delta, ModelError
@@ -32,11 +33,8 @@ THOUGHTS = ("reasoning_content", "reasoning")
 
 _UNDERSTOOD = frozenset({"role", "content", "refusal", "tool_calls", "function_call", "audio"})
 _OF_A_CALL = frozenset({"index", "id", "type", "function"})
-_FAILED = {
-    "error": "provider_error",
-    "abort": "provider_error",
-    "insufficient_system_resource": "overloaded",
-}
+VENDOR = "the endpoint"
+"""Who is asked, in a sentence."""
 
 
 @dataclass
@@ -100,7 +98,7 @@ class Fold:
 
     def response(self, *, request_id: str | None) -> ModelResponse:
         """Return the answer, once it is whole. Raises `ModelError` where it is a refusal, or has failed."""
-        self._content.finish(is_cut=self._finish == "length")
+        self._content.finish(is_cut=self._is_cut())
         stop = self._stop_reason()
         calls = self._whole_calls() if stop == "tool_calls" else []
         return ModelResponse(
@@ -111,6 +109,11 @@ class Fold:
             request_id=request_id or self._id or None,
             state=None if stop == "max_tokens" else self._state(calls),
         )
+
+    @property
+    def counted(self) -> Usage | None:
+        """What the server has counted so far."""
+        return _usage(self._used)
 
     def _take_choice(self, choice: Event) -> Iterator[Delta]:
         delta = choice.get("delta") or choice.get("message") or {}
@@ -167,16 +170,14 @@ class Fold:
             told.append((part, call.beyond.whole()))
         return told
 
+    def _is_cut(self) -> bool:
+        return is_cut(self._finish, vendor=VENDOR)
+
     def _stop_reason(self) -> StopReason:
-        if self._finish in _FAILED:
-            kind: Any = _FAILED[self._finish]
-            raise ModelError(kind, f"the endpoint ended its answer with {quoted(self._finish)!r}")
-        if self._finish == "content_filter":
-            raise ModelError("refusal", "a content filter stopped the answer")
+        if self._is_cut():
+            return "max_tokens"
         if self._texts["refusal"] and not self._content.said and not self._calls:
             raise ModelError("refusal", f"it says “{quoted(joined(self._texts['refusal']))}”")
-        if self._finish == "length":
-            return "max_tokens"
         # Not the reason decides: there are servers that say `stop` with calls.
         return "tool_calls" if self._calls else "end_turn"
 

@@ -43,7 +43,8 @@ class OpenAIProvider:
             refused = self._refused.of(name)
             body = encode(request, name=name, session_id=context.session_id, without=refused)
             try:
-                async with aclosing(answer_of(self._transport.request(PATH, body), Fold(name))) as answer:
+                asked = self._transport.request(PATH, body)
+                async with aclosing(answer_of(asked, Fold(name), meter=context.meter)) as answer:
                     async for piece in answer:
                         yield piece
             except ModelError as error:

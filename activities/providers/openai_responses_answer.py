@@ -4,7 +4,8 @@ Theory of operation. Deltas are for showing; the answer is made of the items of 
 order of the output, or of those in the last event, where there are more. The *parts* are what we understand of them:
 summaries of reasoning, text, calls. The *items* themselves are kept for the vendor, as they came.
 
-An answer is whole with `response.completed`, and cut with `response.incomplete`; the stream of any other is a failure.
+An answer is whole with `response.completed`, and cut with `response.incomplete` where that was a limit of its length;
+the stream of any other is a failure.
 What the response and its items say of themselves must agree: half a call is not run, and half a text is no answer.
 
 An answer that could not go back has no state, and is written anew from its parts: one with reasoning that came without
@@ -17,6 +18,7 @@ from typing import Literal
 from pydantic_core import PydanticSerializationError, to_json
 
 from activities.providers.answers import arguments_of, count_of, counts_in, joined, name_of, share_of
+from activities.providers.finish_reasons import is_cut, not_whole
 from activities.providers.openai_responses_request import API
 from activities.providers.protocol import Delta, ModelError
 from activities.providers.quotes import quoted
@@ -42,6 +44,7 @@ class Fold:
         self._shown: dict[str, tuple[int, int]] = {}
         self._begun: set[int] = set()
         self._end: Event = {}
+        self._used: Mapping[str, object] = {}
         self._is_cut = False
         self.is_whole = False
         """The last event of the answer has come; it may have been cut."""
@@ -75,8 +78,8 @@ class Fold:
         items = self._items_told()
         if not is_cut and (name_of(end.get("status")) not in _WHOLE or self._has_half(items)):
             raise ModelError("connection", "OpenAI's answer broke off before its end")
-        if is_cut and (end.get("incomplete_details") or {}).get("reason") == "content_filter":
-            raise ModelError("refusal", "OpenAI's content filter stopped the answer")
+        if is_cut:
+            _check_is_cut(end)
         # The calls of an answer that was cut may be cut too. They get no results, without which they could not go back.
         parts = [part for part in _parts_in(items) if not (is_cut and isinstance(part, CallPart))]
         _refuse_refusal(items, parts)
@@ -89,9 +92,14 @@ class Fold:
             state=None if is_cut else _state(self._name, items, parts),
         )
 
+    @property
+    def counted(self) -> Usage | None:
+        """What the vendor has counted, in the last event."""
+        return _usage(self._used)
+
     def _take_end(self, kind: str, response: Event) -> None:
         """Take the response as its last event has it; it may have failed, or been cut, by another event's name."""
-        status = name_of(response.get("status"))
+        status, self._used = name_of(response.get("status")), counts_in(response.get("usage"))
         if kind in _FAILED or f"response.{status}" in _FAILED:
             self.failure = response.get("error") or {"type": "server_error"}
         else:
@@ -137,6 +145,13 @@ def _thought(item: Event) -> str:
 def _said(item: Event) -> str:
     pieces = item.get("content") or []
     return joined(piece.get("text") or piece.get("refusal") or "" for piece in pieces)
+
+
+def _check_is_cut(end: Event) -> None:
+    """Raise `ModelError` unless the response ended early at a limit of its length."""
+    reason = name_of((end.get("incomplete_details") or {}).get("reason"))
+    if not reason or not is_cut(reason, vendor="OpenAI"):
+        raise not_whole("OpenAI ended its answer early and does not say why", vendor="OpenAI")
 
 
 def _refuse_refusal(items: Sequence[Event], parts: Sequence[Part]) -> None:

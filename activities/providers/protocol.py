@@ -7,9 +7,10 @@ without a `ModelResponse` was cut off and is no answer (AGT-3).
 """
 
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from activities.providers.meter import Meter
 from models.errors import ErrorType
 from models.model_call import ModelRequest, ModelResponse
 
@@ -27,13 +28,15 @@ class CallContext:
     """Where a request stands. `request` counts the session's model requests from 1.
 
     `attempt` counts the tries of this activity from 1, `round` how often the workflow has waited this request out; a
-    long wait ends the activity, and after it a new one begins at attempt 1 (AGT-9).
+    long wait ends the activity, and after it a new one begins at attempt 1 (AGT-9). What the answer takes is noted in
+    `meter` while it comes in.
     """
 
     session_id: str
     request: int
     attempt: int
     round: int = 0
+    meter: Meter = field(default_factory=Meter, compare=False)
 
 
 class ModelError(Exception):
@@ -47,10 +50,13 @@ class ModelError(Exception):
         retry_after: float | None = None,
         should_retry: bool | None = None,
         parameter: str | None = None,
+        vendor: str = "",
+        max_attempts: int | None = None,
     ) -> None:
         """Keep the judgement; `retry_after` is in seconds, `should_retry` the vendor's own word where it gave one.
 
-        `parameter` is what of the request the vendor blames, by its own name for it.
+        `parameter` is what of the request the vendor blames, by its own name for it. `vendor` is who is asked, as
+        sentences name it. After `max_attempts` the failure is final; `None`: as for every other of its type.
         """
         super().__init__(message)
         self.error_type = error_type
@@ -58,6 +64,8 @@ class ModelError(Exception):
         self.retry_after = retry_after
         self.should_retry = should_retry
         self.parameter = parameter
+        self.vendor = vendor
+        self.max_attempts = max_attempts
 
 
 class Provider(Protocol):

@@ -3,8 +3,10 @@
 Models differ in the optional parameters they take, and endpoints that speak the same API differ even more. No list of
 models stays right, and no table knows a name it has not seen. So requests ask for everything that is good to have, and
 the endpoint's own word decides: what it refuses by name is left out, and the changed request is sent at once. That is
-no retry, since a refused request was not begun, and the same one is never sent twice. A worker remembers it for as long
-as it runs; it costs one refused request for each parameter and model.
+no retry, since a refused request was not begun, and the same one is never sent twice. A worker remembers it for
+`MEMORY_SECONDS`, and then tries the parameter again: behind a router stand many servers, and one odd one among them is
+no reason to go without usage for ever. It costs one refused request for each parameter and model, that often. Every
+endpoint has a memory of its own.
 
 Only words of refusal count. "Missing `reasoning_content`" says the opposite, of the same name: what is demanded like
 that is sent from then on, with something for an answer that has none of its own. Parameters are the same in all
@@ -12,9 +14,11 @@ requests, so that what is learned of one holds for a model; fields of messages d
 through, so that what is learned of those holds for the session.
 """
 
+import logging
 import re
+import time
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -23,24 +27,36 @@ from activities.providers.protocol import ModelError
 MOST_REMEMBERED = 10_000
 """Models, or sessions, that are remembered; beyond it, the one is forgotten that was not asked for the longest."""
 
+MEMORY_SECONDS = 600.0
+"""How long a refusal or a demand is remembered."""
+
+_log = logging.getLogger(__name__)
+
 
 @dataclass
 class _Known:
-    refused: set[str] = field(default_factory=set)
-    demanded: set[str] = field(default_factory=set)
+    """Until when each name counts as refused, or as demanded."""
+
+    refused: dict[str, float] = field(default_factory=dict)
+    demanded: dict[str, float] = field(default_factory=dict)
+
+    def forget(self, now: float) -> None:
+        self.refused = {name: until for name, until in self.refused.items() if until > now}
+        self.demanded = {name: until for name, until in self.demanded.items() if until > now}
 
 
 class RefusedParameters:
     """What each model, or each session, was found to refuse and to demand."""
 
-    def __init__(self) -> None:
-        """Begin by supposing that everything is taken and nothing demanded."""
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin by supposing that everything is taken and nothing demanded. `clock` returns seconds."""
+        self._clock = clock
         self._known: OrderedDict[Hashable, _Known] = OrderedDict()
 
     def of(self, whose: Hashable) -> frozenset[str]:
         """Return the names of what is to be left out of requests to the model, or of the session, `whose` they are."""
         known = self._known_of(whose)
-        return frozenset(known.refused - known.demanded)
+        return frozenset(known.refused.keys() - known.demanded.keys())
 
     def demanded_of(self, whose: Hashable) -> frozenset[str]:
         """Return the names of what is to be sent even where there is nothing of it."""
@@ -56,7 +72,7 @@ class RefusedParameters:
         >>> refused = RefusedParameters()
         >>> error = ModelError("bad_request", "Unsupported parameter: 'stream_options'")
         >>> [refused.learn("m", error, optional=["stream_options"]) for _ in range(2)], refused.of("m")
-        ([True, False], frozenset({'stream_options'}))
+        ([True, True], frozenset({'stream_options'}))
         >>> refused.learn("m", ModelError("bad_request", "Missing 'stream_options'"), optional=["stream_options"])
         False
         """
@@ -64,22 +80,33 @@ class RefusedParameters:
             return False
         known = self._known_of(whose)
         # The longest first: a model may take `reasoning`, and refuse but `reasoning.summary`.
-        for name in sorted({*optional, *demandable} - known.demanded, key=lambda name: (-len(name), name)):
+        until = self._clock() + MEMORY_SECONDS
+        for name in sorted({*optional, *demandable} - known.demanded.keys(), key=lambda name: (-len(name), name)):
             verdict = _verdict(error, name)
-            if verdict == "refused" and name in optional and name not in known.refused:
-                known.refused.add(name)
+            if verdict == "refused" and name in optional:
+                # Also where another request has learned it meanwhile: this one was sent with it, the next one is not.
+                if name not in known.refused:
+                    _log.warning("%s does not take %r: left out for %g s", _shown(whose), name, MEMORY_SECONDS)
+                known.refused[name] = until
                 return True
             if verdict == "demanded" and name in demandable:
-                known.demanded.add(name)
+                _log.warning("%s demands %r: sent for %g s", _shown(whose), name, MEMORY_SECONDS)
+                known.demanded[name] = until
                 return True
         return False
 
     def _known_of(self, whose: Hashable) -> _Known:
         known = self._known.setdefault(whose, _Known())
+        known.forget(self._clock())
         self._known.move_to_end(whose)
         if len(self._known) > MOST_REMEMBERED:
             self._known.popitem(last=False)
         return known
+
+
+def _shown(whose: Hashable) -> str:
+    """Return the name of a model, or of a model and a session, as the log has it."""
+    return " in session ".join(map(str, whose)) if isinstance(whose, tuple) else str(whose)
 
 
 def held_in(body: Mapping[str, object], names: Iterable[str]) -> frozenset[str]:

@@ -23,11 +23,16 @@ from typing import Any
 
 from activities.providers.answers import is_keepable
 from activities.providers.content_types import NO_STREAMS, content_type
+from activities.providers.event_stream import stream_class
+from activities.providers.finish_reasons import not_whole
 from activities.providers.protocol import ModelError
 from activities.providers.vendor_errors import Vendor, error_of
 
 CONNECT_TIMEOUT = 10.0
 """Seconds for a connection to be made."""
+
+MAX_PAGE_ATTEMPTS = 3
+"""How often a page in place of an answer may pass, at an address that has answered before: a proxy's, say."""
 
 Event = dict[str, Any]
 """An event of a vendor's stream: a JSON object, of at most `MOST_LEVELS` levels, its numbers finite."""
@@ -55,6 +60,8 @@ class Transport:
         self._client: Any = None
         self._sdk: Any = None
         self._http: Any = None
+        self._stream_class: Any = None
+        self._has_answered = False
         self._opening = asyncio.Lock()
 
     def request(self, path: str, body: Mapping[str, object]) -> "VendorStream":
@@ -73,7 +80,7 @@ class Transport:
                 body=dict(body),
                 options=self._options(),
                 stream=True,
-                stream_cls=self._sdk.AsyncStream[object],
+                stream_cls=self._stream_class,
             )
 
     def _open(self) -> None:
@@ -86,6 +93,7 @@ class Transport:
             # Not auth, not a bad request: whoever reads it as "The model was not found" is sent the right way.
             install = f"pip install 'turnkeeper[{vendor.package}]'"
             raise ModelError("not_found", f"this worker lacks the package {vendor.package!r}: {install}") from error
+        self._stream_class = stream_class(self._sdk)
         try:
             self._client = self._make_client(self._sdk, bounded_body.client_of(self._sdk))
         except ModelError:
@@ -93,7 +101,7 @@ class Transport:
         except self._sdk.APIError.__base__:  # OpenAI's, without a key
             raise self.no_key() from None
         except (ValueError, self._http.InvalidURL):
-            raise ModelError("bad_request", f"check {vendor.key} and the address of {vendor.name}") from None
+            raise self._misconfigured(f"check {vendor.key} and the address of {vendor.name}") from None
 
     def _options(self) -> dict[str, object]:
         timeout = self._http.Timeout(self._silence_timeout, connect=min(CONNECT_TIMEOUT, self._silence_timeout))
@@ -127,22 +135,29 @@ class Transport:
         except sdk.APIError.__base__:  # of credentials that could not be had
             raise self.no_key() from None
         except (http.RequestError, http.StreamError):  # what can't be decompressed
-            raise self.garbled("its answer can't be read") from None
+            raise self._encoded() from None
 
     def _lost(self, cause: BaseException | None) -> ModelError:
         """Return the error of a connection that was not made or did not last; `cause` is of the HTTP library."""
         vendor, http = self.vendor, self._http
         if isinstance(cause, http.LocalProtocolError | http.UnsupportedProtocol):
             # It never left this machine, and never will: a line break in a key, an address without `https://`.
-            said = f"it could not be written; check {vendor.key} and the address of {vendor.name}"
-            return ModelError("bad_request", said)
+            return self._misconfigured(f"it could not be written; check {vendor.key} and the address of {vendor.name}")
         if isinstance(cause, http.ConnectError | http.ProxyError | http.ConnectTimeout):
-            return ModelError("connection", f"no connection to {vendor.name}")
+            return ModelError("connection", f"no connection to {vendor.name}", vendor=vendor.name)
         if isinstance(cause, http.TimeoutException):
-            return ModelError("timeout", f"{vendor.name} sent nothing for {self._silence_timeout:g} s")
+            silence = f"{vendor.name} sent nothing for {self._silence_timeout:g} s"
+            return ModelError("timeout", silence, vendor=vendor.name)
         if isinstance(cause, http.DecodingError):  # OpenAI's SDK takes it for a broken connection
-            return self.garbled("its answer can't be read")
+            return self._encoded()
         return self.broken_off()
+
+    def _misconfigured(self, message: str) -> ModelError:
+        return ModelError("bad_request", message, vendor=self.vendor.name)
+
+    def _encoded(self) -> ModelError:
+        """Return the error of an answer in an encoding that was not asked for: the next one would have it too."""
+        return self.garbled("its answer is compressed, which was not asked for", max_attempts=1)
 
     def no_key(self) -> ModelError:
         """Return the error of a worker that was given no key."""
@@ -150,17 +165,35 @@ class Transport:
 
     def broken_off(self) -> ModelError:
         """Return the error of an answer that ended before its end: it is no answer (AGT-3)."""
-        return ModelError("connection", f"{self.vendor.name}'s answer broke off before its end")
+        name = self.vendor.name
+        return ModelError("connection", f"{name}'s answer broke off before its end", vendor=name)
 
-    def garbled(self, what: str) -> ModelError:
+    def garbled(self, what: str, *, max_attempts: int | None = None) -> ModelError:
         """Return the error of an answer that can't be read; asked again, the vendor may answer well."""
-        return ModelError("provider_error", f"{self.vendor.name} could not be understood, {what}")
+        name = self.vendor.name
+        message = f"{name} could not be understood, {what}"
+        return ModelError("provider_error", message, vendor=name, max_attempts=max_attempts)
+
+    def no_stream(self, kind: str) -> ModelError:
+        """Return the error of a page, or another thing that is no answer, with a good status.
+
+        An address that has answered before may do so again. One that has not is the wrong one.
+        """
+        what = f"it sent {kind} in place of a stream of events; check the address of {self.vendor.name}"
+        return self.garbled(what, max_attempts=MAX_PAGE_ATTEMPTS if self._has_answered else 1)
+
+    def mark_answered(self) -> None:
+        """Take note that there is an API at the vendor's address."""
+        self._has_answered = True
 
     @contextmanager
     def understanding(self) -> Iterator[None]:
-        """Turn what reading an event of an unexpected shape raises into a `ModelError`."""
+        """Turn what reading an event of an unexpected shape raises into a `ModelError`, and name the vendor in each."""
         try:
             yield
+        except ModelError as error:
+            error.vendor = error.vendor or self.vendor.name
+            raise
         except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
             raise self.garbled(f"at {type(error).__name__}") from None
 
@@ -174,6 +207,7 @@ class VendorStream:
         self._path = path
         self._body = body
         self._headers: Mapping[str, str] = {}
+        self._is_done = False
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Send the request, and yield the events of the answer as they come. Raises `ModelError`.
@@ -187,7 +221,10 @@ class VendorStream:
                 await self._refuse_other_than_events(stream.response)
                 async with aclosing(aiter(stream)) as events:
                     async for event in events:
-                        yield self._checked(event)
+                        checked = self._checked(event)
+                        self.transport.mark_answered()
+                        yield checked
+            self._is_done = stream.is_done
         finally:
             await stream.response.aclose()
 
@@ -195,6 +232,16 @@ class VendorStream:
     def request_id(self) -> str | None:
         """The vendor's name for the request, once it has begun to answer."""
         return self._headers.get("request-id") or self._headers.get("x-request-id")
+
+    def ended_early(self) -> ModelError:
+        """Return the error of a stream that has ended before the answer was whole (AGT-3)."""
+        transport = self.transport
+        if not self._is_done:
+            return transport.broken_off()
+        name = transport.vendor.name
+        return not_whole(
+            f"{name} ended its answer without a reason to stop, so that it may be half of one", vendor=name
+        )
 
     def failed(self, failure: Event) -> ModelError:
         """Return the error of an answer that ends with the vendor's word on what went wrong."""
@@ -217,7 +264,7 @@ class VendorStream:
             if isinstance(body, dict) and body.get("error"):
                 raise self.failed(body)
         if kind in NO_STREAMS:
-            raise self.transport.garbled(f"it sent {kind} in place of a stream of events")
+            raise self.transport.no_stream(kind)
 
     def _checked(self, event: object) -> Event:
         if not isinstance(event, dict) or not is_keepable(event):

@@ -7,7 +7,9 @@ Theory of operation. A failure is judged in three looks, the first that knows it
 2. *the general kind* the vendor names (`overloaded_error`, `server_error`), where the HTTP status says nothing: an
    error in the middle of a stream comes with status 200. Elsewhere the status is more to be trusted: OpenAI calls a
    wrong key and an unknown model both `invalid_request_error`.
-3. *the HTTP status*.
+3. *the HTTP status*, or in a stream the number that the error has in its place (`"code": 402`).
+
+A router's error wraps that of the server behind it (OpenRouter's `metadata.raw`): both are read.
 
 A redirection is none of these: nothing is sent to where it points, and it is the address that is to be mended.
 
@@ -16,23 +18,22 @@ where nobody could act without them, and as `quotes.py` allows. What is to be do
 in `activities/failures.py`.
 """
 
-import math
+import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from activities.providers.protocol import ModelError
 from activities.providers.quotes import quoted, spoken
-from models.errors import ErrorType
-
-Kind = ErrorType | Literal["stale_reasoning", "permission"]
-"""An error's type, before `permission` is counted among `auth`: the two are mended differently."""
+from activities.providers.vendor_words import BOTCHED_CALLS, GENERAL_KINDS, MEANINGS, MEANINGS_OF_NO_ACCESS, Kind
+from activities.providers.waiting_times import delays_in, reset_of, retry_after_of
 
 LONGEST_PARAMETER = 200
 """Most characters of how a vendor names what it blames."""
+
+MAX_BOTCHED_ATTEMPTS = 3
+"""How often a model may write a call that its own server cannot read."""
 
 MOST_COMPLAINTS = 20
 """Of so many values a server says what is wrong with them, before the rest is left out."""
@@ -48,26 +49,6 @@ class Vendor:
     """Where its key is set: `ANTHROPIC_API_KEY`."""
     package: str
     """Its SDK, and the extra of ours that installs it."""
-
-
-def retry_after_of(headers: Mapping[str, str], *, now: datetime) -> float | None:
-    """Return for how many seconds the vendor is not to be asked again; None where it does not say, or says nonsense.
-
-    Names in `headers` are in lower case, or in any where the mapping does not mind. What is past is 0. Uncapped: that
-    is for `activities/failures.py`.
-
-    >>> now = datetime(2026, 1, 1, tzinfo=UTC)
-    >>> retry_after_of({"retry-after-ms": "1500", "retry-after": "9"}, now=now), retry_after_of({}, now=now)
-    (1.5, None)
-    >>> retry_after_of({"retry-after": "Thu, 01 Jan 2026 00:01:00 GMT"}, now=now)
-    60.0
-    """
-    milliseconds = _seconds(headers.get("retry-after-ms"))
-    if milliseconds is not None:
-        return milliseconds / 1000
-    said = headers.get("retry-after")
-    seconds = _seconds(said)
-    return seconds if seconds is not None or said is None else _seconds_until(said, now)
 
 
 def should_retry_of(headers: Mapping[str, str]) -> bool | None:
@@ -94,7 +75,7 @@ def error_of(
 
     >>> nobody = Vendor(name="Acme", key="ACME_KEY", package="acme")
     >>> told = {"error": {"type": "overloaded_error", "message": "Overloaded"}}
-    >>> error = error_of(529, {"request-id": "req_1"}, told, vendor=nobody, now=datetime.now(UTC))
+    >>> error = error_of(529, {"request-id": "req_1"}, told, vendor=nobody, now=datetime.now().astimezone())
     >>> error.error_type, error.message
     ('overloaded', 'HTTP 529, request req_1')
     """
@@ -102,38 +83,28 @@ def error_of(
     where = ", ".join(filter(None, [_place(status, told), _request_named(headers, body)]))
     if 300 <= status < 400:
         said = f"it redirects, which is not followed; check the address of {vendor.name} ({where})"
-        return ModelError("bad_request", said)
-    retry_after = retry_after_of(headers, now=now)
-    general = _GENERAL_KINDS.get(told.kind) if status < 400 else None
-    kind = _meant(status, told) or general or _kind_of_status(status)
+        return ModelError("bad_request", said, vendor=vendor.name)
+    kind = _kind_of(status, told, asked)
+    error_type = "auth" if kind == "permission" else kind
     return ModelError(
-        "auth" if kind == "permission" else kind,
+        error_type,
         _sentence(kind, told.message, where, vendor, asked),
-        retry_after=told.retry_after if retry_after is None else retry_after,
+        retry_after=_retry_after(status, headers, told, kind, now=now),
         should_retry=should_retry_of(headers),
         parameter=told.parameter or None,
+        vendor=vendor.name,
+        max_attempts=MAX_BOTCHED_ATTEMPTS if told.codes & BOTCHED_CALLS else None,
     )
 
 
-# ---- how long to wait
-
-
-def _seconds(text: str | None) -> float | None:
-    try:
-        number = float(text or "")
-    except ValueError:
-        return None
-    return number if math.isfinite(number) and number >= 0 else None
-
-
-def _seconds_until(date: str, now: datetime) -> float | None:
-    try:
-        moment = parsedate_to_datetime(date)
-    except (ValueError, OverflowError):
-        return None
-    # HTTP's dates are in GMT; one that leaves the zone out means the same.
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return max(0.0, (aware - now).total_seconds())
+def _retry_after(status: int, headers: Mapping[str, str], told: "_Told", kind: Kind, *, now: datetime) -> float | None:
+    seconds = retry_after_of(headers, now=now)
+    seconds = told.retry_after if seconds is None else seconds
+    # Every answer has the reset headers. In a stream they are of the time when it began.
+    if seconds is None and kind == "rate_limited":
+        # One that is over says nothing of when to ask again.
+        seconds = reset_of(told.headers if status < 400 else {**headers, **told.headers}, now=now) or None
+    return seconds
 
 
 # ---- what the body says
@@ -141,35 +112,95 @@ def _seconds_until(date: str, now: datetime) -> float | None:
 
 @dataclass(frozen=True)
 class _Told:
-    """What a body says, whatever its shape: the most specific `codes`, a general `kind`, and words."""
+    """What a body says, whatever its shape: the most specific `codes`, a general `kind`, and words.
+
+    `status` is an HTTP status that stands in the body, or 0. `headers` are those of a server behind a router.
+    """
 
     codes: frozenset[str]
     kind: str
     message: str
     parameter: str = ""
     retry_after: float | None = None
+    status: int = 0
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, body: object) -> "_Told":
-        """Read `{"error": {…}}`, also in a list (Gemini), bare (vLLM), and plain text (LM Studio, a proxy)."""
+        """Read `{"error": {…}}`, also in a list (Gemini), bare (vLLM), plain text (LM Studio, a proxy), and wrapped."""
         body = body[0] if isinstance(body, list) and body else body
         error = (body.get("error") or body) if isinstance(body, dict) else body
-        if isinstance(error, dict):
-            details = error.get("details")
-            codes = (error.get("code"), error.get("type"), isinstance(details, dict) and details.get("error_code"))
-            message = spoken(_first_text(error.get("message"), error.get("detail"), *_complaints(error.get("detail"))))
-            return cls(
-                codes=frozenset(code.lower() for code in codes if isinstance(code, str)),
-                kind=next((kind for kind in map(_lower, codes[:2]) if kind in _GENERAL_KINDS), ""),
-                message=message,
-                parameter=_first_text(error.get("param"), *_blamed(error.get("detail")))[:LONGEST_PARAMETER],
-                retry_after=next(_delays(details, message), None),
-            )
-        return cls(codes=frozenset(), kind="", message="" if _is_page(error) else spoken(_first_text(error)))
+        told = cls._unwrapped(error)
+        metadata = error.get("metadata") if isinstance(error, dict) else None
+        return told._with_metadata(metadata) if isinstance(metadata, dict) else told
+
+    @classmethod
+    def _unwrapped(cls, error: object) -> "_Told":
+        if not isinstance(error, dict):
+            return cls(codes=frozenset(), kind="", message="" if _is_page(error) else spoken(_first_text(error)))
+        details = error.get("details")
+        codes = (error.get("code"), error.get("type"), isinstance(details, dict) and details.get("error_code"))
+        message = spoken(_first_text(error.get("message"), error.get("detail"), *_complaints(error.get("detail"))))
+        return cls(
+            codes=frozenset(filter(None, map(_code, codes))),
+            kind=next((kind for kind in map(_code, codes[:2]) if kind in GENERAL_KINDS), ""),
+            message=message,
+            parameter=_first_text(error.get("param"), *_blamed(error.get("detail")))[:LONGEST_PARAMETER],
+            retry_after=next(delays_in(details, message), None),
+            status=_status_in(error.get("code")),
+        )
+
+    def _with_metadata(self, metadata: Mapping[str, object]) -> "_Told":
+        """Return it with what the server behind a router said (OpenRouter)."""
+        headers = metadata.get("headers")
+        named = headers.items() if isinstance(headers, dict) else ()
+        told = replace(self, headers={str(name).lower(): str(value) for name, value in named})
+        raw = metadata.get("raw")
+        inner = _Told._unwrapped(_error_in(raw)) if raw else None
+        if inner is None:
+            return told
+        # "Provider returned error" says nothing beside what the provider returned.
+        outer = "" if inner.message and _OF_A_ROUTER.match(self.message) else self.message
+        return replace(
+            told,
+            codes=self.codes | inner.codes,
+            kind=self.kind or inner.kind,
+            message=" ".join(filter(None, [outer, inner.message])),
+            parameter=self.parameter or inner.parameter,
+            retry_after=inner.retry_after if self.retry_after is None else self.retry_after,
+        )
 
 
-def _lower(value: object) -> str:
+_OF_A_ROUTER = re.compile(r"provider returned error", re.IGNORECASE)
+
+
+def _error_in(raw: object) -> object:
+    """Return the error in a server's answer that a router wraps: as JSON, as text, or as it is."""
+    if isinstance(raw, str) and raw.lstrip()[:1] in ("{", "["):
+        try:
+            raw = json.loads(raw)
+        except (ValueError, RecursionError):
+            return raw
+    raw = raw[0] if isinstance(raw, list) and raw else raw
+    return (raw.get("error") or raw) if isinstance(raw, dict) else raw
+
+
+def _code(value: object) -> str:
+    """Return a code as it is compared; empty where it is none."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_CODE:
+        return str(value)
     return value.lower() if isinstance(value, str) else ""
+
+
+def _status_in(code: object) -> int:
+    """Return the HTTP status that a code is, as a number or as text; 0 where it is none."""
+    text = _code(code)
+    return int(text) if _ERROR_STATUS.fullmatch(text) else 0
+
+
+MAX_CODE = 10**6
+"""A larger number is no code."""
+_ERROR_STATUS = re.compile(r"[45]\d\d", re.ASCII)
 
 
 def _first_text(*values: object) -> str:
@@ -199,20 +230,6 @@ def _place_in(complaint: Mapping[str, object]) -> list[str]:
     return [str(step) for step in steps if isinstance(step, str | int)] if isinstance(steps, list | tuple) else []
 
 
-def _delays(details: object, message: str) -> Iterator[float]:
-    """Return in how many seconds the body says to ask again: Gemini's `RetryInfo`, or words."""
-    infos = [part for part in details if isinstance(part, dict)] if isinstance(details, list) else []
-    for said in (*(f"retry in {info['retryDelay']}" for info in infos if "retryDelay" in info), message):
-        if (asked := _RETRY_IN.search(said)) is not None:
-            yield sum(float(number) * _UNITS[unit.lower()] for number, unit in _DURATION.findall(asked[1]))
-
-
-_UNITS = {"ms": 0.001, "milli": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0}
-"""Seconds in each."""
-_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(ms|milli|[smh])", re.IGNORECASE)
-_RETRY_IN = re.compile(rf"(?:retry|try again) in ((?:{_DURATION.pattern}[a-z]* ?)+)", re.IGNORECASE)
-
-
 def _is_page(body: object) -> bool:
     """Tell whether it is markup of some proxy, which says nothing to anybody."""
     return isinstance(body, str) and body.lstrip()[:1] == "<"
@@ -232,92 +249,6 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,80}")
 # ---- what it means
 
 
-_MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
-    "quota": (
-        frozenset(
-            {
-                "insufficient_quota",
-                "billing_hard_limit_reached",
-                "billing_not_active",
-                "billing_error",
-                "insufficient_balance",
-                "enforced_spend_limit_reached",
-                "contract_spend_limit_reached",
-                "linked_organization_spend_limit_reached",
-                "linked_organization_billing_unavailable",
-            }
-        ),
-        re.compile(
-            r"credit balance is too low|exceeded your current quota|insufficient (?:credits?|balance|funds)"
-            r"|(?:spend|usage|billing) limits? (?:has been |was )?reached|reached your specified api usage limits"
-            r"|account is not active, please check your billing",
-            re.IGNORECASE,
-        ),
-    ),
-    "stale_reasoning": (
-        frozenset({"invalid_encrypted_content"}),
-        re.compile(
-            r"bound to a different conversation|expected `?thinking`? or `?redacted_thinking`?, but found"
-            r"|`?(?:redacted_)?thinking`?.{0,80}blocks?.{0,80}cannot be modified"
-            r"|invalid `?signature`? in `?thinking`?"
-            r"|encrypted content .{0,120}could not be (?:verified|decrypted)"
-            r"|of type 'reasoning' was provided without its required following item"
-            r"|without its required 'reasoning' item"
-            r"|item with id '\w+' not found"
-            r"|reasoning input items can only be provided to",
-            re.IGNORECASE,
-        ),
-    ),
-    "context_too_long": (
-        frozenset(
-            {
-                "context_length_exceeded",
-                "exceed_context_size_error",
-                "request_too_large",
-                "request_body_too_large_after_decoding",
-            }
-        ),
-        re.compile(
-            # Anthropic; its proxies
-            r"prompt is too long|input is too long|exceed(?:s|ed)? context limit|exceeds the maximum (?:allowed )?size"
-            # OpenAI, vLLM, Groq, OpenRouter, xAI, Mistral: "maximum context length", "maximum prompt length"
-            r"|maximum (?:context|prompt|model) length|exceeds? (?:the )?context window|input tokens exceed"
-            r"|model's context length|reduce the length of the (?:messages|prompt)|request too large for"
-            # llama.cpp and its Python server, Ollama, SGLang, LM Studio
-            r"|exceeds the available context size|context size has been exceeded"
-            r"|exceeds? the (?:model's )?context length|exceed(?:s|ed)? max context length"
-            r"|loaded with context length of|greater than the context length|reached context length"
-            # Gemini, TGI, Cohere
-            r"|input token count .{0,40}exceeds|`inputs` tokens \+ `max_new_tokens` must be"
-            r"|too many tokens: (?:total (?:number of )?tokens (?!per\b)|size limit exceeded)",
-            re.IGNORECASE,
-        ),
-    ),
-    "refusal": (frozenset({"content_filter", "content_policy_violation"}), re.compile(r"(?!)")),
-    "auth": (frozenset({"invalid_api_key", "organization_on_hold"}), re.compile(r"(?!)")),
-    "not_found": (frozenset({"model_not_found"}), re.compile(r"(?!)")),
-}
-"""Codes and wordings that mean one thing wherever they stand; the first that fits counts."""
-
-_OF_NO_ACCESS: tuple[Kind, ...] = ("quota", "auth", "not_found")
-
-_GENERAL_KINDS: dict[str, Kind] = {
-    "overloaded_error": "overloaded",
-    "server_is_overloaded": "overloaded",
-    "slow_down": "overloaded",
-    "rate_limit_error": "rate_limited",
-    "rate_limit_exceeded": "rate_limited",
-    "api_error": "provider_error",
-    "server_error": "provider_error",
-    "internal_server_error": "provider_error",
-    "timeout_error": "timeout",
-    "authentication_error": "auth",
-    "permission_error": "permission",
-    "not_found_error": "not_found",
-    "invalid_request_error": "bad_request",
-    "invalid_prompt": "bad_request",
-}
-
 _STATUSES: dict[int, Kind] = {
     401: "auth",
     402: "quota",
@@ -335,11 +266,23 @@ _STATUSES: dict[int, Kind] = {
 }
 
 
+def _kind_of(status: int, told: _Told, asked: Mapping[str, object] | None) -> Kind:
+    in_place_of_status = told.status if status < 400 else status
+    if told.codes & BOTCHED_CALLS:
+        return "provider_error"
+    general = GENERAL_KINDS.get(told.kind) if in_place_of_status < 400 else None
+    return (
+        _meant(in_place_of_status, told)
+        or general
+        or _without_a_word(in_place_of_status, told, asked)
+        or _kind_of_status(in_place_of_status)
+    )
+
+
 def _meant(status: int, told: _Told) -> Kind | None:
-    # Of a request that was not let through, no words say that it is too long or that its reasoning is stale.
-    kinds = _OF_NO_ACCESS if status in (401, 403) else tuple(_MEANINGS)
+    kinds = MEANINGS_OF_NO_ACCESS if status in (401, 403) else tuple(MEANINGS)
     for kind in kinds:
-        codes, wording = _MEANINGS[kind]
+        codes, wording = MEANINGS[kind]
         if told.codes & codes or wording.search(told.message):
             # Gemini says "quota" of what is used up for this minute, and when there is more.
             return "rate_limited" if kind == "quota" and told.retry_after is not None else kind
@@ -348,13 +291,24 @@ def _meant(status: int, told: _Told) -> Kind | None:
     return None
 
 
+def _without_a_word(status: int, told: _Told, asked: Mapping[str, object] | None) -> Kind | None:
+    """Return what a large request was refused for without a word: Cerebras says no more of one that is too long."""
+    if status != 400 or told.message or told.codes or asked is None:
+        return None
+    texts = [asked.get("messages"), asked.get("input")]
+    return "context_too_long" if sum(len(str(text)) for text in texts) >= MIN_LARGE_REQUEST else None
+
+
+MIN_LARGE_REQUEST = 24_000
+"""Characters of a conversation that may be too long: about 6,000 tokens, where the smallest windows have 8,192."""
+
 _TOO_LONG_SOMEWHERE = "string_above_max_length"
 _OF_THE_CONVERSATION = re.compile(r"(?:messages|input)\b")
 """What a smaller window mends; a tool's description would stay too long in any."""
 
 
 def _kind_of_status(status: int) -> Kind:
-    """Return the kind by status alone. One below 400 is a stream's that failed without a reason we know."""
+    """Return the kind by status alone. One below 400 is a stream's that failed without a reason that is known."""
     if status in _STATUSES:
         return _STATUSES[status]
     return "bad_request" if 400 <= status < 500 else "provider_error"
@@ -364,7 +318,10 @@ def _kind_of_status(status: int) -> Kind:
 
 
 def _place(status: int, told: _Told) -> str:
-    return f"HTTP {status}" if status >= 300 else f"in the middle of its answer{told.kind and ', ' + told.kind}"
+    if status >= 300:
+        return f"HTTP {status}"
+    named = told.kind or (str(told.status) if told.status else "")
+    return f"in the middle of its answer{named and ', ' + named}"
 
 
 def _sentence(kind: Kind, words: str, where: str, vendor: Vendor, asked: Mapping[str, object] | None) -> str:
@@ -377,8 +334,9 @@ def _sentence(kind: Kind, words: str, where: str, vendor: Vendor, asked: Mapping
         case "quota":
             mend = f"add credit at {vendor.name}, or raise the spending limit there"
         case "not_found":
-            mend = f"check its name; {_said(words, vendor, asked)}"
-        case "bad_request":
+            address = "" if "model" in words.lower() else f", and the address of {vendor.name}"
+            mend = f"check its name{address}; {_said(words, vendor, asked)}"
+        case "bad_request" | "refusal":
             mend = _said(words, vendor, asked)
         case _:
             return where

@@ -149,7 +149,7 @@ class Route:
             return _lost(failed) if isinstance(error, MCPError) else failed
         return ToolResult(
             outcome=f"{self.name}: outcome unknown",
-            content=f"{why} It may have had its effect, and is not repeated.",
+            content=f"{why} The call may have taken effect, so it was not repeated.",
             status="outcome_unknown",
         )
 
@@ -157,7 +157,7 @@ class Route:
         if isinstance(error, TimeoutError):
             return f"No answer came within {self.connection.server.timeout:g} s."
         if isinstance(error, MCPError):
-            return "No answer could be had: the connection to its server was lost, or what it answered was none."
+            return "The tool server disconnected before answering, or its answer was not valid."
         return "Its answer could not be read."
 
 

@@ -18,6 +18,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from mcp.shared.message import SessionMessage
 
 from activities.toolbox import tether
 from activities.toolbox.messages import MOST_MESSAGE_BYTES, message_in
+from stores.private_files import make_private_folder, private_opener
 
 END_SECONDS = 2 * tether.GRACE_SECONDS + 1.0
 """How long the tether may take to end a server; then both are killed."""
@@ -188,14 +190,21 @@ async def _keep_stderr(stderr: asyncio.StreamReader, file: Path | None) -> None:
             handler.close()
 
 
+class _PrivateLog(RotatingFileHandler):
+    """A log that only its owner can read, the one before it too: a tool server may quote prompts."""
+
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, "a", encoding="utf-8", opener=private_opener)
+
+
 def _stderr_log(file: Path | None) -> logging.Logger:
     # Not one of the process's loggers: it has no name that anything could be configured by, and no parent.
     kept = logging.Logger("stderr of a tool server")
     handler: logging.Handler = logging.NullHandler()
     if file is not None:
         try:
-            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handler = RotatingFileHandler(file, maxBytes=STDERR_BYTES, backupCount=1, encoding="utf-8")
+            make_private_folder(file.parent)
+            handler = _PrivateLog(file, maxBytes=STDERR_BYTES, backupCount=1, encoding="utf-8")
         except OSError as error:
             _log.warning("the stderr of a tool server is not kept (%s)", type(error).__name__)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))

@@ -28,7 +28,7 @@ def main(lifeline: int, command: list[str]) -> None:
     try:
         server = subprocess.Popen(command)  # noqa: S603  # no shell, and the operator's own command
     except (OSError, ValueError) as error:
-        print(f"{command[0]!r} cannot be run: {error}", file=sys.stderr)  # noqa: T201  # stderr is the server's log
+        print(f"{command[0]!r} cannot be run: {getattr(error, 'strerror', None) or error}", file=sys.stderr)  # noqa: T201  # stderr is the server's log
         sys.exit(CANNOT_BE_RUN)
     _let_go_of_input_and_output()
     threading.Thread(target=_end_with_the_client, args=(lifeline,), daemon=True).start()

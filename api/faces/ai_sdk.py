@@ -7,24 +7,28 @@ connected.
 
 from collections.abc import AsyncGenerator, AsyncIterable, Iterator
 from contextlib import aclosing
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic_core import to_json
 
 from api import problems
 from api.body_limits import MOST_HISTORY_BYTES
 from api.dependencies import FeedsDep, SenderDep, SessionId, SessionsDep, SettingsDep, StoresDep, TranscriptsDep
+from api.faces.older_clients import WRITTEN_AGAIN, chunk_for_version_6
 from api.faces.turn_chunks import Chunks, TurnChunks, turn_of_answer
 from api.faces.ui_chunks import UIMessageChunk
+from api.faces.ui_history import UIMessage, messages_of
 from api.faces.ui_messages import AnswerMessage, PostChat, UserMessage
 from api.faces.ui_streams import UIStreams
+from api.openapi import PROMPT, SERVER, WORKER, errors
 from api.problems import ProblemError
 from api.prompt_sender import PromptSender
 from api.routes.sessions import default_input
 from api.sessions import Sessions, id_of_next_try, new_prompt, prompt_again
 from api.transcript import Transcripts
+from models.ids import ID_PATTERN
 from models.limits import Limits
 from models.prompts import check_text
 from models.session import StateRequest
@@ -32,11 +36,14 @@ from models.settings import Settings
 
 router = APIRouter(tags=["ai-sdk"], max_body_size=MOST_HISTORY_BYTES)
 
+MESSAGE_PATTERN = ID_PATTERN.removesuffix("$") + "(:answer)?$"
+
 MOST_TRIES = 1_000
 """Of one message, one after the other."""
 
 STREAM_HEADER = "x-vercel-ai-ui-message-stream"
 STREAM_VERSION = "v1"
+VERSION_HEADER = "x-ai-sdk-version"
 
 _EXAMPLE = """data: {"type":"start","messageId":"m1:answer","messageMetadata":{"turnId":"m1"}}
 
@@ -68,6 +75,12 @@ def get_ui_streams(sessions: SessionsDep, transcripts: TranscriptsDep, feeds: Fe
     return UIStreams(sessions, transcripts, feeds, stores.blobs)
 
 
+Version = Literal["6", "7"]
+ClientVersion = Annotated[
+    Version,
+    Header(alias=VERSION_HEADER, description="The major version of the npm package `ai` that reads the stream."),
+]
+
 StreamsDep = Annotated[UIStreams, Depends(get_ui_streams)]
 Told = AsyncGenerator[Chunks, None]
 
@@ -80,8 +93,12 @@ async def accepted_message(
     settings: SettingsDep,
     response: Response,
     body: PostChat,
+    version: ClientVersion = "7",
 ) -> AsyncGenerator[Told, None]:
-    """Hand the last message to the session before the stream begins: what it refuses is a problem, not a chunk."""
+    """Hand the last message to the session before the stream begins: what it refuses is a problem, not a chunk.
+
+    `version` is read here too, so that a wrong one is refused before anything is sent.
+    """
     told = await _Accepting(sessions, sender, transcripts, settings, body).told()
     response.headers[STREAM_HEADER] = STREAM_VERSION
     async with aclosing(streams.chunks(body.id, told)) as chunks:
@@ -105,8 +122,20 @@ async def running_turn(
         yield chunks
 
 
-@router.post("/api/chat", operation_id="ai_sdk_chat", response_class=EventSourceResponse, responses={200: _STREAM})
-async def ai_sdk_chat(told: Annotated[Told, Depends(accepted_message)]) -> AsyncIterable[UIMessageChunk]:
+@router.post(
+    "/api/chat",
+    operation_id="ai_sdk_chat",
+    response_class=EventSourceResponse,
+    responses={
+        200: _STREAM,
+        **errors(
+            *WORKER, *PROMPT, "session-exists", "unknown-call", "not-failed", "not-awaiting-approval", "other-arguments"
+        ),
+    },
+)
+async def ai_sdk_chat(
+    told: Annotated[Told, Depends(accepted_message)], version: ClientVersion = "7"
+) -> AsyncIterable[UIMessageChunk]:
     """Send the last message of an AI SDK chat, and stream the turn that answers it.
 
     - A user's message is a prompt, in a session that is started if it does not exist. While another turn runs it waits,
@@ -116,7 +145,7 @@ async def ai_sdk_chat(told: Annotated[Told, Depends(accepted_message)]) -> Async
 
     The turn goes on when the client disconnects. It is stopped with `POST /workflow/{id}/cancel`.
     """
-    async for event in _events(told):
+    async for event in _events(told, version):
         yield event
 
 
@@ -124,21 +153,55 @@ async def ai_sdk_chat(told: Annotated[Told, Depends(accepted_message)]) -> Async
     "/api/chat/{id}/stream",
     operation_id="ai_sdk_resume",
     response_class=EventSourceResponse,
-    responses={200: _STREAM, 204: {"description": "No turn is running: there is nothing to resume."}},
+    responses={
+        200: _STREAM,
+        204: {"description": "No turn is running: there is nothing to resume."},
+        **errors(*SERVER, "no-worker", "session-stuck"),
+    },
 )
-async def ai_sdk_resume(told: Annotated[Told | None, Depends(running_turn)]) -> AsyncIterable[UIMessageChunk]:
+async def ai_sdk_resume(
+    told: Annotated[Told | None, Depends(running_turn)], version: ClientVersion = "7"
+) -> AsyncIterable[UIMessageChunk]:
     """Stream the running turn of an AI SDK chat from its beginning, then as it happens."""
     if told is None:
         return
-    async for event in _events(told):
+    async for event in _events(told, version):
         yield event
 
 
-async def _events(told: Told) -> AsyncGenerator[UIMessageChunk, None]:
+@router.get(
+    "/api/chat/{id}/messages",
+    operation_id="ai_sdk_messages",
+    responses=errors(*WORKER, "unknown-turn", "archive-unavailable"),
+)
+async def ai_sdk_messages(
+    transcripts: TranscriptsDep,
+    session_id: SessionId,
+    before: Annotated[
+        str | None, Query(pattern=MESSAGE_PATTERN, description="Only messages before this one, the first of a page.")
+    ] = None,
+    limit: Annotated[int | None, Query(ge=1, le=10_000, description="Most turns.")] = None,
+) -> list[UIMessage]:
+    """Return the past messages of a chat, oldest first, for a page that was reloaded: the newest ones, about 1 MB.
+
+    Of a turn that still runs there is what the user said; its stream tells the answer from its beginning. None of a
+    page: there are no older ones.
+    """
+    turn_id = before and (turn_of_answer(before) or before)
+    state = await transcripts.page(session_id, before=turn_id, limit=limit)
+    return list(messages_of(state.messages, session_id=session_id))
+
+
+async def _events(told: Told, version: Version) -> AsyncGenerator[UIMessageChunk, None]:
     # FastAPI describes the annotated type in OpenAPI, and sends a `ServerSentEvent` as it is.
     async for chunks in told:
-        for chunk in chunks:
+        for chunk in chunks if version == "7" else map(chunk_for_version_6, chunks):
+            if chunk is None:
+                continue
             yield cast(UIMessageChunk, ServerSentEvent(raw_data=to_json(chunk).decode()))
+            if version == "6" and chunk == WRITTEN_AGAIN:
+                yield cast(UIMessageChunk, ServerSentEvent(raw_data="[DONE]"))
+                return
     yield cast(UIMessageChunk, ServerSentEvent(raw_data="[DONE]"))
 
 
@@ -172,6 +235,7 @@ class _Accepting:
             return await self._retry(last)
         if body.messageId is not None:
             raise problems.invalid("messageId", "an earlier message can't be edited; send the text as a new message")
+        assert last is not None  # noqa: S101  # validated: only an answer is given again without a message
         return await self._prompt(last)
 
     async def _prompt(self, message: UserMessage) -> TurnChunks:
@@ -195,12 +259,16 @@ class _Accepting:
             await self._sessions.resolve_approval(self._body.id, decision)
         return TurnChunks(self._body.id, answer.turn_id, answer.held)
 
-    async def _retry(self, message: UserMessage) -> TurnChunks:
-        """Send the newest turn's prompt again, if it is this message's, or a try of it; twice is once."""
+    async def _retry(self, message: UserMessage | None) -> TurnChunks:
+        """Send the newest turn's prompt again, if it is this message's, or a try of it; twice is once.
+
+        A client that names no message means the newest turn, whichever that is.
+        """
         session_id = self._body.id
         state = await self._sessions.state(session_id, StateRequest(limit=1))
         newest = state.messages[-1] if state.messages else None
-        if newest is None or newest.id not in _tries(session_id, self._asked_again(message)):
+        asked_again = self._asked_again(message)
+        if newest is None or (asked_again and newest.id not in _tries(session_id, asked_again)):
             raise problems.not_failed("Only the newest message of a chat can be answered again.")
         if not newest.is_complete:
             return TurnChunks(session_id, newest.id)
@@ -209,9 +277,10 @@ class _Accepting:
         receipt = await self._sender.send(session_id, prompt_again(session_id, newest))
         return TurnChunks(session_id, receipt.message_id, awaits_worker=not receipt.is_known)
 
-    def _asked_again(self, message: UserMessage) -> str:
+    def _asked_again(self, message: UserMessage | None) -> str | None:
         """Return the turn whose answer is to be given again; the client has dropped the answer itself."""
-        return turn_of_answer(self._body.messageId or "") or message.id
+        message_id = self._body.messageId or ""
+        return turn_of_answer(message_id) or (message.id if message else message_id) or None
 
 
 def _tries(session_id: str, turn_id: str) -> Iterator[str]:

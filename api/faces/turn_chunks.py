@@ -153,7 +153,7 @@ class TurnChunks:
         if not turn.is_error:
             return self._finish(turn, "stop")
         if turn.status == "cancelled":
-            return [*self._close_step(), AbortChunk(type="abort", reason=sentence), *self._finish(turn, "interrupted")]
+            return [*self._close_step(), AbortChunk(type="abort", reason=sentence), *self._finish(turn, "other")]
         return [*self._close_step(), ErrorChunk(type="error", errorText=sentence), *self._finish(turn, "error")]
 
     def _finish(self, turn: ConversationMessage, reason: FinishReason) -> Chunks:

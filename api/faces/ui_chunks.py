@@ -1,15 +1,15 @@
 """The chunks of a UI message stream, version 1, as far as this face sends them (API-1).
 
 They are the words of Vercel's AI SDK, not ours: names, spelling and order are what its client checks each chunk against
-(`uiMessageChunkSchema` of the npm package `ai`, version 7). An older client lacks `reset-step` and `steering-message`.
+(`uiMessageChunkSchema` of the npm package `ai`, version 7). Version 6 lacks some; `older_clients.py` has others for it.
 """
 
 from typing import Any, Literal, NotRequired, TypeAlias
 
 from typing_extensions import TypedDict
 
-FinishReason = Literal["stop", "tool-calls", "error", "interrupted"]
-"""`tool-calls`: people are asked about calls; `interrupted`: the turn was stopped, so nothing follows by itself."""
+FinishReason = Literal["stop", "tool-calls", "error", "other"]
+"""`tool-calls`: people are asked about calls; `other`: the turn was stopped. Version 6 knows no `interrupted`."""
 
 
 class TokenUsage(TypedDict):
@@ -240,8 +240,17 @@ class FinishChunk(TypedDict):
     messageMetadata: MessageMetadata
 
 
+class SteeringDataChunk(TypedDict):
+    """A message that joined the running turn, for version 6: a part of the answer."""
+
+    type: Literal["data-steering-message"]
+    id: str
+    data: Notice
+
+
 UIMessageChunk: TypeAlias = (
-    StartChunk
+    SteeringDataChunk
+    | StartChunk
     | StartStepChunk
     | ResetStepChunk
     | FinishStepChunk

@@ -37,7 +37,7 @@ class UserPart(BaseModel):
     @classmethod
     def _is_text(cls, part: Any) -> Any:
         if isinstance(part, dict) and part.get("type", "text") != "text":
-            raise ValueError("is no text: files and other parts are not taken by this version")
+            raise ValueError("only text parts are supported")
         return part
 
 
@@ -184,16 +184,18 @@ class PostChat(Strict):
 
     @model_validator(mode="after")
     def _has_one_last_message(self) -> "PostChat":
-        if (self.message is None) == (not self.messages or self.messages[-1] is None):
+        in_list = self.messages[-1] if self.messages else None
+        if self.message is not None and in_list is not None:
+            raise ValueError("send `messages`, or the last of them as `message`")
+        # A page that was reloaded holds the answer alone, and drops it before it asks for another one.
+        if self.last is None and self.trigger != "regenerate-message":
             raise ValueError("send `messages`, or the last of them as `message`")
         return self
 
     @property
-    def last(self) -> UserMessage | AnswerMessage:
-        """The message that was added last."""
-        last = self.message or (self.messages or [None])[-1]
-        assert last is not None  # noqa: S101  # validated above
-        return last
+    def last(self) -> UserMessage | AnswerMessage | None:
+        """The message that was added last; `None` where a client that holds none asks for an answer again."""
+        return self.message or (self.messages[-1] if self.messages else None)
 
     @property
     def last_field(self) -> str:

@@ -30,8 +30,8 @@ from models.trajectory import ModelStep
 from stores.blobs import Blobs
 from stores.database import StoreUnavailableError
 
-AWAY = (503, 504)
-"""Problems that pass: Temporal can't be reached, or no worker answers."""
+AWAY = (429, 503, 504)
+"""Problems that pass: Temporal is busy or can't be reached, or no worker answers."""
 
 
 SILENCE_SECONDS = 1.2
@@ -108,8 +108,9 @@ class UIStreams:
 
     async def _on_event(self, session_id: str, told: TurnChunks, event: Event) -> Chunks:
         match event:
-            case ProblemEvent():
-                return []  # the feed tries again
+            case ProblemEvent():  # the feed tries again
+                problem = event.problem
+                return told.notice(problem.detail) if problem.status in AWAY else []
             case PartialEvent():
                 return told.on_partial(event.growth)
             case UpdateEvent():

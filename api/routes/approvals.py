@@ -4,18 +4,23 @@ from fastapi import APIRouter
 
 from api.bodies import ApprovalDecided
 from api.dependencies import CallId, SessionId, SessionsDep
+from api.openapi import WORKER, errors
 from models.approvals import Decision, PendingApprovals, ResolveApproval
 
 router = APIRouter(tags=["approvals"])
 
 
-@router.get("/workflow/{id}/approvals", operation_id="get_pending_approvals")
+@router.get("/workflow/{id}/approvals", operation_id="get_pending_approvals", responses=errors(*WORKER))
 async def get_pending_approvals(sessions: SessionsDep, session_id: SessionId) -> PendingApprovals:
     """List the tool calls that wait for a decision, with their arguments and until when."""
     return await sessions.pending_approvals(session_id)
 
 
-@router.post("/workflow/{id}/approvals/{call_id}", operation_id="resolve_approval")
+@router.post(
+    "/workflow/{id}/approvals/{call_id}",
+    operation_id="resolve_approval",
+    responses=errors(*WORKER, "too-large", "session-ended", "unknown-call", "not-awaiting-approval", "other-arguments"),
+)
 async def resolve_approval(
     sessions: SessionsDep, session_id: SessionId, call_id: CallId, body: Decision
 ) -> ApprovalDecided:

@@ -8,6 +8,7 @@ from fastapi.responses import PlainTextResponse
 from api import problems
 from api.dependencies import BlobHash, SessionId, SessionsDep, StoresDep
 from api.etags import matches
+from api.openapi import SESSION, errors
 from api.session_ids import workflow_id
 from api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
 
@@ -33,6 +34,7 @@ AS_TEXT_ONLY = {
             "headers": {"ETag": {"description": "The hash.", "schema": {"type": "string"}}},
         },
         304: {"description": "`If-None-Match` names it: a text under a hash never changes."},
+        **errors(*SESSION, "unknown-blob", "archive-unavailable"),
     },
 )
 async def get_blob(

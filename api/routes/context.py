@@ -7,6 +7,7 @@ from fastapi.responses import PlainTextResponse
 
 from api import problems
 from api.dependencies import ReplaysDep, SessionId, SessionsDep
+from api.openapi import WORKER, errors
 from api.replay import Replays
 from api.routes.blobs import AS_TEXT_ONLY
 from models.context.account import ContextView
@@ -47,6 +48,7 @@ MaxHistory = Annotated[
                 }
             },
         },
+        **errors(*WORKER),
     },
 )
 async def get_context(

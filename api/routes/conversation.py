@@ -29,10 +29,12 @@ from api.dependencies import (
     TranscriptsDep,
 )
 from api.etags import matches
+from api.openapi import PROMPT, WORKER, errors
+from api.polling import poll_etag
 from api.prefer import APPLIED_HEADER, PrefersAsync
 from api.routes.sessions import default_input
-from api.sessions import new_prompt, prompt_again
-from models.conversation import ConversationMessage, ConversationState
+from api.sessions import new_prompt, prompt_again, session_id_of_chat
+from models.conversation import ConversationMessage, ConversationState, ConversationUpdate
 from models.ids import ID_PATTERN
 from models.limits import Limits
 from models.prompts import PromptSignal, QueueView, check_text
@@ -42,6 +44,10 @@ router = APIRouter(tags=["conversation"])
 
 Wait = Annotated[float | None, Query(ge=0, le=60, allow_inf_nan=False, description="Seconds to wait at most.")]
 
+IdempotencyKey = Annotated[
+    str | None,
+    Header(pattern=ID_PATTERN, description="The prompt's id, instead of `id` in the body; both must be the same."),
+]
 
 _APPLIED: dict[int | str, dict[str, Any]] = {
     202: {
@@ -55,7 +61,11 @@ _APPLIED: dict[int | str, dict[str, Any]] = {
     "/workflow/{id}/prompt",
     status_code=202,
     operation_id="send_prompt",
-    responses={**_APPLIED, 200: {"model": ConversationMessage, "description": "With `wait`: the finished turn."}},
+    responses={
+        **_APPLIED,
+        200: {"model": ConversationMessage, "description": "With `wait`: the finished turn."},
+        **errors(*PROMPT, "session-exists"),
+    },
     response_model=PromptAccepted,
 )
 async def send_prompt(
@@ -67,7 +77,7 @@ async def send_prompt(
     prefers_async: PrefersAsync,
     wait: Wait = None,
     start: Annotated[bool, Query(description="Start the session if it does not exist.")] = False,
-    idempotency_key: Annotated[str | None, Header(pattern=ID_PATTERN)] = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> Any:
     """Send a prompt; once this answers 202 it is safe, and will be processed, whether or not a worker runs.
 
@@ -90,7 +100,12 @@ async def send_prompt(
     return PromptAccepted(workflow_id=session_id, message_id=receipt.message_id, position=receipt.position)
 
 
-@router.post("/workflow/{id}/retry", status_code=202, operation_id="retry_turn", responses=_APPLIED)
+@router.post(
+    "/workflow/{id}/retry",
+    status_code=202,
+    operation_id="retry_turn",
+    responses={**_APPLIED, **errors(*WORKER, *PROMPT, "unknown-turn", "not-failed", "archive-unavailable")},
+)
 async def retry_turn(
     sender: SenderDep,
     transcripts: TranscriptsDep,
@@ -108,17 +123,36 @@ async def retry_turn(
     return PromptAccepted(workflow_id=session_id, message_id=receipt.message_id, position=receipt.position)
 
 
-@router.post("/chat", status_code=202, operation_id="chat", responses=_APPLIED)
+@router.post(
+    "/chat",
+    status_code=202,
+    operation_id="chat",
+    responses={**_APPLIED, **errors(*PROMPT, "session-exists")},
+)
 async def chat(
-    sender: SenderDep, transcripts: TranscriptsDep, settings: SettingsDep, body: Chat, prefers_async: PrefersAsync
+    sender: SenderDep,
+    transcripts: TranscriptsDep,
+    settings: SettingsDep,
+    body: Chat,
+    prefers_async: PrefersAsync,
+    idempotency_key: IdempotencyKey = None,
 ) -> ChatAccepted:
-    """Start a session or continue one, in one call."""
-    session_id = body.workflow_id or str(uuid4())
-    prompt = _prompt_of(SendPrompt(message=body.message), None)
-    if body.workflow_id:
+    """Start a session or continue one, in one call.
+
+    The same `Idempotency-Key` (or `id`) sent twice is one prompt. Where it starts a session, the session's id follows
+    from the key and `user_name`, so that a repeated call finds the session.
+    """
+    prompt = _prompt_of(SendPrompt(message=body.message, id=body.id), idempotency_key)
+    is_repeatable = bool(body.id or idempotency_key)
+    session_id = body.workflow_id or (
+        session_id_of_chat(prompt.id or "", user=body.user_name) if is_repeatable else str(uuid4())
+    )
+    if body.workflow_id or is_repeatable:
         await transcripts.refuse_forgotten(session_id)
     start = default_input(settings, session_id, user=body.user_name)
-    receipt = await sender.send(session_id, prompt, start=start, is_new=True, wants_receipt=not prefers_async)
+    receipt = await sender.send(
+        session_id, prompt, start=start, is_new=not is_repeatable, wants_receipt=not prefers_async
+    )
     return ChatAccepted(workflow_id=session_id, message_id=receipt.message_id)
 
 
@@ -126,7 +160,11 @@ async def chat(
     "/workflow/{id}/conversation",
     operation_id="get_conversation",
     response_model=ConversationAnswer,
-    responses={304: {"description": "Nothing has changed since `If-None-Match`."}},
+    responses={
+        200: {"headers": {"ETag": {"description": "Names this answer.", "schema": {"type": "string"}}}},
+        304: {"description": "`If-None-Match` names the answer: nothing has changed since."},
+        **errors(*WORKER),
+    },
 )
 async def get_conversation(
     sessions: SessionsDep,
@@ -138,12 +176,24 @@ async def get_conversation(
     wait: Wait = None,
     if_none_match: Annotated[str | None, Header(max_length=2_000)] = None,
 ) -> Any:
-    """Return what is new since the last answer; with `wait`, as soon as there is something."""
+    """Return what is new since the last answer; with `wait`, as soon as there is something.
+
+    Something is new that neither the cursor nor the answer named by `If-None-Match` has. An `ETag` names the answer to
+    this very request: the session, its revision, the cursor and the limit.
+    """
     request = UpdatesRequest(
         last_seen_message_id=last_seen_message_id or None, since_revision=since_revision, limit=limit
     )
-    event = await (reads.awaited(session_id, request, seconds=wait) if wait else reads.polled(session_id, request))
-    etag = f'"{await sessions.first_run_id(session_id)}-{event.update.revision}"'
+    if wait:
+        run_id = await sessions.first_run_id(session_id) if if_none_match else ""
+
+        def holds(update: ConversationUpdate) -> bool:
+            return bool(if_none_match) and matches(poll_etag(run_id, request, update.revision), if_none_match or "")
+
+        event = await reads.awaited(session_id, request, seconds=wait, holds=holds)
+    else:
+        event = await reads.polled(session_id, request)
+    etag = poll_etag(await sessions.first_run_id(session_id), request, event.update.revision)
     if if_none_match and matches(etag, if_none_match):
         return Response(status_code=304, headers={"ETag": etag})
     # An answer that is only an excerpt, since the store is down, is not to be kept as the last word.
@@ -151,7 +201,11 @@ async def get_conversation(
     return Response(event.as_answer(session_id), headers=headers, media_type="application/json")
 
 
-@router.get("/workflow/{id}/conversation/full", operation_id="get_full_conversation")
+@router.get(
+    "/workflow/{id}/conversation/full",
+    operation_id="get_full_conversation",
+    responses=errors(*WORKER, "unknown-turn", "archive-unavailable"),
+)
 async def get_full_conversation(
     transcripts: TranscriptsDep,
     session_id: SessionId,
@@ -167,13 +221,17 @@ async def get_full_conversation(
     return FullConversation(**dict(state), links=PageLinks(older=_older(session_id, state, limit)))
 
 
-@router.get("/workflow/{id}/queue", operation_id="get_queue")
+@router.get("/workflow/{id}/queue", operation_id="get_queue", responses=errors(*WORKER))
 async def get_queue(sessions: SessionsDep, session_id: SessionId) -> QueueView:
     """Return the waiting prompts with their positions, and the last 200 fates."""
     return await sessions.queue(session_id)
 
 
-@router.get("/workflow/{id}/queue/{message_id}", operation_id="get_prompt_fate")
+@router.get(
+    "/workflow/{id}/queue/{message_id}",
+    operation_id="get_prompt_fate",
+    responses=errors(*WORKER, "unknown-prompt", "archive-unavailable"),
+)
 async def get_prompt_fate(fates: FatesDep, session_id: SessionId, message_id: MessageId) -> PromptFate:
     """Return what became of a prompt that was ever accepted, also of a session that has ended.
 
@@ -183,7 +241,12 @@ async def get_prompt_fate(fates: FatesDep, session_id: SessionId, message_id: Me
     return await fates.fate_of(session_id, message_id)
 
 
-@router.delete("/workflow/{id}/queue/{message_id}", status_code=204, operation_id="withdraw_prompt")
+@router.delete(
+    "/workflow/{id}/queue/{message_id}",
+    status_code=204,
+    operation_id="withdraw_prompt",
+    responses=errors(*WORKER, "session-ended", "unknown-prompt", "not-waiting"),
+)
 async def withdraw_prompt(sessions: SessionsDep, session_id: SessionId, message_id: MessageId) -> None:
     """Take a waiting prompt back; 409 if it has started, 404 if it is not known."""
     await sessions.withdraw(session_id, message_id)

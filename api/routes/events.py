@@ -10,6 +10,7 @@ from fastapi.sse import EventSourceResponse
 
 from api.dependencies import FeedsDep, SessionId
 from api.feed import Event, cursor_of
+from api.openapi import WORKER, errors
 from api.problems import Problem
 from api.shared_reads import WaitingPrompts
 from models.conversation import ConversationUpdate
@@ -58,7 +59,10 @@ async def begun_feed(
     "/workflow/{id}/events",
     operation_id="watch_session",
     response_class=EventSourceResponse,
-    responses={204: {"description": "The session is closed, and the cursor is its end: there is nothing to watch."}},
+    responses={
+        204: {"description": "The session is closed, and the cursor is its end: there is nothing to watch."},
+        **errors(*WORKER, "stopping"),
+    },
 )
 async def watch_session(feed: Annotated[Begun, Depends(begun_feed)]) -> AsyncIterable[EventBody]:
     """Watch a session live: server-sent events, resumed with `Last-Event-ID` without loss or repetition.

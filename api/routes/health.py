@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from api import problems
 from api.bodies import Health, Readiness
 from api.dependencies import SessionsDep, SettingsDep, StoresDep
+from api.openapi import NO_POLLING_WORKER, errors
 from api.store_calls import read_store, seconds_from_now
 from api.temporal_calls import call_temporal
 from stores.database import StoreUnavailableError
@@ -19,13 +20,13 @@ ARCHIVE_SECONDS = 1.0
 router = APIRouter(tags=["health"])
 
 
-@router.get("/healthz", operation_id="health")
+@router.get("/healthz", operation_id="health", responses=errors("invalid"))
 async def health() -> Health:
     """Say that the process is up."""
     return Health()
 
 
-@router.get("/readyz", operation_id="readiness")
+@router.get("/readyz", operation_id="readiness", responses={**errors("invalid", "rate-limited"), **NO_POLLING_WORKER})
 async def readiness(sessions: SessionsDep, settings: SettingsDep, stores: StoresDep) -> Readiness:
     """Temporal is reachable and a worker is polling; 503 otherwise, saying which is missing."""
     archive = asyncio.create_task(_archive(stores))

@@ -4,11 +4,12 @@ from fastapi import APIRouter
 
 from api.bodies import RenderedMarkdown, RenderMarkdown
 from api.dependencies import MarkdownDep
+from api.openapi import ANY, errors
 
 router = APIRouter(tags=["page"])
 
 
-@router.post("/markdown", operation_id="render_markdown")
+@router.post("/markdown", operation_id="render_markdown", responses=errors(*ANY, "too-large", "rate-limited"))
 async def render_markdown(markdown: MarkdownDep, body: RenderMarkdown) -> RenderedMarkdown:
     """Return texts as safe HTML; one that takes too long to render comes back as it was written.
 

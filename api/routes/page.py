@@ -32,7 +32,7 @@ _POLICY = {
     "trusted-types": "sanitised-markdown",
 }
 
-_FILE_HEADERS = {
+FILE_HEADERS = {
     # Kept, but asked for again each time: a page is never made of files of two releases.
     "Cache-Control": "no-cache",
     "X-Content-Type-Options": "nosniff",
@@ -40,11 +40,17 @@ _FILE_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
-_PAGE_HEADERS = {
-    **_FILE_HEADERS,
-    "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in _POLICY.items()),
-    "Cross-Origin-Opener-Policy": "same-origin",
-}
+
+def page_headers(policy: dict[str, str]) -> dict[str, str]:
+    """Return the headers of a page that may load what `policy` says, a source list for each directive."""
+    return {
+        **FILE_HEADERS,
+        "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in policy.items()),
+        "Cross-Origin-Opener-Policy": "same-origin",
+    }
+
+
+_PAGE_HEADERS = page_headers(_POLICY)
 
 
 def chat_page(session_id: str) -> str:
@@ -83,7 +89,7 @@ class PageFiles(StaticFiles):
         self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200
     ) -> Response:
         """Answer with the file, or that it has not changed."""
-        response = FileResponse(full_path, status_code=status_code, stat_result=stat_result, headers=_FILE_HEADERS)
+        response = FileResponse(full_path, status_code=status_code, stat_result=stat_result, headers=FILE_HEADERS)
         if self.is_not_modified(response.headers, Headers(scope=scope)):
             return NotModifiedResponse(response.headers)
         return response

@@ -11,6 +11,7 @@ from api.bodies import (
     Cancel,
     Cancelling,
     DeletionReceipt,
+    End,
     SessionDescription,
     SessionLinks,
     SessionList,
@@ -19,6 +20,7 @@ from api.bodies import (
 )
 from api.dependencies import DeletionsDep, SessionId, SessionsDep, SettingsDep, TranscriptsDep
 from api.listing import ListedStatus, list_sessions
+from api.openapi import SERVER, SESSION, WORKER, errors
 from api.routes.page import chat_page
 from api.session_ids import workflow_id
 from api.sessions import Sessions, new_prompt
@@ -31,7 +33,12 @@ from workflows.connection import EmbeddedServer
 router = APIRouter(tags=["sessions"])
 
 
-@router.post("/workflow", status_code=201, operation_id="start_session")
+@router.post(
+    "/workflow",
+    status_code=201,
+    operation_id="start_session",
+    responses=errors(*SERVER, "too-large", "session-exists"),
+)
 async def start_session(
     sessions: SessionsDep,
     transcripts: TranscriptsDep,
@@ -55,7 +62,7 @@ async def start_session(
     return SessionStarted(workflow_id=session_id, message_id=message_id)
 
 
-@router.get("/workflow", operation_id="list_sessions")
+@router.get("/workflow", operation_id="list_sessions", responses=errors(*SERVER))
 async def get_sessions_list(
     sessions: SessionsDep,
     status: Annotated[ListedStatus | None, Query(description="Only sessions with this status.")] = None,
@@ -67,7 +74,7 @@ async def get_sessions_list(
     return await list_sessions(sessions.client, status=status, user=user, text=q, cursor=cursor)
 
 
-@router.get("/workflow/{id}", operation_id="describe_session")
+@router.get("/workflow/{id}", operation_id="describe_session", responses=errors(*WORKER))
 async def describe_session(sessions: SessionsDep, settings: SettingsDep, session_id: SessionId) -> SessionDescription:
     """Say what a session is and does; one whose workflow task keeps failing is `stuck`."""
     description = await sessions.describe(session_id)
@@ -77,14 +84,24 @@ async def describe_session(sessions: SessionsDep, settings: SettingsDep, session
     return _described(state, session_id, _links(sessions, settings, session_id))
 
 
-@router.patch("/workflow/{id}", status_code=202, operation_id="configure_session")
+@router.patch(
+    "/workflow/{id}",
+    status_code=202,
+    operation_id="configure_session",
+    responses=errors(*WORKER, "too-large", "session-ended"),
+)
 async def configure_session(sessions: SessionsDep, session_id: SessionId, body: Configure) -> SessionStarted:
     """Change the session from its next turn on; `limits` and `history` change only the fields given."""
     await sessions.configure(session_id, body)
     return SessionStarted(workflow_id=session_id)
 
 
-@router.post("/workflow/{id}/cancel", status_code=202, operation_id="cancel_turn")
+@router.post(
+    "/workflow/{id}/cancel",
+    status_code=202,
+    operation_id="cancel_turn",
+    responses=errors(*WORKER, "too-large", "session-ended", "not-running"),
+)
 async def cancel_turn(sessions: SessionsDep, session_id: SessionId, body: Cancel | None = None) -> Cancelling:
     """Stop a turn. Naming the turn keeps a late stop from hitting the next one."""
     wanted = body or Cancel()
@@ -95,14 +112,29 @@ async def cancel_turn(sessions: SessionsDep, session_id: SessionId, body: Cancel
     return Cancelling(workflow_id=session_id, cancelling=receipt.cancelling)
 
 
-@router.post("/workflow/{id}/end", status_code=202, operation_id="end_session")
-async def end_session(sessions: SessionsDep, session_id: SessionId, body: EndSession | None = None) -> SessionStarted:
+@router.post(
+    "/workflow/{id}/end",
+    status_code=202,
+    operation_id="end_session",
+    responses=errors(*SESSION, "too-large", "session-ended"),
+)
+async def end_session(sessions: SessionsDep, session_id: SessionId, body: End | None = None) -> SessionStarted:
     """End the session after its queue, or without it."""
-    await sessions.end(session_id, body or EndSession())
+    wanted = body or End()
+    await sessions.end(session_id, EndSession(reason=wanted.reason, discard_queue=wanted.discard_queue))
     return SessionStarted(workflow_id=session_id)
 
 
-@router.delete("/workflow/{id}", status_code=202, operation_id="delete_session")
+@router.delete(
+    "/workflow/{id}",
+    status_code=202,
+    operation_id="delete_session",
+    responses={
+        200: {"model": DeletionReceipt, "description": "All is gone."},
+        202: {"description": "It is being deleted; ask again for the receipt."},
+        **errors(*SESSION, "archive-unavailable"),
+    },
+)
 async def delete_session(deletions: DeletionsDep, session_id: SessionId, response: Response) -> DeletionReceipt:
     """Terminate the session and delete all its runs, its archived turns and large texts; ask again for the receipt.
 
@@ -154,6 +186,7 @@ def _described(state: ConversationState, session_id: str, links: SessionLinks) -
         model=session.model,
         status=state.status,
         waiting_until=state.waiting_until,
+        waiting_reason=state.waiting_reason,
         created_at=session.created_at,
         turn_count=session.turn_count,
         queue_length=state.queue_length,

@@ -5,12 +5,17 @@ from fastapi import APIRouter
 from api.bodies import TaskPreview
 from api.body_limits import MOST_HISTORY_BYTES
 from api.dependencies import TasksDep
+from api.openapi import WORKER, errors
 from models.task import CreateTask
 
 router = APIRouter(tags=["tasks"], max_body_size=MOST_HISTORY_BYTES)
 
 
-@router.post("/tasks/preview", operation_id="preview_task")
+@router.post(
+    "/tasks/preview",
+    operation_id="preview_task",
+    responses=errors(*WORKER, "too-large", "archive-unavailable"),
+)
 async def preview_task(tasks: TasksDep, body: CreateTask) -> TaskPreview:
     """Say what a task's agent would be told, and what would be mended or left out; nothing is started."""
     prepared = await tasks.prepare(body)

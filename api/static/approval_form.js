@@ -14,8 +14,8 @@ export class ApprovalForm {
   #reason = h("textarea", {
     rows: "2",
     maxlength: String(MOST_REASON_CHARS),
-    "aria-label": "Reason of the rejection, which the model is told",
-    placeholder: "Why not? The model is told (optional)",
+    "aria-label": "Reason for the model",
+    placeholder: "Reason for the model (optional)",
   });
   #choices;
   #rejection;
@@ -49,8 +49,9 @@ export class ApprovalForm {
       this.#askForReason(false);
     });
     const expires = call.approval?.expires_at ?? "";
-    const words = h("p", {}, "The model wants to run ", h("code", {}, legible(call.name)), ". ");
-    if (expires) words.append(h("span", { class: "quiet", title: fullTime(expires) }, `Expires ${until(expires)}.`));
+    const words = h("p", {}, ...questionOf(call), " ");
+    const time = until(expires).replace(/^in /, "within ");
+    if (expires) words.append(h("span", { class: "quiet", title: fullTime(expires) }, `Decision needed ${time}.`));
     this.element = h(
       "div",
       { class: "approval", role: "group", "aria-label": `Decide on ${call.name}` },
@@ -75,4 +76,11 @@ export class ApprovalForm {
     const isDone = await this.#decide(decision, reason);
     if (!isDone) for (const button of buttons) button.disabled = false;
   }
+}
+
+/** What a call would do, as a question. @param {ToolCall} call @returns {(string | Node)[]} */
+function questionOf({ name, args }) {
+  const path = name === "file_write" && typeof args === "object" ? args.path : null;
+  if (typeof path === "string") return ["Write ", h("code", {}, legible(path)), "?"];
+  return ["Run ", h("code", {}, legible(name)), "?"];
 }

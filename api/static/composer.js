@@ -1,6 +1,6 @@
 /**
- * Where prompts are written. It is never switched off: while a turn runs a prompt waits for its end, or joins it, or
- * stops it, as is chosen beside the button. What is not sent yet survives a reload.
+ * Where prompts are written. It is switched off only where there is no session: while a turn runs, a prompt waits for
+ * its end, or joins it, or stops it, as is chosen beside the button. What is not sent yet survives a reload.
  *
  * @import {PromptMode} from "./wire.js"
  */
@@ -59,13 +59,14 @@ export class Composer {
     this.#text.focus();
   }
 
-  /** @param {{isRunning: boolean, isClosed: boolean}} session */
-  show({ isRunning, isClosed }) {
+  /** @param {{isRunning: boolean, isClosed: boolean, isUnknown: boolean}} session */
+  show({ isRunning, isClosed, isUnknown }) {
     this.#stop.hidden = !isRunning;
     if (this.#modes.hidden === isRunning) this.#modes.hidden = !isRunning;
     if (!isRunning) this.#choose("enqueue");
-    this.#send.setAttribute("aria-label", isRunning ? "Send; it waits for its turn" : "Send");
-    this.#text.placeholder = isClosed ? "This session takes no more prompts" : "Write a prompt";
+    this.#send.setAttribute("aria-label", isRunning ? "Send; it is queued" : "Send");
+    this.#text.disabled = isUnknown;
+    this.#text.placeholder = isUnknown || isClosed ? "This session takes no prompts" : "Write a prompt";
   }
 
   /** @returns {PromptMode} */

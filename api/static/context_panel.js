@@ -8,7 +8,13 @@ import { byId, h } from "./dom.js";
 import { Prose } from "./prose.js";
 import { seenWords, tokens } from "./words.js";
 
-const LABELS = { verbatim: "whole", truncated: "in part", summarised: "in the summary", not_at_all: "forgotten" };
+const LABELS = {
+  verbatim: "in full",
+  truncated: "partly",
+  summarised: "in the summary",
+  refused: "left out",
+  not_at_all: "not sent any more",
+};
 
 export class ContextPanel {
   #dialog = byId("context-dialog", HTMLDialogElement);
@@ -31,7 +37,7 @@ export class ContextPanel {
    * @param {(turnId: string) => string} promptOf what was asked in a turn, if known
    */
   show(context, promptOf) {
-    const parts = context?.turns.length ? partsOf(context, promptOf) : [h("p", {}, "Nothing was said yet.")];
+    const parts = context?.turns.length ? partsOf(context, promptOf) : [h("p", {}, "Nothing has been said yet.")];
     this.#body.replaceChildren(...parts);
   }
 }
@@ -40,14 +46,17 @@ export class ContextPanel {
 function partsOf(context, promptOf) {
   const counted = context.reported_tokens ?? context.estimated_tokens;
   const word = context.reported_tokens === null ? "about " : "";
-  const cap = context.max_messages ? ` of at most ${context.max_messages}` : "";
+  const cap = context.max_messages ? ` of up to ${context.max_messages}` : "";
   return [
     h(
       "p",
       {},
-      `The model has ${word}${tokens(counted)} before it: ${context.message_count} messages${cap}, its instructions, `,
+      `The model currently sees ${word}${tokens(counted)}: ${context.message_count}${cap} messages, its instructions `,
       `and ${context.fixed.tools.length} tools.`,
     ),
+    ...(context.max_tokens
+      ? [h("p", { class: "quiet" }, `An earlier request was too long for it: at most ${tokens(context.max_tokens)} are sent now.`)]
+      : []),
     ...(context.summary ? [summaryOf(context.summary)] : []),
     h("h3", {}, "Turn by turn"),
     h("ol", { class: "turns-in-context" }, ...[...context.turns].reverse().map((turn) => rowOf(turn, promptOf))),

@@ -60,6 +60,7 @@ export class Conversation {
   /** @type {number | undefined} */
   #silence;
   #isCheckingFates = false;
+  #openedAt;
   /** The newest questions asked: an answer to an older one comes too late. */
   #asked = { description: 0, context: 0 };
 
@@ -77,6 +78,8 @@ export class Conversation {
     this.context = null;
     this.#listener = listener;
     this.#start = start ?? JSON.parse(sessionStorage.getItem(this.#startKey) ?? "null");
+    this.isNew = Boolean(this.#start);
+    this.#openedAt = new Date().toISOString();
     if (this.#start) sessionStorage.setItem(this.#startKey, JSON.stringify(this.#start));
     this.#outbox = new Outbox(
       sessionId,
@@ -102,7 +105,7 @@ export class Conversation {
   /** Read the newest turns and follow what is new, for as long as it takes until somebody answers. */
   async open() {
     if (!isSessionId(this.id)) {
-      this.#noteConnection("unknown", new GatewayError(404, "no-session-id", `${this.id} is no id of a session`));
+      this.#noteConnection("unknown", new GatewayError(404, "no-session-id", `${this.id} is not a session's id.`));
       return;
     }
     this.#outbox.restore();
@@ -162,6 +165,18 @@ export class Conversation {
         mayPass,
       })),
     ];
+  }
+
+  /** When it was started, if that is known. @returns {string | null} */
+  get startedAt() {
+    return this.description?.created_at ?? (this.isNew ? this.#openedAt : null);
+  }
+
+  /** The calls that a person is to decide on now. @returns {ToolCall[]} */
+  get questions() {
+    const last = this.manager.current?.reasoning_trajectory?.steps.at(-1);
+    const calls = this.manager.state.status === "awaiting_approval" && last?.kind === "model" ? last.tool_calls : [];
+    return calls.filter(({ approval, result }) => approval && !approval.decision && !result);
   }
 
   /** The newest text that a person sent, wherever it is now. @returns {string} */

@@ -20,6 +20,7 @@ const UNKNOWN = {
   revision: 0,
   status: "idle",
   waiting_until: null,
+  waiting_reason: null,
   queue_length: 0,
 };
 
@@ -140,9 +141,10 @@ export function lastStepOf(turn) {
   return steps.reduce((last, step) => (step.kind === "model" ? Math.max(last, step.number) : last), 0);
 }
 
-/** @param {SessionState} told @returns {SessionState} */
-function stateOf({ is_processing, current_message_id, revision, status, waiting_until, queue_length }) {
-  return { is_processing, current_message_id, revision, status, waiting_until, queue_length };
+/** @param {SessionState} state @returns {SessionState} */
+function stateOf(state) {
+  const { is_processing, current_message_id, revision, status, waiting_until, waiting_reason, queue_length } = state;
+  return { is_processing, current_message_id, revision, status, waiting_until, waiting_reason, queue_length };
 }
 
 /** @param {PartialPart[]} parts @param {GrownPart} grown */

@@ -56,7 +56,7 @@ async function arrived(answer) {
   try {
     return await answer;
   } catch {
-    throw new GatewayError(0, "unreachable", "The gateway can't be reached.");
+    throw new GatewayError(0, "unreachable", "Can't reach the server.");
   }
 }
 

@@ -53,12 +53,15 @@ export class LogView {
     ).observe(this.#older);
   }
 
-  /** Show a conversation from its newest turns on; null: none. @param {Conversation | null} conversation */
+  /**
+   * Show a conversation from its newest turns on; null: none. The echo stays until another one is shown, or none: a
+   * prompt that was just sent is not to blink.
+   * @param {Conversation | null} conversation
+   */
   begin(conversation) {
     this.#conversation = conversation;
     this.#views.clear();
     this.#turns.replaceChildren();
-    this.#echo.replaceChildren();
     const turns = conversation?.manager.turns.slice(-PAGE_TURNS) ?? [];
     this.#append(turns);
     this.#showPartial(true);
@@ -91,6 +94,13 @@ export class LogView {
   /** @param {Map<string, Seen>} seen by turn */
   showSeen(seen) {
     for (const [id, view] of this.#views) view.showSeen(seen.get(id) ?? "verbatim");
+  }
+
+  /** Bring the first call that waits for a decision into sight, and the keys to its choices. */
+  showQuestion() {
+    const form = this.#turns.querySelector(".approval");
+    form?.scrollIntoView({ block: "center" });
+    form?.querySelector("button")?.focus();
   }
 
   jumpToEnd() {

@@ -10,6 +10,7 @@ import { Conversation } from "./conversation.js";
 import { byId } from "./dom.js";
 import { newId } from "./ids.js";
 import { LogView } from "./log_view.js";
+import { Notice } from "./notice.js";
 import { SessionBar } from "./session_bar.js";
 import { SessionsView } from "./sessions_view.js";
 import { Sidebar } from "./sidebar.js";
@@ -28,7 +29,8 @@ class Page {
     onEdit: (text) => this.#composer.edit(text),
     showEcho: (echo) => this.#showEcho(echo),
   });
-  #state = new StateLine();
+  #state = new StateLine({ onNew: () => this.#go(null), onShowQuestion: () => this.#log.showQuestion() });
+  #notice = new Notice(() => this.#composer.focus());
   #bar = new SessionBar();
   #context = new ContextPanel();
   #sidebar = new Sidebar();
@@ -85,6 +87,7 @@ class Page {
     this.#conversation?.close();
     this.#conversation = conversation;
     this.#context.close();
+    this.#notice.clear();
     this.#log.begin(null);
     this.#composer.begin(conversation?.id ?? null);
     this.#showState();
@@ -109,7 +112,7 @@ class Page {
   }
 
   /**
-   * Back to the beginning, where what was written can be mended.
+   * Back to the beginning, where what was written can be corrected.
    * @param {{text: string, model: string}} written @param {string} words
    */
   #takeBack({ text, model }, words) {
@@ -117,7 +120,7 @@ class Page {
     this.#show(null);
     this.#model.value = model;
     this.#composer.edit(text);
-    this.#state.fail(words);
+    this.#notice.show(words);
   }
 
   /** @returns {import("./conversation.js").Listener} */
@@ -136,7 +139,7 @@ class Page {
       onState: () => this.#showState(),
       onDescription: () => this.#showDescription(),
       onContext: () => this.#showContext(),
-      onFailure: (words) => this.#state.fail(words),
+      onFailure: (words) => this.#notice.show(words),
       onNotStarted: (written, words) => this.#takeBack(written, words),
     };
   }
@@ -146,7 +149,11 @@ class Page {
     const state = conversation?.manager.state;
     this.#tray.show(conversation);
     this.#state.show(conversation);
-    this.#composer.show({ isRunning: Boolean(state?.is_processing), isClosed: isClosed(state?.status ?? "idle") });
+    this.#composer.show({
+      isRunning: Boolean(state?.is_processing),
+      isClosed: isClosed(state?.status ?? "idle"),
+      isUnknown: conversation?.connection === "unknown",
+    });
     this.#bar.show(conversation, FIRST_MODEL);
     this.#welcome.hidden = Boolean(conversation);
     this.#showOpen();
@@ -164,9 +171,9 @@ class Page {
       this.#sessions.showOpen(null);
       return;
     }
-    const { description, manager, connection } = conversation;
+    const { description, manager, connection, startedAt } = conversation;
     const status = connection === "connecting" ? "" : manager.state.status;
-    this.#sessions.showOpen({ id: conversation.id, title: description?.title ?? "", status });
+    this.#sessions.showOpen({ id: conversation.id, title: description?.title ?? "", status, startedAt });
   }
 
   #showContext() {

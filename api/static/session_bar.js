@@ -43,16 +43,16 @@ export class SessionBar {
     if (conversation !== this.#conversation) this.#closeAll();
     this.#conversation = conversation;
     const description = conversation?.description;
-    const title = conversation ? description?.title || "New session" : "New session";
+    const title = titleOf(conversation);
     const model = conversation ? (description?.model ?? "") : firstModel;
     setText(this.#title, title);
     setText(this.#model, model);
     this.#model.hidden = !model;
-    this.#model.title = isStandIn(model) ? "A stand-in that needs no key and no network" : "The model of the next turn";
+    this.#model.title = isStandIn(model) ? "The built-in demo model: it works offline" : "The model of the next turn";
     this.#model.classList.toggle("stand-in", isStandIn(model));
     setText(this.#usage, usageWords(description?.usage));
     this.#usage.title = description?.usage ? usageDetails(description.usage) : "";
-    this.#actions.hidden = !conversation;
+    this.#actions.hidden = !conversation || conversation.connection === "unknown";
     const isOver = isClosed(conversation?.manager.state.status ?? "idle");
     for (const id of ["rename", "change-model", "end-session"]) byId(id, HTMLButtonElement).disabled = isOver;
     const temporal = description?.links.temporal;
@@ -75,6 +75,17 @@ export class SessionBar {
       if (this.#conversation) ask(this.#conversation);
     });
   }
+}
+
+/**
+ * What the open session is called; one that can't be read yet, or has no title, by its id.
+ * @param {Conversation | null} conversation
+ * @returns {string}
+ */
+function titleOf(conversation) {
+  if (!conversation) return "New session";
+  if (conversation.connection === "unknown") return "Session not found";
+  return conversation.description?.title || (conversation.isNew ? "New session" : conversation.id);
 }
 
 /** A question with a form: `index.html` has it, with a button that cancels. */

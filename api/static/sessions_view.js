@@ -8,14 +8,14 @@
 
 import { arrange, byId, h, setText } from "./dom.js";
 import { GatewayError, listSessions } from "./gateway.js";
-import { ago, statusLabel } from "./words.js";
+import { ago, isClosed, statusLabel } from "./words.js";
 
 const REFRESH_MS = 20_000;
 const TYPING_MS = 250;
 /** Visibility is that far behind what was done. */
 const BEHIND_MS = [300, 1_500];
 
-/** @typedef {{id: string, title: string, status: string}} OpenSession */
+/** @typedef {{id: string, title: string, status: string, startedAt: string | null}} OpenSession */
 
 export class SessionsView {
   #list = byId("sessions", HTMLElement);
@@ -95,18 +95,29 @@ export class SessionsView {
       this.#show();
     } catch (error) {
       if (!(error instanceof GatewayError)) throw error;
-      if (turn === this.#asked) setText(this.#note, "The list can't be read now");
+      if (turn === this.#asked) setText(this.#note, "Can't load the sessions. Trying again.");
     }
   }
 
   #show() {
     const isFiltered = Boolean(this.#search.value.trim() || this.#status.value);
     const isListed = this.#sessions.some((session) => session.workflow_id === this.#open?.id);
-    const rows = this.#sessions.map((session) => this.#row(session));
-    if (this.#open && !isListed && !isFiltered) rows.unshift(this.#row(justOpened(this.#open)));
-    arrange(this.#list, rows);
+    const sessions = [...this.#sessions];
+    // Where it is one of a further page, or too new for the list, it stands where its start puts it.
+    if (this.#open?.startedAt && !isListed && !isFiltered) insert(sessions, listed(this.#open, this.#open.startedAt));
+    arrange(
+      this.#list,
+      sessions.map((session) => this.#row(session)),
+    );
     this.#more.hidden = !this.#next;
-    setText(this.#note, rows.length ? "" : isFiltered ? "No session matches" : "No sessions yet");
+    setText(this.#note, sessions.length ? "" : this.#emptyWords(isFiltered));
+  }
+
+  /** @param {boolean} isFiltered @returns {string} */
+  #emptyWords(isFiltered) {
+    if (!isFiltered) return "No sessions yet";
+    const isAsking = this.#status.value === "awaiting_approval" && !this.#search.value.trim();
+    return isAsking ? "Nothing is waiting for you" : "No matching sessions";
   }
 
   /** @param {ListedSession} session @returns {HTMLElement} */
@@ -144,14 +155,27 @@ export class SessionsView {
   }
 }
 
-/** @param {OpenSession} open @returns {ListedSession} */
-function justOpened({ id, title }) {
+/** @param {OpenSession} open @param {string} startedAt @returns {ListedSession} */
+function listed({ id, title, status }, startedAt) {
   return {
     workflow_id: id,
     title: title || null,
     model: null,
     turn_count: 0,
-    started_at: new Date().toISOString(),
-    status: "open",
+    started_at: startedAt,
+    status: isClosed(status) ? /** @type {ListedSession["status"]} */ (status) : "open",
   };
+}
+
+/**
+ * Put a session into the list: open ones come first, then the newest.
+ * @param {ListedSession[]} sessions @param {ListedSession} session
+ */
+function insert(sessions, session) {
+  const isBefore = (/** @type {ListedSession} */ other) =>
+    isClosed(other.status) === isClosed(session.status)
+      ? new Date(other.started_at) < new Date(session.started_at)
+      : isClosed(other.status);
+  const place = sessions.findIndex(isBefore);
+  sessions.splice(place < 0 ? sessions.length : place, 0, session);
 }

@@ -20,7 +20,7 @@ import { duration, legible } from "./words.js";
 const STATES = {
   preparing: ["running", "dot", "preparing"],
   running: ["running", "dot", "running"],
-  waiting: ["waiting", "hand", "needs your decision"],
+  waiting: ["waiting", "hand", "needs approval"],
   ok: ["ok", "check", "done"],
   error: ["error", "cross", "failed"],
   denied: ["denied", "cross", "not allowed"],
@@ -91,7 +91,7 @@ export class ToolCard {
       if (result.outcome) sections.push(h("p", { class: "tool-note" }, result.outcome));
       if (result.content || result.blob) sections.push(this.#textSection("Result", result.content, result.blob));
       if (result.cut)
-        sections.push(h("p", { class: "tool-note" }, "Part of this result was lost: its store was down."));
+        sections.push(h("p", { class: "tool-note" }, "Part of this result was lost, because its store was down."));
     }
     return sections;
   }
@@ -162,7 +162,7 @@ function decisionOf({ approval }) {
     approve: "Approved",
     allow_for_session: "Allowed for the session",
     reject: "Rejected",
-    expired: "Nobody decided in time, which counts as a rejection",
+    expired: "Rejected, because nobody decided in time",
   };
   const told = approval?.decision ? words[approval.decision] : "";
   return approval?.reason ? `${told}: ${approval.reason}` : `${told}.`;

@@ -116,8 +116,8 @@ export class TrayView {
 function titleOf(waiting) {
   const unsent = waiting.filter(({ status }) => status === "failed").length;
   const count = waiting.length - unsent;
-  const waits = count === 1 ? "1 prompt waits" : `${count} prompts wait`;
-  const failed = unsent === 1 ? "1 prompt was not sent" : `${unsent} prompts were not sent`;
+  const waits = count === 1 ? "1 prompt queued" : `${count} prompts queued`;
+  const failed = unsent === 1 ? "1 prompt not sent" : `${unsent} prompts not sent`;
   return [...(count ? [waits] : []), ...(unsent ? [failed] : [])].join(", ");
 }
 

@@ -9,7 +9,7 @@
  *
  * @typedef {{hash: string, chars: number, bytes: number}} BlobRef
  * @typedef {{input_tokens: number, output_tokens: number, cached_tokens: number, reasoning_tokens: number,
- *   cost: number | null}} Usage
+ *   estimated_tokens: number, cost: number | null}} Usage
  * @typedef {{args_digest: string, asked_at: string, expires_at: string, decision: Decision | "expired" | null,
  *   reason: string | null}} Approval
  * @typedef {{outcome: string, content: string, status: "ok" | "error" | "denied" | "cancelled" | "outcome_unknown",
@@ -45,6 +45,7 @@
  * @property {number} revision
  * @property {SessionStatus} status
  * @property {string | null} waiting_until
+ * @property {string | null} waiting_reason
  * @property {number} queue_length
  *
  * @typedef {{new_messages: Turn[], updated_messages: Turn[], last_seen_message_id: string | null, reset: boolean,
@@ -62,14 +63,16 @@
  *   parts: GrownPart[]}} PartialGrowth
  *
  * @typedef {{workflow_id: string, title: string | null, model: string | null, status: SessionStatus,
- *   waiting_until: string | null, turn_count: number | null, usage: Usage | null,
+ *   waiting_until: string | null, waiting_reason: string | null, created_at: string | null,
+ *   turn_count: number | null, usage: Usage | null,
  *   links: {chat: string, temporal: string | null}}} SessionDescription
  * @typedef {{workflow_id: string, title: string | null, model: string | null, turn_count: number, started_at: string,
  *   status: "open" | "awaiting_approval" | "ended" | "cancelled" | "terminated"}} ListedSession
  *
- * @typedef {"verbatim" | "truncated" | "summarised" | "not_at_all"} Seen
+ * @typedef {"verbatim" | "truncated" | "summarised" | "refused" | "not_at_all"} Seen
  * @typedef {{number: number, message_id: string | null, seen: Seen, estimated_tokens: number}} TurnInContext
- * @typedef {{message_count: number, max_messages: number, estimated_tokens: number, reported_tokens: number | null,
+ * @typedef {{message_count: number, max_messages: number, max_tokens: number | null, estimated_tokens: number,
+ *   reported_tokens: number | null,
  *   fixed: {system_prompt_tokens: number, tools: string[], tools_tokens: number, estimated_tokens: number},
  *   summary: {text: string, turns: [number, number][], estimated_tokens: number} | null, turns: TurnInContext[],
  *   has_more: boolean}} ContextView

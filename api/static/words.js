@@ -54,6 +54,7 @@ export function usageDetails(usage) {
   const parts = [`${usage.input_tokens.toLocaleString("en")} in`, `${usage.output_tokens.toLocaleString("en")} out`];
   if (usage.cached_tokens) parts.push(`${usage.cached_tokens.toLocaleString("en")} of them from the cache`);
   if (usage.reasoning_tokens) parts.push(`${usage.reasoning_tokens.toLocaleString("en")} for thinking`);
+  if (usage.estimated_tokens) parts.push(`${usage.estimated_tokens.toLocaleString("en")} of them estimated`);
   return `Tokens: ${parts.join(", ")}${usage.cost ? `; $${usage.cost}` : ""}`;
 }
 
@@ -67,6 +68,12 @@ export function clock(iso) {
 
 /** @param {string} iso @returns {string} */
 export const fullTime = (iso) => new Date(iso).toLocaleString([], { dateStyle: "long", timeStyle: "medium" });
+
+/** How long from now, to the second. @param {string} iso @param {number} [now] @returns {string} */
+export function countdown(iso, now = Date.now()) {
+  const seconds = Math.ceil((new Date(iso).getTime() - now) / 1_000);
+  return seconds > 0 ? `in ${duration(seconds * 1_000).replace(".0", "")}` : "now";
+}
 
 /** How long ago, roughly. @param {string} iso @param {number} [now] @returns {string} */
 export function ago(iso, now = Date.now()) {
@@ -89,31 +96,35 @@ export function until(iso, now = Date.now()) {
 /** @param {string} model @returns {boolean} */
 export const isStandIn = (model) => model === "offline" || model.startsWith("offline:");
 
-/** The state of a session, as one sentence; empty where it goes without saying. @param {SessionState} state */
-export function statusWords({ status, waiting_until }) {
+/**
+ * The state of a session, as one sentence; empty where it goes without saying. A retry's time is shown behind it.
+ * @param {SessionState} state @param {number} questions how many tool calls wait for a decision
+ * @returns {string}
+ */
+export function statusWords({ status, waiting_reason }, questions) {
   switch (status) {
     case "processing":
       return "Working on it";
     case "awaiting_approval":
-      return "Waiting for your decision";
-    case "waiting_retry": {
-      const when = waiting_until ? new Date(waiting_until).toLocaleTimeString() : "a while";
-      return `The model is not available now. It is asked again ${waiting_until ? "at" : "in"} ${when}`;
-    }
+      return questions > 1 ? `${questions} tool calls need your approval.` : "A tool call needs your approval.";
+    case "waiting_retry":
+      return `${waiting_reason ?? "The model did not answer."} Trying again`;
     case "ending":
-      return "The session ends once what waits is done. It takes no more prompts";
+      return "This session ends after the queued prompts and takes no new ones.";
     case "ended":
-      return "This session has ended. It can be read, and takes no more prompts";
+      return "This session has ended and is read-only.";
     case "cancelled":
-      return "This session was cancelled. It can be read, and takes no more prompts";
+      return "This session was cancelled and is read-only.";
     case "terminated":
-      return "This session was terminated. It can be read, and takes no more prompts";
+      return "This session was terminated and is read-only.";
     case "stuck":
-      return "This session is stuck: a step of it keeps failing. Nothing is lost; it goes on once that is mended";
+      return STUCK;
     default:
       return "";
   }
 }
+
+export const STUCK = "This session is stuck: a step keeps failing. Nothing is lost; it continues once that is fixed.";
 
 /** Why a turn was stopped, where no person gave a reason of their own. @type {[RegExp, string][]} */
 const STOPS = [
@@ -135,7 +146,7 @@ export function statusLabel(status) {
     open: "open",
     idle: "open",
     processing: "working",
-    awaiting_approval: "needs your decision",
+    awaiting_approval: "needs approval",
     waiting_retry: "waiting for the model",
     ending: "ending",
   };
@@ -151,6 +162,7 @@ export function seenWords(seen) {
     verbatim: "",
     truncated: "The model sees only part of this turn",
     summarised: "The model sees this turn only in its summary",
+    refused: "The model's provider refused this turn, so it is no longer sent",
     not_at_all: "The model no longer sees this turn",
   }[seen];
 }

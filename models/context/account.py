@@ -7,7 +7,8 @@ from typing import Literal
 from models.as_of import Stamp
 from models.context.model_context import ModelContext
 from models.context.model_view import ModelView
-from models.context.tokens import estimate_tokens, tokens_of
+from models.context.request_size import head_tokens, system_tokens, tools_tokens
+from models.context.tokens import tokens_of
 from models.context.window import ConversationHistoryConfig
 from models.model_call import RequestHead
 from models.transcript import Transcript
@@ -15,8 +16,12 @@ from models.wire import Frozen
 
 TURNS_A_PAGE = 500
 
-Seen = Literal["verbatim", "truncated", "summarised", "not_at_all"]
-"""How the model sees a turn. `truncated`: some of its messages; `summarised`: what the summary says of it, no more."""
+Seen = Literal["verbatim", "truncated", "summarised", "refused", "not_at_all"]
+"""How the model sees a turn.
+
+`truncated`: some of its messages, or parts of them; `summarised`: what the summary says of it, no more; `refused`: a
+note stands for it, since the model's vendor refused it (CTX-7).
+"""
 
 
 class TurnInContext(Frozen):
@@ -28,7 +33,7 @@ class TurnInContext(Frozen):
     estimated_tokens: int = 0
     """Of the messages that are seen."""
     characters_cut: int = 0
-    """Of a truncated turn: characters of its messages that are no longer seen."""
+    """Of a truncated or refused turn: characters of its messages that are no longer seen."""
 
 
 class FixedPart(Frozen):
@@ -59,8 +64,13 @@ class ContextView(Frozen):
     message_count: int
     max_messages: int
     """The cap of the window that is kept now; 0: none."""
+    max_tokens: int | None = None
+    """The most that is sent, the fixed part too, since a vendor said that the context was too long; null: no limit.
+
+    It holds for this model and this configuration of the window (CTX-7).
+    """
     window_halved: bool
-    """A vendor said that the context was too long; since then the window is smaller than configured (CTX-7)."""
+    """A vendor said that the context was too long; since then less is sent than configured (CTX-7)."""
     estimated_tokens: int
     """Everything together, the fixed part too."""
     reported_tokens: int | None = None
@@ -90,11 +100,13 @@ def context_view(
     end = min(transcript.count, transcript.count if before is None else before - 1)
     first = max(1, end - limit + 1)
     fixed, view, window = _fixed_part(head), context.view, context.window(config, model=model)
+    max_tokens = context.max_tokens(config, model=model)
     return ContextView(
         segment=view.segment,
         message_count=view.message_count,
         max_messages=window.max_messages,
-        window_halved=window != config,
+        max_tokens=max_tokens,
+        window_halved=window != config or max_tokens is not None,
         estimated_tokens=fixed.estimated_tokens + view.estimated_tokens,
         reported_tokens=context.reported_tokens,
         fixed=fixed,
@@ -108,16 +120,22 @@ def context_view(
 
 
 def _turns(context: ModelContext, transcript: Transcript, numbers: range) -> list[TurnInContext]:
-    chars, ids = Counter[int](), dict[int, str]()
+    chars, ids, refused = Counter[int](), dict[int, str](), set[int]()
     for entry in context.view.entries:
         chars[entry.ref.number] += entry.chars
         ids[entry.ref.number] = entry.ref.turn
+        if entry.ref.refused:
+            refused.add(entry.ref.number)
     covered = context.view.summary.turns if context.view.summary else []
     return [
         TurnInContext(
             number=number,
             message_id=ids.get(number) or transcript.id_of(number),
-            seen=_seen(number, is_shown=number in chars, cut=context.cut, covered=covered),
+            seen=(
+                "refused"
+                if number in refused
+                else _seen(number, is_shown=number in chars, cut=context.cut, covered=covered)
+            ),
             estimated_tokens=tokens_of(chars[number]),
             characters_cut=context.cut.get(number, 0),
         )
@@ -132,13 +150,11 @@ def _seen(number: int, *, is_shown: bool, cut: dict[int, int], covered: Iterable
 
 
 def _fixed_part(head: RequestHead) -> FixedPart:
-    system = estimate_tokens([{"content": head.system}])
-    tools = estimate_tokens({"content": tool.model_dump()} for tool in head.tools)
     return FixedPart(
-        system_prompt_tokens=system,
+        system_prompt_tokens=system_tokens(head),
         tools=[tool.name for tool in head.tools],
-        tools_tokens=tools,
-        estimated_tokens=system + tools,
+        tools_tokens=tools_tokens(head),
+        estimated_tokens=head_tokens(head),
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from models.context.hand_off import HISTORY_FIELD, HandedOver, history_warning
 from models.context.history_policy import HistoryRole
 from models.context.stored_history import ConversationHistory, HistoryMessage
-from models.context.task_context import TaskContext
+from models.context.task_context import TaskContext, read_task_context
 from models.context.timestamps import clock_time
 from models.context.tokens import estimate_tokens
 from models.errors import TaskValidationError
@@ -74,6 +74,9 @@ _LIKE_STRUCTURE = re.compile(rf"[\W_]*?(?:\[\d+\][\W_]*?)?(?:{_BEGINNINGS})")
 def format_task_enrichment_prompt(task_context: TaskContext | Mapping[str, object] | None) -> str:
     """Print the sections that have content, between rules; nothing at all where none has, or for None.
 
+    A mapping may also be an object whose one key is `task_context`. Raises `TaskValidationError` for what is wrong in
+    it, an unknown key too.
+
     >>> print(format_task_enrichment_prompt({"constraints": ["No new dependencies"]}).replace(RULE, "==="))
     ===
     🎯 TASK CONTEXT (Provided by task creator)
@@ -84,7 +87,8 @@ def format_task_enrichment_prompt(task_context: TaskContext | Mapping[str, objec
     <BLANKLINE>
     ===
     """
-    sections = _sections(TaskContext.model_validate(task_context or {}))
+    context = task_context if isinstance(task_context, TaskContext) else read_task_context(task_context or {})
+    sections = _sections(context)
     if not sections:
         return ""
     return "\n\n".join([f"{RULE}\n{_TITLE}\n{RULE}", *sections.values(), RULE])

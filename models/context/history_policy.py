@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, model
 
 from models.errors import TaskValidationError, shown
 from models.field_paths import field_path
+from models.invalid_values import reason_of
 from models.wire import Strict
 
 HistoryRole = Literal["user", "assistant", "orchestrator"]
@@ -120,11 +121,11 @@ def resolve_policy(given: object) -> HistoryPolicy:
     (15360, 10)
     >>> resolve_policy({"user_text": {"max_chars": 0}})
     Traceback (most recent call last):
-    models.errors.TaskValidationError: history_policy.user_text.max_chars: Input should be greater than or equal to 1
+    models.errors.TaskValidationError: history_policy.user_text.max_chars: must be at least 1
     """
     try:
         return _CHOICE.validate_python(given)
     except ValidationError as error:
         first = error.errors()[0]
-        field, reason = field_path(["history_policy", *first["loc"]]), first["msg"].removeprefix("Value error, ")
+        field, reason = field_path(["history_policy", *first["loc"]]), reason_of(first)
         raise TaskValidationError(field, reason, shown(first["input"]), "invalid_value") from error

@@ -75,9 +75,9 @@ class Inheritance:
 def spoken_messages(turns: Iterable[ConversationMessage]) -> list[dict[str, str]]:
     """Return what was said in `turns`, oldest first: the user's words, also those steered in, and the agent's answers.
 
-    What the agent thought and did on the way to an answer is not handed over.
+    What the agent thought and did on the way to an answer is not handed over, and no turn that the vendor refused.
     """
-    return [message for turn in turns for message in _messages_of(turn)]
+    return [message for turn in turns if turn.error_type != "refusal" for message in _messages_of(turn)]
 
 
 def _messages_of(turn: ConversationMessage) -> Iterator[dict[str, str]]:

@@ -4,8 +4,9 @@
     evicted              waits here for the next summary if summaries are wanted; else the model has forgotten it
     summarised           one message in the view stands for it
 
-A message goes that way in this direction only. The window itself is the configured one, or what is left of it once a
-vendor said that the context is too long. None of this touches the transcript.
+A message goes that way in this direction only. A note stands for a turn that the vendor refused. The window itself is
+the configured one; once a vendor said that the context is too long, only as many of its messages are sent as fit a
+limit of tokens. None of this touches the transcript.
 """
 
 from collections import Counter
@@ -19,7 +20,7 @@ from pydantic import BeforeValidator
 from models.context.bounds import bound_json
 from models.context.model_view import Eviction, ModelView, ViewEntry, ViewRef, detached, restored, texts_of
 from models.context.summary import EVICTED_A_SUMMARY, FILES_CHARS, SUMMARY_CHARS, carries_text, next_summary
-from models.context.tokens import tokens_of
+from models.context.tokens import CHARS_PER_TOKEN, tokens_of
 from models.context.window import ConversationHistoryConfig, halved_cap, halved_config, no_room_warning
 from models.conversation import ConversationMessage
 from models.model_call import ModelMessage, SummaryOutcome
@@ -37,9 +38,17 @@ class Reported(Compact):
 
 
 class Halved(Compact):
-    """What an overflow has halved a window to: `cap` messages, for this model and this configuration (CTX-7)."""
+    """What an overflow has halved a window to under rules 1 and 2: `cap` messages, for this model and configuration."""
 
     cap: int
+    model: str
+    config: ConversationHistoryConfig
+
+
+class LearnedLimit(Compact):
+    """The most `tokens` that are sent, estimated, since an overflow; for this model and configuration (CTX-7)."""
+
+    tokens: int
     model: str
     config: ConversationHistoryConfig
 
@@ -61,6 +70,7 @@ class CarriedContext(Compact):
     cut: Annotated[dict[int, int], BeforeValidator(partial(few_keys, max_keys=MAX_CUT))] = {}
     """Characters evicted of turns that the model still sees in part, by the turn's number."""
     halved: Halved | None = None
+    limit: LearnedLimit | None = None
     reported: Reported | None = None
 
 
@@ -90,6 +100,8 @@ class ModelContext:
         self.summaries_failed = carried.summaries_failed
         self.given_up = carried.given_up
         self._halved = carried.halved
+        self.limit = carried.limit
+        """The most tokens that are sent since an overflow."""
         self._waiting = [restored(ref, transcript) for ref in carried.waiting]
         self._evicted_since = carried.evicted_since
         self._reported = carried.reported
@@ -108,6 +120,7 @@ class ModelContext:
             given_up=self.given_up,
             cut=self.cut,
             halved=self._halved,
+            limit=self.limit,
             reported=self._reported,
         )
 
@@ -152,19 +165,76 @@ class ModelContext:
             return config
         return halved_config(config, halved.cap)
 
+    def max_tokens(self, config: ConversationHistoryConfig, *, model: str) -> int | None:
+        """Return the most tokens that are sent, estimated, system prompt and tools included; `None`: no limit."""
+        limit = self.limit
+        return limit.tokens if limit and (limit.model, limit.config) == (model, config) else None
+
+    def learn_limit(
+        self, config: ConversationHistoryConfig, *, model: str, head_tokens: int, running_turn: str
+    ) -> None:
+        """Send half of what was sent, by its size, and no more from now on, in a new segment (CTX-7).
+
+        Messages are halved; system prompt and tools, `head_tokens`, are sent as they are. The oldest messages are
+        evicted; where those that always stay are too long by themselves, the longest of their texts are shortened.
+        """
+        limit, max_chars = head_tokens + self.view.estimated_tokens // 2, self.view.chars // 2
+        learned = self.max_tokens(config, model=model)
+        self.limit = LearnedLimit(tokens=min(limit, learned or limit), model=model, config=config)
+        self._halved = None
+        cut = self.view.shorten(max_chars, running_turn=running_turn, head=config.preserve_first_n)
+        self.cut = dict(Counter(self.cut) + Counter(cut))
+        segment = self.view.segment
+        self._shrink(config, max_chars, running_turn=running_turn)
+        if self.view.segment == segment:
+            self.view.open_segment()
+
+    def confirm_limit(self, config: ConversationHistoryConfig, *, model: str, tokens: int) -> None:
+        """Raise the learned limit where the model has answered to more: what can't be evicted may be over it."""
+        limit = self.max_tokens(config, model=model)
+        if self.limit and limit is not None and tokens > limit:
+            self.limit = self.limit.model_copy(update={"tokens": tokens})
+
+    def _shrink(self, window: ConversationHistoryConfig, max_chars: int, *, running_turn: str) -> None:
+        reserve = min(SUMMARY_CHARS, max_chars // 4) if self._awaits_summary(window) else 0
+        eviction = self.view.shrink(max_chars - reserve, running_turn=running_turn, head=window.preserve_first_n)
+        if eviction:
+            self._note(eviction, window)
+
+    def leave_out(self, turn: ConversationMessage, *, number: int) -> None:
+        """Send a note in the place of `turn`, the newest one, which the vendor refused (CTX-7)."""
+        self._waiting = [entry for entry in self._waiting if entry.ref.number != number]
+        self._count_cut(self.view.leave_out(turn, number=number))
+
     def halve(self, config: ConversationHistoryConfig, *, model: str) -> None:
-        """Show the model half of what it sees now, from now on, in a new segment (CTX-7)."""
+        """Show the model half of what it sees now, from now on, in a new segment: in runs of rules 1 and 2."""
         cap = halved_cap(self.window(config, model=model), self.view.message_count)
         self._halved = Halved(cap=cap, model=model, config=config)
         self.view.open_segment()
 
-    def make_room(self, window: ConversationHistoryConfig, *, running_turn: str, most_bytes: int) -> None:
-        """Evict a block if the view is over the cap of `window` (CTX-4), or takes more than `most_bytes` (SES-15)."""
-        reserve = 1 if window.summarize_on_trim and self.view.summary is None else 0
-        eviction = self.view.make_room(window, running_turn=running_turn, reserve=reserve)
+    def make_room(
+        self,
+        window: ConversationHistoryConfig,
+        *,
+        running_turn: str,
+        most_bytes: int,
+        max_tokens: int | None = None,
+    ) -> None:
+        """Evict a block if the view is over the cap of `window` (CTX-4), or takes more than `most_bytes` (SES-15).
+
+        With `max_tokens`, also if its messages are more than so many tokens: then a third of them goes.
+        """
+        awaits_summary = self._awaits_summary(window)
+        eviction = self.view.make_room(window, running_turn=running_turn, reserve=1 if awaits_summary else 0)
         if eviction:
             self._note(eviction, window)
+        if max_tokens is not None and self.view.estimated_tokens > max_tokens:
+            self._shrink(window, max_tokens * CHARS_PER_TOKEN * 2 // 3, running_turn=running_turn)
         self.make_carriable(window, running_turn=running_turn, most_bytes=most_bytes)
+
+    def _awaits_summary(self, window: ConversationHistoryConfig) -> bool:
+        """Return whether an eviction has to leave room for a first summary."""
+        return window.summarize_on_trim and self.view.summary is None
 
     def make_carriable(self, window: ConversationHistoryConfig, *, running_turn: str, most_bytes: int) -> None:
         """Evict the oldest, but for head and summary, if the view takes more than `most_bytes` (SES-15).

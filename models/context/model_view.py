@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from models.context.shortening import longest_allowed, shortened
 from models.context.summary import Summary, summary_message
 from models.context.tokens import count_chars, tokens_of
 from models.context.window import ConversationHistoryConfig, eviction_config, kept_indexes
@@ -39,7 +40,8 @@ class ViewRef(Compact):
     """Where an entry comes from: a turn's user message, or its step number `step` (index from 0, omitted ones too).
 
     `messages` are the entry's own, once it is detached; else they are rendered from the turn. `number` is the turn's
-    in the session, from 1; 0 where an earlier release did not note it. A `summary` is no turn's.
+    in the session, from 1; 0 where an earlier release did not note it. A `summary` is no turn's. One that is `refused`
+    has a note as its message, in the place of the whole turn.
     """
 
     turn: str
@@ -48,6 +50,11 @@ class ViewRef(Compact):
     messages: Annotated[tuple[ModelMessage, ...], Field(fail_fast=True)] = ()
     number: int = 0
     summary: Summary | None = None
+    refused: bool = False
+
+
+REFUSED_NOTE = "[A message of the user stood here. The model's provider refused it, and it was left out.]"
+"""Stands for a turn that the vendor refused (CTX-7)."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +176,58 @@ class ModelView:
             else:
                 excess -= entry.carried_bytes
         return self._keep(staying) if len(staying) < len(self._entries) else None
+
+    def shrink(self, max_chars: int, *, running_turn: str, head: int) -> Eviction | None:
+        """Evict the oldest entries until the others have at most `max_chars` characters, as far as that goes (CTX-7).
+
+        The first `head` messages, the summary, the running turn's user message and what came last stay in any case.
+        """
+        excess, permanent = self.chars - max_chars, set(map(id, self._permanent(running_turn, head)))
+        staying = []
+        for entry in self._entries:
+            if excess <= 0 or id(entry) in permanent:
+                staying.append(entry)
+            else:
+                excess -= entry.chars
+        return self._keep(staying) if len(staying) < len(self._entries) else None
+
+    def shorten(self, max_chars: int, *, running_turn: str, head: int) -> dict[int, int]:
+        """Shorten what `shrink` never evicts, if it has more than `max_chars` characters, to three quarters of that.
+
+        The longest texts are shortened first; the running turn's user message and the summary stay whole. Returns the
+        characters that were cut of each turn, by its number. Only where a segment begins: it changes the prefix.
+        """
+        permanent = self._permanent(running_turn, head)
+        chars = sum(entry.chars for entry in permanent)
+        if chars <= max_chars:
+            return {}
+        shortenable = {id(entry) for entry in permanent if not _stays_whole(entry, running_turn)}
+        entries = [entry for entry in self._entries if id(entry) in shortenable]
+        lengths = [_text_length(message) for entry in entries for message in entry.messages]
+        longest, cut = longest_allowed(lengths, chars - max_chars * 3 // 4), dict[int, int]()
+        for index, entry in enumerate(self._entries):
+            if id(entry) in shortenable:
+                self._entries[index] = _shortened(entry, longest)
+                cut[entry.ref.number] = cut.get(entry.ref.number, 0) + entry.chars - self._entries[index].chars
+        return cut
+
+    def _permanent(self, running_turn: str, head: int) -> list[ViewEntry]:
+        """Return the entries that stay whatever is evicted for its size."""
+        count, last = self._entries_within(head), len(self._entries) - 1
+        return [
+            entry
+            for index, entry in enumerate(self._entries)
+            if index < count or index == last or _stays_whole(entry, running_turn)
+        ]
+
+    def leave_out(self, turn: ConversationMessage, *, number: int) -> list[ViewEntry]:
+        """Let a note stand for everything of `turn`, the newest one, in a new segment; returns what it stands for."""
+        leaving = [entry for entry in self._entries if entry.ref.number == number]
+        note = (ModelMessage(role="user", content=REFUSED_NOTE),)
+        self._entries = [entry for entry in self._entries if entry.ref.number != number]
+        self._entries.append(_entry(ViewRef(turn=turn.id, number=number, messages=note, refused=True), note))
+        self.open_segment()
+        return leaving
 
     def put_summary(self, summary: Summary, *, head: int) -> None:
         """Let `summary` stand for what was evicted: where the one before it stood, or after the first `head` messages.
@@ -326,6 +385,25 @@ def _chars(message: ModelMessage) -> int:
     if message.blob:
         blobs.append(message.blob.chars + message.blob_start - len(message.content))
     return count_chars(message) + sum(blobs)
+
+
+def _stays_whole(entry: ViewEntry, running_turn: str) -> bool:
+    return entry.ref.summary is not None or (entry.ref.turn, entry.ref.step) == (running_turn, None)
+
+
+def _text_length(message: ModelMessage) -> int:
+    """Count the characters of a message's text; one that is kept by reference counts whole."""
+    return message.blob.chars + message.blob_start if message.blob else len(message.content)
+
+
+def _shortened(entry: ViewEntry, longest: int) -> ViewEntry:
+    """Return the entry with no text longer than that; it carries its messages itself if there was one."""
+    messages = tuple(
+        shortened(message, longest) if _text_length(message) > longest else message for message in entry.messages
+    )
+    if messages == entry.messages:
+        return entry
+    return _entry(entry.ref.model_copy(update={"messages": messages, "state": None}), messages)
 
 
 def _is_leaving(ref: ViewRef, turn_id: str, steps_before: int | None) -> bool:

@@ -1,9 +1,11 @@
 """A conversation as a task stores it (CTX-11)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from pydantic import model_validator
 
 from models.context.history_policy import HistoryRole
-from models.context.timestamps import moment_of
+from models.context.timestamps import is_timestamp, moment_of
 from models.wire import Frozen
 
 OMITTED = "... (earlier messages omitted for brevity)\n\n"
@@ -35,6 +37,16 @@ class HistoryMetadata(Frozen):
     oldest_message: str
     newest_message: str
 
+    @classmethod
+    def of(cls, timestamps: Sequence[str], *, collection_time: str | None = None) -> "HistoryMetadata":
+        """Date messages with these timestamps, of which there is at least one; None: collected with the newest."""
+        newest = max(timestamps, key=moment_of)
+        return cls(
+            collection_time=newest if collection_time is None else collection_time,
+            oldest_message=min(timestamps, key=moment_of),
+            newest_message=newest,
+        )
+
 
 class ConversationHistory(Frozen):
     """A conversation as a task stores it, oldest message first; never empty (CTX-11)."""
@@ -44,6 +56,18 @@ class ConversationHistory(Frozen):
     truncated_count: int
     metadata: HistoryMetadata
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_metadata(cls, given: object) -> object:
+        """Read a history without `metadata`, as seed 1's tests have it: it is as old as its newest message."""
+        if not isinstance(given, Mapping) or "metadata" in given:
+            return given
+        messages = given.get("messages")
+        messages = messages if isinstance(messages, list) else []
+        written = [message.get("timestamp") for message in messages if isinstance(message, Mapping)]
+        timestamps = [text for text in written if isinstance(text, str) and is_timestamp(text)]
+        return {**given, "metadata": HistoryMetadata.of(timestamps)} if timestamps else given
+
     @classmethod
     def of(cls, messages: Sequence[HistoryMessage], *, collection_time: str) -> "ConversationHistory":
         """Count and date `messages`, of which there is at least one."""
@@ -52,11 +76,7 @@ class ConversationHistory(Frozen):
             messages=list(messages),
             total_messages=len(messages),
             truncated_count=sum(message.truncated for message in messages),
-            metadata=HistoryMetadata(
-                collection_time=collection_time,
-                oldest_message=min(timestamps, key=moment_of),
-                newest_message=max(timestamps, key=moment_of),
-            ),
+            metadata=HistoryMetadata.of(timestamps, collection_time=collection_time),
         )
 
     def without_oldest(self, count: int) -> "ConversationHistory | None":

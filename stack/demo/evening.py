@@ -10,6 +10,7 @@ from pathlib import Path
 
 from client.errors import GatewayError
 from client.gateway import GatewayClient
+from models.command_line import command_line
 from stack.demo.printed import Telling
 from stack.demo.record import Record
 from stack.demo.spectator import NotSeenError, Spectator
@@ -112,7 +113,7 @@ async def _stay_open(stage: Stage, telling: Telling) -> None:
     telling.title(
         "",
         f"  Chat        {stage.url}/?session={SESSION}",
-        f"  In here     turnkeeper chat --url {stage.url} --session {SESSION}",
+        f"  In here     {command_line('chat', '--url', stage.url, '--session', SESSION)}",
         f"  API docs    {stage.url}/docs",
         f"  Temporal    {temporal}",
         f"  Folder      {stage.folder}",

@@ -24,6 +24,7 @@ from temporalio.service import RPCError
 
 from models.settings import CONFIG_VARIABLE
 from stack.dev_server import DevServer
+from stack.environments import gateway_environment
 from stack.gateway import Gateway
 from stack.ports import LOOPBACK, reserved_port
 from stack.processes import Program
@@ -141,7 +142,10 @@ class Stage:
 
     def _surroundings(self, command: str) -> _Surroundings:
         log = self._state / "logs" / f"{command}.log"
-        return {"log": log, "env": _environment(self.folder), "folder": self.folder}
+        env = _environment(self.folder)
+        # As `turnkeeper up` does it.
+        env = gateway_environment(env) if command == "api" else env
+        return {"log": log, "env": env, "folder": self.folder}
 
     def _furnish(self) -> None:
         self.workspace.mkdir(parents=True)

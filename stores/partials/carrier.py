@@ -60,8 +60,11 @@ class PartialCarrier(Protocol):
     least_pause: float
     """Seconds that a worker lets pass between two snapshots of an answer, at least."""
 
-    def show(self, workflow_id: str, snapshot: PartialOutput) -> None:
-        """Have the snapshot carried to those who follow, in the place of those before it; returns at once."""
+    def show(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
+        """Have the snapshot carried to those who follow, in the place of those before it; returns at once.
+
+        `behind` is what heartbeats carry behind it, for carriers that use those.
+        """
         ...
 
     def end(self, workflow_id: str, tag: PartialTag) -> None:

@@ -54,13 +54,13 @@ class HeartbeatCarrier:
 
     # ---- the worker's side
 
-    def show(self, workflow_id: str, snapshot: PartialOutput) -> None:
+    def show(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
         """Heartbeat with the snapshot, from within the activity."""
         held = self._shown.get(workflow_id)
         if held is None or not held.is_later_than(snapshot):
             self._shown[workflow_id] = snapshot
         # An attempt that was given up heartbeats too: the server takes nothing of it, and so it learns that it was.
-        activity.heartbeat(snapshot)
+        activity.heartbeat(snapshot, *behind)
 
     def end(self, workflow_id: str, tag: PartialTag) -> None:
         """Have no heartbeat carry it any more; what the server has goes with the activity, or with its next attempt."""
@@ -109,7 +109,8 @@ class HeartbeatCarrier:
         if details is None or details.SerializeToString() == seen:
             return seen
         (snapshot,) = await self._client.data_converter.decode([details], [PartialOutput])
-        live.take(snapshot)
+        if snapshot is not None:  # nothing was shown, and there is something behind it
+            live.take(snapshot)
         return details.SerializeToString()
 
     async def _details(self, workflow_id: str) -> Payload | None:

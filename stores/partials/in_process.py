@@ -18,7 +18,7 @@ class InProcessCarrier:
         self._shown: dict[str, PartialOutput] = {}
         self._followed = Followed(self._begin)
 
-    def show(self, workflow_id: str, snapshot: PartialOutput) -> None:
+    def show(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
         """Hand the snapshot over."""
         held = self._shown.get(workflow_id)
         if held is None or snapshot.supersedes(held):

@@ -108,7 +108,7 @@ class RedisCarrier:
 
     # ---- the worker's side
 
-    def show(self, workflow_id: str, snapshot: PartialOutput) -> None:
+    def show(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
         """Have the snapshot sent, in the place of one that is not sent yet."""
         self._tell(workflow_id, snapshot)
 

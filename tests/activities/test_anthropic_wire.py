@@ -79,7 +79,7 @@ async def test_agt_11_one_request_is_made_with_the_key_and_no_more_than_was_enco
     assert received.path == "/v1/messages"
     assert received.headers["authorization"] == f"Bearer {KEY}"
     assert set(received.body) == {
-        "model", "stream", "max_tokens", "cache_control", "thinking", "system", "tools", "messages"
+        "model", "stream", "max_tokens", "thinking", "system", "tools", "messages"
     }  # fmt: skip
 
 
@@ -318,7 +318,6 @@ GARBLED: dict[str, Reply] = {
         [sse({"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "id": "a"}})]
     ),
     "an odd id": stream(*sse_blocks(({"type": "tool_use", "id": 7, "name": "look", "input": {}}, None)), known=False),
-    "no reason": stream({"type": "message_stop"}, known=False),
     "not compressed": Reply.stream([b"event: x\n\n"], {"content-encoding": "gzip"}),
 }
 
@@ -341,6 +340,56 @@ async def test_agt_11_a_stream_named_by_the_wrong_kind_is_read_all_the_same(wire
     wire.script(wire.reply(WHOLE).with_headers({"content-type": "text/plain"}))
     _, response = await ask(wire.provider())
     assert response.text == "There is a chair."
+
+
+def unnamed(reply: Reply) -> Reply:
+    """The reply without its `event:` lines, as there are servers that send it."""
+    lines = (chunk.split(b"\n", 1) for chunk in reply.chunks)
+    return replace(reply, chunks=tuple(rest if first.startswith(b"event:") else first for first, rest in lines))
+
+
+@pytest.mark.parametrize("piece", [3, 100_000])
+async def test_agt_9_events_without_a_name_are_known_by_their_type(wire: AnthropicWire, piece: int) -> None:
+    reply = unnamed(wire.reply(WHOLE))
+    assert b"event:" not in b"".join(reply.chunks)
+    ping = b'data: {"type": "ping"}\n\n'
+    wire.script(replace(reply, chunks=(ping, *reply.chunks)).slowly(piece=piece))
+    _, response = await ask(wire.provider())
+    assert (response.text, response.stop) == ("There is a chair.", "tool_calls")
+
+
+@pytest.mark.parametrize("fault", ["overloaded", "context_too_long", "quota"])
+async def test_agt_9_an_error_event_without_a_name_is_told_by_its_type(wire: AnthropicWire, fault: Fault) -> None:
+    wire.script(unnamed(wire.fault_within(fault)))
+    assert (await failure(wire.provider())).error_type == fault
+
+
+@pytest.mark.parametrize("data", [b"{", b"[1]", b"7", b'"x"', b"[" * 100_000])
+async def test_agt_9_an_event_without_a_name_and_a_type_is_the_providers_error(
+    wire: AnthropicWire, data: bytes
+) -> None:
+    wire.script(Reply.stream([b"data: " + data + b"\n\n"]))
+    assert (await failure(wire.provider())).error_type == "provider_error"
+
+
+async def test_agt_9_a_page_is_a_wrong_address_unless_it_has_answered_before(wire: AnthropicWire) -> None:
+    page = Reply.error(200, "<html>Please sign in</html>")
+    wire.script(page, WHOLE, page)
+    provider = wire.provider()
+    error = await failure(provider)
+    assert (error.error_type, error.max_attempts) == ("provider_error", 1)
+    assert error.message.endswith("it sent text/html in place of a stream of events; check the address of Anthropic")
+    await ask(provider)
+    assert (await failure(provider)).max_attempts == 3
+
+
+async def test_agt_9_an_encoding_that_was_not_asked_for_is_not_asked_for_again(wire: AnthropicWire) -> None:
+    wire.script(WHOLE, Reply.stream([b"event: x\n\n"], {"content-encoding": "gzip"}))
+    provider = wire.provider()
+    await ask(provider)
+    error = await failure(provider)
+    assert (error.error_type, error.max_attempts) == ("provider_error", 1)
+    assert "compressed" in error.message
 
 
 # ---- without end
@@ -413,10 +462,14 @@ async def test_agt_9_an_answer_is_asked_for_uncompressed_and_a_bomb_is_not_unpac
     error = await failure(provider)
     assert (error.error_type, error.message) == (
         "provider_error",
-        "Anthropic could not be understood, its answer can't be read",
+        "Anthropic could not be understood, its answer is compressed, which was not asked for",
     )
     error = await failure(provider)
     assert (error.error_type, error.retry_after) == ("rate_limited", 7)
+    wire.script(replace(Reply.error(400, {}, packed), chunks=(bomb,)))
+    error = await failure(provider)
+    assert error.error_type == "bad_request"
+    assert "compressed" in error.message
 
 
 async def test_agt_9_what_the_vendor_repeats_of_the_request_is_not_told_on(wire: AnthropicWire) -> None:

@@ -8,8 +8,10 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from activities.failures import MOST_ATTEMPTS
+from activities.list_prices import ListPrices
 from activities.llm import ModelActivities
 from activities.own_workflow import STOPPING
+from activities.spending import Spending
 from models.model_call import ModelCall
 from stores.partials.in_process import InProcessCarrier
 
@@ -21,6 +23,9 @@ class Broken:
 
     def __init__(self, error: Exception) -> None:
         self._error = error
+
+    def spending(self, model: str) -> Spending:
+        return Spending(ListPrices(), model=model)
 
     async def context_of(self, number: int, *, digest: str) -> Any:
         raise self._error

@@ -45,7 +45,8 @@ def test_agt_9_a_storm_is_waited_out_by_the_workflow_longer_each_time() -> None:
 @pytest.mark.parametrize(("retry_after", "wait"), [(5.1, 5.1), (30, 30), (86_400, LONGEST_WAIT)])
 def test_agt_9_a_long_retry_after_is_waited_out_by_the_workflow_capped(retry_after: float, wait: float) -> None:
     judged = judge(ModelError("rate_limited", "later", retry_after=retry_after), attempt=1, rounds=0)
-    assert judged == ModelCallOutcome(wait_seconds=wait)
+    reason = "The model's provider is limiting requests: later."
+    assert judged == ModelCallOutcome(wait_seconds=wait, wait_reason=reason)
 
 
 def test_agt_9_a_short_retry_after_is_temporals() -> None:

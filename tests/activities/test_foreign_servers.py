@@ -32,7 +32,7 @@ ODD = Path(odd.__file__)
 OUR_CODES = [CONNECTION_CLOSED, REQUEST_TIMEOUT, PARSE_ERROR, NOT_SENT]
 """Codes of errors by which our side tells itself that an answer will not come; servers use some of them too."""
 
-UNKNOWN = "It may have had its effect, and is not repeated."
+UNKNOWN = "The call may have taken effect, so it was not repeated."
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +168,7 @@ async def test_agt_7_a_server_that_dies_in_the_middle_of_a_call_is_a_result_and_
         result = await call(toolbox, "die")
         assert result.status == status
         assert (UNKNOWN in result.content) == (status == "outcome_unknown")
-        assert result.content.startswith("No answer could be had")
+        assert result.content.startswith("The tool server disconnected before answering")
         assert await pid_of(toolbox) != first
 
 

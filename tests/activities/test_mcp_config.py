@@ -101,7 +101,7 @@ def test_agt_6_the_documented_example_is_read_and_every_key_is_documented():
         ("[" * 100_000, "mcp.json cannot be read as JSON: it is nested too deeply."),
         ("[]", 'mcp.json is not of the form {"mcpServers": {"name": {...}}}.'),
         ('{"mcpServers": []}', 'mcp.json is not of the form {"mcpServers": {"name": {...}}}.'),
-        ('{"mcpServers": {}, "inputs": []}', "mcp.json: 'inputs' is no key; the only one is mcpServers."),
+        ('{"mcpServers": {}, "inputs": []}', "mcp.json: 'inputs' is not a key; the only one is mcpServers."),
         (
             '{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}}}',
             "mcp.json cannot be read as JSON: the key 'a' stands in one object twice.",
@@ -124,7 +124,7 @@ def test_agt_6_a_server_s_name_that_cannot_be_a_part_of_its_tools_names_stops_th
         ([], "it is no object with a command or a url."),
         ({}, "give either a command or a url."),
         ({"command": "x", "url": "http://a"}, "give either a command or a url."),
-        ({"comand": "x"}, "comand: is no key; did you mean command?"),
+        ({"comand": "x"}, "comand: unknown key. Did you mean command?"),
         ({"command": ""}, "command: is empty."),
         ({"command": "x", "headers": {}}, "headers: has no meaning beside command."),
         ({"url": "http://a", "env": {}}, "env: has no meaning beside url."),
@@ -134,17 +134,17 @@ def test_agt_6_a_server_s_name_that_cannot_be_a_part_of_its_tools_names_stops_th
             {"url": "http://a", "type": "sse"},
             "type: 'sse' is a deprecated transport; give the url of a streamable HTTP endpoint.",
         ),
-        ({"command": "x", "args": SECRET}, "args: input should be a valid list."),
-        ({"command": "x", "env": {"KEY": 5}}, "env.KEY: input should be a valid string."),
+        ({"command": "x", "args": SECRET}, "args: must be a list."),
+        ({"command": "x", "env": {"KEY": 5}}, "env.KEY: must be a string."),
         ({"command": "x", "env": {"A=B": SECRET}}, "env.…: is no name of an environment variable."),
         (
             {"command": "x", "env": {f"TOKEN={SECRET}": ""}},
             "env.…: is no name of an environment variable.",
         ),
-        ({"command": "x", "timeout": 600_000}, "timeout: input should be less than or equal to 86400."),
+        ({"command": "x", "timeout": 600_000}, "timeout: must be at most 86,400."),
         (
             {"command": "x", "disabled": "perhaps"},
-            "disabled: input should be a valid boolean, unable to interpret input.",
+            "disabled: must be true or false.",
         ),
         ({"command": f"{SECRET}\0"}, "command: holds NUL or a lone surrogate, which no program can be given."),
         ({"url": f"ftp://{SECRET}"}, f"url: {NO_URL}."),
@@ -185,12 +185,12 @@ def test_agt_6_what_is_wrong_with_a_server_is_named_with_its_key_and_without_its
 
 def test_agt_6_what_was_put_in_the_place_of_a_key_is_not_repeated():
     told = refusal_of({"command": "x", f"TOKEN={SECRET}": ""})
-    assert told.startswith("…: is no key; allowed are command, args, env,")
+    assert told.startswith("…: unknown key (allowed: command, args, env,")
 
 
 def test_agt_6_a_key_of_another_client_is_refused_with_those_we_know():
     told = (
-        "alwaysAllow: is no key; allowed are command, args, env, cwd, url, headers, type, trusted, disabled, timeout."
+        "alwaysAllow: unknown key (allowed: command, args, env, cwd, url, headers, type, trusted, disabled, timeout)."
     )
     assert refusal_of({"command": "x", "alwaysAllow": []}) == told
 

@@ -207,7 +207,7 @@ async def test_agt_4_a_name_picks_the_script_and_a_missing_one_is_not_found(play
     assert (await player.response(name="script/demo_2")).text == "the demo"
     error = await player.error(name="script/other")
     assert error.error_type == "not_found"
-    assert "'other.json'" in error.message
+    assert "offline script 'other'" in error.message
 
 
 @pytest.mark.parametrize("name", ["script/", "script/../x", "script/a/b", "script/a.json", "script/" + "x" * 65])

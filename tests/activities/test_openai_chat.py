@@ -431,12 +431,48 @@ def test_agt_3_an_answer_that_was_cut_has_no_calls_and_no_state():
         ({"refusal": "I will not."}, "stop", "refusal"),
         ({"content": "I wi"}, "error", "provider_error"),
         ({"content": "I wi"}, "insufficient_system_resource", "overloaded"),
+        ({"content": "I wi"}, "network_error", "provider_error"),
+        ({"content": "I wi"}, "abort", "provider_error"),
+        ({"content": "I wi"}, "time_limit", "timeout"),
+        ({"content": "I wi"}, "sensitive", "refusal"),
+        ({"content": "I wi"}, "content_filter: SAFETY", "refusal"),
+        ({}, "content_filter: PROHIBITED_CONTENT", "refusal"),
+        ({"content": "I wi"}, "function_call_filter: MALFORMED_FUNCTION_CALL", "refusal"),
+        ({"content": "I wi"}, "SAFETY", "refusal"),
+        ({"content": "I wi"}, "PROHIBITED_CONTENT", "refusal"),
+        ({"content": "I wi"}, "guardrail_intervened", "refusal"),
+        ({"content": "I wi"}, "recitation", "refusal"),
+        ({"content": "I wi"}, "model_context_window_exceeded", "context_too_long"),
+        ({"content": "I wi"}, "repetition", "provider_error"),
+        ({"content": "I wi"}, "cancelled", "provider_error"),
+        ({"content": "I wi"}, "of next year", "provider_error"),
     ],
 )
-def test_agt_9_a_refusal_or_a_failure_is_no_answer(delta, finish, error_type):
+@pytest.mark.parametrize("fold", [Fold, TextFold])
+def test_agt_9_a_refusal_or_a_failure_is_no_answer(delta, finish, error_type, fold):
     with pytest.raises(ModelError) as failed:
-        of_deltas(delta, finish=finish)
+        of_deltas(delta, finish=finish, fold=fold)
     assert failed.value.error_type == error_type
+
+
+@pytest.mark.parametrize("finish", ["stop", "STOP", "tool_calls", "function_call", "eos", "eos_token", "end_turn",
+                                    "stop_sequence", "stop-sequence", "COMPLETE", " stop "])  # fmt: skip
+def test_agt_9_an_answer_is_whole_by_each_reason_that_is_known_to_mean_so(finish):
+    assert (of_deltas({"content": "So."}, finish=finish).text, of_deltas({}, finish=finish).stop) == ("So.", "end_turn")
+
+
+@pytest.mark.parametrize("finish", ["length", "max_tokens", "MAX_TOKENS", "model_length", "max_output_tokens"])
+def test_agt_9_an_answer_that_stopped_at_a_limit_of_its_length_is_cut(finish):
+    half = {"index": 0, "id": "a", "function": {"name": "look", "arguments": "{}"}}
+    response = of_deltas({"content": "Half"}, {"tool_calls": [half]}, finish=finish)
+    assert (response.stop, response.calls, response.state) == ("max_tokens", [], None)
+
+
+def test_agt_9_an_unknown_end_is_asked_about_a_few_times_and_a_failure_of_the_network_like_every_other():
+    for finish, most in (("of next year", 3), ("network_error", None)):
+        with pytest.raises(ModelError) as failed:
+            of_deltas({"content": "I wi"}, finish=finish)
+        assert failed.value.max_attempts == most
 
 
 def test_agt_3_without_a_reason_to_stop_an_answer_is_not_whole():

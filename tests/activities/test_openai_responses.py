@@ -420,6 +420,16 @@ def test_agt_9_a_refusal_is_no_answer(items, end):
     assert refused.value.error_type == "refusal"
 
 
+@pytest.mark.parametrize(
+    "end",
+    [incomplete("steered"), incomplete("max_messages"), incomplete("of next year"), {"status": "incomplete"}],
+)
+def test_agt_9_a_response_that_ended_early_at_no_limit_of_its_length_is_no_answer(end):
+    with pytest.raises(ModelError) as failed:
+        of_items(message("Half"), end=end)
+    assert (failed.value.error_type, failed.value.max_attempts) == ("provider_error", 3)
+
+
 def test_agt_9_a_refusal_beside_an_answer_is_text():
     assert (
         of_items(message("The first, yes."), refusal("The second, no."))[1].text == "The first, yes.\n\nThe second, no."

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -17,7 +18,7 @@ from pydantic import ValidationError
 from activities.providers.openai_chat import OpenAIChatProvider
 from activities.providers.openai_responses import OpenAIProvider
 from activities.providers.protocol import CallContext, Delta, ModelError, Provider
-from activities.providers.refused_parameters import RefusedParameters
+from activities.providers.refused_parameters import MEMORY_SECONDS, RefusedParameters
 from models.model_call import CallPart, ModelMessage, ModelRequest, ModelResponse, RequestHead, ToolSpec
 from models.settings import Settings
 from tests.vendors import chat_wire, responses_wire
@@ -169,6 +170,16 @@ async def test_agt_11_slow_bytes_are_no_failure(wire, piece):
     wire.script(wire.reply(WHOLE).slowly(piece=piece))
     _, response = await ask(wire.provider())
     assert response.text == "There is a chair."
+
+
+@pytest.mark.parametrize(
+    "between", [b": a comment\n\n", b"id: 7\n\n", b": a comment\nid: 7\nretry: 10\n\n", b"data:\n\n"]
+)
+async def test_agt_9_events_without_data_are_passed_over(wire: VendorWire, between: bytes) -> None:
+    reply = wire.reply(WHOLE)
+    wire.script(replace(reply, chunks=tuple(part for chunk in reply.chunks for part in (chunk, between, between))))
+    _, response = await ask(wire.provider())
+    assert response.text == WHOLE.text
 
 
 async def test_agt_11_an_answer_that_is_whole_needs_no_end_of_its_stream(wire):
@@ -347,6 +358,40 @@ async def test_agt_4_who_refuses_a_field_and_then_demands_it_is_not_asked_for_ev
     _, step = await ask(provider)
     assert (await failure(provider, looked(step))).error_type == "bad_request"
     assert thoughts_sent(chat) == [[], ["Where is it?"], [None], ["Where is it?"]]
+
+
+async def test_agt_4_what_was_learned_is_tried_again_after_a_while_and_the_log_says_so(chat, caplog, monkeypatch):
+    times = [0.0]
+    monkeypatch.setattr(
+        "activities.providers.openai_chat.RefusedParameters", lambda: RefusedParameters(lambda: times[-1])
+    )
+    odd = Reply.error(400, {"error": {"message": "Unknown parameter: 'stream_options'."}})
+    chat.script(odd, *[Answer(text="So.")] * 4)
+    provider = chat.provider()
+    await ask(provider)
+    for time in (MEMORY_SECONDS - 1, MEMORY_SECONDS, 10 * MEMORY_SECONDS):
+        times.append(time)
+        await ask(provider)
+    sent = ["stream_options" in received.body for received in chat.requests]
+    assert sent == [True, False, False, True, True]
+    assert caplog.messages == ["m does not take 'stream_options': left out for 600 s"]
+
+
+async def test_agt_4_what_two_requests_are_refused_at_once_both_are_sent_without(chat):
+    """The second is refused after the first has been: it was on its way with the parameter all the same."""
+    odd = Reply.error(400, {"error": {"message": "Unknown parameter: 'stream_options'."}})
+    chat.script(odd, odd, WHOLE, WHOLE)
+    provider = chat.provider()
+    for answer in await asyncio.gather(ask(provider), ask(provider)):
+        assert answer[1].text == "There is a chair."
+    assert len(chat.requests) == 4
+
+
+def test_agt_4_what_one_model_refuses_is_sent_to_another_and_to_another_endpoint():
+    error = ModelError("bad_request", "Unknown parameter: 'stream_options'.")
+    here, there = RefusedParameters(), RefusedParameters()
+    assert here.learn("m", error, optional=["stream_options"])
+    assert (here.of("m"), here.of("n"), there.of("m")) == ({"stream_options"}, frozenset(), frozenset())
 
 
 def test_agt_4_what_was_learned_is_bounded_and_forgotten_with_those_who_no_longer_ask(monkeypatch):
@@ -609,7 +654,12 @@ async def test_agt_11_an_error_in_the_middle_of_a_stream_is_told_by_its_type(wir
         ("rate_limit_exceeded", "rate_limited"),
         ("context_length_exceeded", "context_too_long"),
         ("insufficient_quota", "quota"),
-        ("invalid_prompt", "bad_request"),
+        ("invalid_prompt", "refusal"),
+        ("bio_policy", "refusal"),
+        ("misalignment_policy_violation", "refusal"),
+        ("image_content_policy_violation", "refusal"),
+        ("data_residency_mismatch", "bad_request"),
+        ("vector_store_timeout", "timeout"),
         ("something_new", "provider_error"),
     ],
 )
@@ -719,6 +769,59 @@ async def test_agt_11_what_is_no_answer_is_the_providers_error(wire, what):
     assert error.error_type == "provider_error"
     assert "could not be understood" in error.message
     assert len(wire.requests) == 1
+
+
+async def test_agt_9_an_answer_that_is_done_without_a_reason_to_stop_may_be_half_of_one(chat):
+    half = Reply.stream([chat_wire.sse(chunk({"content": "So."}))])
+    chat.script(chat_wire.stream(chunk({"content": "So."})), half)
+    provider = chat.provider()
+    done, cut = await failure(provider), await failure(provider)
+    assert (done.error_type, done.max_attempts) == ("provider_error", 3)
+    assert "without a reason to stop" in done.message
+    assert (cut.error_type, cut.max_attempts) == ("connection", None)
+
+
+LM_STUDIO = (
+    "Input does not fit in context length. The input has 9000 tokens, but the context length only supports 8192."
+)
+
+
+@pytest.mark.parametrize("error", [{"message": LM_STUDIO}, LM_STUDIO])
+async def test_agt_9_an_overflow_with_a_good_status_is_known(chat, error):
+    event = b"event: error\ndata: " + json.dumps({"error": error}).encode() + b"\n\n"
+    chat.script(Reply.stream([event]), Reply.error(200, {"error": error}))
+    provider = chat.provider()
+    assert [(await failure(provider)).error_type for _ in range(2)] == ["context_too_long"] * 2
+
+
+async def test_agt_9_a_wrong_path_with_a_good_status_is_known(chat):
+    told = "Unexpected endpoint or method. (POST /v1/v1/chat/completions)"
+    chat.script(Reply.error(200, {"error": told}))
+    error = await failure(chat.provider())
+    assert error.error_type == "not_found"
+    assert "check its name, and the address of the endpoint" in error.message
+    assert told in error.message
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "error_type"),
+    [
+        (401, "No auth credentials found", "auth"),
+        (402, "Insufficient credits", "quota"),
+        ("402", "This request requires more", "quota"),
+        (403, "Key not allowed", "auth"),
+        (404, "No endpoints found", "not_found"),
+        (429, "Slow down", "rate_limited"),
+        (502, "Provider disconnected", "provider_error"),
+        (400, "Provider returned error", "bad_request"),
+    ],
+)
+async def test_agt_9_a_number_in_a_stream_counts_as_a_status(chat, code, message, error_type):
+    begun = chat_wire.sse(chunk({"content": "half"}))
+    failed = {**chunk({"content": ""}, "error"), "error": {"code": code, "message": message}}
+    chat.script(Reply.stream([begun, chat_wire.sse(failed)]))
+    assert (await failure(chat.provider())).error_type == error_type
+    assert len(chat.requests) == 1
 
 
 @pytest.mark.parametrize("what", ODD_CHUNKS)

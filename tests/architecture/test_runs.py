@@ -1,6 +1,7 @@
 """What `make test` and `make test-live` run, and what of the developer's environment they see (AGT-4, AGT-11)."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -42,3 +43,25 @@ def test_agt_4_no_other_test_sees_the_keys_of_the_developer() -> None:
     chosen = "tests/stack/test_settings.py::test_agt_4_without_a_key_new_sessions_get_the_offline_model"
     ran = pytest_run(chosen, **KEYS)
     assert "1 passed" in ran.stdout, ran.stdout
+
+
+def test_ops_1_a_test_that_lacks_a_program_is_skipped_with_the_reason_and_in_ci_it_fails() -> None:
+    chosen = ["-rs", "tests/partials/test_doctor_redis.py", "-k", "wrong_password"]
+    without = {"PATH": str(Path(sys.executable).parent), "CI": ""}
+    ran = pytest_run(*chosen, **without)
+    assert (ran.returncode, "no Redis is installed" in ran.stdout) == (0, True), ran.stdout
+    ran = pytest_run(*chosen, **{**without, "CI": "true"})
+    assert ran.returncode == 1
+    assert "With CI set no test may be skipped: Skipped: no Redis is installed" in ran.stdout
+
+
+OF_EVERY_SYSTEM = {"chattr", "setpriv", "temporal", "chromium-browser", "google-chrome"}
+"""Parts of Debian's essential packages, what comes with our own packages, and other names of what CI installs."""
+
+
+def test_ops_1_ci_installs_every_program_that_a_test_looks_for() -> None:
+    sources = [file.read_text() for file in (ROOT / "tests").rglob("*.py")]
+    looked_for = {name for source in sources for name in re.findall(r"""which\("([\w-]+)"\)""", source)}
+    installed = set(re.findall(r"^has ([\w-]+) \|\|", (ROOT / ".ci" / "run").read_text(), re.MULTILINE))
+    assert {"node", "npm", "initdb", "chromium", "redis-server"} <= looked_for & (installed | OF_EVERY_SYSTEM)
+    assert looked_for - installed == OF_EVERY_SYSTEM

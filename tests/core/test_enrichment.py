@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from activities.providers.offline_scene import Scene
 from models.context import (
     PRESETS,
+    ConversationHistory,
     HistoryPolicy,
     TaskContext,
     TaskValidationError,
@@ -163,8 +164,69 @@ def test_tsk_3_no_context_prints_nothing_and_an_empty_history_prints_no_section(
     assert format_task_enrichment_prompt(None) == ""
     with_it = format_task_enrichment_prompt({"constraints": ["x"], "conversation_history": SEED_1_EMPTY})
     assert with_it == format_task_enrichment_prompt({"constraints": ["x"]})
-    with pytest.raises(ValueError, match="conversation_history"):
-        format_task_enrichment_prompt({"conversation_history": {"mesages": []}})
+
+
+SEED_1 = {
+    "messages": [
+        {
+            "role": "user",
+            "content": "Help me fix a bug",
+            "timestamp": "2025-10-29T10:00:00",
+            "truncated": False,
+            "original_length": 18,
+        },
+        {
+            "role": "assistant",
+            "content": "I will help you debug the issue",
+            "timestamp": "2025-10-29T10:00:15",
+            "truncated": False,
+            "original_length": 32,
+        },
+    ],
+    "total_messages": 2,
+    "truncated_count": 0,
+}
+"""The data of seed 1's own test: without `metadata`."""
+
+
+def test_tsk_3_the_call_and_the_data_of_seed_1_s_own_test_print_what_it_asks_for():
+    prompt = format_task_enrichment_prompt({"task_context": {"conversation_history": SEED_1}})
+    assert prompt == format_task_enrichment_prompt({"conversation_history": SEED_1})
+    for text in ("💬 CONVERSATION HISTORY", "[1] 👤 User", "[2] 🤖", SEED_1["messages"][0]["content"], "2 messages"):
+        assert text in prompt
+
+
+def test_ctx_11_a_stored_history_without_metadata_is_dated_by_its_messages():
+    read = ConversationHistory.model_validate(SEED_1)
+    assert read.metadata.model_dump() == {
+        "collection_time": "2025-10-29T10:00:15",
+        "oldest_message": "2025-10-29T10:00:00",
+        "newest_message": "2025-10-29T10:00:15",
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "error_type"),
+    [
+        ({"constraint": ["x"]}, "constraint", "invalid_value"),
+        ({"task_context": {"constraint": ["x"]}}, "constraint", "invalid_value"),
+        ({"task_context": {}, "task_id": "t1"}, "task_context", "invalid_value"),
+        ({"task_context": ["x"]}, "task_context", "type_error"),
+        ({"conversation_history": {"mesages": []}}, "conversation_history.messages", "missing_field"),
+        ({"conversation_history": {**SEED_1, "count": 2}}, "conversation_history.count", "invalid_value"),
+        (
+            {"conversation_history": {**SEED_1, "messages": [{**SEED_1["messages"][0], "name": "Ann"}]}},
+            "conversation_history.messages[0].name",
+            "invalid_value",
+        ),
+        ({"priority": "P9"}, "priority", "invalid_value"),
+        ({"constraints": "x"}, "constraints", "type_error"),
+    ],
+)
+def test_tsk_3_an_unknown_key_is_an_error_and_never_ignored(given, field, error_type):
+    with pytest.raises(TaskValidationError) as refused:
+        format_task_enrichment_prompt(given)
+    assert (refused.value.field, refused.value.error_type) == (field, error_type)
 
 
 @pytest.mark.parametrize(

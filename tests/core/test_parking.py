@@ -2,12 +2,15 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.archive import ArchiveMove
 from models.archive_moves import final_moves, next_prompt_move, prompt_move_is_due
+from models.errors import Refused
 from models.limits import Limits
+from models.outside_start import check_outside_start
 from models.pictures import queue_of, state_of
 from models.prompt_queue import REMEMBERED_FATES, REMEMBERED_IDS
 from models.prompts import Fate, Prompt
@@ -42,6 +45,14 @@ class Story:
         self.archive = FakeArchive()
         self.sent = 0
         self.started: list[str] = []
+        self.has_grown = False
+        """The history is due for a new run: what can't be handed over is parked, and nothing is fetched."""
+        self.is_down = False
+        """Nothing new is asked of the archive."""
+        self.move: ArchiveMove | None = None
+        """What the archive is taking while other things happen."""
+        self.fetch: tuple[int, list[Prompt]] | None = None
+        """What the archive has been told to forget and is returning, likewise; one of the two at a time."""
 
     @property
     def limits(self) -> Limits:
@@ -52,32 +63,53 @@ class Story:
             send(self.session, text, id=f"m{self.sent}", mode=mode)
             self.sent += 1
 
-    def park(self, *, dies: bool = False) -> None:
-        """Store what is due; with `dies`, the archive has it and the session never hears of that."""
-        while prompt_move_is_due(self.session, parks=True):
-            move = next_prompt_move(self.session, parks=True)
-            self.archive.store(move)
-            if dies:
-                return
-            self.session.prompts_moved(move, now=NOW)
-
-    def unpark(self, *, dies: bool = False) -> None:
+    def begin(self) -> bool:
+        """Ask of the archive what is due, unless something is under way; returns whether there was anything."""
         queue = self.session.queue
-        if queue.wants_parked(self.limits):
-            forgettable = queue.forgettable
-            self.archive.forget(forgettable)
-            found = self.archive.parked(queue.parked[0].number, max(1, self.limits.max_queued_prompts // 2))
-            if not dies:
-                queue.forget_below(forgettable)
-                assert self.session.take_parked(found, now=NOW)
+        if self.move or self.fetch:
+            return False
+        if not self.has_grown and queue.wants_parked(self.limits):
+            count = max(1, self.limits.max_queued_prompts // 2)
+            self.archive.forget(queue.forgettable)
+            self.fetch = queue.forgettable, self.archive.parked(queue.parked[0].number, count)
+        elif prompt_move_is_due(self.session, parks=self.has_grown):
+            self.move = next_prompt_move(self.session, parks=self.has_grown)
+            self.archive.store(self.move)
+        return bool(self.move or self.fetch)
+
+    def end(self, *, dies: bool = False) -> None:
+        """End what is under way; with `dies`, the archive has done it and the session never hears of that."""
+        move, fetch = self.move, self.fetch
+        self.move = self.fetch = None
+        if move and not dies:
+            self.session.prompts_moved(move, now=NOW)
+        if fetch and not dies:
+            self.session.queue.forget_below(fetch[0])
+            assert self.session.take_parked(fetch[1], now=NOW)
+
+    def park(self) -> None:
+        self.has_grown = True
+        self.end()
+        while self.begin():
+            self.end()
+
+    def unpark(self) -> None:
+        self.has_grown = False
+        self.end()
+        while self.session.queue.wants_parked(self.limits):
+            self.begin()
+            self.end()
 
     def hand_over(self) -> None:
         self.park()
         carried = self.session.carry()
+        if self.session.running_turn is None:  # a running turn is carried with terms of the workflow's
+            check_outside_start(carried, now=NOW)
         assert len(carried.carried.waiting) + len(carried.carried.queue.behind) <= max(
             1, self.limits.max_queued_prompts
         )
         self.session = Session("s1", type(carried).model_validate_json(carried.model_dump_json()), now=NOW)
+        self.has_grown = False
 
     def run_turn(self) -> None:
         self.unpark()
@@ -110,6 +142,16 @@ def test_ses_6_what_a_hand_over_can_t_carry_is_parked_and_starts_in_the_order_of
     assert (story.archive.prompts, queue.forgotten) == ({}, queue.next_number)
 
 
+def test_ses_10_a_start_from_outside_with_a_number_of_two_parked_prompts_is_refused() -> None:
+    story = Story(max_queued_prompts=4)
+    story.send(12)
+    story.hand_over()
+    carried = story.session.carry().model_dump()
+    carried["carried"]["queue"]["parked"][1] = ("m3", 1, 4)
+    with pytest.raises(Refused, match="a number twice"):
+        check_outside_start(type(story.session.carry()).model_validate(carried), now=NOW)
+
+
 def test_ses_6_prompts_sent_after_others_were_parked_start_after_them() -> None:
     story = Story(max_queued_prompts=10)
     story.send(30)
@@ -138,6 +180,55 @@ def test_ses_7_interrupts_and_steers_that_are_too_many_to_carry_go_before_what_i
     joined, interrupts, steers = ["m12", "m13"], ["m21", "m20", "m19", "m18"], ["m14", "m15", "m16", "m17"]
     behind = [f"m{number}" for number in range(1, 12)]
     assert story.started in ([*interrupts, *joined, *steers, *behind], [*joined, *interrupts, *steers, *behind])
+
+
+@pytest.mark.parametrize("limit", [1, 2, 4])
+def test_ses_7_a_prompt_that_comes_between_others_while_these_are_parked_is_not_lost(limit: int) -> None:
+    story = Story(max_queued_prompts=limit)
+    put_between(story)
+    waiting = ["m7", "m6", "m5", "m1", "m2", "m3", "m4"]
+    assert queue_of(story.session, *waiting).positions == {one: at for at, one in enumerate(waiting, start=1)}
+    story.hand_over()
+    story.run_all()
+    assert story.started == ["m0", *waiting]
+
+
+def test_ses_7_a_run_by_earlier_rules_hands_over_a_prompt_that_has_left_its_row() -> None:
+    story = Story(max_queued_prompts=4)
+    story.session = Session("s1", story.session.config, now=NOW, rules=2)
+    put_between(story)
+    assert queue_of(story.session, "m5", "m6").positions == {"m6": 2}
+    story.hand_over()
+    story.run_all()
+    assert sorted(story.started) == [f"m{number}" for number in range(8)]
+    assert {story.fate(f"m{number}") for number in range(8)} == {"started"}
+
+
+def put_between(story: Story) -> None:
+    """Let m5, which waits to join a turn, come between an interrupt and its successors while these are parked."""
+    story.send()
+    story.started.append(story.session.begin_turn(now=NOW).id)
+    story.send(4)
+    story.send(mode="steer")
+    story.send(2, mode="interrupt")
+    story.has_grown = True
+    story.begin()
+    story.session.complete_turn("ok", now=NOW)
+    story.end()
+
+
+def test_ses_6_a_prompt_with_the_id_of_one_that_was_rejected_while_it_was_parked_keeps_its_own_text() -> None:
+    story = Story(max_queued_prompts=2)
+    story.send(6)
+    story.has_grown = True
+    story.begin()
+    story.session.queue.reject_all(Refused("state_full", "The session is full."), at=NOW)
+    send(story.session, "first", id="new")
+    send(story.session, "second", id="m4")
+    story.end()
+    story.hand_over()
+    story.run_all()
+    assert [turn.user_message for turn in state_of(story.session).messages] == ["first", "second"]
 
 
 def test_ses_8_a_parked_prompt_can_be_withdrawn_and_keeps_its_fate() -> None:
@@ -264,10 +355,12 @@ def test_ses_14_whatever_waits_the_carried_state_stays_under_a_megabyte() -> Non
     assert not story.session.is_full
 
 
-COMING = ["send", "send", "burst", "steer", "interrupt", "again"]
+COMING = ["send", "burst", "steer", "interrupt", "again"]
 GOING = ["start", "take", "end turn", "withdraw first", "withdraw last"]
-MOVING = ["park", "unpark", "park and die", "unpark and die", "hand over"]
-ACTIONS = st.sampled_from([*COMING, *GOING, *MOVING])
+MOVING = ["grow", "end", "die", "go down", "come back", "hand over"]
+BUSY = ["start", "steer", "interrupt", "burst"]
+"""Drawn more often: they make a turn end while the archive takes prompts that come before and behind steering ones."""
+ACTIONS = st.sampled_from([*COMING, *GOING, *MOVING]) | st.sampled_from([*BUSY, "grow", "end turn", "end"])
 
 
 @settings(max_examples=300)
@@ -280,7 +373,6 @@ def test_ses_6_every_prompt_has_one_fate_in_order_whatever_is_parked_and_whateve
     begun: list[str] = []
 
     def start() -> None:
-        story.unpark()
         if story.session.queue.waiting and not story.session.running_turn:
             begun.append(story.session.begin_turn(now=NOW).id)
 
@@ -308,16 +400,21 @@ def test_ses_6_every_prompt_has_one_fate_in_order_whatever_is_parked_and_whateve
             target.complete_turn("ok", now=NOW)
         elif action.startswith("withdraw") and waiting():
             target.withdraw(waiting()[0 if action.endswith("first") else -1], now=NOW)
-        elif action.startswith("park"):
-            story.park(dies=action.endswith("die"))
-        elif action.startswith("unpark"):
-            story.unpark(dies=action.endswith("die"))
+        elif action == "grow":
+            story.has_grown = True
+        elif action in ("end", "die"):
+            story.end(dies=action == "die")
+        elif action in ("go down", "come back"):
+            story.is_down = action == "go down"
         elif action == "hand over":
             story.hand_over()
         elif action == "again" and waiting():
             send(target, "again", id=waiting()[-1])
+        if not story.is_down:
+            story.begin()
         queue = story.session.queue
         assert len(set(waiting())) == len(waiting()) == len(queue)
+        assert set(waiting()) == set(queue._items)
         assert queue.parked or not queue.behind
         assert queue.text_bytes == len(queue) * 4
         assert queue.parked_bytes == len(queue.parked) * 4
@@ -328,6 +425,7 @@ def test_ses_6_every_prompt_has_one_fate_in_order_whatever_is_parked_and_whateve
     if discards:
         story.session.end("enough", discard_queue=True, now=NOW)
     while len(story.session.queue):
+        story.unpark()
         start()
         story.session.complete_turn("ok", now=NOW)
     told = [*story.archive.fates.values(), *story.session.queue.leaving, *story.session.queue.fates]

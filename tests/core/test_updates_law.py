@@ -192,6 +192,17 @@ def test_ses_12_without_a_revision_the_last_seen_turn_is_repeated_once_it_has_ch
     assert [turn.agent_message for turn in updated] == ["hello"]
 
 
+def test_ses_12_without_a_revision_a_turn_whose_metrics_changed_is_repeated() -> None:
+    target = session()
+    send(target, "hi", id="m1")
+    target.begin_turn(now=NOW)
+    recorded = target.revision
+    target.open_request()
+    assert target.revision > recorded
+    (updated,) = updates_of(target, UpdatesRequest(last_seen_message_id="m1")).updated_messages
+    assert updated.conversation_metrics is not None
+
+
 def test_ses_11_the_state_shows_the_newest_turns_and_pages_back_to_the_oldest() -> None:
     target = roomy(session())
     for number in range(25):

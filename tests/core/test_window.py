@@ -2,6 +2,7 @@
 
 from copy import deepcopy
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -21,6 +22,8 @@ from models.context import (
     message_groups,
 )
 from models.model_call import CallPart, ModelMessage
+from models.session import SessionInput
+from models.session_state import Session
 from tests.core import vector_cases
 
 # ── Histories in the three forms ─────────────────────────────────────────────────────────────────────────────────────
@@ -156,7 +159,7 @@ def test_ctx_1_defaults_stand_where_fields_are_omitted():
         "summarize_on_trim": False,
         "preserve_first_n": 1,
         "preserve_last_n": 20,
-        "evict_block": 10,
+        "evict_block": 35,
     }
 
 
@@ -402,7 +405,8 @@ def test_ctx_3_no_warning_where_only_the_growth_to_whole_groups_leaves_no_room(h
 @pytest.mark.parametrize(
     ("config", "lowered"),
     [
-        ({}, 90),
+        ({}, 65),
+        ({"evict_block": 10}, 90),
         ({"max_messages": 25}, 21),
         ({"max_messages": 10}, 21),
         ({"evict_block": 0}, 100),
@@ -467,3 +471,16 @@ def test_ctx_4_a_turn_of_fifty_tool_calls_stays_within_thirty_messages():
         assert len(view) <= 30
         assert says("user", "the running turn") in view
     assert 0 < evictions <= 60 * 2 / 8 + 1
+
+
+def test_ctx_1_sessions_that_were_started_earlier_keep_the_block_they_were_started_with():
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    blocks = {rules: Session("s", SessionInput(), now=now, rules=rules).config.history.evict_block for rules in (1, 2)}
+    assert blocks == {1: 10, 2: 10}
+    started = Session("s", SessionInput(), now=now)
+    assert started.config.history.evict_block == 35
+    # The default of the session's first run holds in later runs, under whatever rules those are.
+    earlier = Session("s", SessionInput(), now=now, rules=2)
+    assert Session("s", earlier.carry(), now=now).config.history.evict_block == 10
+    chosen = SessionInput.model_validate({"history": {"evict_block": 20}})
+    assert Session("s", chosen, now=now, rules=1).config.history.evict_block == 20

@@ -412,7 +412,7 @@ def test_ses_7_a_message_that_joins_the_turn_stands_before_the_step_that_takes_i
 
 @pytest.mark.parametrize(
     ("error_type", "ends", "reason"),
-    [("cancelled", ["abort", "finish"], "interrupted"), ("timeout", ["error", "finish"], "error")],
+    [("cancelled", ["abort", "finish"], "other"), ("timeout", ["error", "finish"], "error")],
 )
 def test_api_1_a_turn_without_an_answer_ends_with_its_reason(error_type: str, ends: list[str], reason: str) -> None:
     story = Story()

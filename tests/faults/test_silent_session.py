@@ -9,7 +9,9 @@ import pytest
 from temporalio.client import Client, Interceptor, OutboundInterceptor, QueryWorkflowInput
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.failures import LONGEST_RETRY_DELAY
 from activities.hand_over import REQUESTS
+from activities.providers.protocol import ModelError
 from models.session import SessionInput
 from tests.harness import BOUND, Stage, stage
 
@@ -66,6 +68,19 @@ async def test_ops_10_a_full_query_buffer_is_waited_out_and_ends_no_turn(on: Sta
     buffer.is_on = False
     (turn,) = await session.idle(turns=1)
     assert turn.agent_message == "echo: hello"
+
+
+async def test_agt_9_the_session_s_silence_does_not_count_as_a_failure_of_the_vendor(
+    on: Stage, buffer: FullBuffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("activities.failures.MOST_ROUNDS", 1)
+    on.vendor.script = [ModelError("overloaded", "busy", retry_after=LONGEST_RETRY_DELAY + 0.5)]
+    session = await on.start(SessionInput.model_validate({"limits": {"model_timeout": 1}}))
+    await session.prompt("hello")
+    await session.until(lambda state: state.status == "waiting_retry")
+    buffer.is_on = False
+    (turn,) = await session.idle(turns=1)
+    assert (turn.status, turn.agent_message) == ("completed", "echo: hello")
 
 
 async def test_ops_8_a_stopping_worker_gives_back_a_call_whose_session_does_not_answer(

@@ -21,6 +21,7 @@ from models.errors import ErrorType
 from models.model_name import split_model
 from models.session import SessionInput
 from tests.harness import DrivenSession, Stage, stage
+from tests.vendors import chat_wire, responses_wire
 from tests.vendors.apis import WIRES
 from tests.vendors.server import Answer, Call, Fault, Reply, VendorWire
 
@@ -91,6 +92,7 @@ TROUBLES = [
     passing("a rate limit with retry-after in parts of a second", "rate_limited", {"retry-after": "0.05"}),
     passing("a rate limit with retry-after as a date", "rate_limited", {"retry-after": past_date()}),
     passing("a rate limit with a retry-after that is none", "rate_limited", {"retry-after": "soon"}),
+    passing("a rate limit that names its end alone", "rate_limited", {"x-ratelimit-reset-requests": "1ms"}),
     passing("overloaded", "overloaded", AT_ONCE),
     passing("an internal error", "provider_error", AT_ONCE),
     passing("a bad request that is worth another try", "bad_request", {"x-should-retry": "true", **AT_ONCE}),
@@ -109,6 +111,10 @@ TROUBLES = [
     Trouble("a storm", refuses("overloaded", AT_ONCE, times=5), 5, "budget", {"turn_timeout": 8}),
     Trouble("a wait beyond the turn", refuses("rate_limited", {"retry-after": "86400"}), 1, "budget", ONE_MINUTE),
     Trouble("a refusal", answers(Answer(text=HALF, stop="refusal")), 1, "refusal"),
+    Trouble("an empty answer", answers(Answer()), 2),
+    Trouble("a blank answer", answers(Answer(text=" \n")), 2),
+    Trouble("thinking without an answer", answers(Answer(think="Hm.")), 2),
+    Trouble("an empty answer that lasts", lambda wire, whole: [wire.reply(Answer())] * 2, 2, "provider_error"),
     Trouble("the vendor's length limit", answers(Answer(text=HALF, stop="max_tokens")), 1, "too_large"),
     broken("an error within the answer", lambda wire, whole: wire.fault_within("overloaded")),
     broken("an internal error within the answer", lambda wire, whole: wire.fault_within("provider_error")),
@@ -120,7 +126,6 @@ TROUBLES = [
     broken("a clean end before the last event", lambda wire, whole: whole.ending_after(len(whole.chunks) - 1)),
     broken("silence before the first event", lambda wire, whole: whole.silent_after(0)),
     broken("silence in the middle", lambda wire, whole: whole.silent_after(MIDDLE)),
-    broken("a page of HTML with status 200", lambda wire, whole: Reply.error(200, "<html>sign in</html>")),
     broken("an event that is no JSON", lambda wire, whole: Reply.stream([*whole.chunks[:MIDDLE], b'data: {"a\n\n'])),
     broken("an event that is no object", lambda wire, whole: Reply.stream([*whole.chunks[:MIDDLE], b"data: 1\n\n"])),
     broken("bytes that are no UTF-8", lambda wire, whole: Reply.stream([*whole.chunks[:MIDDLE], b"data: \xff\n\n"])),
@@ -172,6 +177,111 @@ async def struck(temporal: Client, api: str, trouble: Trouble, position: str) ->
         await session.prompt("and now?")  # the session goes on, with a request that the vendor takes
         turns = await session.idle(turns=2)
         assert turns[-1].agent_message == ANSWER.text
+
+
+PAGE = Reply.error(200, "<html>sign in</html>")
+
+
+@pytest.mark.parametrize("api", WIRES)
+async def test_agt_9_a_page_in_place_of_an_answer_passes_where_there_was_one_before(temporal: Client, api: str) -> None:
+    async with WIRES[api]() as wire, asking(temporal, wire) as on:
+        wire.script(CALL, PAGE, PAGE, ANSWER)
+        session = await led(on, wire)
+        (turn,) = await session.idle(turns=1)
+        assert (turn.agent_message, len(wire.requests)) == (ANSWER.text, 4)
+        wire.script(PAGE, PAGE, PAGE)
+        await session.prompt("and now?")
+        turns = await session.idle(turns=2)
+        assert (turns[-1].error_type, len(wire.requests)) == ("provider_error", 7)
+
+
+@pytest.mark.parametrize("api", WIRES)
+async def test_agt_9_a_page_at_an_address_that_has_never_answered_is_a_wrong_address(
+    temporal: Client, api: str
+) -> None:
+    async with WIRES[api]() as wire, asking(temporal, wire) as on:
+        wire.script(PAGE)
+        session = await led(on, wire)
+        (turn,) = await session.idle(turns=1)
+        assert (turn.error_type, len(wire.requests)) == ("provider_error", 1)
+        assert "check the address of" in (turn.error or "")
+
+
+def _codes(code: str) -> Reply:
+    return responses_wire.stream(*responses_wire.events_of([], responses_wire.failed(code, "?")), known=False)
+
+
+HALF_CHUNK = chat_wire.chunk({"content": HALF})
+NEVER = {
+    "a policy code": ("openai", _codes("bio_policy"), "refusal"),
+    "a prompt that was flagged": ("openai", _codes("invalid_prompt"), "refusal"),
+    "a place where data may not go": ("openai", _codes("data_residency_mismatch"), "bad_request"),
+    "no credits, in a stream": (
+        "openai-chat",
+        chat_wire.stream(HALF_CHUNK, {"error": {"code": 402, "message": "Insufficient credits"}}, known=False),
+        "quota",
+    ),
+    "a wrong path with a good status": (
+        "openai-chat",
+        Reply.error(200, {"error": "Unexpected endpoint or method. (POST /chat/completions)"}),
+        "not_found",
+    ),
+    "an encoding that was not asked for": (
+        "anthropic",
+        Reply.stream([b"x"], {"content-encoding": "gzip"}),
+        "provider_error",
+    ),
+    "half an answer to a sensitive question": (
+        "openai-chat",
+        chat_wire.stream(HALF_CHUNK, chat_wire.chunk({}, "sensitive"), known=False),
+        "refusal",
+    ),
+    "a full context": (
+        "openai-chat",
+        chat_wire.stream(HALF_CHUNK, chat_wire.chunk({}, "model_length"), known=False),
+        "too_large",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NEVER)
+async def test_agt_9_what_will_be_the_same_the_next_time_is_not_asked_for_again(temporal: Client, what: str) -> None:
+    api, reply, error_type = NEVER[what]
+    async with WIRES[api]() as wire, asking(temporal, wire) as on:
+        wire.script(reply)
+        session = await led(on, wire)
+        (turn,) = await session.idle(turns=1)
+        assert (turn.error_type, turn.agent_message, len(wire.requests)) == (error_type, None, 1)
+
+
+@pytest.mark.parametrize("finish", ["network_error", "repetition", "of next year"])
+async def test_agt_9_half_an_answer_is_asked_for_again_and_not_taken_for_one(temporal: Client, finish: str) -> None:
+    async with WIRES["openai-chat"]() as wire, asking(temporal, wire) as on:
+        wire.script(chat_wire.stream(HALF_CHUNK, chat_wire.chunk({}, finish), known=False), ANSWER)
+        session = await led(on, wire)
+        (turn,) = await session.idle(turns=1)
+        assert (turn.agent_message, len(wire.requests)) == (ANSWER.text, 2)
+
+
+async def test_agt_9_calls_of_a_message_that_says_end_turn_are_run(temporal: Client) -> None:
+    async with WIRES["anthropic"]() as wire, asking(temporal, wire) as on:
+        wire.script(Answer(text=CALL.text, calls=CALL.calls, stop="end_turn"), ANSWER)
+        session = await led(on, wire)
+        (turn,) = await session.idle(turns=1)
+        assert (turn.agent_message, len(wire.requests)) == (ANSWER.text, 2)
+        assert [call.call_id for call in on.tools.calls] == ["1.1.0"]
+
+
+@pytest.mark.parametrize("api", WIRES)
+async def test_agt_10_an_empty_answer_is_paid_for_and_counted(temporal: Client, api: str) -> None:
+    async with WIRES[api]() as wire, asking(temporal, wire) as on:
+        wire.script(Answer(input=100, output=7), Answer(text=ANSWER.text, input=100, output=20))
+        session = await led(on, wire)
+        (turn,) = await session.idle(turns=1)
+        assert turn.agent_message == ANSWER.text
+        assert turn.usage is not None
+        assert (turn.usage.input_tokens, turn.usage.output_tokens) == (200, 27)
+        assert [step.text for step in turn.steps if step.kind == "model"] == [ANSWER.text]
 
 
 Runs = Mapping[tuple[str, str, str], "asyncio.Task[None]"]
@@ -266,9 +376,32 @@ async def test_agt_9_a_long_wait_is_the_workflow_s_and_everyone_sees_until_when(
         waiting = await session.until(lambda state: state.status == "waiting_retry")
         assert waiting.waiting_until is not None
         assert timedelta() < waiting.waiting_until - datetime.now(UTC) < timedelta(seconds=5.3)
+        vendor = {"anthropic": "Anthropic", "openai": "OpenAI"}.get(api, "The endpoint of openai_chat.base_url")
+        assert waiting.waiting_reason == f"{vendor} is limiting requests: HTTP 429, request req_fault."
         (turn,) = await session.idle(turns=1)
+        after = await session.until(lambda state: state.status == "idle")
+        assert (after.waiting_until, after.waiting_reason) == (None, None)
         assert (turn.agent_message, len(wire.requests)) == (ANSWER.text, 2)
         assert turn.processing_time_ms >= 5_000
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [("overloaded", "is overloaded"), ("provider_error", "had an error"), ("rate_limited", "limiting")],
+)
+async def test_agt_9_a_turn_that_has_no_time_to_wait_says_what_it_would_wait_for(
+    temporal: Client, fault: Fault, said: str
+) -> None:
+    async with WIRES["anthropic"]() as wire, asking(temporal, wire) as on:
+        wire.script(wire.fault(fault, {"retry-after": "90"}))
+        session = await led(on, wire, limits=ONE_MINUTE)
+        (turn,) = await session.idle(turns=1)
+        error = turn.error or ""
+        assert (turn.error_type, len(wire.requests)) == ("budget", 1)
+        assert error.startswith("Anthropic ")
+        assert said in error
+        assert "would have to wait 90 s" in error
+        assert "limits.turn_timeout is 60 s" in error
 
 
 @pytest.mark.parametrize("api", WIRES)

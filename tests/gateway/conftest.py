@@ -17,6 +17,7 @@ from temporalio.client import (
 )
 
 from api.app import create_app
+from api.bounded_connections import DEFAULT_BOUNDS, ConnectionBounds
 from api.server import GatewayServer
 from models.settings import Settings
 from stores.partials.carrier import PartialCarrier
@@ -46,10 +47,16 @@ class LoopbackServer(GatewayServer):
 
 @asynccontextmanager
 async def served(
-    client: Client | None, settings: Settings, *, partials: PartialCarrier | None = None, port: int = 0
+    client: Client | None,
+    settings: Settings,
+    *,
+    partials: PartialCarrier | None = None,
+    port: int = 0,
+    bounds: ConnectionBounds = DEFAULT_BOUNDS,
 ) -> AsyncIterator[str]:
     """A gateway that really listens, at the URL given: what is tested is the bytes on the wire, as they come."""
-    server = LoopbackServer(create_app(settings, client=client, partials=partials), host="127.0.0.1", port=port)
+    app = create_app(settings, client=client, partials=partials)
+    server = LoopbackServer(app, host="127.0.0.1", port=port, bounds=bounds)
     serving = asyncio.create_task(server.serve())
     try:
         async with asyncio.timeout(BOUND):

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from httpx import AsyncClient, Response
 
+from activities.providers.protocol import ModelError
 from models.context import ReplayEvent, RespondEvent, ThinkEvent, UserEvent, parse_replay
 from models.model_call import CallPart, ModelResponse, RespondPart, ThinkPart, ToolInvocation
 from models.session import SessionInput
@@ -232,3 +233,18 @@ async def test_ctx_8_the_account_says_what_the_model_sees_turn_by_turn(http: Asy
     page = (await http.get(path(session), params={"format": "view", "before": 11, "limit": 3})).json()
     assert [turn["number"] for turn in page["turns"]] == [8, 9, 10]
     assert page["has_more"]
+
+
+async def test_ctx_7_the_context_tells_what_is_sent_since_an_overflow_and_which_turn_was_refused(
+    http: AsyncClient, on: Stage
+) -> None:
+    too_long = ModelError("context_too_long", "200001 tokens")
+    on.vendor.script = [says("hello"), too_long, says("again"), ModelError("refusal", "no")]
+    session = await on.start()
+    for number, text in enumerate(["hello", "and again", "something bad"], start=1):
+        await session.prompt(text)
+        await session.idle(turns=number)
+    told = (await http.get(path(session))).json()
+    assert (told["turns"][0]["seen"], told["turns"][-1]["seen"]) == ("truncated", "refused")
+    assert told["window_halved"] is True
+    assert told["max_tokens"] > told["fixed"]["estimated_tokens"]

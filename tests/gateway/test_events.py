@@ -47,6 +47,23 @@ async def test_api_1_a_watcher_sees_a_turn_from_its_beginning_to_its_end(http: h
     assert watcher.answers == ["echo: hello"]
 
 
+async def test_agt_9_a_watcher_is_told_why_the_model_is_not_asked_now(http: httpx.AsyncClient, on: Stage) -> None:
+    on.vendor.script = [ModelError("overloaded", "HTTP 529", retry_after=300, vendor="Anthropic")]
+    session = await started(http)
+    watcher = Watcher(http, session)
+    reason = "Anthropic is overloaded: HTTP 529."
+    async with watcher.stream() as events:
+        await http.post(f"/workflow/{session}/prompt", json={"message": "hello", "id": "p1"})
+        await watcher.until_in(events, lambda so_far: so_far.last.status == "waiting_retry")
+        assert watcher.last is not None
+        assert watcher.last.waiting_reason == reason
+        described = (await http.get(f"/workflow/{session}")).json()
+        assert (described["status"], described["waiting_reason"]) == ("waiting_retry", reason)
+        await http.post(f"/workflow/{session}/cancel", json={"message_id": "p1"})
+        await watcher.until_in(events, idle_after(1))
+        assert watcher.last.waiting_reason is None
+
+
 async def test_api_1_what_waits_is_told_whenever_it_changes(http: httpx.AsyncClient, on: Stage) -> None:
     on.vendor.gate.close()
     session = await started(http, "slow")
@@ -282,10 +299,12 @@ async def test_api_1_a_terminated_session_is_told_to_those_who_knew_it_open_and_
     assert (there.last.is_processing, there.last.current_message_id) == (False, None)
     for watcher in (there, away):
         assert (await come_back(http, watcher)).status_code == 204
-    etag = (await http.get(f"/workflow/{session}/conversation")).headers["etag"]
     cursor = {"since_revision": there.last.revision, "last_seen_message_id": there.last.last_seen_message_id}
     polled = await http.get(f"/workflow/{session}/conversation", params=cursor)
-    assert (polled.headers["etag"], polled.json()["conversation_update"]["reset"]) == (etag, False)
+    update = polled.json()["conversation_update"]
+    assert (update["status"], update["reset"]) == ("terminated", False)
+    again = {"if-none-match": polled.headers["etag"]}
+    assert (await http.get(f"/workflow/{session}/conversation", params=cursor, headers=again)).status_code == 304
 
 
 async def test_api_1_a_stream_of_a_session_that_is_deleted_ends(http: httpx.AsyncClient, on: Stage) -> None:

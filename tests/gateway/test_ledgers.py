@@ -85,6 +85,31 @@ def test_ses_6_the_tail_is_due_only_where_nobody_answers_and_once_a_second() -> 
     assert ledger.is_tail_due(now=1_002.1)
 
 
+def test_ses_6_while_workers_answer_only_the_first_prompt_of_an_unknown_session_goes_without_the_tail() -> None:
+    ledgers = Ledgers()
+    assert not ledgers.workers_answer(now=0.0)
+    ledgers.note_answer(now=0.0)
+    assert ledgers.workers_answer(now=FRESH_SECONDS)
+    assert not ledgers.workers_answer(now=FRESH_SECONDS + 0.1)
+    ledger = ledgers.of("s")
+    assert not ledger.is_tail_due(now=1.0, workers_answer=True)
+    ledger.reserve("a", 1)
+    assert ledger.is_tail_due(now=1.0, workers_answer=True)
+    ledger.release("a")
+    assert ledger.is_tail_due(now=1.0)
+    ledger.note_tail(Tail(1.0))
+    assert ledger.is_tail_due(now=1.1 + TAIL_SECONDS, workers_answer=True)
+
+
+def test_ses_6_what_no_workflow_task_of_a_closed_session_will_take_is_left_to_temporal_to_refuse() -> None:
+    ledger = Ledger()
+    ledger.note_read(read(0.0, length=3))
+    assert is_full(ledger, now=5.0)
+    ledger.note_tail(Tail(5.0, {"a": 1}, is_closed=True))
+    assert not is_full(ledger, now=5.0)
+    assert not ledger.is_in_tail("a", now=5.0)
+
+
 def test_ses_6_what_the_session_refuses_is_refused_for_two_seconds() -> None:
     ledger = Ledger()
     ledger.note_read(read(0.0, refusal=Refused("state_full", "It is full.")))

@@ -15,3 +15,10 @@ async def driver() -> AsyncIterator[Driver]:
     """Chats of the AI SDK."""
     async with running_driver() as driver:
         yield driver
+
+
+@pytest.fixture(scope="session")
+async def driver_6() -> AsyncIterator[Driver]:
+    """Chats of the AI SDK's version before."""
+    async with running_driver(6) as driver:
+        yield driver

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from httpx import AsyncClient
 from temporalio.client import Client
 
@@ -435,7 +436,7 @@ async def test_ses_9_stop_ends_the_turn_for_all_who_watch_it(
     assert page.status == "streaming"  # to leave is not to stop
     assert (await http.post(f"/workflow/{chat.id}/cancel", json={})).status_code == 202
     await resuming
-    assert (page.status, page.text, page.finishes[-1]["finishReason"]) == ("ready", "Once upon", "interrupted")
+    assert (page.status, page.text, page.finishes[-1]["finishReason"]) == ("ready", "Once upon", "other")
     await page.do("resume")
     assert page.status == "ready"
 
@@ -479,6 +480,68 @@ async def test_ses_9_a_message_that_was_stopped_is_answered_again(
     await sending
     await chat.do("regenerate", messageId=chat.answer["id"])
     assert (chat.status, chat.text) == ("ready", "At last.")
+
+
+@pytest.mark.parametrize("names_it", [False, True])
+async def test_api_1_a_page_that_was_reloaded_has_a_stopped_answer_given_again(
+    driver: Driver, url: str, http: AsyncClient, on: Stage, names_it: bool
+) -> None:
+    gate = Gate(is_open=False)
+    on.vendor.script = [[words("Once"), gate, says("Once.")], says("At last.")]
+    chat = await driver.open(url)
+    sending = chat.sending("hello")
+    await chat.until_shows("Once")
+    page = await driver.open(url, id=chat.id)  # it holds nothing but what it is shown now
+    resuming = page.doing("resume")
+    await page.until_shows("Once")
+    await http.post(f"/workflow/{chat.id}/cancel", json={})
+    await resuming
+    await sending
+    await page.do("regenerate", **({"messageId": page.answer["id"]} if names_it else {}))
+    assert (page.status, page.error, page.text) == ("ready", None, "At last.")
+    assert [turn.user_message for turn in await session_of(on, chat).idle(turns=2)] == ["hello", "hello"]
+
+
+async def test_api_1_past_messages_are_what_a_client_holds_that_has_seen_them_all(
+    driver: Driver, url: str, http: AsyncClient, on: Stage
+) -> None:
+    on.vendor.script = [
+        thinks("Hm.", "Hello, Ada."),
+        asks(("look", {"at": "x"}), ("look", {"at": "y"}), text="Let me see."),
+        says("Found."),
+        asks(("pay", {"to": "me"}), ("pay", {"to": "you"})),
+        says("One of two."),
+        ModelError("auth", "no key"),
+    ]
+    chat = await driver.open(url)
+    await chat.send("hello", id="m1")
+    await chat.send("look", id="m2")
+    await chat.send("pay", id="m3")
+    first, second = chat.parts("dynamic-tool")
+    deciding = chat.doing("approve", id=first["approval"]["id"], approved=True)
+    await chat.do("approve", id=second["approval"]["id"], approved=False, reason="not you")
+    await deciding
+    await chat.until(lambda chat: chat.is_answered and chat.text == "One of two." and chat.status == "ready")
+    await chat.send("fail", id="m4")
+    assert chat.status == "error"
+    past = await http.get(f"/api/chat/{chat.id}/messages")
+    assert past.status_code == 200
+    for told, shown in zip(past.json(), chat.messages, strict=True):
+        assert plain(told) == plain(shown)
+    reloaded = await driver.open(url, id=chat.id, messages=past.json())
+    await reloaded.send("and then?")
+    assert reloaded.text == "echo: and then?"
+    older = await http.get(f"/api/chat/{chat.id}/messages", params={"before": "m2", "limit": 5})
+    assert [message["id"] for message in older.json()] == ["m1", "m1:answer"]
+    assert (await http.get("/api/chat/never-was/messages")).status_code == 404
+
+
+def plain(message: dict[str, Any]) -> dict[str, Any]:
+    """A message without what only its client adds, or only the server knows."""
+    parts = [{name: value for name, value in part.items() if value is not None} for part in message["parts"]]
+    metadata = dict(message.get("metadata", {})) if message["role"] == "assistant" else {}
+    metadata.pop("processingTimeMs", None)  # after an error the client reads no further
+    return {"id": message["id"], "role": message["role"], "metadata": metadata, "parts": parts}
 
 
 async def test_api_2_a_session_that_is_terminated_in_mid_turn_says_so(driver: Driver, url: str, on: Stage) -> None:

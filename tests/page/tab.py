@@ -116,6 +116,11 @@ class Tab:
         return self.page.get_by_role("status")
 
     @property
+    def notice(self) -> Locator:
+        """What was not done, until it is dismissed."""
+        return self.page.get_by_role("alert")
+
+    @property
     def stop(self) -> Locator:
         return self.page.get_by_role("button", name="Stop")
 

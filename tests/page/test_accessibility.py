@@ -108,7 +108,7 @@ async def _a_turn_that_waits(tab: Tab, on: Stage) -> None:
     await expect(tab.queue).to_have_count(1)
 
 
-async def test_api_5_only_the_state_line_is_read_aloud_and_not_every_second(tab: Tab, on: Stage) -> None:
+async def test_api_5_only_notices_and_the_state_line_are_read_aloud_and_not_every_second(tab: Tab, on: Stage) -> None:
     gate = Gate(is_open=False)
     on.vendor.script = [[Delta("respond", "Some"), gate, says("Some text.")]]
     await tab.open()
@@ -118,7 +118,7 @@ async def test_api_5_only_the_state_line_is_read_aloud_and_not_every_second(tab:
         """() => [...document.querySelectorAll("[aria-live], [role=status], [role=log], [role=alert]")]
              .filter((element) => element.ariaLive !== "off").map((element) => element.id)"""
     )
-    assert live == ["state-words"]
+    assert live == ["notice", "state-words"]
     changes = tab.page.evaluate(
         """() => new Promise((resolve) => {
              const spoken = [];

@@ -18,6 +18,7 @@ from stack.ports import usable_port
 from tests.gateway.conftest import served
 from tests.harness import BOUND, Gate, Stage, says, stage
 from tests.page.tab import Tab, tabs_of
+from tests.page.test_sessions import started
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,7 +76,7 @@ async def test_api_5_a_prompt_that_could_not_be_sent_is_kept_over_a_reload_and_s
     await tab.page.unroute("**/prompt")
     await tab.page.route("**/prompt", lambda route: route.abort())
     await tab.send("three")
-    await expect(tab.queue).to_contain_text("Not sent: The gateway can't be reached.")
+    await expect(tab.queue).to_contain_text("Not sent: Can't reach the server.")
     await tab.page.unroute("**/prompt")
     await tab.page.reload()
     await tab.shows(3)
@@ -152,7 +153,7 @@ async def test_api_5_a_gateway_killed_in_the_middle_of_an_answer_leaves_no_gap_a
                 tab.may_be_cut_off = True
                 process.send_signal(signal.SIGKILL)
                 await process.wait()
-                await expect(tab.state).to_contain_text("The gateway can't be reached")
+                await expect(tab.state).to_contain_text("Can't reach the server")
                 await tab.send("three")
                 await expect(tab.queue).to_contain_text("three")
             async with gateway_process(temporal, on, port):
@@ -177,7 +178,7 @@ async def test_api_5_the_page_says_that_no_worker_answers_and_goes_on_when_one_i
             await tab.shows(1)
             await on.worker.shutdown()
             await tab.send("two")
-            await expect(tab.state).to_contain_text("No worker answers now")
+            await expect(tab.state).to_contain_text("No worker is answering")
             await expect(tab.log.get_by_text("two", exact=True)).to_have_count(1)
             async with stage(temporal, task_queue=queue):
                 await tab.shows(2)
@@ -188,4 +189,24 @@ async def test_api_5_the_page_says_that_no_worker_answers_and_goes_on_when_one_i
 async def test_api_5_a_session_that_is_not_there_is_said_to_be_not_there(tab: Tab) -> None:
     tab.may_be_cut_off = True  # the browser notes the 404
     await tab.open("never-started")
-    await expect(tab.state).to_contain_text("There is no such session")
+    await expect(tab.state).to_contain_text("This session doesn't exist or was deleted.")
+    await expect(tab.page.locator("#session-title")).to_have_text("Session not found")
+    await expect(tab.page.locator("#session-actions")).to_be_hidden()
+    await expect(tab.text).to_be_disabled()
+    await tab.button("New session").click()
+    await expect(tab.page.locator("#session-title")).to_have_text("New session")
+    await expect(tab.page).to_have_url(f"{tab.url}/")
+    await tab.send("Hi")
+    await tab.shows(1)
+
+
+async def test_api_5_a_session_that_can_t_be_read_is_not_called_new(tab: Tab, on: Stage) -> None:
+    session = f"{on.task_queue}-s"
+    await started(tab.url, session, "one")
+    tab.may_be_cut_off = True
+    await tab.page.route(f"**/workflow/{session}**", lambda route: route.abort())
+    await tab.open(session)
+    await expect(tab.state).to_contain_text("Can't reach the server")
+    await expect(tab.page.locator("#session-title")).to_have_text(session)
+    await tab.page.unroute(f"**/workflow/{session}**")
+    await expect(tab.page.locator("#session-title")).to_have_text("one")

@@ -1,7 +1,10 @@
 """A conversation, as a person leads it in the page (API-5)."""
 
+import re
+
 import httpx
-from playwright.async_api import expect
+import pytest
+from playwright.async_api import Route, expect
 
 from activities.providers.protocol import Delta, ModelError
 from models.model_call import CallPart, ModelResponse, RespondPart, ThinkPart
@@ -59,6 +62,42 @@ async def test_api_5_a_prompt_is_echoed_before_anyone_has_answered_and_shown_onc
     gate.open()
     await tab.shows(1)
     await expect(tab.log.get_by_text("Are you there?", exact=True)).to_have_count(1)
+
+
+WATCH_THE_PROMPT = """() => {
+  window.gaps = 0;
+  window.isBegun = false;
+  const count = () => {
+    const shown = [...document.querySelectorAll("#log .bubble")].filter((one) => one.textContent === "Hello").length;
+    if (shown !== 1 && window.isBegun) window.gaps += 1;
+    if (shown === 1) window.isBegun = true;
+  };
+  new MutationObserver(count).observe(document.querySelector("#log"), { subtree: true, childList: true });
+  const frame = () => { count(); requestAnimationFrame(frame); };
+  requestAnimationFrame(frame);
+}"""
+
+
+@pytest.mark.parametrize("slow", ["POST .*/workflow", "GET .*/full.*", "POST .*/prompt", "GET .*/events.*"])
+async def test_api_5_the_first_prompt_of_a_session_never_blinks(tab: Tab, slow: str) -> None:
+    """U5: from its echo on it is shown, once, whatever is slow."""
+    gate = Gate(is_open=False)
+
+    async def hold(route: Route) -> None:
+        if re.fullmatch(slow, f"{route.request.method} {route.request.url}"):
+            await gate.pass_through()
+        await route.continue_()
+
+    await tab.page.route("**/workflow**", hold)
+    await tab.page.route("**/workflow/**", hold)
+    await tab.open()
+    await tab.page.evaluate(WATCH_THE_PROMPT)
+    await tab.send("Hello")
+    await expect(tab.page.locator("#echo .bubble")).to_have_text("Hello")
+    await gate.until_arrived(1)
+    gate.open()
+    await tab.shows(1)
+    assert await tab.page.evaluate("[window.isBegun, window.gaps]") == [True, 0]
 
 
 async def test_api_5_a_tool_call_is_a_card_that_says_what_was_called_with_what_and_what_came_of_it(
@@ -226,7 +265,7 @@ async def test_api_5_while_a_turn_runs_prompts_queue_in_sight_and_each_can_be_re
     for text in ("two", "three", "four"):
         await tab.send(text)
     await expect(tab.queue).to_have_count(3)
-    await expect(tab.page.locator("#tray-title")).to_have_text("3 prompts wait")
+    await expect(tab.page.locator("#tray-title")).to_have_text("3 prompts queued")
     await tab.button("Remove: three").click()
     await expect(tab.queue.locator(".waiting-text")).to_have_text(["two", "four"])
     gate.open()

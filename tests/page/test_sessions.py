@@ -1,9 +1,11 @@
 """Many sessions and long ones: the list, the links, what can be done to a session as a whole (API-5)."""
 
 import asyncio
+import re
+from datetime import UTC, datetime, timedelta
 
 import httpx
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Route, expect
 from temporalio.client import Client
 
 from activities.providers.protocol import Delta, ModelError
@@ -36,7 +38,7 @@ async def test_api_5_sessions_are_listed_with_titles_and_states_searched_and_fil
     await started(tab.url, f"{stem}-a", title=f"{stem} Apples")
     await started(tab.url, f"{stem}-p", title=f"{stem} Pears")
     async with httpx.AsyncClient(base_url=tab.url) as http:
-        await http.post(f"/workflow/{stem}-p/end")
+        (await http.post(f"/workflow/{stem}-p/end")).raise_for_status()
         async with asyncio.timeout(BOUND):  # what Temporal's visibility knows comes a moment later
             while await _states(http, stem) != ["ended", "open"]:
                 pass
@@ -49,7 +51,7 @@ async def test_api_5_sessions_are_listed_with_titles_and_states_searched_and_fil
     await expect(entries).to_contain_text(f"{stem} Pears")
     await expect(entries).to_contain_text("ended")
     await tab.page.get_by_label("Search sessions").fill("no such thing")
-    await expect(tab.page.get_by_text("No session matches")).to_be_visible()
+    await expect(tab.page.get_by_text("No matching sessions")).to_be_visible()
 
 
 async def test_api_5_every_session_has_an_address_and_back_leads_back(tab: Tab, on: Stage) -> None:
@@ -87,7 +89,7 @@ async def test_api_5_a_session_is_renamed_given_another_model_and_ended(tab: Tab
     await expect(tab.page.locator("#session-model")).to_have_text("anthropic:claude-x")
     await more.click()
     await tab.button("End the session…").click()
-    await tab.button("End it").click()
+    await tab.button("End session").click()
     await expect(tab.state).to_contain_text("This session has ended")
     await more.click()
     await expect(tab.button("Rename…")).to_be_disabled()
@@ -103,13 +105,67 @@ async def test_api_5_a_model_that_there_cannot_be_is_refused_in_words(tab: Tab, 
     await tab.button("Change the model…").click()
     await tab.page.locator("#model-name").fill("nonsense")
     await tab.button("Change").click()
-    await expect(tab.state).to_contain_text("nonsense")
+    await expect(tab.notice).to_contain_text("nonsense")
     await expect(tab.page.locator("#session-model")).to_have_text("offline:")
+
+
+async def test_api_5_what_was_not_done_stays_beside_the_state_until_it_is_dismissed(tab: Tab, on: Stage) -> None:
+    """U12: it neither hides what goes on nor goes away unread."""
+    session = f"{on.task_queue}-s"
+    await started(tab.url, session, "one")
+    tab.may_be_cut_off = True  # the browser notes the 422
+    await tab.page.clock.install()
+    await tab.open(session)
+    await tab.page.get_by_role("button", name="More about this session").click()
+    await tab.button("Change the model…").click()
+    await tab.page.locator("#model-name").fill("nonsense")
+    await tab.button("Change").click()
+    await expect(tab.notice).to_contain_text("nonsense")
+    gate = Gate(is_open=False)
+    on.vendor.script = [[Delta("respond", "Half"), gate, says("Half and half.")]]
+    await tab.send("two")
+    await expect(tab.state).to_have_text("Working on it")
+    await tab.page.clock.run_for(60_000)
+    await expect(tab.notice).to_contain_text("nonsense")
+    gate.open()
+    await tab.shows(2)
+    await tab.button("Dismiss").click()
+    await expect(tab.notice).to_have_count(0)
+    await expect(tab.text).to_be_focused()
+
+
+async def test_api_5_an_old_session_opened_by_its_link_stands_where_its_age_puts_it(tab: Tab, on: Stage) -> None:
+    """U4: beyond the list's first page."""
+    session = f"{on.task_queue}-old"
+    await started(tab.url, session, "one", title="An old one")
+
+    def listed(number: int, hour: int) -> dict[str, object]:
+        at = datetime(2099 if hour else 2000, 1, 1, hour, tzinfo=UTC).isoformat()
+        return {"workflow_id": f"s{number}", "title": f"Session {number}", "user": None, "model": None,
+                "status": "open", "turn_count": 1, "started_at": at, "closed_at": None}  # fmt: skip
+
+    async def page_one(route: Route) -> None:
+        await route.fulfill(json={"sessions": [listed(1, 2), listed(2, 1), listed(3, 0)], "next_cursor": "more"})
+
+    await tab.page.route(re.compile(r"/workflow(\?|$)"), page_one)
+    began = datetime.now(UTC) - timedelta(hours=3)
+
+    async def described(route: Route) -> None:
+        answer = await route.fetch()
+        await route.fulfill(json={**await answer.json(), "created_at": began.isoformat()})
+
+    await tab.page.route(re.compile(rf"/workflow/{session}$"), described)
+    await tab.open(session)
+    rows = tab.page.locator("#sessions li")
+    await expect(rows).to_have_count(4)
+    titles = [text.split("\n")[0] for text in await rows.all_inner_texts()]
+    assert titles == ["Session 1", "Session 2", "An old one", "Session 3"]
+    await expect(rows.nth(2)).to_contain_text("3 h")
 
 
 async def test_api_5_the_page_says_that_offline_is_a_stand_in_and_takes_another_model(tab: Tab, on: Stage) -> None:
     await tab.open()
-    await expect(tab.page.locator("#stand-in")).to_contain_text("a stand-in that needs no network")
+    await expect(tab.page.locator("#stand-in")).to_contain_text("The built-in demo model answers. It works offline")
     await expect(tab.page.locator("#session-model")).to_have_text("offline:")
     await tab.page.get_by_role("textbox", name="Model").fill("openai:gpt-x")
     await tab.send("Hi")
@@ -129,8 +185,21 @@ async def test_api_5_the_page_tells_what_the_model_still_remembers(tab: Tab, on:
     rows = tab.page.locator(".turns-in-context li")
     await expect(rows).to_have_count(6)
     await expect(rows.first).to_contain_text("prompt 5")
-    await expect(rows.first).to_contain_text("whole")
-    await expect(rows.last).to_contain_text("forgotten")
+    await expect(rows.first).to_contain_text("in full")
+    await expect(rows.last).to_contain_text("not sent any more")
+
+
+async def test_ctx_7_the_page_tells_what_is_sent_since_an_overflow_and_of_a_refused_turn(tab: Tab, on: Stage) -> None:
+    session = f"{on.task_queue}-o"
+    too_long = ModelError("context_too_long", "200001 tokens")
+    on.vendor.script = [says("hello"), too_long, says("again"), ModelError("refusal", "no")]
+    await started(tab.url, session, "prompt 0", "prompt 1", "a bad prompt")
+    await tab.open(session)
+    await tab.shows(3)
+    await tab.page.get_by_role("button", name="What the model remembers").click()
+    body = tab.page.locator("#context-body")
+    await expect(body).to_contain_text("An earlier request was too long for it: at most ")
+    await expect(tab.page.locator('.turns-in-context li[data-seen="refused"]')).to_contain_text("left out")
 
 
 async def test_api_5_of_a_long_session_the_newest_turns_are_shown_and_older_ones_come_without_a_jump(
@@ -255,7 +324,8 @@ async def test_api_5_a_session_that_waits_for_the_model_says_until_when(tab: Tab
     on.vendor.script = [ModelError("overloaded", "busy", retry_after=300.0)]
     await tab.open()
     await tab.send("Hi")
-    await expect(tab.state).to_contain_text("The model is not available now. It is asked again at")
+    await expect(tab.state).to_have_text("The model's provider is overloaded: busy. Trying again")
+    await expect(tab.page.locator("#state")).to_contain_text(re.compile(r"Trying again\s+in 4 min \d+ s"))
     await tab.stop.click()
     await expect(tab.page.locator(".turn-error")).to_contain_text("You stopped this answer.")
 

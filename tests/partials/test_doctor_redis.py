@@ -40,13 +40,13 @@ async def test_ops_3_a_redis_that_does_what_is_needed_is_named_and_left_as_it_wa
         assert redis.dbsize() == 0
 
 
-MEND = "see that it runs and lets us in, or take redis_url away: heartbeats need no Redis"
+MEND = "check that it runs and accepts us, or unset redis_url: heartbeats need no Redis"
 
 
 async def test_ops_3_a_redis_that_is_not_there_is_named_with_the_mend(monkeypatch: pytest.MonkeyPatch) -> None:
     port = usable_port(0)
     monkeypatch.setenv("TURNKEEPER_REDIS_URL", f"redis://:hunter2@127.0.0.1:{port}")
-    told = f"Redis can't be reached (ConnectionError); it is 127.0.0.1:{port}"
+    told = f"Redis can't be reached (ConnectionError), at 127.0.0.1:{port}"
     assert await partial_output() == Finding("partial output", "broken", told, MEND)
 
 
@@ -54,7 +54,7 @@ async def test_ops_3_a_wrong_password_is_told_and_not_repeated(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TURNKEEPER_REDIS_URL", f"redis://:hunter2@{redis_server.place}")
-    told = f"Redis does not accept the user or the password (AuthenticationError); it is {redis_server.place}"
+    told = f"Redis does not accept the user or the password (AuthenticationError), at {redis_server.place}"
     assert await partial_output() == Finding("partial output", "broken", told, MEND)
 
 
@@ -64,14 +64,14 @@ async def test_ops_3_a_user_who_may_not_publish_is_found_out(
     with Redis.from_url(redis_server.url) as redis:
         redis.acl_setuser("reader", enabled=True, passwords=["+word"], keys=["*"], commands=["+@read"])
     monkeypatch.setenv("TURNKEEPER_REDIS_URL", f"redis://reader:word@{redis_server.place}")
-    told = f"Redis refuses what is needed of it (NoPermissionError); it is {redis_server.place}"
+    told = f"Redis refuses what is needed of it (NoPermissionError), at {redis_server.place}"
     assert await partial_output() == Finding("partial output", "broken", told, MEND)
 
 
 async def test_ops_3_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNKEEPER_REDIS_URL", "redis://127.0.0.1")
     monkeypatch.setattr("stack.doctor._is_installed", lambda package: package != "redis")
-    told = "redis_url is set, and the package redis missing"
+    told = "redis_url is set, but the package redis is not installed"
     assert await partial_output() == Finding("partial output", "broken", told, "pip install 'turnkeeper[redis]'")
 
 

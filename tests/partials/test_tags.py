@@ -1,5 +1,7 @@
 """The tag of partial output says what the recorded step will be, whatever the turn goes through: AGT-5."""
 
+from collections.abc import Sequence
+
 import pytest
 from temporalio.client import Client
 
@@ -22,9 +24,9 @@ class Remembering(InProcessCarrier):
         super().__init__()
         self.shown: list[PartialOutput] = []
 
-    def show(self, workflow_id: str, snapshot: PartialOutput) -> None:
+    def show(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
         self.shown.append(snapshot)
-        super().show(workflow_id, snapshot)
+        super().show(workflow_id, snapshot, behind=behind)
 
 
 def step(number: int) -> Written:

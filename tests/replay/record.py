@@ -12,11 +12,13 @@ from pathlib import Path
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
+from models.session_state import CURRENT_RULES
 from tests.harness import DrivenSession, stage
 from tests.replay.stories import STORIES
 from workflows import search_attributes
 
 HISTORIES = Path(__file__).with_name("histories")
+ROOT = Path(__file__).parents[2]
 
 
 async def record(names: list[str]) -> None:
@@ -32,12 +34,19 @@ async def record(names: list[str]) -> None:
 
 
 async def save(name: str, session: DrivenSession) -> None:
-    """Write every run of the session, oldest first, as `<story>.json`, `<story>.2.json` and so on."""
-    for old in HISTORIES.glob(f"{name}.*json"):
+    """Write every run of the session, oldest first, as `<story>.json`, `<story>.2.json` and so on.
+
+    Each number of rules has its folder: histories of earlier rules stay, since sessions go on by them.
+    """
+    folder = HISTORIES / f"rules_{CURRENT_RULES}"
+    folder.mkdir(exist_ok=True)
+    for old in folder.glob(f"{name}.*json"):
         old.unlink()
     for number, history in enumerate(await session.histories(), start=1):
         suffix = "" if number == 1 else f".{number}"
-        (HISTORIES / f"{name}{suffix}.json").write_text(history.to_json() + "\n")
+        # Stack traces of failures tell where the code lay.
+        text = history.to_json().replace(str(ROOT), "/turnkeeper")
+        (folder / f"{name}{suffix}.json").write_text(text + "\n")
 
 
 if __name__ == "__main__":

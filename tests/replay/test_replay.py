@@ -15,7 +15,7 @@ from tests.replay.record import HISTORIES
 from tests.replay.stories import STORIES
 from workflows.agentic_ai_workflow import AgenticAIWorkflow
 
-RECORDED = sorted(HISTORIES.glob("*.json"))
+RECORDED = sorted(HISTORIES.rglob("*.json"))
 
 
 def history(path: Path) -> WorkflowHistory:
@@ -31,7 +31,7 @@ def test_ses_19_every_story_has_a_recorded_history() -> None:
     assert len([path for path in RECORDED if path.name.startswith("continued_as_new")]) > 1
 
 
-@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: str(path.relative_to(HISTORIES)))
 async def test_ses_19_every_recorded_history_replays(path: Path) -> None:
     await replayer().replay_workflow(history(path))
 

@@ -1,6 +1,7 @@
 """The `turnkeeper` command, as a person runs it (OPS-1 to OPS-3)."""
 
 import asyncio
+import itertools
 import os
 import re
 import signal
@@ -10,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from models.command_line import command_line
 from models.settings import Settings
 from stack.gateway import Gateway
 from stack.supervisor import COMMAND_LINE
 from tests.stack.conftest import BOUND, needs_linux, until, until_ended
 from workflows.connection import EmbeddedServer
 
-LAST_LINE = "Ctrl-C stops everything; the sessions go on at the next start."
+LAST_LINE = "Ctrl-C stops everything. Sessions continue at the next start."
 
 
 class Command:
@@ -105,9 +107,9 @@ async def test_ops_3_the_doctor_without_a_stack_says_what_is_missing_and_how_to_
     broken = [line for line in output.splitlines() if line.startswith("BROKEN")]
     assert code == 1
     assert broken == [
-        "BROKEN  Temporal server   Temporal cannot be reached at 127.0.0.1:2 (Connection refused): "
-        "start it with `turnkeeper up`, or set TEMPORAL_ADDRESS",
-        "BROKEN  gateway           nobody answers at http://127.0.0.1:1: start it with `turnkeeper up`",
+        "BROKEN  Temporal server   Temporal cannot be reached at 127.0.0.1:2 (Connection refused). "
+        f"Start it with `{command_line('up')}`, or set TEMPORAL_ADDRESS.",
+        f"BROKEN  gateway           no answer at http://127.0.0.1:1. Fix: start it with `{command_line('up')}`.",
     ]
 
 
@@ -116,14 +118,14 @@ async def test_ops_4_an_unknown_key_stops_every_command_with_its_name(folder, co
     (folder / "turnkeeper.toml").write_text("api_prt = 1")
     code, output = await run(command)
     assert code == 1
-    assert "'api_prt' (in turnkeeper.toml) is no setting; did you mean api_port?" in output
+    assert "'api_prt' (in turnkeeper.toml) is not a setting. Did you mean api_port?" in output
     assert "Traceback" not in output
 
 
 async def test_agt_8_a_workspace_that_cannot_be_a_folder_stops_the_start(folder):
     (folder / "turnkeeper-workspace").touch()
     code, output = await run("up")
-    assert (code, output) == (1, "workspace_root='turnkeeper-workspace' cannot be made a folder: File exists.\n")
+    assert (code, output) == (1, "workspace_root='turnkeeper-workspace' cannot be created: File exists.\n")
 
 
 async def test_ops_4_a_gateway_for_other_machines_is_refused_for_want_of_keys():
@@ -180,3 +182,38 @@ async def test_ops_2_nothing_outlives_a_stack_that_is_killed(stack):
     stack.signal(signal.SIGKILL)
     for child in children:
         await until_ended(child)
+
+
+async def test_ops_3_a_worker_that_waits_for_temporal_says_so_and_where():
+    """B7: an address that takes connections and never says a word."""
+    silent = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    address = "{}:{}".format(*silent.sockets[0].getsockname())
+    command = await Command.start("worker", TEMPORAL_ADDRESS=address)
+    try:
+        await command.until_said(f"Waiting for Temporal at {address}")
+    finally:
+        command.signal(signal.SIGKILL)
+        await command.ended()
+        silent.close()
+
+
+async def test_ops_3_a_gateway_that_cannot_connect_says_so_in_its_log():
+    """B7: it runs on, and answers 503."""
+    command = await Command.start("api", TEMPORAL_ADDRESS="127.0.0.1:1", TURNKEEPER_API_PORT="0")
+    try:
+        said = await command.until_said("Temporal cannot be reached at 127.0.0.1:1")
+        assert "Check TEMPORAL_ADDRESS. Until then every request is answered 503." in said
+    finally:
+        command.signal(signal.SIGTERM)
+        await command.ended()
+
+
+@pytest.mark.parametrize("columns", ["60", "100"])
+async def test_api_6_help_is_wrapped_to_the_width_of_the_terminal(columns: str):
+    """U14: a line ends where the next word has no room, and not where it does in the source."""
+    for command in ("chat", "demo", "replay-check"):
+        _, output = await run(command, "--help", COLUMNS=columns)
+        text = [line.strip() for line in output.partition("╭")[0].splitlines()]
+        for line, following in itertools.pairwise(text[2:]):
+            if line and following:
+                assert len(line) + 1 + len(following.split()[0]) > int(columns) - 4, line

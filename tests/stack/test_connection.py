@@ -9,6 +9,7 @@ from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client
 from temporalio.service import GrpcCompression, RPCError, RPCStatusCode
 
+from models.command_line import command_line
 from models.settings import Settings
 from stack.dev_server import DevServer
 from stack.ports import usable_port
@@ -72,8 +73,8 @@ async def test_ops_2_a_server_that_is_not_there_is_named_with_the_mend(folder, p
     with pytest.raises(TemporalAccessError) as refused:
         await connect(Settings(state_dir=folder, temporal_port=port), patience=patience)
     assert str(refused.value) == (
-        f"Temporal cannot be reached at 127.0.0.1:{port} (Connection refused): "
-        "start it with `turnkeeper up`, or set TEMPORAL_ADDRESS."
+        f"Temporal cannot be reached at 127.0.0.1:{port} (Connection refused). "
+        f"Start it with `{command_line('up')}`, or set TEMPORAL_ADDRESS."
     )
 
 

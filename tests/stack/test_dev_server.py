@@ -110,7 +110,9 @@ async def test_ops_1_a_busy_port_is_replaced_by_a_free_one_and_said(folder):
     with socket.create_server(("127.0.0.1", 0)) as other:
         busy = other.getsockname()[1]
         async with DevServer(folder, in_memory=True, port=busy, ui_port=None) as server:
-            assert server.notes == [f"Port {busy} is busy: Temporal listens on {server.address.partition(':')[2]}."]
+            assert server.notes == [
+                f"Port {busy} is in use, so Temporal listens on {server.address.partition(':')[2]}."
+            ]
             assert not server.address.endswith(f":{busy}")
 
 
@@ -119,7 +121,7 @@ async def test_ops_2_a_server_never_comes_back_at_another_address(folder):
         await server.stop()
         with (
             socket.create_server(("127.0.0.1", int(server.address.partition(":")[2]))),
-            pytest.raises(DevServerError, match=r"^Port \d+, where the server was, is taken"),
+            pytest.raises(DevServerError, match=r"^Port \d+, where the server was, is in use"),
         ):
             await server.start()
 

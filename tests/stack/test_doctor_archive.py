@@ -23,7 +23,7 @@ async def archive() -> Finding:
 
 async def test_ops_3_an_archive_that_is_not_there_yet_is_made_at_the_first_use_and_not_by_the_doctor(folder):
     file = folder / ".turnkeeper" / "archive.db"
-    assert await archive() == Finding("archive", "good", f"{file} is made at the first use")
+    assert await archive() == Finding("archive", "good", f"{file}, created at the first use")
     assert not file.parent.exists()
 
 
@@ -42,8 +42,8 @@ async def test_ops_3_a_file_that_is_no_archive_is_named_with_the_mend(folder, mo
     assert await archive() == Finding(
         "archive",
         "broken",
-        f"The store's file is not a database (SQLITE_NOTADB); it is {file}",
-        "bring the file in order, or set archive_url",
+        f"The store's file is not a database (SQLITE_NOTADB), at {file}",
+        "repair or move the file, or set archive_url",
     )
 
 
@@ -53,7 +53,7 @@ async def test_ops_3_a_folder_that_no_archive_can_be_made_in_is_named_with_the_m
     assert await archive() == Finding(
         "archive",
         "broken",
-        f"{folder / 'taken' / 'archive.db'} can't be made: {folder / 'taken'} can't be written to",
+        f"{folder / 'taken' / 'archive.db'} cannot be created, {folder / 'taken'} is not writable",
         "change its owner, or set archive_url",
     )
 
@@ -64,8 +64,8 @@ async def test_ops_3_a_postgresql_that_is_not_reached_is_named_without_its_passw
     assert await archive() == Finding(
         "archive",
         "broken",
-        "The store's database can't be reached (ConnectionRefusedError); it is postgresql://me:***@127.0.0.1:1/archive",
-        "see that PostgreSQL runs and has this database and user, or set archive_url",
+        "The store's database can't be reached (ConnectionRefusedError), at postgresql://me:***@127.0.0.1:1/archive",
+        "check that PostgreSQL runs and has this database and user, or set archive_url",
     )
 
 

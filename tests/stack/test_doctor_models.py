@@ -22,23 +22,23 @@ async def finding(subject: str) -> Finding:
 @pytest.mark.parametrize(
     ("env", "told"),
     [
-        ({}, "offline: for new sessions, since neither ANTHROPIC_API_KEY nor OPENAI_API_KEY is set"),
-        ({"OPENAI_API_KEY": "sk-1"}, "openai:gpt-5.5 for new sessions, since OPENAI_API_KEY is set"),
+        ({}, "offline: for new sessions (neither ANTHROPIC_API_KEY nor OPENAI_API_KEY is set)"),
+        ({"OPENAI_API_KEY": "sk-1"}, "openai:gpt-5.5 for new sessions (OPENAI_API_KEY is set)"),
         (
             {"OPENAI_API_KEY": "sk-1", "ANTHROPIC_API_KEY": "sk-2"},
-            "anthropic:claude-sonnet-5-5 for new sessions, since ANTHROPIC_API_KEY is set",
+            "anthropic:claude-sonnet-5-5 for new sessions (ANTHROPIC_API_KEY is set)",
         ),
         (
             {"ANTHROPIC_API_KEY": "sk-2", "TURNKEEPER_MODEL": "offline:script"},
-            "offline:script for new sessions, by the setting model",
+            "offline:script for new sessions (the setting model)",
         ),
         (
             {"ANTHROPIC_AUTH_TOKEN": "t", "TURNKEEPER_MODEL": "anthropic:x"},
-            "anthropic:x for new sessions, by the setting model",
+            "anthropic:x for new sessions (the setting model)",
         ),
         (
             {"TURNKEEPER_MODEL": CHAT, "TURNKEEPER_OPENAI_CHAT__BASE_URL": "http://127.0.0.1:1/v1"},
-            f"{CHAT} for new sessions, by the setting model",
+            f"{CHAT} for new sessions (the setting model)",
         ),
     ],
 )
@@ -51,14 +51,18 @@ async def test_ops_3_the_doctor_says_which_model_new_sessions_get_and_why(monkey
 @pytest.mark.parametrize(
     ("model", "lacking", "mend"),
     [
-        ("anthropic:x", "ANTHROPIC_API_KEY is not set", "set ANTHROPIC_API_KEY where the worker runs, or set model"),
-        ("openai:x", "OPENAI_API_KEY is not set", "set OPENAI_API_KEY where the worker runs, or set model"),
-        (CHAT, "openai_chat.base_url is not set", "set it, to http://127.0.0.1:11434/v1 for Ollama"),
+        (
+            "anthropic:x",
+            "ANTHROPIC_API_KEY is not set",
+            "set ANTHROPIC_API_KEY where the worker runs, or choose another model",
+        ),
+        ("openai:x", "OPENAI_API_KEY is not set", "set OPENAI_API_KEY where the worker runs, or choose another model"),
+        (CHAT, "openai_chat.base_url is not set", "set it; for Ollama to http://127.0.0.1:11434/v1"),
     ],
 )
 async def test_ops_3_what_the_model_lacks_is_named_with_the_mend(monkeypatch, model, lacking, mend):
     monkeypatch.setenv("TURNKEEPER_MODEL", model)
-    told = f"{model} for new sessions, by the setting model: {lacking}"
+    told = f"{model} for new sessions (the setting model), but {lacking}"
     assert await finding("model") == Finding("model", "broken", told, mend)
 
 
@@ -68,7 +72,7 @@ async def test_ops_3_what_the_model_lacks_is_named_with_the_mend(monkeypatch, mo
 async def test_ops_3_an_sdk_that_is_missing_is_named_with_the_extra_that_brings_it(monkeypatch, model, sdk):
     monkeypatch.setenv("TURNKEEPER_MODEL", model)
     monkeypatch.setitem(sys.modules, sdk, None)
-    told = f"{model} for new sessions, by the setting model: the package {sdk} is missing"
+    told = f"{model} for new sessions (the setting model), but the package {sdk} is not installed"
     assert await finding("model") == Finding("model", "broken", told, f"pip install 'turnkeeper[{sdk}]'")
 
 
@@ -89,7 +93,7 @@ async def test_ops_3_the_doctor_says_whether_costs_are_known(monkeypatch, model,
     ("model", "why", "mend"),
     [
         ("openai:x", "not known without the package genai-prices", "pip install 'turnkeeper[prices]'"),
-        (CHAT, f"not known for {CHAT}", "set limits.max_tokens_per_turn in its place"),
+        (CHAT, f"not known for {CHAT}", "set limits.max_tokens_per_turn instead"),
     ],
 )
 async def test_ops_3_costs_that_are_not_known_are_a_fault_where_they_are_limited(monkeypatch, model, why, mend):
@@ -97,5 +101,5 @@ async def test_ops_3_costs_that_are_not_known_are_a_fault_where_they_are_limited
     monkeypatch.setitem(sys.modules, "genai_prices", None)
     assert await finding("costs") == Finding("costs", "good", why)
     monkeypatch.setenv("TURNKEEPER_LIMITS__MAX_COST_PER_TURN", "0.5")
-    told = f"{why}, so limits.max_cost_per_turn (0.5) cannot be kept"
+    told = f"{why}, so limits.max_cost_per_turn (0.5) cannot be enforced"
     assert await finding("costs") == Finding("costs", "broken", told, mend)

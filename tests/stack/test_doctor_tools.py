@@ -45,20 +45,30 @@ async def test_ops_3_every_tool_server_is_asked_and_what_is_wrong_is_told_with_t
     )
 
     def mend(name: str) -> str:
-        return f'see .turnkeeper/logs/mcp-{name}.log; or write "disabled": true'
+        return f'see .turnkeeper/logs/mcp-{name}.log; or set "disabled": true'
 
     assert await findings() == [
         Finding("tools of good", "good", f"{len(odd.TOOLS)} tools"),
         Finding("tools of silent", "broken", "no answer within 3 s", mend("silent")),
-        Finding("tools of crash", "broken", "cannot be reached: Connection closed", mend("crash")),
+        Finding(
+            "tools of crash", "broken", "Connection closed. It wrote: no such database / [ended with 1]", mend("crash")
+        ),
         Finding(
             "tools of web",
             "broken",
-            "cannot be reached: The server was not reached (ConnectError)",
-            'see that it runs, and check its url and headers; or write "disabled": true',
+            "The server was not reached (ConnectError)",
+            'check that it runs, and its url and headers; or set "disabled": true',
         ),
     ]
     assert "no such database" in (folder / ".turnkeeper/logs/mcp-crash.log").read_text()
+
+
+async def test_ops_3_of_a_program_that_is_not_there_the_doctor_says_what_its_log_knows(folder):
+    write(folder, bad={"command": "no-such-command"})
+    for _ in range(2):  # of an older run nothing is told
+        (finding,) = await findings()
+        told = "Connection closed. It wrote: 'no-such-command' cannot be run: No such file or directory"
+        assert (finding.state, finding.told) == ("broken", told)
 
 
 async def test_ops_3_a_list_of_tools_that_is_none_is_told(folder):
@@ -69,14 +79,14 @@ async def test_ops_3_a_list_of_tools_that_is_none_is_told(folder):
 
 async def test_ops_3_tools_whose_schema_vendors_would_refuse_are_named(folder):
     write(folder, odd=program("refused schema"))
-    told = f"{len(odd.TOOLS) + 1} tools; vendors refuse the schema of refused, so it is told as text"
+    told = f"{len(odd.TOOLS) + 1} tools; vendors refuse the schema of refused, so the model gets it as text"
     assert await findings() == [Finding("tools of odd", "good", told)]
 
 
 async def test_ops_4_a_wrong_file_is_a_finding(folder):
     write(folder, a={"comand": "x"})
-    told = "mcp.json, server 'a': comand: is no key; did you mean command?"
-    assert await findings() == [Finding("tool servers", "broken", told, "correct it; see docs/settings.md")]
+    told = "mcp.json, server 'a': comand: unknown key. Did you mean command?"
+    assert await findings() == [Finding("tool servers", "broken", told)]
 
 
 @pytest.mark.parametrize("command", ["up", "doctor"])

@@ -1,11 +1,14 @@
 """What is logged, and what never is (OPS-6)."""
 
+import asyncio
+import gc
 import json
 import logging
+from pathlib import Path
 
 import pytest
 
-from stack.logs import JsonLines, TextLines
+from stack.logs import OUR_PACKAGES, TALKATIVE, JsonLines, TextLines, set_levels
 
 
 @pytest.fixture
@@ -59,3 +62,48 @@ def test_ops_6_neither_form_repeats_what_an_exception_quotes_nor_breaks_the_line
     assert "my prompt" not in line
     assert "sk-secret" not in line
     assert "ValueError" in line
+
+
+@pytest.fixture
+def levels():
+    """Set levels as a test likes, and leave them as they were."""
+    loggers = [logging.getLogger(), *(logging.getLogger(name) for name in [*OUR_PACKAGES, *TALKATIVE])]
+    before = [(logger, logger.level) for logger in loggers]
+    yield
+    for logger, level in before:
+        logger.setLevel(level)
+
+
+def test_ops_6_below_info_only_our_own_code_is_heard_whatever_library_there_may_be(levels):
+    set_levels(logging.DEBUG)
+    for ours in ("workflows.turn", "api.waking", "stores.database"):
+        assert logging.getLogger(ours).isEnabledFor(logging.DEBUG)
+    for theirs in ("temporalio.activity", "temporalio.worker._activity", "openai._base_client", "anthropic._client"):
+        assert not logging.getLogger(theirs).isEnabledFor(logging.DEBUG)
+    for theirs in ("httpx", "httpcore.http11", "httpx2", "mcp.client.session"):
+        assert not logging.getLogger(theirs).isEnabledFor(logging.INFO)
+    for theirs in ("sqlalchemy.engine", "uvicorn.error", "aiosqlite", "redis", "a library of tomorrow"):
+        assert not logging.getLogger(theirs).isEnabledFor(logging.DEBUG)
+
+
+def test_ops_6_a_level_above_info_is_that_of_libraries_too(levels):
+    set_levels(logging.ERROR)
+    assert not logging.getLogger("workflows.turn").isEnabledFor(logging.WARNING)
+    assert not logging.getLogger("httpx").isEnabledFor(logging.WARNING)
+
+
+def test_ops_6_every_package_of_ours_obeys_the_log_level():
+    root = Path(__file__).parents[2]
+    assert {path.parent.name for path in root.glob("*/__init__.py")} - {"tests", "benchmarks"} == set(OUR_PACKAGES)
+
+
+@pytest.mark.parametrize("formatter", [JsonLines(), TextLines()])
+async def test_ops_6_asyncio_s_own_messages_are_told_without_the_text_of_the_exception(formatter, caplog):
+    failed = asyncio.get_running_loop().create_future()
+    failed.set_exception(ValueError("my prompt"))
+    del failed
+    gc.collect()
+    (message,) = [formatter.format(record) for record in caplog.records if record.name == "asyncio"]
+    assert "exception was never retrieved" in message
+    assert "ValueError" in message
+    assert "my prompt" not in message

@@ -13,18 +13,22 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from temporalio import activity
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
+from temporalio.common import RetryPolicy
 
 from activities.failures import WORKER_DIED
-from activities.running_reports import RunningReporter
+from activities.providers.protocol import Delta
+from activities.running_reports import RunningActivity, RunningReporter
 from models.conversation import ConversationMessage
+from models.model_call import ModelRequest
 from models.session import SessionInput
 from models.settings import Settings
 from stack.processes import Program
-from stack.supervisor import OwnProcess, kept_running, own_command
-from stack.worker_process import RunningActivities, WorkerProgram
-from tests.harness import DrivenSession
+from stack.supervisor import OwnProcess, RestartPacer, kept_running, own_command
+from stack.worker_process import RunningActivities, WorkerProgram, fail_activities
+from tests.harness import DrivenSession, Gate, Written, says, stage
 from tests.servers import odd
 from tests.stack.conftest import BOUND, until
 
@@ -171,6 +175,72 @@ async def test_ops_2_a_process_that_dies_at_its_start_is_started_again_after_lon
         ]
 
 
+async def test_ses_9_what_was_written_stays_when_a_worker_dies_and_no_time_is_left_for_another_attempt(
+    temporal, monkeypatch
+):
+    hours = timedelta(hours=2)  # longer than the turn has
+    policy = RetryPolicy(initial_interval=hours, maximum_interval=hours)
+    monkeypatch.setattr("workflows.activity_options.MODEL_RETRIES", policy)
+    begun: list[RunningActivity] = []
+    gate = Gate(is_open=False)
+
+    def answer(_: ModelRequest) -> Written:
+        info = activity.info()
+        begun.append(RunningActivity(info.task_token, info.workflow_id, info.workflow_run_id, info.activity_id))
+        return [Delta("respond", "It was a dark"), gate, says("It was a dark night.")]
+
+    async with stage(temporal) as on:
+        on.vendor.answer = answer
+        session = await on.start()
+        await session.prompt("tell me a story")
+        await gate.until_arrived(1)
+        await until(lambda: has_shown(session, "It was a dark"))
+        lost = RunningActivity(b"no token", "no-session", "", "1")  # refused, to the detriment of no other
+        await fail_activities(lambda: asyncio.sleep(0, temporal), [lost, *begun])
+        (turn,) = await session.idle(turns=1)
+        gate.open()
+    assert (turn.status, turn.error_type) == ("failed", "budget")
+    assert [(step.text, step.interrupted) for step in turn.steps] == [("It was a dark", True)]
+    assert await failures_of(session, EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED) == [WORKER_DIED]
+
+
+async def has_shown(session: DrivenSession, text: str) -> bool:
+    """Return whether the heartbeats of the model call carry this text."""
+    pending = (await session.handle.describe()).raw_description.pending_activities
+    return any(text.encode() in one.heartbeat_details.SerializeToString() for one in pending)
+
+
+class Doomed:
+    """A service that always begins its work and dies of it."""
+
+    has_worked = True
+
+    async def start(self) -> None: ...
+
+    async def wait(self) -> int:
+        return -signal.SIGKILL
+
+    async def stop(self) -> None: ...
+
+
+async def test_ops_10_a_worker_that_dies_of_its_work_is_started_again_at_once_ten_times_and_then_slowly():
+    said = asyncio.Queue[str]()
+    async with kept_running("It", Doomed(), said.put_nowait), asyncio.timeout(BOUND):
+        assert {await said.get() for _ in range(10)} == {"It ended (SIGKILL); it is started again at once."}
+        assert (await said.get()).startswith("It ended (SIGKILL); it is started again in ")
+
+
+def test_ops_10_ten_restarts_come_back_within_a_minute():
+    now = 0.0
+    pacer = RestartPacer(lambda: now)
+    assert [pacer.next_pause() for _ in range(12)] == [0.0] * 10 + [6.0, 12.0]
+    now = 12.0 + 60.0
+    assert [pacer.next_pause() for _ in range(11)] == [0.0] * 10 + [6.0]
+    for _ in range(100):
+        now += 6.0
+        assert pacer.next_pause() == 6.0
+
+
 async def test_ops_10_a_full_pipe_to_the_supervisor_does_not_hold_up_a_worker(temporal, folder, monkeypatch):
     def fill(self: RunningActivities) -> RunningActivities:
         fill_up(self.descriptor)
@@ -191,11 +261,11 @@ async def test_ops_10_what_is_reported_is_open_until_it_has_ended_and_a_broken_p
     os.set_blocking(writing, False)
     reporter = RunningReporter(writing)
     assert not os.get_inheritable(writing)
-    reporter.report("begun", b"x" * 10_000)  # no line that a pipe takes whole
+    reporter.report("begun", attempt("x" * 10_000))  # no line that a pipe takes whole
     fill_up(writing)
-    reporter.report("begun", b"one")
+    reporter.report("begun", attempt("one"))
     os.close(reading)
-    reporter.report("ended", b"one")
+    reporter.report("ended", attempt("one"))
     os.close(writing)
 
 
@@ -203,19 +273,23 @@ async def test_ops_10_the_open_activities_are_those_begun_and_not_ended_long_ago
     running = RunningActivities()
     reporter = RunningReporter(running.descriptor)
     assert not running.has_begun_one
-    for token in (b"one", b"two"):
-        reporter.report("begun", token)
-    reporter.report("ended", b"one")
-    assert running.take() == [b"two", b"one"]
+    for name in ("one", "two"):
+        reporter.report("begun", attempt(name))
+    reporter.report("ended", attempt("one"))
+    assert running.take() == [attempt("two"), attempt("one")]
     assert running.has_begun_one
     assert running.take() == []
 
-    reporter.report("begun", b"three")
-    reporter.report("ended", b"three")
+    reporter.report("begun", attempt("three"))
+    reporter.report("ended", attempt("three"))
     monkeypatch.setattr("stack.worker_process.REPORTING_SECONDS", -1)
     assert running.take() == []
     running.close()
     running.close()
+
+
+def attempt(name: str) -> RunningActivity:
+    return RunningActivity(name.encode(), "s-1", "run", "1")
 
 
 def fill_up(pipe: int) -> None:

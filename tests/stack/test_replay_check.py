@@ -24,6 +24,7 @@ from temporalio.worker import Replayer
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from activities.tools import ToolActivities
+from models.command_line import command_line
 from models.settings import Settings
 from stack import replay_check, replaying
 from stack.first_difference import Difference, UncertainError, WorkflowTask, first_difference
@@ -263,7 +264,7 @@ def renamed_activity(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_ops_9_every_recorded_history_replays_with_the_code_at_hand() -> None:
     found = await findings(HISTORIES)
     assert [finding for finding in found if finding.verdict != "replays"] == []
-    assert {finding.file for finding in found} == set(HISTORIES.glob("*.json"))
+    assert {finding.file for finding in found} == set(HISTORIES.rglob("*.json"))
 
 
 @pytest.mark.usefixtures("renamed_activity")
@@ -558,8 +559,8 @@ async def test_ops_9_what_the_command_cannot_look_at_is_no_difference(folder: Pa
     code, lines = await run(ROOT, TURNKEEPER_TEMPORAL_PORT="1")
     assert code == 2
     assert lines == [
-        "Temporal cannot be reached at 127.0.0.1:1 (Connection refused): "
-        "start it with `turnkeeper up`, or set TEMPORAL_ADDRESS."
+        "Temporal cannot be reached at 127.0.0.1:1 (Connection refused). "
+        f"Start it with `{command_line('up')}`, or set TEMPORAL_ADDRESS."
     ]
 
     code, lines = await run(ROOT, TURNKEEPER_API_PORT="none")

@@ -49,16 +49,16 @@ def test_ops_4_a_variable_set_to_nothing_counts_as_not_set(write_file, monkeypat
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("api_prt = 1", "'api_prt' (in turnkeeper.toml) is no setting; did you mean api_port?"),
-        ("[limits]\nsteps = 1", "'limits.steps' (in turnkeeper.toml) is no setting; did you mean limits.max_steps?"),
-        ("colour = 1", "'colour' (in turnkeeper.toml) is no setting; docs/settings.md lists them all."),
+        ("api_prt = 1", "'api_prt' (in turnkeeper.toml) is not a setting. Did you mean api_port?"),
+        ("[limits]\nsteps = 1", "'limits.steps' (in turnkeeper.toml) is not a setting. Did you mean limits.max_steps?"),
+        ("colour = 1", "'colour' (in turnkeeper.toml) is not a setting. docs/settings.md lists all settings."),
         (
             "[limits]\nmax_steps = 0",
-            "limits.max_steps=0 (in turnkeeper.toml) is not allowed: input should be greater than or equal to 1.",
+            "limits.max_steps=0 (in turnkeeper.toml) is not allowed: must be at least 1.",
         ),
         (
             'grpc_compression = "zip"',
-            "grpc_compression='zip' (in turnkeeper.toml) is not allowed: input should be 'none' or 'gzip'.",
+            'grpc_compression=\'zip\' (in turnkeeper.toml) is not allowed: must be "none" or "gzip".',
         ),
         ("api_port = ", "turnkeeper.toml cannot be read as TOML: Invalid value (at end of document)."),
         (
@@ -80,20 +80,19 @@ def test_ops_4_a_wrong_key_or_value_in_the_file_is_named_with_what_is_allowed(wr
         (
             "TURNKEEPER_API_PRT",
             "1",
-            "The environment variable TURNKEEPER_API_PRT is no setting; did you mean TURNKEEPER_API_PORT?",
+            "The environment variable TURNKEEPER_API_PRT is not a setting. Did you mean TURNKEEPER_API_PORT?",
         ),
         (
             "TURNKEEPER_LIMITS",
             "{}",
-            "The environment variable TURNKEEPER_LIMITS is no setting; docs/settings.md lists them all.",
+            "The environment variable TURNKEEPER_LIMITS is not a setting. docs/settings.md lists all settings.",
         ),
         (
             "TURNKEEPER_API_PORT",
             "high",
-            "api_port='high' (environment variable TURNKEEPER_API_PORT) is not allowed: "
-            "input should be a valid integer, unable to parse string as an integer.",
+            "api_port='high' (environment variable TURNKEEPER_API_PORT) is not allowed: must be a whole number.",
         ),
-        ("TURNKEEPER_CONFIG", "gone.toml", "TURNKEEPER_CONFIG names 'gone.toml', and there is no such file."),
+        ("TURNKEEPER_CONFIG", "gone.toml", "TURNKEEPER_CONFIG names 'gone.toml', which does not exist."),
     ],
 )
 def test_ops_4_a_wrong_variable_or_value_is_named_with_what_is_allowed(monkeypatch, variable, value, told):
@@ -105,7 +104,7 @@ def test_ops_4_a_wrong_variable_or_value_is_named_with_what_is_allowed(monkeypat
 
 def test_ops_4_a_model_nobody_can_ask_stops_the_start(monkeypatch):
     monkeypatch.setenv("TURNKEEPER_MODEL", "gpt")
-    with pytest.raises(SettingsError, match=r"^model='gpt' .* is not provider:name with one of "):
+    with pytest.raises(SettingsError, match=r"^model='gpt' .* write 'gpt' as provider:name, such as openai:gpt-5.5"):
         load_settings()
 
 

@@ -27,8 +27,9 @@ Chat = Callable[..., AbstractAsyncContextManager[Terminal]]
 
 
 def plain_env(**more: str) -> dict[str, str]:
-    """What a command on a test's terminal sees: nothing of the developer's own, but where programs are."""
-    return {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "PYTHONPATH": str(ROOT), **more}
+    """What a command on a test's terminal sees: nothing of the developer's own, but where programs are, ours too."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {"PATH": path, "LANG": "C.UTF-8", "PYTHONPATH": str(ROOT), **more}
 
 
 @dataclass(frozen=True)
@@ -65,15 +66,16 @@ async def gateway(url: str) -> AsyncIterator[GatewayClient]:
 
 @pytest.fixture
 def chat(url: str, tmp_path: Path) -> Chat:
-    """Open a terminal with `turnkeeper chat` in it; it has begun when the block does."""
+    """Open a terminal with `turnkeeper chat` in it; it has begun when the block does, if that `is_awaited`."""
 
     @asynccontextmanager
     async def open_terminal(
-        *arguments: str, at: str = url, columns: int = 90, rows: int = 32, **env: str
+        *arguments: str, at: str = url, columns: int = 90, rows: int = 32, is_awaited: bool = True, **env: str
     ) -> AsyncIterator[Terminal]:
         command = [*COMMAND, "--url", at, *arguments]
         async with terminal_with(command, env=plain_env(**env), cwd=tmp_path, columns=columns, rows=rows) as terminal:
-            await terminal.until(READY)
+            if is_awaited:
+                await terminal.until(READY)
             yield terminal
 
     return open_terminal

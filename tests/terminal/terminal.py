@@ -20,7 +20,15 @@ import pyte
 
 from tests.harness import BOUND
 
-KEYS = {"enter": "\r", "c-c": "\x03", "c-d": "\x04", "up": "\x1b[A", "alt-enter": "\x1b\r", "backspace": "\x7f"}
+KEYS = {
+    "enter": "\r",
+    "c-c": "\x03",
+    "c-d": "\x04",
+    "escape": "\x1b",
+    "up": "\x1b[A",
+    "alt-enter": "\x1b\r",
+    "backspace": "\x7f",
+}
 
 BEGIN, END = b"\x1b[?2026h", b"\x1b[?2026l"
 """Between these, a terminal that knows synchronised output shows nothing new."""

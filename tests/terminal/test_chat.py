@@ -1,14 +1,15 @@
 """`turnkeeper chat` as a person has it in front of them: API-6."""
 
 import re
+from pathlib import Path
 from uuid import uuid4
 
 from activities.providers.protocol import Delta, ModelError
 from client.gateway import GatewayClient
 from models.trajectory import ToolResult
 from tests.harness import Gate, Stage, asks, says
-from tests.terminal.conftest import Chat
-from tests.terminal.terminal import Terminal
+from tests.terminal.conftest import Chat, plain_env
+from tests.terminal.terminal import Terminal, terminal_with
 
 
 def closed() -> Gate:
@@ -125,6 +126,84 @@ async def test_api_6_ctrl_c_stops_the_turn_and_once_more_leaves_saying_how_to_co
         await terminal.until(f"The session goes on. Come back with: turnkeeper chat --session {session}")
 
 
+async def test_api_6_ctrl_c_of_somebody_else_s_turn_only_leaves(chat: Chat, on: Stage, gateway: GatewayClient) -> None:
+    gate = closed()
+    on.vendor.script = [[Delta("respond", "Slowly"), gate, says("Slowly done.")]]
+    session = f"t-{uuid4()}"
+    await gateway.start(session, prompt="theirs")
+    async with chat("--session", session) as terminal:
+        await terminal.until("Slowly")
+        terminal.press("escape")
+        await terminal.until("This turn was not started here. /stop stops it.")
+        terminal.type("half a line", enter=False)
+        await terminal.until("half a line")
+        terminal.press("c-c")
+        await terminal.until_gone("half a line")
+        terminal.press("c-c")
+        assert await terminal.exit_code() == 0
+        await terminal.until("The session goes on. Come back with:")
+    gate.open()
+    (turn,) = (await gateway.updates(session, wait=10)).new_messages
+    while not turn.is_complete:
+        update = await gateway.updates(session, wait=10)
+        (turn,) = update.new_messages
+    assert turn.agent_message == "Slowly done."
+
+
+async def test_api_6_a_turn_of_one_s_own_is_stopped_by_esc_and_another_s_by_its_command(
+    chat: Chat, on: Stage, gateway: GatewayClient
+) -> None:
+    gate = closed()
+    on.vendor.script = [[Delta("respond", "Mine"), gate, says("never")], [Delta("respond", "Theirs"), gate, says("no")]]
+    async with chat() as terminal:
+        terminal.type("/help")
+        await terminal.until("Esc")
+        terminal.type("go on for ever")
+        await terminal.until("Mine")
+        terminal.press("escape")
+        await terminal.until("✗ You stopped this answer.")
+        await gateway.prompt(session_in(terminal), "and for ever")
+        await terminal.until("Theirs")
+        terminal.type("/stop")
+        await terminal.until(lambda t: t.text.count("✗ You stopped this answer.") == 2)
+
+
+async def test_api_6_what_is_typed_before_the_prompt_appears_is_sent_line_by_line(chat: Chat) -> None:
+    """U8: the terminal itself had taken Enter for a line break."""
+    async with chat(is_awaited=False) as terminal:
+        terminal.type("first grüße")
+        terminal.type("second" + " word" * 300)
+        terminal.type("/help")
+        terminal.type("not yet sent", enter=False)
+        await terminal.until("turn 2 ·")
+        await terminal.until("remove queued prompt N")
+        await terminal.until("› not yet sent")
+        assert re.findall(r"^› (\w+ \w+)", terminal.text, re.MULTILINE) == ["first grüße", "second word", "not yet"]
+        assert "echo: first grüße\n" in terminal.text
+
+
+async def test_api_6_who_leaves_before_the_prompt_appears_has_left(chat: Chat) -> None:
+    async with chat(is_awaited=False) as terminal:
+        terminal.type("first")
+        terminal.press("c-d")
+        assert await terminal.exit_code() == 0
+        await terminal.until("The session goes on.")
+
+
+async def test_api_6_the_printed_commands_can_be_typed_as_they_stand(chat: Chat, tmp_path: Path) -> None:
+    """U3: in a shell that does not find `turnkeeper` by its name."""
+    shell = {"PATH": "/usr/bin:/bin"}
+    async with chat("hello", columns=250, **shell) as terminal:
+        await terminal.until("turn 1 ·")
+        terminal.press("c-d")
+        assert await terminal.exit_code() == 0
+        await terminal.until("The session goes on. Come back with: ")
+        command = terminal.text.rpartition("Come back with: ")[2].strip()
+    assert command.split()[1:3] == ["chat", "--session"]
+    async with terminal_with(["/bin/sh", "-c", command], env=plain_env(**shell), cwd=tmp_path, columns=250) as terminal:
+        await terminal.until("echo: hello")
+
+
 async def test_api_6_ctrl_c_with_nothing_to_stop_asks_once_more_before_it_leaves(chat: Chat) -> None:
     async with chat() as terminal:
         await terminal.until(is_idle)
@@ -146,7 +225,7 @@ async def test_api_6_a_session_in_which_nothing_was_said_is_not_left_behind(chat
     async with chat() as terminal:
         terminal.press("c-d")
         assert await terminal.exit_code() == 0
-        await terminal.until("Nothing was said: the session is ended.")
+        await terminal.until("Nothing was said, so the session was ended.")
         session = session_in(terminal)
     assert (await gateway.updates(session, wait=10)).status == "ended"
 
@@ -228,7 +307,7 @@ async def test_api_6_commands_say_what_they_did_and_how_they_are_meant(chat: Cha
         await terminal.until("The title is 'A walk'.")
         assert (await gateway.describe(session_in(terminal))).title == "A walk"
         terminal.type("/model offline:other")
-        await terminal.until("the model is offline:other")
+        await terminal.until("The model is offline:other from the next turn on.")
         terminal.type("/open")
         await terminal.until(f"{gateway.url}/?session={session_in(terminal)}")
         terminal.type("/dance")
@@ -241,7 +320,7 @@ async def test_api_6_commands_say_what_they_did_and_how_they_are_meant(chat: Cha
         terminal.type("//etc is a folder")
         await terminal.until("echo: /etc is a folder")
         terminal.type("/help")
-        await terminal.until("take the waiting prompt number N back")
+        await terminal.until("remove queued prompt N")
         terminal.type("/quit")
         assert await terminal.exit_code() == 0
 
@@ -250,7 +329,7 @@ async def test_api_6_what_cannot_be_is_said_and_the_line_goes_on(chat: Chat) -> 
     async with chat() as terminal:
         await terminal.until(is_idle)
         terminal.type("/title " + "x" * 400)
-        await terminal.until("Not done: title: String should have at most 120 characters.")
+        await terminal.until("Not done: title: may have at most 120 characters.")
         terminal.type_bytes(b"ol\xe9!\r")
         await terminal.until("echo: ol")
 

@@ -61,7 +61,7 @@ async def test_api_6_nobody_there_is_said_in_a_sentence(tmp_path: Path) -> None:
 async def test_api_6_without_a_url_the_stack_of_this_folder_is_talked_to(tmp_path: Path) -> None:
     ended = await run_chat("hello", cwd=tmp_path, TURNKEEPER_API_PORT="1")
     assert ended.code == 2
-    assert ended.err.endswith("nothing listens there. `turnkeeper up` starts one.\n")
+    assert ended.err.endswith("nothing listens there. Start it with `turnkeeper up`.\n")
 
 
 async def test_api_6_an_unknown_session_is_said_in_a_sentence(url: str, tmp_path: Path) -> None:
@@ -73,9 +73,9 @@ async def test_api_6_an_unknown_session_is_said_in_a_sentence(url: str, tmp_path
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
-        ("--session", "", "--session '' is no session's id: 1 to 128 letters, digits or . _ ~ -."),
-        ("--session", "a/b", "--session 'a/b' is no session's id: 1 to 128 letters, digits or . _ ~ -."),
-        ("--url", "", "--url is blank: say where the gateway is, as http://HOST:PORT."),
+        ("--session", "", "--session '' is not a session's id, which has 1 to 128 letters, digits or . _ ~ -."),
+        ("--session", "a/b", "--session 'a/b' is not a session's id, which has 1 to 128 letters, digits or . _ ~ -."),
+        ("--url", "", "--url is blank. Give the gateway's address, as http://HOST:PORT."),
     ],
 )
 async def test_api_6_what_names_nothing_is_refused_at_the_door(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from models.command_line import command_line
 from tests.stack.test_cli import LAST_LINE, Command
 from tests.terminal.conftest import COMMAND, READY, plain_env, run_chat
 from tests.terminal.terminal import terminal_with
@@ -19,9 +20,9 @@ async def test_api_6_what_up_prints_leads_to_a_conversation(tmp_path: Path, monk
     try:
         said = await stack.until_said(LAST_LINE)
         assert "  Chat        http://127.0.0.1:" in said
-        assert "  Terminal    turnkeeper chat\n" in said
+        assert f"  Terminal    {command_line('chat')}\n" in said
         workspace = tmp_path / "turnkeeper-workspace"
-        assert f"  Workspace   {workspace}   (another one: set TURNKEEPER_WORKSPACE_ROOT)\n" in said
+        assert f"  Workspace   {workspace}   (set TURNKEEPER_WORKSPACE_ROOT for another)\n" in said
         (workspace / "notes.txt").write_text("the code is 4711\n")
         asked = await run_chat("read notes.txt", cwd=tmp_path)
         assert (asked.code, asked.err) == (0, "")

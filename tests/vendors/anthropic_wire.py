@@ -9,6 +9,7 @@ from anthropic.types.message_create_params import MessageCreateParamsStreaming
 from pydantic import TypeAdapter
 
 from activities.providers.anthropic import AnthropicProvider
+from tests.vendors.anthropic_cache import MAX_BREAKPOINTS
 from tests.vendors.server import BOUND, Answer, Call, Fault, Reply, VendorWire, sse
 from tests.vendors.typed_dicts import fields_of, gone_through
 
@@ -55,6 +56,7 @@ class AnthropicWire(VendorWire):
         assert set(body) <= fields_of(MessageCreateParamsStreaming)
         _check_roles(body["messages"])
         _check_thinking(body)
+        assert json.dumps(body).count('"cache_control"') <= MAX_BREAKPOINTS
 
     def reply(self, answer: Answer) -> Reply:
         return stream(*answer_events(answer))

@@ -9,10 +9,12 @@ from temporalio.client import Client, WorkflowQueryFailedError
 
 from activities.providers.offline import answer
 from activities.providers.protocol import ModelError
+from models.context.model_view import REFUSED_NOTE
 from models.context.summary import INSTRUCTION, SUMMARY_MARK
-from models.model_call import CallPart, ModelRequest, ModelResponse, ProviderState
+from models.context.tokens import count_chars, tokens_of
+from models.model_call import CallPart, ModelRequest, ModelResponse, ProviderState, ToolInvocation
 from models.session import SessionInput
-from models.trajectory import Usage
+from models.trajectory import ToolResult, Usage
 from tests.core.test_model_view import orphans
 from tests.harness import DrivenSession, Stage, asks, last_user_message, says, stage
 from tests.workflows.test_web_ui import details
@@ -103,23 +105,60 @@ def too_long() -> ModelError:
     return ModelError("context_too_long", "200001 tokens")
 
 
-async def test_ctx_7_a_context_that_is_too_long_is_halved_and_the_call_repeated(on: Stage) -> None:
+def size(request: ModelRequest) -> int:
+    return sum(map(count_chars, request.messages))
+
+
+async def test_ctx_7_a_context_that_is_too_long_is_halved_by_its_size_and_the_call_repeated(on: Stage) -> None:
     session = await on.start()
     for number in range(1, 11):
-        await session.prompt(f"number {number}")
+        await session.prompt(f"number {number}" + "!" * 100 * (number == 5))
         await session.idle(turns=number)
     on.vendor.script = [too_long(), too_long(), says("now it fits")]
     await session.prompt("number 11")
     turn = (await session.idle(turns=11))[-1]
     assert (turn.agent_message, turn.error) == ("now it fits", None)
     first, second, third = on.vendor.requests[-3:]
-    assert [len(request.messages) for request in (first, second, third)] == [21, 8, 3]
+    assert size(first) / 4 < size(second) <= size(first) / 2
+    assert size(third) <= size(second) / 2
+    assert len(second.messages) > len(first.messages) / 4
     for request in (second, third):
         assert request.messages[0].content == "number 1"
         assert request.messages[-1].content == "number 11"
     view = await session.context()
-    assert (view.window_halved, view.max_messages) == (True, 4)
-    assert "window halved: the context was too long for the model" in await details(session)
+    assert (view.window_halved, view.max_messages) == (True, 100)
+    assert view.max_tokens == view.fixed.estimated_tokens + tokens_of(size(second)) // 2
+    assert f"at most ~{view.max_tokens:,} tokens are sent" in await details(session)
+
+
+async def test_ctx_7_one_turn_with_large_results_leaves_no_session_with_a_memory_of_four_messages(on: Stage) -> None:
+    """The vendor takes 60 kB; three results have 30 kB each, and what follows is small."""
+
+    def answer_if_it_fits(request: ModelRequest) -> ModelResponse | ModelError:
+        if size(request) > 60_000:
+            return too_long()
+        return asks(*[("look", {})] * 3) if len(request.messages) == 1 else says("noted")
+
+    async def long_result(invocation: ToolInvocation) -> ToolResult:
+        return ToolResult(outcome="look done", content="x" * 30_000)
+
+    on.vendor.answer = answer_if_it_fits
+    on.tools.run = long_result
+    session = await on.start()
+    await session.prompt("read the three files")
+    (turn,) = await session.idle(turns=1)
+    assert turn.agent_message == "noted", "what is too long by itself is shortened"
+    assert len(on.vendor.requests) == 3
+    for number in range(2, 14):
+        await session.prompt(f"number {number}")
+        turns = await session.idle(turns=number)
+        assert turns[-1].agent_message == "noted"
+    assert len(on.vendor.requests) == 3 + 12, "no further overflow"
+    assert len(on.vendor.requests[-1].messages) > 20
+    view = await session.context()
+    assert view.turns[0].seen == "truncated"
+    assert view.max_tokens is not None
+    assert view.estimated_tokens <= view.max_tokens
 
 
 async def test_ctx_7_after_two_repetitions_the_turn_fails_and_the_session_goes_on(on: Stage) -> None:
@@ -129,33 +168,41 @@ async def test_ctx_7_after_two_repetitions_the_turn_fails_and_the_session_goes_o
     (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.error_type) == ("failed", "context_too_long")
     assert len(on.vendor.requests) == 3
+    assert (await session.context()).max_tokens is None, "nothing was learned of the size"
     await session.prompt("hello again")
     assert (await session.idle(turns=2))[-1].agent_message == "echo: hello again"
 
 
-async def test_ctx_7_a_halved_window_opens_a_segment_and_stays_until_it_is_configured_anew(on: Stage) -> None:
+async def test_ctx_7_a_learned_limit_opens_a_segment_and_stays_until_the_window_is_configured_anew(on: Stage) -> None:
     thinking = asks(("look", {})).model_copy(update={"state": ProviderState(api="test", model="m", items=["signed"])})
     on.vendor.script = [thinking, too_long()]
     session = await on.start()
-    await session.prompt("look")
+    await session.prompt("look " + "around " * 40)
     await session.idle(turns=1)
     assert [any(message.state for message in request.messages) for request in on.vendor.requests] == [
         False,
         True,
         False,
     ]
-    for number in range(2, 8):
-        await session.prompt(f"number {number}")
+    limit = (await session.context()).max_tokens
+    assert limit is not None
+    for number in range(2, 20):
+        await session.prompt(f"number {number}, {'and more ' * 10}")
         await session.idle(turns=number)
-    assert all(len(request.messages) <= 4 for request in on.vendor.requests[3:])
+    view = await session.context()
+    # What can't be evicted was over it, and was answered.
+    assert view.max_tokens is not None
+    assert limit <= view.max_tokens
+    assert view.message_count < 12
     await session.update("configure", {"history": {"max_messages": 50}})
-    for number in range(8, 12):
+    for number in range(20, 28):
         await session.prompt(f"number {number}")
         await session.idle(turns=number)
-    assert len(on.vendor.requests[-1].messages) > 8
+    assert (await session.context()).max_tokens is None
+    assert len(on.vendor.requests[-1].messages) > 16
 
 
-async def test_ctx_7_one_step_of_huge_results_does_not_wedge_the_session(on: Stage) -> None:
+async def test_ctx_7_one_step_of_many_results_does_not_wedge_the_session(on: Stage) -> None:
     on.vendor.script = [asks(*[("look", {})] * 8), *[too_long()] * 3]
     session = await on.start()
     await session.prompt("look at everything")
@@ -163,7 +210,31 @@ async def test_ctx_7_one_step_of_huge_results_does_not_wedge_the_session(on: Sta
     assert turn.error_type == "context_too_long"
     await session.prompt("never mind")
     assert (await session.idle(turns=2))[-1].agent_message == "echo: never mind"
-    assert [message.role for message in on.vendor.requests[-1].messages] == ["user", "user"]
+    assert not orphans(on.vendor.requests[-1].messages)
+
+
+async def test_ctx_7_a_turn_that_the_vendor_refused_is_left_out_of_later_requests(on: Stage) -> None:
+    """A vendor that judges the whole request refused every innocent turn after it."""
+
+    def judge(request: ModelRequest) -> ModelResponse | ModelError:
+        if any("bad" in message.content for message in request.messages):
+            return ModelError("refusal", "no")
+        return says(f"echo: {last_user_message(request)}")
+
+    on.vendor.answer = judge
+    session = await on.start()
+    for number, text in enumerate(["hello", "something bad", "an innocent question", "and another"], start=1):
+        await session.prompt(text)
+        turns = await session.idle(turns=number)
+    assert [turn.error_type for turn in turns] == [None, "refusal", None, None]
+    assert turns[1].user_message == "something bad"
+    assert [message.content for message in on.vendor.requests[-1].messages][2:4] == [
+        REFUSED_NOTE,
+        "an innocent question",
+    ]
+    view = await session.context()
+    assert [turn.seen for turn in view.turns] == ["verbatim", "refused", "verbatim", "verbatim"]
+    assert view.segment == 2
 
 
 # ---- the account

@@ -68,7 +68,9 @@ async def test_ses_9_a_stopped_turn_keeps_what_was_written_and_the_model_is_told
     (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.error, turn.agent_message) == ("cancelled", "Cancelled: Stopped by the user.", None)
     step = interrupted_step(turn)
-    assert (step.number, step.thinking, step.text, step.usage) == (1, "Let me see.", STORY, None)
+    assert (step.number, step.thinking, step.text) == (1, "Let me see.", STORY)
+    assert step.usage is not None
+    assert step.usage.is_estimate
     request = await next_request(on, session)
     assert [(message.role, message.content) for message in request.messages] == [
         ("user", "tell me a story"),
@@ -421,7 +423,10 @@ async def test_ses_9_every_vendor_takes_what_follows_an_interrupted_answer(tempo
             await session.update("cancel_turn", {"message_id": "p1"})
             (first,) = await session.idle(turns=1)
             step = interrupted_step(first)
-            assert (step.thinking, step.usage) == ("Let me see.", None)
+            assert step.thinking == "Let me see."
+            assert step.usage is not None
+            assert step.usage.output_tokens > 0
+            assert first.usage == step.usage
             assert (step.text or "").startswith(STORY)
             await session.prompt("and now?")
             _, second = await session.idle(turns=2)

@@ -4,16 +4,19 @@ import asyncio
 from typing import Any
 from uuid import uuid4
 
+import pytest
 from sqlalchemy import select
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
 from models.conversation import ConversationMessage
+from models.limits import LEAST_STATE_BYTES
 from models.prompts import Fate
 from models.session import SessionInput
+from models.session_state import Session
 from stores.tables import FATES
-from tests.harness import DrivenSession, Stage, broken, heal, stage
+from tests.harness import BOUND, DrivenSession, Stage, broken, heal, stage
 from workflows.agentic_ai_workflow import AgenticAIWorkflow
 
 LONG = 240.0
@@ -44,6 +47,24 @@ async def burst(session: DrivenSession, count: int) -> None:
             await session.prompt(id=f"m{number}", text=f"prompt {number}")
 
     await asyncio.gather(*(one(number) for number in range(count)))
+
+
+async def small(on: Stage) -> DrivenSession:
+    """Start a session that hands over to a new run every few turns, and can take 10 of 100 prompts along."""
+    limits = {"max_history_events": 50, "max_queued_prompts": 10}
+    return await on.start(SessionInput.model_validate({"limits": limits}))
+
+
+async def with_parked_prompts(on: Stage, count: int) -> DrivenSession:
+    """Start a small session with `count` prompts, of which some are parked; its model answers no more for now."""
+    session = await small(on)
+    on.vendor.gate.close()
+    await send(session, count)
+    await session.until(lambda s: s.queue_length == count - 1)
+    on.vendor.gate.open()
+    await session.until(lambda s: s.session.turn_count > 5, turns=0)
+    on.vendor.gate.close()
+    return session
 
 
 async def transcript(on: Stage, session: DrivenSession) -> list[ConversationMessage]:
@@ -98,9 +119,7 @@ async def test_ses_6_five_hundred_prompts_sent_while_no_worker_runs_become_turns
 
 
 async def test_ses_6_what_waits_is_parked_through_many_runs_and_starts_in_order(on: Stage) -> None:
-    session = await on.start(
-        SessionInput.model_validate({"limits": {"max_history_events": 60, "max_queued_prompts": 10}})
-    )
+    session = await small(on)
     on.vendor.gate.close()
     await send(session, 80)
     state = await session.state()
@@ -125,15 +144,7 @@ async def test_ses_6_what_waits_is_parked_through_many_runs_and_starts_in_order(
 
 
 async def test_ses_8_a_parked_prompt_can_be_withdrawn_and_the_rest_discarded(on: Stage) -> None:
-    session = await on.start(
-        SessionInput.model_validate({"limits": {"max_history_events": 50, "max_queued_prompts": 10}})
-    )
-    on.vendor.gate.close()
-    await send(session, 90)
-    await session.until(lambda s: s.queue_length == 89)
-    on.vendor.gate.open()
-    await session.until(lambda s: s.session.turn_count > 5, turns=0)
-    on.vendor.gate.close()
+    session = await with_parked_prompts(on, 90)
     view = await session.queue({"message_ids": ["m85"]})
     assert view.parked > 0
     assert view.positions["m85"] == view.length - 4
@@ -155,9 +166,7 @@ async def test_ses_8_a_parked_prompt_can_be_withdrawn_and_the_rest_discarded(on:
 
 
 async def test_ses_8_a_session_that_is_ended_works_off_what_is_parked_first(on: Stage) -> None:
-    session = await on.start(
-        SessionInput.model_validate({"limits": {"max_history_events": 50, "max_queued_prompts": 10}})
-    )
+    session = await small(on)
     on.vendor.gate.close()
     await send(session, 60)
     await session.update("end_session", {"reason": "enough"})
@@ -168,15 +177,7 @@ async def test_ses_8_a_session_that_is_ended_works_off_what_is_parked_first(on: 
 
 
 async def test_ses_9_the_fates_of_parked_prompts_can_be_asked_for_after_a_cancel(on: Stage) -> None:
-    session = await on.start(
-        SessionInput.model_validate({"limits": {"max_history_events": 50, "max_queued_prompts": 10}})
-    )
-    on.vendor.gate.close()
-    await send(session, 90)
-    await session.until(lambda s: s.queue_length == 89)
-    on.vendor.gate.open()
-    await session.until(lambda s: s.session.turn_count > 5, turns=0)
-    on.vendor.gate.close()
+    session = await with_parked_prompts(on, 90)
     assert (await session.queue()).parked > 0
     await session.handle.cancel()
     await session.until(lambda s: s.status == "cancelled")
@@ -186,9 +187,7 @@ async def test_ses_9_the_fates_of_parked_prompts_can_be_asked_for_after_a_cancel
 
 async def test_ses_15_while_the_archive_is_down_the_queue_is_worked_off_in_the_run(on: Stage) -> None:
     file = broken(on)
-    session = await on.start(
-        SessionInput.model_validate({"limits": {"max_history_events": 60, "max_queued_prompts": 10}})
-    )
+    session = await small(on)
     on.vendor.gate.close()
     await send(session, 60)
     on.vendor.gate.open()
@@ -199,15 +198,7 @@ async def test_ses_15_while_the_archive_is_down_the_queue_is_worked_off_in_the_r
 
 
 async def test_ses_15_while_the_archive_is_down_what_is_parked_waits_for_it(on: Stage) -> None:
-    session = await on.start(
-        SessionInput.model_validate({"limits": {"max_history_events": 60, "max_queued_prompts": 10}})
-    )
-    on.vendor.gate.close()
-    await send(session, 90)
-    await session.until(lambda s: s.queue_length == 89)
-    on.vendor.gate.open()
-    await session.until(lambda s: s.session.turn_count > 5, turns=0)
-    on.vendor.gate.close()
+    session = await with_parked_prompts(on, 90)
     assert (await session.queue()).parked > 0
     file = broken(on)
     on.vendor.gate.open()
@@ -244,3 +235,42 @@ async def test_ses_6_five_thousand_prompts_in_one_activation_all_have_a_fate(tem
         known = await fates(on, session, [f"m{number}" for number in range(5_000)])
     counts = {fate: list(known.values()).count(fate) for fate in set(known.values())}
     assert counts == {"started": 20, "rejected": 4_980}
+
+
+@pytest.mark.parametrize("step", ["prompts_moved", "take_parked"])
+async def test_ses_10_a_bug_in_parking_fails_the_workflow_task_and_the_session_goes_on_once_it_is_fixed(
+    on: Stage, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    await goes_on_after_bug(on, monkeypatch, step)
+
+
+async def test_ses_10_a_bug_in_moving_turns_fails_the_workflow_task_and_the_session_goes_on_once_it_is_fixed(
+    on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await goes_on_after_bug(on, monkeypatch, "moved", max_state_bytes=LEAST_STATE_BYTES)
+
+
+async def goes_on_after_bug(on: Stage, monkeypatch: pytest.MonkeyPatch, step: str, **limits: int) -> None:
+    """Check that the session stands still, visibly, while this step of it fails, and then does all of its work."""
+
+    def buggy(*_: object, **__: object) -> None:
+        raise KeyError("a bug")
+
+    limits = {"max_history_events": 60, "max_queued_prompts": 10, **limits}
+    with monkeypatch.context() as patched:
+        patched.setattr(Session, step, buggy)
+        session = await on.start(SessionInput.model_validate({"limits": limits}))
+        await send(session, 30)
+        async with asyncio.timeout(BOUND):
+            while "beside the session's main loop" not in await failure_of_task(session):
+                await asyncio.sleep(0.1)
+    await worked_off(session, turns=30)
+    assert [turn.id for turn in await transcript(on, session)] == [f"m{number}" for number in range(30)]
+
+
+async def failure_of_task(session: DrivenSession) -> str:
+    """Return how the newest run's first failed workflow task failed; empty while none did."""
+    for event in (await session.handle.fetch_history()).events:
+        if event.HasField("workflow_task_failed_event_attributes"):
+            return event.workflow_task_failed_event_attributes.failure.message
+    return ""

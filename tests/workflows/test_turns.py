@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import Client
 
 from activities.providers.protocol import ModelError
@@ -206,6 +207,10 @@ async def test_agt_9_a_long_wait_is_shown_and_can_be_cancelled(on: Stage) -> Non
     state = await session.until(lambda s: s.status == "waiting_retry")
     assert state.waiting_until is not None
     assert 290 < (state.waiting_until - state.messages[0].timestamp).total_seconds() <= 310
+    reason = "The model's provider is limiting requests: slow down."
+    assert (state.waiting_reason, (await session.updates()).waiting_reason) == (reason, reason)
+    metadata = await session.handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+    assert "UTC: The model's provider is limiting requests: slow down." in metadata.current_details
     await session.update("cancel_turn", {"message_id": "p1"})
     (turn,) = await session.idle(turns=1)
     assert turn.status == "cancelled"
@@ -226,7 +231,7 @@ async def test_agt_9_stale_reasoning_is_repeated_once_without_state_under_a_new_
 
 async def test_agt_3_a_cut_or_empty_answer_is_never_taken_for_an_answer(on: Stage) -> None:
     cut = ModelResponse(parts=[RespondPart(kind="respond", text="half an ans")], stop="max_tokens", model="m")
-    on.vendor.script = [cut, ModelResponse(parts=[], model="m")]
+    on.vendor.script = [cut, ModelResponse(parts=[], model="m"), ModelResponse(parts=[], model="m")]
     session = await on.start()
     await session.prompt("one")
     await session.prompt("two")

@@ -15,6 +15,9 @@ new       append
 import json
 from typing import Any
 
+FINAL_STATUSES = ("ended", "cancelled", "terminated")
+"""No session of a campaign is ever closed."""
+
 
 class LawfulCopy:
     """A client's copy of a conversation, as it came over the wire."""
@@ -31,6 +34,8 @@ class LawfulCopy:
         return [json.loads(turn) for turn in self._turns.values()]
 
     def apply(self, update: dict[str, Any]) -> None:
+        if update.get("status") in FINAL_STATUSES:
+            self.problems.append(f"the session was {update['status']!r} at revision {update['revision']}")
         if update["reset"]:
             self.resets += 1
             self._turns = {}

@@ -11,7 +11,7 @@ from client.events import UpdateEvent
 from client.gateway import GatewayClient
 from tests.faults.campaign.calls import Calls
 from tests.faults.campaign.evidence import Copy, Log
-from tests.faults.campaign.law import LawfulCopy
+from tests.faults.campaign.law import FINAL_STATUSES, LawfulCopy
 
 LEAVES = 0.01
 """Share of the updates after which a watcher closes its connection and opens another one."""
@@ -58,6 +58,8 @@ class Watcher:
                 if isinstance(event, UpdateEvent):
                     self.resets += event.update.reset
                     self._conversation.apply(event.update)
+                    if event.update.status in FINAL_STATUSES:
+                        self.problems.append(f"the session was {event.update.status!r}")
                     if self._chance.random() < LEAVES:
                         return
 

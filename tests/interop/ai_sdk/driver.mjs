@@ -85,7 +85,7 @@ async function resumeIfItGoesOn(chat, url) {
 }
 
 const commands = {
-  open({ chat, id, url, messages, body, only_last: onlyLast, queue, resumes }) {
+  open({ chat, id, url, messages, body, headers, only_last: onlyLast, queue, resumes }) {
     const last = ({ id, messages, trigger, messageId }) => ({
       body: { id, message: messages.at(-1), trigger, messageId },
     });
@@ -97,6 +97,7 @@ const commands = {
       transport: new DefaultChatTransport({
         api: `${url}/api/chat`,
         body,
+        headers,
         prepareSendMessagesRequest: onlyLast ? last : undefined,
       }),
       sendAutomaticallyWhen: lastAssistantMessageIsCompleteWithApprovalResponses,

@@ -1,0 +1,93 @@
+"""Why a model stopped, in the words of every server, and whether its answer is whole (AGT-9).
+
+An answer is whole only by a reason that is known to mean so. One that stopped at a limit of its length is cut. Every
+other reason is an error, so that half an answer is never taken for one.
+"""
+
+import re
+
+from activities.providers.protocol import ModelError
+from activities.providers.quotes import quoted
+from models.errors import ErrorType
+
+MAX_UNKNOWN_ATTEMPTS = 3
+"""How often an answer is asked for that ends by a reason nobody knows: each is paid for, and may end the same way."""
+
+_WHOLE = frozenset(
+    {
+        "stop",
+        "end_turn",
+        "stop_sequence",
+        "tool_calls",
+        "tool_call",
+        "tool_use",
+        "function_call",
+        "eos",
+        "eos_token",
+        "stop_token",
+        "end",
+        "complete",
+        "completed",
+        "finished",
+    }
+)
+_CUT = frozenset(
+    {
+        "length",
+        "max_tokens",
+        "max_output_tokens",
+        "max_completion_tokens",
+        "max_new_tokens",
+        "max_length",
+        "model_length",
+        "token_limit",
+        "output_limit",
+    }
+)
+_AT_THE_END_OF_THE_CONTEXT = re.compile(r"context_(?:window|length|size)")
+_REFUSED = re.compile(
+    r"^(?:content|function_call)_?filter|filtered$|sensitive|safety|prohibited|guardrail|recitation|refus|blocklist"
+    r"|spii|moderation|policy|unsafe|flagged"
+)
+_FAILED: dict[str, ErrorType] = {
+    "error": "provider_error",
+    "abort": "provider_error",
+    "aborted": "provider_error",
+    "network_error": "provider_error",
+    "insufficient_system_resource": "overloaded",
+    "time_limit": "timeout",
+    "timeout": "timeout",
+}
+"""Reasons of an answer that failed at the server: asked again, it may answer."""
+
+
+def is_cut(reason: str, *, vendor: str) -> bool:
+    """Return whether an answer was cut at a limit of its length; otherwise it is whole.
+
+    Raises `ModelError` for every other reason: a refusal, a failure, the end of the context, or an unknown one.
+
+    >>> is_cut("STOP", vendor="Acme"), is_cut("max_tokens", vendor="Acme")
+    (False, True)
+    >>> is_cut("content_filter: SAFETY", vendor="Acme")
+    Traceback (most recent call last):
+    ...
+    activities.providers.protocol.ModelError: Acme stopped the answer with “content_filter: SAFETY”
+    """
+    code = reason.strip().lower().replace("-", "_").replace(" ", "_")
+    if code in _WHOLE:
+        return False
+    if code in _CUT:
+        return True
+    ended = f"“{quoted(reason)}”"
+    if _AT_THE_END_OF_THE_CONTEXT.search(code):
+        raise ModelError("context_too_long", f"the answer reached the end of the model's context, {ended}")
+    if _REFUSED.search(code):
+        raise ModelError("refusal", f"{vendor} stopped the answer with {ended}")
+    if code in _FAILED:
+        raise ModelError(_FAILED[code], f"{vendor} ended its answer with {ended}", vendor=vendor)
+    raise not_whole(f"{vendor} ended its answer with {ended}, which is not known to end a whole one", vendor=vendor)
+
+
+def not_whole(message: str, *, vendor: str) -> ModelError:
+    """Return the error of an answer of which nobody knows whether it is whole."""
+    return ModelError("provider_error", message, vendor=vendor, max_attempts=MAX_UNKNOWN_ATTEMPTS)

@@ -1,0 +1,120 @@
+"""How long a vendor asks to be left alone, in every form it is said (AGT-9).
+
+A header or a field names seconds, milliseconds, a length (`1m30s`), a date of HTTP, a time of ISO 8601, or a Unix time.
+Lengths of seconds and times are told apart by their size. Nothing is capped here: that is for `activities/failures.py`.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+MIN_UNIX_TIME = 1e9
+"""A larger number is no length but a time, in seconds; from a thousand times this on, in milliseconds."""
+
+
+def retry_after_of(headers: Mapping[str, str], *, now: datetime) -> float | None:
+    """Return for how many seconds the vendor is not to be asked again; None where it does not say, or says nonsense.
+
+    Names in `headers` are in lower case, or in any where the mapping does not mind. What is past is 0.
+
+    >>> now = datetime(2026, 1, 1, tzinfo=UTC)
+    >>> retry_after_of({"retry-after-ms": "1500", "retry-after": "9"}, now=now), retry_after_of({}, now=now)
+    (1.5, None)
+    >>> retry_after_of({"retry-after": "Thu, 01 Jan 2026 00:01:00 GMT"}, now=now)
+    60.0
+    """
+    milliseconds = _number(headers.get("retry-after-ms", ""))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    return seconds_until(headers.get("retry-after", ""), now=now)
+
+
+def reset_of(headers: Mapping[str, str], *, now: datetime) -> float | None:
+    """Return in how many seconds the vendor's rate limit lets a request pass, by its `*-reset` headers; None: unknown.
+
+    Vendors name several limits. Those that are used up (`…-remaining: 0`) all have to be over; where none is marked so,
+    the first to be over counts.
+
+    >>> now = datetime(2026, 1, 1, tzinfo=UTC)
+    >>> reset_of({"anthropic-ratelimit-requests-reset": "2026-01-01T00:00:06Z"}, now=now)
+    6.0
+    >>> limits = {"x-ratelimit-reset-tokens": "1m30s", "x-ratelimit-reset-requests": "20ms"}
+    >>> reset_of(limits, now=now), reset_of({**limits, "x-ratelimit-remaining-tokens": "0"}, now=now)
+    (0.02, 90.0)
+    """
+    open_limits: list[float] = []
+    used_up: list[float] = []
+    for name, value in headers.items():
+        name = name.lower()
+        seconds = seconds_until(value, now=now) if _RESET.fullmatch(name) else None
+        if seconds is not None:
+            is_used_up = _number(headers.get(name.replace("reset", "remaining"), "")) == 0
+            (used_up if is_used_up else open_limits).append(seconds)
+    if used_up:
+        return max(used_up)
+    return min(open_limits, default=None)
+
+
+_RESET = re.compile(
+    r"(?:anthropic-(?:priority-)?ratelimit-(?:[a-z-]+-)?reset|(?:x-)?ratelimit-reset(?:-[a-z-]+)?)", re.ASCII
+)
+
+
+def seconds_until(value: str, *, now: datetime) -> float | None:
+    """Return how many seconds are left until what `value` says; 0: it is past; None: it says no time.
+
+    >>> now = datetime(2026, 1, 1, tzinfo=UTC)
+    >>> [seconds_until(value, now=now) for value in ("7", "7s", "1m30s", "250ms", "2026-01-01T00:01:00Z", "soon")]
+    [7.0, 7.0, 90.0, 0.25, 60.0, None]
+    """
+    value = value.strip()
+    number = _number(value)
+    if number is not None:
+        if number < MIN_UNIX_TIME:
+            return number
+        return max(0.0, (number / 1000 if number >= 1000 * MIN_UNIX_TIME else number) - now.timestamp())
+    if _LENGTHS.fullmatch(value):
+        return _seconds_in(value)
+    moment = _moment(value)
+    if moment is None:
+        return None
+    # HTTP's dates are in GMT; one that leaves the zone out means the same.
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(0.0, (aware - now).total_seconds())
+
+
+def delays_in(details: object, message: str) -> Iterator[float]:
+    """Yield in how many seconds a body says to ask again: Gemini's `RetryInfo`, or words."""
+    infos = [part for part in details if isinstance(part, dict)] if isinstance(details, list) else []
+    for words in (*(f"retry in {info['retryDelay']}" for info in infos if "retryDelay" in info), message):
+        if (asked := _RETRY_IN.search(words)) is not None:
+            yield _seconds_in(asked[1])
+
+
+def _number(value: str) -> float | None:
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and number >= 0 else None
+
+
+def _moment(value: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(value) if _ISO_DATE.match(value) else parsedate_to_datetime(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _seconds_in(lengths: str) -> float:
+    return sum(float(number) * _UNITS[unit.lower()] for number, unit in _LENGTH.findall(lengths))
+
+
+_ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_UNITS = {"ms": 0.001, "milli": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+"""Seconds in each."""
+_LENGTH = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(ms|milli|[smhd])", re.IGNORECASE | re.ASCII)
+_LENGTHS = re.compile(rf"(?:{_LENGTH.pattern}[a-z]* ?)+", re.IGNORECASE | re.ASCII)
+_RETRY_IN = re.compile(rf"(?:retry|try again) (?:in|after) ({_LENGTHS.pattern})", re.IGNORECASE | re.ASCII)

@@ -1,0 +1,34 @@
+"""How large a request is, estimated: what is sent before the messages, and all of it (CTX-6, CTX-7, AGT-9)."""
+
+from models.context.tokens import count_chars, estimate_tokens, tokens_of
+from models.model_call import ModelRequest, RequestHead
+
+
+def system_tokens(head: RequestHead) -> int:
+    """Estimate the tokens of the system prompt."""
+    return estimate_tokens([{"content": head.system}])
+
+
+def tools_tokens(head: RequestHead) -> int:
+    """Estimate the tokens of the tools."""
+    return estimate_tokens({"content": tool.model_dump()} for tool in head.tools)
+
+
+def head_tokens(head: RequestHead) -> int:
+    """Estimate the tokens of what is sent before the messages.
+
+    >>> head_tokens(RequestHead(system="Be brief."))
+    3
+    """
+    return system_tokens(head) + tools_tokens(head)
+
+
+def request_tokens(request: ModelRequest) -> int:
+    """Estimate the input tokens of a request whose large texts are in their places.
+
+    >>> from models.model_call import ModelMessage
+    >>> messages = [ModelMessage(role="user", content="Hi"), ModelMessage(role="assistant", content="Hello!")]
+    >>> request_tokens(ModelRequest(head=RequestHead(system="Be brief."), messages=messages))
+    5
+    """
+    return head_tokens(request.head) + tokens_of(sum(map(count_chars, request.messages)))

@@ -1,0 +1,117 @@
+"""What is wrong with a value, in our own words: the one place that reads pydantic's errors (API-2, OPS-4).
+
+A reason follows the name of its field: `limits.max_steps: must be at least 1`. It says what is allowed, and never
+repeats the value.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from models.ids import CALL_ID_PATTERN, ID_PATTERN, ID_RULE
+
+CALL_ID_RULE = "a call's id, as turn.step.index"
+
+_PATTERNS = {ID_PATTERN: ID_RULE, CALL_ID_PATTERN: CALL_ID_RULE}
+"""What a pattern demands, for people."""
+
+_KINDS = {
+    "bool_": "true or false",
+    "bytes_": "a string",
+    "date_": "a date, as 2026-11-22",
+    "datetime_": "a date and time, as 2026-11-22T10:00:00Z",
+    "dict_": "an object",
+    "finite_number": "a finite number",
+    "float_": "a number",
+    "int_": "a whole number",
+    "list_": "a list",
+    "model_": "an object",
+    "none_": "null",
+    "set_": "a list",
+    "string_type": "a string",
+    "string_sub_type": "a string",
+    "timezone_aware": "a date and time with its time zone, as 2026-11-22T10:00:00Z",
+    "tuple_": "a list",
+    "url_": "an address, as https://example.org",
+}
+"""What a value must be, by how the name of pydantic's error begins: `int_parsing` and `int_type` are one to us."""
+
+Context = Mapping[str, Any]
+
+
+def reason_of(error: Mapping[str, Any]) -> str:
+    """Return what is wrong, of one of the details that `ValidationError.errors()` has.
+
+    >>> reason_of({"type": "int_parsing", "msg": "Input should be a valid integer, unable to parse …"})
+    'must be a whole number'
+    >>> reason_of({"type": "literal_error", "msg": "…", "ctx": {"expected": "'user' or 'assistant'"}})
+    'must be "user" or "assistant"'
+    >>> reason_of({"type": "string_too_long", "msg": "…", "ctx": {"max_length": 1000}})
+    'may have at most 1,000 characters'
+    >>> reason_of({"type": "value_error", "msg": "Value error, is blank"})
+    'is blank'
+    """
+    kind, context = str(error["type"]), error.get("ctx") or {}
+    if kind in _REASONS:
+        return _REASONS[kind](context)
+    known = next((value for prefix, value in _KINDS.items() if kind.startswith(prefix)), None)
+    if known is not None:
+        return f"must be {known}"
+    message = str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be", 1)
+    return message[:1].lower() + message[1:] if message.startswith("Input") else message
+
+
+def unknown_name(allowed: str) -> str:
+    """Return what is wrong with a name that nothing here has; `allowed` lists the names."""
+    return f"unknown field (allowed: {allowed or 'none'})"
+
+
+def _pattern(context: Context) -> str:
+    pattern = str(context["pattern"])
+    if pattern.startswith("^https?://"):
+        return f"must be {_KINDS['url_']}"
+    return f"must be {_PATTERNS[pattern]}" if pattern in _PATTERNS else f"must match {pattern}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value.is_integer() else f"{value:g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _quoted(names: Any) -> str:
+    return str(names).replace("'", '"')
+
+
+def _tags(context: Context) -> str:
+    *names, last = _quoted(context["expected_tags"]).split(", ")
+    expected = f"{', '.join(names)} or {last}" if names else last
+    return f"{_discriminator(context)} must be {expected}"
+
+
+def _discriminator(context: Context) -> str:
+    return str(context["discriminator"]).strip("'")
+
+
+_REASONS: dict[str, Callable[[Context], str]] = {
+    "missing": lambda context: "is required",
+    "extra_forbidden": lambda context: unknown_name(context["allowed"]) if "allowed" in context else "unknown field",
+    "string_pattern_mismatch": _pattern,
+    "string_too_short": lambda context: f"must have at least {_counted(context['min_length'], 'character')}",
+    "string_too_long": lambda context: f"may have at most {_counted(context['max_length'], 'character')}",
+    "string_unicode": lambda context: "must be valid Unicode",
+    "too_short": lambda context: f"must have at least {_counted(context['min_length'], 'item')}",
+    "too_long": lambda context: f"may have at most {_counted(context['max_length'], 'item')}",
+    "greater_than": lambda context: f"must be over {_number(context['gt'])}",
+    "greater_than_equal": lambda context: f"must be at least {_number(context['ge'])}",
+    "less_than": lambda context: f"must be under {_number(context['lt'])}",
+    "less_than_equal": lambda context: f"must be at most {_number(context['le'])}",
+    "literal_error": lambda context: f"must be {_quoted(context['expected'])}",
+    "enum": lambda context: f"must be {_quoted(context['expected'])}",
+    "union_tag_invalid": _tags,
+    "union_tag_not_found": lambda context: f"{_discriminator(context)} is required",
+    "json_invalid": lambda context: "is not valid JSON",
+}

@@ -1,0 +1,110 @@
+"""A worker goes on from no state that rests on events which no completed workflow task has taken (SES-12).
+
+A query brings a worker the session's whole history, and with it what has happened since the last completed task. Here
+the test holds the query back until there is something: it is sent while no worker runs.
+"""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from temporalio.client import Client, WorkflowHandle, WorkflowHistory
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.service import RPCError
+from temporalio.worker import Replayer
+
+from api.workflow_tasks import WorkflowTasks
+from models.conversation import ConversationState
+from models.session import Limits, SessionInput
+from tests.gateway.test_committed_states import taken_task
+from tests.harness import BOUND, stage
+from workflows.agentic_ai_workflow import AgenticAIWorkflow
+
+Handle = WorkflowHandle[Any, Any]
+TURNS = 5
+MANY = 500
+RACES = 12
+"""Sessions tried, since Temporal hands out a waiting query and a workflow task in either order."""
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["no task has begun", "the task is lost"])
+@pytest.mark.parametrize("is_due", [False, True], ids=["in one run", "at the end of a run"])
+async def test_ses_12_a_worker_does_not_go_on_from_events_that_no_completed_task_has_taken(
+    temporal: Client, is_lost: bool, is_due: bool
+) -> None:
+    measured = await idle_session(temporal, f"q-{uuid4()}", history_events=MANY)
+    length = (await measured.describe()).history_length
+    # The next task makes the history long enough for a new run; what the query brings does not.
+    due_at = length + (2 if is_lost else -1)
+    history_events = due_at if is_due else MANY
+    for _ in range(RACES):
+        queue = f"q-{uuid4()}"
+        handle = await idle_session(temporal, queue, history_events=history_events)
+        if (await handle.describe()).history_length != length:
+            continue  # a busy machine's history has other events
+        asking = asyncio.create_task(state_of(handle))
+        await signal_behind(asking, handle)
+        if is_lost and not await is_task_lost(temporal, queue):
+            asking.cancel()
+            continue
+        async with stage(temporal, task_queue=queue) as on:
+            try:
+                answer = await asking
+            except RPCError:
+                continue  # Temporal gave the query up
+            await on.adopt(handle).idle(turns=TURNS + 1)
+            going_on = await state_of(handle)
+        async with stage(temporal, task_queue=queue) as on:
+            assert times_of(await state_of(handle)) == times_of(going_on)
+        histories = await on.adopt(handle).histories()
+        for history in histories:
+            await Replayer(workflows=[AgenticAIWorkflow], data_converter=pydantic_data_converter).replay_workflow(
+                history
+            )
+        if rests_on_no_task(answer, histories):
+            return
+    raise AssertionError("no query came with such events")
+
+
+def rests_on_no_task(answer: ConversationState, histories: list[WorkflowHistory]) -> bool:
+    assert answer.as_of is not None
+    task, tasks = answer.as_of.task, WorkflowTasks()
+    tasks.learn(next(history for history in histories if history.run_id == answer.as_of.run_id).events)
+    return tasks.is_committed(task.started_at, history_length=task.history_length) is False
+
+
+async def idle_session(temporal: Client, queue: str, *, history_events: int) -> Handle:
+    start = SessionInput(limits=Limits(max_history_events=history_events))
+    handle = await temporal.start_workflow(
+        "AgenticAIWorkflow", start, id=f"s-{uuid4()}", task_queue=queue, task_timeout=timedelta(seconds=2)
+    )
+    async with stage(temporal, task_queue=queue) as on:
+        session = on.adopt(handle)
+        for turn in range(TURNS):
+            await handle.signal("prompt", {"id": f"{turn}", "text": "hi"})
+            await session.idle(turns=turn + 1)
+    return handle
+
+
+async def state_of(handle: Handle) -> ConversationState:
+    async with asyncio.timeout(BOUND):
+        return await handle.query("get_conversation_state", result_type=ConversationState)
+
+
+def times_of(state: ConversationState) -> list[tuple[Any, ...]]:
+    return [(turn.id, turn.timestamp, turn.agent_timestamp) for turn in state.messages]
+
+
+async def signal_behind(asking: asyncio.Task[ConversationState], handle: Handle) -> None:
+    """Send a prompt once the query waits for a worker."""
+    for _ in range(3):  # what was sent before these has arrived
+        await handle.describe()
+    assert not asking.done()
+    await handle.signal("prompt", {"id": "next", "text": "more"})
+
+
+async def is_task_lost(temporal: Client, queue: str) -> bool:
+    """Take the session's workflow task and do nothing; `False` if the query came first."""
+    return not (await taken_task(temporal, queue)).query.query_type
