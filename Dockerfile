@@ -5,11 +5,11 @@ WORKDIR /source
 COPY pyproject.toml constraints.txt README.md LICENSE cli.py worker.py ./
 COPY activities activities
 COPY api api
-COPY client client
+COPY clients clients
 COPY models models
-COPY stack stack
+COPY ops ops
 COPY stores stores
-COPY terminal terminal
+COPY turnkeeper turnkeeper
 COPY workflows workflows
 RUN python -m venv /opt/turnkeeper \
     && /opt/turnkeeper/bin/pip install --no-cache-dir --constraint constraints.txt '.[anthropic,openai,postgres,prices,redis]' \

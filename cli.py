@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from models.ids import ID_RULE, is_id
-from models.mcp_config import load_foreign_servers
-from models.settings import Settings, SettingsError, load_settings
-from stack.gateway import Gateway
-from stack.logs import set_up_logging
-from stack.ports import is_free, usable_port
-from stack.quick_imports import collector_paused
-from stores.private_files import close_to_others
-from workflows.connection import TemporalAccessError, connect
+from turnkeeper.models.ids import ID_RULE, is_id
+from turnkeeper.models.settings.mcp_config import load_foreign_servers
+from turnkeeper.models.settings.settings import Settings, SettingsError, load_settings
+from turnkeeper.ops.local.gateway import Gateway
+from turnkeeper.ops.local.logs import set_up_logging
+from turnkeeper.ops.local.ports import is_free, usable_port
+from turnkeeper.ops.local.quick_imports import collector_paused
+from turnkeeper.stores.private_files import close_to_others
+from turnkeeper.workflows.hosting.connection import TemporalAccessError, connect
 
 if TYPE_CHECKING:
-    from stack.doctor import Finding
+    from turnkeeper.ops.checks.doctor import Finding
 
 WORKER_PATIENCE_SECONDS = 30.0
 """How long a worker waits for a server that is just starting."""
@@ -51,8 +51,8 @@ commands = typer.Typer(
 @commands.command()
 def up() -> None:
     """Start everything on this machine: Temporal, a worker and the gateway. Ctrl-C stops it."""
-    from stack.dev_server import DevServerError
-    from stack.supervisor import run_stack, run_until_signalled
+    from turnkeeper.ops.local.dev_server import DevServerError
+    from turnkeeper.ops.local.supervisor import run_stack, run_until_signalled
 
     settings = _settings()
     set_up_logging(settings.model_copy(update={"log_level": "warning"}))
@@ -85,9 +85,9 @@ def worker(
 def api() -> None:
     """Run a gateway: the HTTP API and the chat page."""
     with collector_paused():
-        from api.app import create_app
-        from api.bounded_connections import ConnectionBounds
-        from api.server import GatewayServer
+        from turnkeeper.api.app import create_app
+        from turnkeeper.api.http.bounded_connections import ConnectionBounds
+        from turnkeeper.api.http.server import GatewayServer
 
     settings = _settings()
     set_up_logging(settings)
@@ -131,8 +131,8 @@ def chat(
     With --json and no MESSAGE it watches the session until it ends. Each line of stdin is sent as a prompt, a refused
     one is an event of its own, and the end of stdin changes nothing. Ctrl-C leaves, and at a terminal Ctrl-D too.
     """
-    from terminal.chat import ChatOptions
-    from terminal.chat import chat as run_chat
+    from turnkeeper.clients.terminal.chat import ChatOptions
+    from turnkeeper.clients.terminal.chat import chat as run_chat
 
     if session is not None and not is_id(session):
         _refuse(f"--session {session!r} is not a session's id, which has {ID_RULE}.")
@@ -151,9 +151,9 @@ def demo(
     It runs offline, in a temporary folder and on free ports, and touches nothing of yours. Exit code 1: a promise was
     broken, and it says which; 2: the demo could not run.
     """
-    from stack.demo.evening import STOPPED, run_demo
-    from stack.demo.stage import StageError
-    from stack.dev_server import DevServerError
+    from turnkeeper.ops.demo.evening import STOPPED, run_demo
+    from turnkeeper.ops.demo.stage import StageError
+    from turnkeeper.ops.local.dev_server import DevServerError
 
     logging.basicConfig(handlers=[logging.NullHandler()])
     try:
@@ -259,7 +259,7 @@ def _refuse(reason: Exception | str, *, code: int = 1) -> NoReturn:
 async def _run_worker(settings: Settings, activity_reports: int | None) -> None:
     with collector_paused():
         # Tools' and vendors' SDKs are loaded by the worker only.
-        from worker import run_worker
+        from turnkeeper.worker import run_worker
 
     client = await connect(settings, patience=WORKER_PATIENCE_SECONDS)
     await run_worker(settings, client, activity_reports=activity_reports)
@@ -269,8 +269,8 @@ async def _replay_check(
     histories: list[Path] | None, sessions: list[str] | None, *, every: bool, limit: int | None, as_json: bool
 ) -> int:
     """Tell what is not as it should be, as it is found, then the sum of it all; return the exit code."""
-    from stack.replay_check import Tally, check_files, check_sessions
-    from stack.replaying import silence
+    from turnkeeper.ops.checks.replay_check import Tally, check_files, check_sessions
+    from turnkeeper.ops.checks.replaying import silence
 
     silence()
     if histories:
@@ -288,7 +288,7 @@ async def _replay_check(
 
 
 async def _examine() -> bool:
-    from stack.doctor import examine
+    from turnkeeper.ops.checks.doctor import examine
 
     broken = False
     async for finding in examine():
@@ -305,7 +305,7 @@ def _line(finding: "Finding") -> str:
 
 
 async def _embedded_server() -> str:
-    from stack.temporal_binary import NoBinaryError, find_binary, server_version
+    from turnkeeper.ops.local.temporal_binary import NoBinaryError, find_binary, server_version
 
     try:
         binary = find_binary(load_settings().state_dir)

@@ -16,32 +16,32 @@ import temporalio
 from temporalio.client import Client
 from temporalio.worker import Interceptor, Worker
 
-from activities.archive import ArchiveActivities
-from activities.asking import Asking, ProviderRegistry
-from activities.large_texts import LargeTexts
-from activities.list_prices import ListPrices
-from activities.llm import ModelActivities
-from activities.providers.anthropic import AnthropicProvider
-from activities.providers.offline import OfflineModel
-from activities.providers.offline_script import ScriptedModel
-from activities.providers.openai_chat import OpenAIChatProvider
-from activities.providers.openai_responses import OpenAIProvider
-from activities.providers.registry import OfflineProvider, Providers
-from activities.running_reports import RunningReporter
-from activities.summarisation import SummaryActivities
-from activities.toolbox.configured import configured_servers
-from activities.toolbox.toolbox import Toolbox
-from activities.tools import ToolActivities, ToolSource
-from models.settings import Settings, load_settings
-from stack.build_id import build_id
-from stack.logs import set_up_logging
-from stores.partials.carrier import PartialCarrier
-from stores.partials.chosen import chosen_carrier
-from stores.stores import Stores
-from workflows.agentic_ai_workflow import AgenticAIWorkflow
-from workflows.connection import connect, prepare
-from workflows.evicting_runner import EvictingRunner
-from workflows.task_slots import task_tuner
+from turnkeeper.activities.archive import ArchiveActivities
+from turnkeeper.activities.llm import ModelActivities
+from turnkeeper.activities.model_request.asking import Asking, ProviderRegistry
+from turnkeeper.activities.model_request.large_texts import LargeTexts
+from turnkeeper.activities.model_request.list_prices import ListPrices
+from turnkeeper.activities.providers.anthropic.provider import AnthropicProvider
+from turnkeeper.activities.providers.offline.provider import OfflineModel
+from turnkeeper.activities.providers.offline.script import ScriptedModel
+from turnkeeper.activities.providers.openai.chat import OpenAIChatProvider
+from turnkeeper.activities.providers.openai.responses import OpenAIProvider
+from turnkeeper.activities.providers.registry import OfflineProvider, Providers
+from turnkeeper.activities.running_reports import RunningReporter
+from turnkeeper.activities.summarisation import SummaryActivities
+from turnkeeper.activities.toolbox.configured import configured_servers
+from turnkeeper.activities.toolbox.toolbox import Toolbox
+from turnkeeper.activities.tools import ToolActivities, ToolSource
+from turnkeeper.models.settings.settings import Settings, load_settings
+from turnkeeper.ops.local.build_id import build_id
+from turnkeeper.ops.local.logs import set_up_logging
+from turnkeeper.stores.partials.carrier import PartialCarrier
+from turnkeeper.stores.partials.chosen import chosen_carrier
+from turnkeeper.stores.stores import Stores
+from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
+from turnkeeper.workflows.hosting.connection import connect, prepare
+from turnkeeper.workflows.hosting.evicting_runner import EvictingRunner
+from turnkeeper.workflows.hosting.task_slots import task_tuner
 
 HEARTBEAT_THROTTLE = timedelta(seconds=0.2)
 """How often a heartbeat may reach the server (OPS-8); the activities' own timer is slower, partial text is not."""

@@ -1,0 +1,1 @@
+"""What touches the world: model calls, tool calls, summaries, archive; each says what a second run of it does."""

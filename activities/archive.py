@@ -4,13 +4,19 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
-from activities.hand_over import MOVES, HandOverKey
-from activities.own_ids import own_run, own_session
-from activities.own_workflow import WorkflowSilentError, ask_own_workflow
-from models.archive import ArchiveMove, ArchiveMoveQuery, ArchiveOrder, UnparkedPrompts, UnparkOrder
-from stores.archive import ArchivedTurn
-from stores.database import StoreUnavailableError
-from stores.stores import Stores
+from turnkeeper.activities.model_request.hand_over import MOVES, HandOverKey
+from turnkeeper.activities.own_session.own_ids import own_run, own_session
+from turnkeeper.activities.own_session.own_workflow import WorkflowSilentError, ask_own_workflow
+from turnkeeper.models.session.archive.archive_state import (
+    ArchiveMove,
+    ArchiveMoveQuery,
+    ArchiveOrder,
+    UnparkedPrompts,
+    UnparkOrder,
+)
+from turnkeeper.stores.archive import ArchivedTurn
+from turnkeeper.stores.database.database import StoreUnavailableError
+from turnkeeper.stores.stores import Stores
 
 UNAVAILABLE = "archive_unavailable"
 """`type` of the failure that is the archive's; the session works on and tries again later."""

@@ -12,9 +12,9 @@ from typing import get_args
 from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
-from activities.providers.protocol import ModelError
-from models.errors import RETRYABLE, ErrorType
-from models.model_call import ModelCallOutcome
+from turnkeeper.activities.providers.protocol import ModelError
+from turnkeeper.models.errors import RETRYABLE, ErrorType
+from turnkeeper.models.transcript.model_call import ModelCallOutcome
 
 FIRST_DELAY = 0.5
 LONGEST_RETRY_DELAY = 5.0
@@ -35,7 +35,7 @@ MOST_ROUNDS = 10
 """How often the workflow waits out one request before the turn fails."""
 
 WORKER_DIED = "worker_died"
-"""The `type` of an attempt's failure where the supervisor saw the worker's process end (`stack/worker_process.py`)."""
+"""The `type` of an attempt's failure where `ops/local/worker_process.py` saw the worker's process end."""
 
 NEVER_RETRIED: frozenset[str] = frozenset({"auth", "quota"})
 """Mended by a person, whatever the vendor says of retrying."""

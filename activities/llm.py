@@ -8,22 +8,22 @@ from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.asking import Asking
-from activities.failures import MOST_ATTEMPTS, judge
-from activities.heartbeat import heartbeating
-from activities.large_texts import LargeTexts
-from activities.own_ids import own_session
-from activities.own_workflow import STOPPING, WorkflowSilentError
-from activities.partial_answer import GrowingAnswer, PartialAnswer
-from activities.providers.protocol import Delta, ModelError
-from activities.spending import Spending
-from models.context.bounds import is_nested_over
-from models.large_texts import STATE_INLINE_BYTES, cut_response
-from models.limits import ANSWER_BYTES, LARGEST_ANSWER_BYTES, MOST_LEVELS, SMALL_TEXT_BYTES
-from models.model_call import CallPart, ModelCall, ModelCallOutcome, ModelRequest, ModelResponse
-from models.partial_output import PartialTag
-from models.unfinished import unfinished_answer
-from stores.partials.carrier import PartialCarrier
+from turnkeeper.activities.failures import MOST_ATTEMPTS, judge
+from turnkeeper.activities.heartbeat import heartbeating
+from turnkeeper.activities.model_request.asking import Asking
+from turnkeeper.activities.model_request.large_texts import LargeTexts
+from turnkeeper.activities.model_request.partial_answer import GrowingAnswer, PartialAnswer
+from turnkeeper.activities.model_request.spending import Spending
+from turnkeeper.activities.own_session.own_ids import own_session
+from turnkeeper.activities.own_session.own_workflow import STOPPING, WorkflowSilentError
+from turnkeeper.activities.providers.protocol import Delta, ModelError
+from turnkeeper.models.bounds import is_nested_over
+from turnkeeper.models.limits import ANSWER_BYTES, LARGEST_ANSWER_BYTES, MOST_LEVELS, SMALL_TEXT_BYTES
+from turnkeeper.models.transcript.large_texts import STATE_INLINE_BYTES, cut_response
+from turnkeeper.models.transcript.model_call import CallPart, ModelCall, ModelCallOutcome, ModelRequest, ModelResponse
+from turnkeeper.models.transcript.partial_output import PartialTag
+from turnkeeper.models.transcript.unfinished import unfinished_answer
+from turnkeeper.stores.partials.carrier import PartialCarrier
 
 TRIES_A_ROUND = 1_000_000
 """More than a turn has time for."""

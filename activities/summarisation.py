@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.asking import Asking
-from activities.failures import judge
-from activities.heartbeat import heartbeating
-from activities.own_workflow import WorkflowSilentError
-from activities.providers.protocol import ModelError
-from activities.spending import Spending
-from models.context.bounds import bound_json
-from models.context.summary import (
+from turnkeeper.activities.failures import judge
+from turnkeeper.activities.heartbeat import heartbeating
+from turnkeeper.activities.model_request.asking import Asking
+from turnkeeper.activities.model_request.spending import Spending
+from turnkeeper.activities.own_session.own_workflow import WorkflowSilentError
+from turnkeeper.activities.providers.protocol import ModelError
+from turnkeeper.models.bounds import bound_json
+from turnkeeper.models.context.summary import (
     PROMPT_CHARS,
     SUMMARY_BYTES,
     SUMMARY_CHARS,
@@ -21,7 +21,7 @@ from models.context.summary import (
     summary_request,
     summary_trouble,
 )
-from models.model_call import ModelRequest, ModelResponse, SummaryCall, SummaryOutcome
+from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, SummaryCall, SummaryOutcome
 
 
 class SummaryActivities:

@@ -6,14 +6,14 @@ from typing import Protocol
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.heartbeat import heartbeating
-from activities.large_texts import LargeTexts
-from activities.own_ids import own_session
-from models.context.bounds import is_nested_over
-from models.limits import MOST_LEVELS, TOOL_LIST_BYTES
-from models.model_call import ToolInvocation, ToolList, ToolListCall, ToolSpec
-from models.tool_list import carried_bytes, digest_of
-from models.trajectory import ToolResult
+from turnkeeper.activities.heartbeat import heartbeating
+from turnkeeper.activities.model_request.large_texts import LargeTexts
+from turnkeeper.activities.own_session.own_ids import own_session
+from turnkeeper.models.bounds import is_nested_over
+from turnkeeper.models.limits import MOST_LEVELS, TOOL_LIST_BYTES
+from turnkeeper.models.session.tool_list import carried_bytes, digest_of
+from turnkeeper.models.transcript.model_call import ToolInvocation, ToolList, ToolListCall, ToolSpec
+from turnkeeper.models.transcript.trajectory import ToolResult
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class LostCallError(Exception):
 
 
 class ToolSource(Protocol):
-    """The tools of this worker; the composition root injects `activities.toolbox`."""
+    """The tools of this worker; the composition root injects `turnkeeper.activities.toolbox`."""
 
     async def list_tools(self) -> ToolList:
         """Return all tools in a stable order, their names unique, and the servers that could not be asked."""

@@ -1,0 +1,1 @@
+"""The gateway: HTTP to Temporal and back. It translates and never decides."""

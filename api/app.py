@@ -9,20 +9,24 @@ from fastapi import Depends, FastAPI, HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from temporalio.client import Client
 
-from api import problems
-from api.body_limits import most_body_bytes
-from api.deletion import Deletions
-from api.dependencies import refuse_deleted, refuse_unknown_parameters
-from api.faces import ai_sdk
-from api.feed import Feeds
-from api.markdown import Markdown
-from api.methods import HeadRequests
-from api.openapi import TAGS, described
-from api.origin_check import OriginCheck
-from api.prompt_fates import PromptFates
-from api.prompt_sender import PromptSender
-from api.replay import Replays
-from api.routes import (
+from turnkeeper.api import problems
+from turnkeeper.api.ai_sdk import routes as ai_sdk
+from turnkeeper.api.dependencies import refuse_deleted, refuse_unknown_parameters
+from turnkeeper.api.history.deletion import Deletions
+from turnkeeper.api.history.replay import Replays
+from turnkeeper.api.history.tasks import Tasks
+from turnkeeper.api.history.transcript import Transcripts
+from turnkeeper.api.http.body_limits import most_body_bytes
+from turnkeeper.api.http.methods import HeadRequests
+from turnkeeper.api.http.openapi import TAGS, described
+from turnkeeper.api.http.origin_check import OriginCheck
+from turnkeeper.api.http.server import ImpatientStreams
+from turnkeeper.api.live.feed import Feeds
+from turnkeeper.api.live.shared_reads import SharedReads
+from turnkeeper.api.markdown import Markdown
+from turnkeeper.api.prompts.prompt_fates import PromptFates
+from turnkeeper.api.prompts.prompt_sender import PromptSender
+from turnkeeper.api.routes import (
     api_docs,
     approvals,
     blobs,
@@ -35,17 +39,13 @@ from api.routes import (
     sessions,
     tasks,
 )
-from api.server import ImpatientStreams
-from api.sessions import Sessions
-from api.shared_reads import SharedReads
-from api.tasks import Tasks
-from api.transcript import Transcripts
-from api.waking import Wakes
-from models.settings import Settings
-from stores.partials.carrier import PartialCarrier
-from stores.partials.chosen import chosen_carrier
-from stores.stores import Stores
-from workflows.connection import connect, outage_logged
+from turnkeeper.api.temporal.sessions import Sessions
+from turnkeeper.api.temporal.waking import Wakes
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.stores.partials.carrier import PartialCarrier
+from turnkeeper.stores.partials.chosen import chosen_carrier
+from turnkeeper.stores.stores import Stores
+from turnkeeper.workflows.hosting.connection import connect, outage_logged
 
 MAX_DRAINED_BYTES = 32 * 1024 * 1024
 DRAIN_SECONDS = 5.0

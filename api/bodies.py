@@ -5,20 +5,25 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema
 
-from api.markdown import MOST_CHARS, MOST_TEXTS
-from models.context.bounds import count_unencodable
-from models.context.hand_off import TaskValidationWarning
-from models.context.stored_history import ConversationHistory
-from models.context.window import HistoryChange
-from models.conversation import ArchiveReport, ConversationState, ConversationUpdate, SessionStatus
-from models.ids import ID_PATTERN
-from models.limits import LimitsChange
-from models.prompts import FateName, PromptMode
-from models.session import EndSession, ModelName, Reason, SystemPrompt, Title, UserName
-from models.task import HandOffReport
-from models.tool_policy import ToolPolicy
-from models.trajectory import ApprovalDecision, Usage
-from models.wire import NOT_BLANK_PATTERN, Items, Strict
+from turnkeeper.api.markdown import MOST_CHARS, MOST_TEXTS
+from turnkeeper.models.bounds import count_unencodable
+from turnkeeper.models.context.window import HistoryChange
+from turnkeeper.models.ids import ID_PATTERN
+from turnkeeper.models.limits import LimitsChange
+from turnkeeper.models.session.queue.prompts import FateName, PromptMode
+from turnkeeper.models.session.session import EndSession, ModelName, Reason, SystemPrompt, Title, UserName
+from turnkeeper.models.session.task import HandOffReport
+from turnkeeper.models.session.tool_policy import ToolPolicy
+from turnkeeper.models.tasks.hand_off import TaskValidationWarning
+from turnkeeper.models.tasks.stored_history import ConversationHistory
+from turnkeeper.models.transcript.conversation import (
+    ArchiveReport,
+    ConversationState,
+    ConversationUpdate,
+    SessionStatus,
+)
+from turnkeeper.models.transcript.trajectory import ApprovalDecision, Usage
+from turnkeeper.models.wire import NOT_BLANK_PATTERN, Items, Strict
 
 Id = Annotated[str, Field(pattern=ID_PATTERN, examples=["support-42"])]
 PromptText = Annotated[

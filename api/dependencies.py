@@ -10,20 +10,20 @@ from fastapi.dependencies.utils import get_flat_params
 from fastapi.params import Query
 from fastapi.routing import APIRoute
 
-from api import problems
-from api.deletion import Deletions
-from api.feed import Feeds
-from api.markdown import Markdown
-from api.prompt_fates import PromptFates
-from api.prompt_sender import PromptSender
-from api.replay import Replays
-from api.sessions import Sessions
-from api.shared_reads import SharedReads
-from api.tasks import Tasks
-from api.transcript import Transcripts
-from models.ids import CALL_ID_PATTERN, ID_PATTERN
-from models.settings import Settings
-from stores.stores import Stores
+from turnkeeper.api import problems
+from turnkeeper.api.history.deletion import Deletions
+from turnkeeper.api.history.replay import Replays
+from turnkeeper.api.history.tasks import Tasks
+from turnkeeper.api.history.transcript import Transcripts
+from turnkeeper.api.live.feed import Feeds
+from turnkeeper.api.live.shared_reads import SharedReads
+from turnkeeper.api.markdown import Markdown
+from turnkeeper.api.prompts.prompt_fates import PromptFates
+from turnkeeper.api.prompts.prompt_sender import PromptSender
+from turnkeeper.api.temporal.sessions import Sessions
+from turnkeeper.models.ids import CALL_ID_PATTERN, ID_PATTERN
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.stores.stores import Stores
 
 
 async def get_sessions(request: Request) -> Sessions:

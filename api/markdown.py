@@ -25,8 +25,8 @@ from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 
-from api import problems
-from stores.recent_texts import RecentTexts
+from turnkeeper.api import problems
+from turnkeeper.stores.recent_texts import RecentTexts
 
 MOST_TEXTS = 64
 """Texts of one request."""

@@ -25,12 +25,12 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
-from api.body_limits import MOST_BODY_BYTES
-from api.methods import allowed_methods
-from models.errors import RefusalReason, Refused, TaskValidationError, shown
-from models.field_paths import field_path
-from models.invalid_values import reason_of
-from stores.database import StoreUnavailableError
+from turnkeeper.api.http.body_limits import MOST_BODY_BYTES
+from turnkeeper.api.http.methods import allowed_methods
+from turnkeeper.models.errors import RefusalReason, Refused, TaskValidationError, shown
+from turnkeeper.models.field_paths import field_path
+from turnkeeper.models.invalid_values import reason_of
+from turnkeeper.stores.database.database import StoreUnavailableError
 
 ProblemName = Literal[
     "malformed-request",

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from stores.database import StoreUnavailableError
+from turnkeeper.stores.database.database import StoreUnavailableError
 
 Answer = TypeVar("Answer")
 

@@ -5,9 +5,9 @@ from statistics import median
 from time import perf_counter
 
 from benchmarks.measurements import Row
-from models.context import PRESETS, estimate_tokens, validate_conversation_history
-from models.context.enrichment import BARE_PROMPT_CHARS, PROMPT_TOKENS, RULE
-from models.task import CreateTask, prepare_task
+from turnkeeper.models.context import PRESETS, estimate_tokens, validate_conversation_history
+from turnkeeper.models.session.task import CreateTask, prepare_task
+from turnkeeper.models.tasks.enrichment import BARE_PROMPT_CHARS, PROMPT_TOKENS, RULE
 
 MESSAGES = 50
 MOST_MS = 10

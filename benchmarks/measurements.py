@@ -7,11 +7,11 @@ from time import perf_counter
 
 import httpx
 
-from api.app import create_app
 from benchmarks.stage import BenchSession, BenchStage, OurSession, gateway, interleaved
-from models.conversation import ConversationMessage, ConversationState, ConversationUpdate
-from models.limits import Limits
-from models.trajectory import ModelStep
+from turnkeeper.api.app import create_app
+from turnkeeper.models.limits import Limits
+from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState, ConversationUpdate
+from turnkeeper.models.transcript.trajectory import ModelStep
 
 EARLY, LATE, SAMPLES = 5, 200, 20
 """Turns early and late in a session, and how many of them around each are taken."""

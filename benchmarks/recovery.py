@@ -22,11 +22,11 @@ from temporalio.service import RPCError
 
 from benchmarks.measurements import Row
 from benchmarks.stage import BOUND
-from models.conversation import ConversationUpdate
-from models.session import SessionInput
-from models.settings import Settings
-from stack.demo.stage import Stage
-from stack.supervisor import OwnProcess, kept_running
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.conversation import ConversationUpdate
+from turnkeeper.ops.demo.stage import Stage
+from turnkeeper.ops.local.supervisor import OwnProcess, kept_running
 
 KILLS = 10
 BUSY, IDLE = 3, 2

@@ -17,18 +17,18 @@ from fastapi import FastAPI
 from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import Worker
 
-from api.watch import Watches
 from benchmarks.floor import FloorWorkflow, no_op
-from models.conversation import ConversationUpdate
-from models.limits import Limits
-from models.session import SessionInput
-from models.settings import Settings
-from stack.dev_server import DevServer
-from stack.ports import LOOPBACK
-from stores.partials.chosen import chosen_carrier
-from stores.stores import Stores
-from worker import build_providers, build_toolbox, build_worker
-from workflows.connection import connect, prepare
+from turnkeeper.api.temporal.watch import Watches
+from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.conversation import ConversationUpdate
+from turnkeeper.ops.local.dev_server import DevServer
+from turnkeeper.ops.local.ports import LOOPBACK
+from turnkeeper.stores.partials.chosen import chosen_carrier
+from turnkeeper.stores.stores import Stores
+from turnkeeper.worker import build_providers, build_toolbox, build_worker
+from turnkeeper.workflows.hosting.connection import connect, prepare
 
 BOUND = 60.0
 

@@ -15,23 +15,23 @@ from uuid import uuid4
 
 from temporalio.client import Client, WorkflowHandle
 
-from activities.providers.protocol import CallContext, Delta, Provider
-from api.app import create_app
 from benchmarks.measurements import Row
 from benchmarks.stage import BOUND, BenchStage, gateway
-from client.events import Event, PartialEvent, UpdateEvent
-from client.gateway import GatewayClient
-from models.conversation import ConversationUpdate
-from models.model_call import ModelRequest, ModelResponse, RespondPart
-from models.partial_output import PartialGrowth
-from models.session import SessionInput
-from models.settings import Settings
-from stores.partials.carrier import PartialCarrier
-from stores.partials.chosen import chosen_carrier
-from stores.partials.in_process import InProcessCarrier
-from stores.stores import Stores
-from tests.partials.redis_server import find_redis, running
-from worker import build_toolbox, build_worker
+from tests.stores.partials.redis_server import find_redis, running
+from turnkeeper.activities.providers.protocol import CallContext, Delta, Provider
+from turnkeeper.api.app import create_app
+from turnkeeper.clients.python.events import Event, PartialEvent, UpdateEvent
+from turnkeeper.clients.python.gateway import GatewayClient
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.conversation import ConversationUpdate
+from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, RespondPart
+from turnkeeper.models.transcript.partial_output import PartialGrowth
+from turnkeeper.stores.partials.carrier import PartialCarrier
+from turnkeeper.stores.partials.chosen import chosen_carrier
+from turnkeeper.stores.partials.in_process import InProcessCarrier
+from turnkeeper.stores.stores import Stores
+from turnkeeper.worker import build_toolbox, build_worker
 
 ANSWERS, CHUNKS, CHUNK_SECONDS = 20, 60, 0.02
 """Answers measured with each carrier, chunks in each, and the pause after one: 50 a second."""

@@ -7,7 +7,6 @@ that wrote it; it is visible when the bytes that say so have arrived at a client
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
@@ -20,14 +19,14 @@ import httpx
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, Interceptor, OutboundInterceptor, QueryWorkflowInput, StartWorkflowUpdateInput
 
-from api.app import create_app
 from benchmarks.measurements import Row, row
 from benchmarks.stage import BenchStage, OurSession
-from models.conversation import ConversationUpdate
-from models.session import UpdatesRequest
-from stack.ports import LOOPBACK, usable_port
-from stack.processes import Program
-from stack.supervisor import COMMAND_LINE
+from turnkeeper.api.app import create_app
+from turnkeeper.models.session.session import UpdatesRequest
+from turnkeeper.models.transcript.conversation import ConversationUpdate
+from turnkeeper.ops.local.ports import LOOPBACK, usable_port
+from turnkeeper.ops.local.processes import Program
+from turnkeeper.ops.local.supervisor import own_command
 
 WATCHERS = 200
 SAMPLES = 30
@@ -87,7 +86,7 @@ async def _gateway(stage: BenchStage) -> AsyncIterator[int]:
             "TURNKEEPER_STATE_DIR": str(stage.settings.state_dir),
             "TURNKEEPER_API_PORT": str(port),
         }
-        command = [sys.executable, str(COMMAND_LINE), "api"]
+        command = own_command("api")
         program = Program(command, log=Path(folder) / "gateway.log", env={**os.environ, **own})
         await program.start()
         try:

@@ -8,7 +8,6 @@ import asyncio
 import json
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,12 +17,12 @@ import pyte
 from playwright.async_api import Page, async_playwright
 from terminal_picture import FaintScreen, svg_of
 
-from client.conversation import Conversation
-from client.events import UpdateEvent
-from client.gateway import GatewayClient
-from stack.demo.stage import Stage
-from stack.supervisor import COMMAND_LINE
-from tests.terminal.terminal import Terminal, terminal_with
+from tests.clients.terminal.terminal import Terminal, terminal_with
+from turnkeeper.clients.python.conversation import Conversation
+from turnkeeper.clients.python.events import UpdateEvent
+from turnkeeper.clients.python.gateway import GatewayClient
+from turnkeeper.ops.demo.stage import Stage
+from turnkeeper.ops.local.supervisor import own_command
 
 PICTURES = Path(__file__).with_name("pictures")
 MOST_BYTES = 400_000
@@ -192,7 +191,7 @@ async def _photograph_chat(stage: Stage) -> None:
     session_id = "release-notes"
     async with GatewayClient(stage.url) as gateway:
         await _start(gateway, session_id)
-    command = [sys.executable, str(COMMAND_LINE), "chat", "--url", stage.url, "--session", session_id]
+    command = own_command("chat", "--url", stage.url, "--session", session_id)
     async with terminal_with(command, env=_environment(), cwd=stage.folder, columns=100, rows=46) as terminal:
         await terminal.until(session_id)
         terminal.type(PROMPTS[0])
@@ -204,7 +203,7 @@ async def _photograph_chat(stage: Stage) -> None:
 
 async def _photograph_demo() -> None:
     """Write `demo.svg`: a demo from its first line to its verdict."""
-    command = [sys.executable, str(COMMAND_LINE), "demo"]
+    command = own_command("demo")
     async with terminal_with(command, env=_environment(), cwd=PICTURES, columns=100, rows=80) as terminal:
         if await terminal.exit_code(bound=2 * BOUND):
             raise RuntimeError(f"The demo failed:\n{terminal.text}")
@@ -214,7 +213,7 @@ async def _photograph_demo() -> None:
 
 def _environment() -> dict[str, str]:
     """Have colours, whatever the terminal is that this was started in."""
-    return {**os.environ, "COLORTERM": "truecolor", "NO_COLOR": "", "PYTHONPATH": str(COMMAND_LINE.parent)}
+    return {**os.environ, "COLORTERM": "truecolor", "NO_COLOR": ""}
 
 
 def _save(terminal: Terminal, name: str, *, title: str) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from models.wire import Frozen, UtcDatetime
+from turnkeeper.models.wire import Frozen, UtcDatetime
 
 
 class TaskStart(Frozen):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 NAME = "turnkeeper"
 
-SOURCE = Path(__file__).resolve().parents[1] / "cli.py"
-"""What is run where nothing was installed."""
+MODULE = "turnkeeper.cli"
+"""What is run where no script was installed."""
 
 
 def command_line(*arguments: str) -> str:
@@ -23,7 +23,7 @@ def command_line(*arguments: str) -> str:
 def _program() -> str:
     installed = _installed()
     if installed is None:
-        return shlex.join([sys.executable, _path(SOURCE)]) if SOURCE.exists() else NAME
+        return shlex.join([sys.executable, "-m", MODULE])
     on_path = shutil.which(NAME)
     if on_path and os.path.samefile(on_path, installed):
         return NAME

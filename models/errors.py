@@ -1,7 +1,7 @@
 """Everything that can go wrong, told apart by who can mend it.
 
-the caller    Refused                 nothing enters the session; the gateway answers 4xx (`models/prompts.py`,
-                                      validators of updates)
+the caller    Refused                 nothing enters the session; the gateway answers 4xx
+                                      (`models/session/queue/prompts.py`, validators of updates)
               TaskValidationError     no task is created; the gateway answers 422 (TSK-1)
 the world     ErrorType               judged once, in `activities/failures.py`; a turn ends with it, the session
                                       goes on (AGT-9); within the workflow it is a `TurnFailed`

@@ -7,7 +7,7 @@ repeats the value.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from models.ids import CALL_ID_PATTERN, ID_PATTERN, ID_RULE
+from turnkeeper.models.ids import CALL_ID_PATTERN, ID_PATTERN, ID_RULE
 
 CALL_ID_RULE = "a call's id, as turn.step.index"
 

@@ -7,7 +7,7 @@ whoever lowers `max_state_bytes`, for a server with smaller limits, lowers them 
 
 from pydantic import Field
 
-from models.wire import Change, Strict
+from turnkeeper.models.wire import Change, Strict
 
 PROMPT_BYTES = 128 * 1024
 """Most bytes of one prompt's text as UTF-8 (SES-5)."""

@@ -2,7 +2,7 @@
 
 import re
 
-from models.errors import Refused
+from turnkeeper.models.errors import Refused
 
 KNOWN_PROVIDERS: tuple[str, ...] = ("anthropic", "openai", "openai-chat", "offline")
 """The providers this version can ask."""

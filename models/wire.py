@@ -23,7 +23,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError, PydanticKnownError
 
-from models.invalid_values import unknown_name
+from turnkeeper.models.invalid_values import unknown_name
 
 MAX_KEYS = 200
 """Most keys of an object that a person writes; ours have under 30. A validator notes every unknown one of them: with

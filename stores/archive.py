@@ -14,13 +14,13 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 from sqlalchemy import ColumnElement, Connection, Row, Table, func, select
 
-from models.conversation import ConversationMessage
-from models.trajectory import Step
-from models.transcript import shown_size
-from models.wire import Frozen
-from stores.database import Database, StoreUnavailableError
-from stores.rows import delete_rows, insert_missing
-from stores.tables import STEPS, TURNS
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.trajectory import Step
+from turnkeeper.models.transcript.transcript import shown_size
+from turnkeeper.models.wire import Frozen
+from turnkeeper.stores.database.database import Database, StoreUnavailableError
+from turnkeeper.stores.database.rows import delete_rows, insert_missing
+from turnkeeper.stores.database.tables import STEPS, TURNS
 
 LEAST_TURN_BYTES = 256
 """A turn's JSON, as it is shown, never has less: names alone take more."""

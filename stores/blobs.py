@@ -6,9 +6,9 @@ from itertools import islice
 
 from sqlalchemy import Connection, select
 
-from stores.database import Database
-from stores.rows import delete_rows, insert_missing
-from stores.tables import BLOBS
+from turnkeeper.stores.database.database import Database
+from turnkeeper.stores.database.rows import delete_rows, insert_missing
+from turnkeeper.stores.database.tables import BLOBS
 
 READ_AT_ONCE = 500
 """Texts asked for in one statement: databases bound its parameters."""

@@ -12,10 +12,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 from sqlalchemy import ColumnElement, Connection, Row, Table, func, select
 
-from models.prompts import Fate, Prompt
-from stores.database import Database, StoreUnavailableError
-from stores.rows import delete_rows, put_rows
-from stores.tables import FATES, PARKED
+from turnkeeper.models.session.queue.prompts import Fate, Prompt
+from turnkeeper.stores.database.database import Database, StoreUnavailableError
+from turnkeeper.stores.database.rows import delete_rows, put_rows
+from turnkeeper.stores.database.tables import FATES, PARKED
 
 Kept = TypeVar("Kept", bound=BaseModel)
 

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Self
 
-from models.settings import Settings, SettingsError
-from stores.archive import Archive
-from stores.blobs import Blobs
-from stores.database import Database
-from stores.opaque import opaque_owner
-from stores.prompts import Prompts
+from turnkeeper.models.settings.settings import Settings, SettingsError
+from turnkeeper.stores.archive import Archive
+from turnkeeper.stores.blobs import Blobs
+from turnkeeper.stores.database.database import Database
+from turnkeeper.stores.opaque import opaque_owner
+from turnkeeper.stores.prompts import Prompts
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from client.conversation import Conversation
-from models.conversation import ConversationUpdate
+from turnkeeper.clients.python.conversation import Conversation
+from turnkeeper.models.transcript.conversation import ConversationUpdate
 
 Ask = Callable[[dict[str, Any]], Awaitable[ConversationUpdate]]
 

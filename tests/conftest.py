@@ -14,8 +14,8 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import GrpcCompression
 from temporalio.testing import WorkflowEnvironment
 
-from stack.dev_server import QUERIES
-from workflows import search_attributes
+from turnkeeper.ops.local.dev_server import QUERIES
+from turnkeeper.workflows import search_attributes
 
 settings.register_profile(
     "turnkeeper",
@@ -57,7 +57,7 @@ def _no_vendors_of_the_developer_s_own(request: pytest.FixtureRequest, monkeypat
 @pytest.fixture(autouse=True)
 def patience_with_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a stopped turn wait for what was written as long as it takes; tests of the bound itself set it back."""
-    monkeypatch.setattr("workflows.activity_options.UNFINISHED_PATIENCE", 20.0)
+    monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", 20.0)
 
 
 @pytest.hookimpl(wrapper=True)

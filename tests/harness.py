@@ -14,16 +14,19 @@ from temporalio.client import Client, WorkflowHandle, WorkflowHistory
 from temporalio.service import RPCError
 from temporalio.worker import Worker
 
-from activities.asking import ProviderRegistry
-from activities.providers.protocol import CallContext, Delta, ModelError, Provider
-from activities.tools import ToolSource
-from api.temporal_calls import repeated
-from api.watch import Watches
-from models.approvals import PendingApproval, PendingApprovals
-from models.context.account import ContextView
-from models.context.summary import INSTRUCTION
-from models.conversation import ConversationMessage, ConversationState, ConversationUpdate
-from models.model_call import (
+from turnkeeper.activities.model_request.asking import ProviderRegistry
+from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError, Provider
+from turnkeeper.activities.tools import ToolSource
+from turnkeeper.api.temporal.temporal_calls import repeated
+from turnkeeper.api.temporal.watch import Watches
+from turnkeeper.models.context.context_view import ContextView
+from turnkeeper.models.context.summary import INSTRUCTION
+from turnkeeper.models.session.approvals import PendingApproval, PendingApprovals
+from turnkeeper.models.session.queue.prompts import QueueView
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState, ConversationUpdate
+from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelRequest,
     ModelResponse,
@@ -32,14 +35,11 @@ from models.model_call import (
     ToolList,
     ToolSpec,
 )
-from models.prompts import QueueView
-from models.session import SessionInput
-from models.settings import Settings
-from models.trajectory import ToolResult
-from stores.partials.carrier import PartialCarrier
-from stores.partials.chosen import chosen_carrier
-from stores.stores import Stores
-from worker import build_worker
+from turnkeeper.models.transcript.trajectory import ToolResult
+from turnkeeper.stores.partials.carrier import PartialCarrier
+from turnkeeper.stores.partials.chosen import chosen_carrier
+from turnkeeper.stores.stores import Stores
+from turnkeeper.worker import build_worker
 
 Answer = TypeVar("Answer")
 

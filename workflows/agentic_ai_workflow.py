@@ -1,9 +1,9 @@
 """`AgenticAIWorkflow`: one workflow is one conversation.
 
-Theory of operation. Handlers only write into the session (`models/session_state.py`) and return; the main loop alone
-acts: it takes the next prompt, leads its turn to the end (`workflows/turn.py`), and hands everything over to a new
-run when the history has grown (SES-14), if need be in the middle of a turn. So prompts can arrive at any moment and
-are processed one at a time, and no handler can be caught in the middle by a continue-as-new. Beside that loop, the
+Theory of operation. Handlers only write into the session (`models/session/session_state.py`) and return; the main loop
+alone acts: it takes the next prompt, leads its turn to the end (`workflows/turn/turn.py`), and hands everything over to
+a new run when the history has grown (SES-14), if need be in the middle of a turn. So prompts can arrive at any moment
+and are processed one at a time, and no handler can be caught in the middle by a continue-as-new. Beside that loop, the
 oldest turns are moved to the archive (`workflows/archiving.py`), and prompts that a run can't hand over are parked
 there (`workflows/parking.py`).
 
@@ -22,17 +22,14 @@ from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from models.approvals import ApprovalReceipt, PendingApprovals, ResolveApproval
-    from models.archive import ArchiveMove, ArchiveMoveQuery
-    from models.context.account import ContextView
-    from models.context.replay_turns import ReplayTurns
-    from models.conversation import ConversationState, ConversationUpdate
-    from models.errors import REFUSED, Refused
-    from models.model_call import ModelRequestPage, ModelRequestQuery
-    from models.outside_start import check_outside_start
-    from models.pictures import approvals_of, context_of, queue_of, replay_turns_of, state_of, updates_of
-    from models.prompts import Prompt, QueueView
-    from models.session import (
+    from turnkeeper.models.context.context_view import ContextView
+    from turnkeeper.models.errors import REFUSED, Refused
+    from turnkeeper.models.replay_text.turns import ReplayTurns
+    from turnkeeper.models.session.approvals import ApprovalReceipt, PendingApprovals, ResolveApproval
+    from turnkeeper.models.session.archive.archive_state import ArchiveMove, ArchiveMoveQuery
+    from turnkeeper.models.session.outside_start import check_outside_start
+    from turnkeeper.models.session.queue.prompts import Prompt, QueueView
+    from turnkeeper.models.session.session import (
         CancelReceipt,
         CancelTurn,
         CarriedTurn,
@@ -51,15 +48,25 @@ with workflow.unsafe.imports_passed_through():
         parse_replay_request,
         read_start,
     )
-    from models.session_state import Session
-    from models.wire import Frozen
-    from workflows import activity_options, search_attributes
-    from workflows.archiving import Archiving
-    from workflows.current_details import render_current_details
-    from workflows.last_change import LastChange
-    from workflows.parking import Parking
-    from workflows.turn import Turn
-    from workflows.turn_frame import new_terms
+    from turnkeeper.models.session.session_state import Session
+    from turnkeeper.models.session.views import (
+        approvals_of,
+        context_of,
+        queue_of,
+        replay_turns_of,
+        state_of,
+        updates_of,
+    )
+    from turnkeeper.models.transcript.conversation import ConversationState, ConversationUpdate
+    from turnkeeper.models.transcript.model_call import ModelRequestPage, ModelRequestQuery
+    from turnkeeper.models.wire import Frozen
+    from turnkeeper.workflows import activity_options, search_attributes
+    from turnkeeper.workflows.archiving import Archiving
+    from turnkeeper.workflows.current_details import render_current_details
+    from turnkeeper.workflows.last_change import LastChange
+    from turnkeeper.workflows.parking import Parking
+    from turnkeeper.workflows.turn.turn import Turn
+    from turnkeeper.workflows.turn.turn_frame import new_terms
 
 Answer = TypeVar("Answer", bound=Frozen)
 

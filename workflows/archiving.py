@@ -13,13 +13,13 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from activities.archive import ArchiveActivities
-    from activities.hand_over import MOVES, HandOverKey
-    from models.archive import ArchiveMove, ArchiveOrder
-    from models.archive_moves import final_moves, next_move, spilled
-    from models.session_state import Session
-    from workflows import activity_options
-    from workflows.background import run_in_background
+    from turnkeeper.activities.archive import ArchiveActivities
+    from turnkeeper.activities.model_request.hand_over import MOVES, HandOverKey
+    from turnkeeper.models.session.archive.archive_moves import final_moves, next_move, spilled
+    from turnkeeper.models.session.archive.archive_state import ArchiveMove, ArchiveOrder
+    from turnkeeper.models.session.session_state import Session
+    from turnkeeper.workflows import activity_options
+    from turnkeeper.workflows.background import run_in_background
 
 
 class Archiving:

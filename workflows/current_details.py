@@ -1,8 +1,8 @@
 """What a session says of itself in the Temporal Web UI (SES-17): Markdown, made with every change, never stored."""
 
-from models.pictures import approvals_of
-from models.session_state import Session
-from models.trajectory import Usage, dollars
+from turnkeeper.models.session.session_state import Session
+from turnkeeper.models.session.views import approvals_of
+from turnkeeper.models.transcript.trajectory import Usage, dollars
 
 
 def render_current_details(session: Session) -> str:

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from models.as_of import AsOf, TaskStart
+    from turnkeeper.models.as_of import AsOf, TaskStart
 
 MAX_EARLIER_TASKS = 16
 """The gateway checks them with every answer; those of older ones were checked with answers before."""

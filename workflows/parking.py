@@ -18,13 +18,13 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
-    from activities.archive import ArchiveActivities
-    from models.archive import UnparkOrder
-    from models.archive_moves import next_prompt_move, prompt_move_is_due
-    from models.session_state import Session
-    from workflows import activity_options
-    from workflows.archiving import Archiving
-    from workflows.background import run_in_background
+    from turnkeeper.activities.archive import ArchiveActivities
+    from turnkeeper.models.session.archive.archive_moves import next_prompt_move, prompt_move_is_due
+    from turnkeeper.models.session.archive.archive_state import UnparkOrder
+    from turnkeeper.models.session.session_state import Session
+    from turnkeeper.workflows import activity_options
+    from turnkeeper.workflows.archiving import Archiving
+    from turnkeeper.workflows.background import run_in_background
 
 BLOCKED_PAUSE = timedelta(minutes=1)
 """Between two attempts at an archive that is down, while nothing can go on without it."""

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from pydantic import JsonValue
 from pydantic_core import from_json
 
-from models.context.bounds import encodable_text
-from models.limits import MOST_LEVELS
+from turnkeeper.models.bounds import encodable_text
+from turnkeeper.models.limits import MOST_LEVELS
 
 
 def joined(pieces: Iterable[str]) -> str:

@@ -6,9 +6,9 @@ other reason is an error, so that half an answer is never taken for one.
 
 import re
 
-from activities.providers.protocol import ModelError
-from activities.providers.quotes import quoted
-from models.errors import ErrorType
+from turnkeeper.activities.providers.protocol import ModelError
+from turnkeeper.activities.providers.quotes import quoted
+from turnkeeper.models.errors import ErrorType
 
 MAX_UNKNOWN_ATTEMPTS = 3
 """How often an answer is asked for that ends by a reason nobody knows: each is paid for, and may end the same way."""
@@ -71,7 +71,7 @@ def is_cut(reason: str, *, vendor: str) -> bool:
     >>> is_cut("content_filter: SAFETY", vendor="Acme")
     Traceback (most recent call last):
     ...
-    activities.providers.protocol.ModelError: Acme stopped the answer with “content_filter: SAFETY”
+    turnkeeper...ModelError: Acme stopped the answer with “content_filter: SAFETY”
     """
     code = reason.strip().lower().replace("-", "_").replace(" ", "_")
     if code in _WHOLE:

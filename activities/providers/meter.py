@@ -7,8 +7,8 @@ noted: that the vendor has begun to answer, what it has counted so far, and how 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from models.context.tokens import tokens_of
-from models.trajectory import Usage
+from turnkeeper.models.tokens import tokens_of
+from turnkeeper.models.transcript.trajectory import Usage
 
 _BEFORE_THE_ANSWER = frozenset({"response.created", "response.queued", "response.in_progress", "ping"})
 """Events that come before a vendor has read the request."""

@@ -10,9 +10,9 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from activities.providers.meter import Meter
-from models.errors import ErrorType
-from models.model_call import ModelRequest, ModelResponse
+from turnkeeper.activities.providers.meter import Meter
+from turnkeeper.models.errors import ErrorType
+from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 
 
 @dataclass(frozen=True)

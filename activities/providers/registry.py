@@ -2,8 +2,8 @@
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 
-from activities.providers.protocol import CallContext, Delta, ModelError, Provider
-from models.model_call import ModelRequest, ModelResponse
+from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError, Provider
+from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 
 ProviderFactory = Callable[[], Provider]
 """Makes a provider when it is first asked for: a vendor's SDK is not imported by a worker that never needs it."""

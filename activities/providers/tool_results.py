@@ -1,6 +1,6 @@
 """Tool results where the API has no field for how a call ended (AGT-7): the text says it."""
 
-from models.model_call import ModelMessage
+from turnkeeper.models.transcript.model_call import ModelMessage
 
 
 def result_told(message: ModelMessage) -> str:

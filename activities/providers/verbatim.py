@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from pydantic import JsonValue
 
-from models.model_call import ModelMessage, ToolSpec
+from turnkeeper.models.transcript.model_call import ModelMessage, ToolSpec
 
 LONGEST_NAME = 64
 
@@ -63,7 +63,7 @@ def plain_schema(tool: ToolSpec) -> Block:
 class CallIds:
     """The ids of one request's tool calls. To be told of its messages in their order.
 
-    >>> from models.model_call import CallPart
+    >>> from turnkeeper.models.transcript.model_call import CallPart
     >>> calls = [CallPart(kind="call", id="c:1", name="look"), CallPart(kind="call", id="c:1", name="look")]
     >>> ids = CallIds()
     >>> ids.written_anew(ModelMessage(role="assistant", tool_calls=calls))

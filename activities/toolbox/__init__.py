@@ -1,0 +1,1 @@
+"""Where tools come from: those built in, and MCP servers."""

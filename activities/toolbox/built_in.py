@@ -27,8 +27,8 @@ from mcp.server.mcpserver.tools import Tool
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field
 
-from activities.toolbox.workspace import Entry, Workspace, WorkspaceError
-from models.context.bounds import head_within
+from turnkeeper.activities.toolbox.workspace import Entry, Workspace, WorkspaceError
+from turnkeeper.models.bounds import head_within
 
 WORKSPACE_KEY = "turnkeeper/workspace"
 """Key in a request's `_meta`: the session's folder below the root; without it, the root itself."""

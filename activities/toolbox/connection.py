@@ -29,8 +29,8 @@ from mcp.server.mcpserver import MCPServer
 from mcp_types import CallToolResult, RequestParamsMeta, Tool, ToolListChangedNotification
 from pydantic import JsonValue
 
-from activities.toolbox.messages import NOT_SENT
-from activities.toolbox.screen import screened
+from turnkeeper.activities.toolbox.messages import NOT_SENT
+from turnkeeper.activities.toolbox.screen import screened
 
 LISTING_SECONDS = 10.0
 """How long anybody waits for one server's list of tools; it must not hold up the others'."""

@@ -23,7 +23,7 @@ import httpx2
 from mcp.client.streamable_http import MCP_SESSION_ID, streamable_http_client
 from mcp_types import INVALID_REQUEST, JSONRPCError, JSONRPCMessage, JSONRPCResponse
 
-from activities.toolbox.messages import MOST_MESSAGE_BYTES, NOT_SENT, lost, message_in, whole_message_in
+from turnkeeper.activities.toolbox.messages import MOST_MESSAGE_BYTES, NOT_SENT, lost, message_in, whole_message_in
 
 CONNECT_SECONDS = 10.0
 WRITE_SECONDS = 30.0

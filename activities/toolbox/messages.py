@@ -21,8 +21,8 @@ from mcp_types import (
 )
 from pydantic import JsonValue
 
-from models.context.bounds import encodable
-from models.limits import MOST_LEVELS
+from turnkeeper.models.bounds import encodable
+from turnkeeper.models.limits import MOST_LEVELS
 
 MOST_MESSAGE_BYTES = 10_000_000
 """A longer message is not read: it would be held in memory as a whole, several times."""

@@ -32,13 +32,13 @@ from mcp_types import (
 from pydantic import JsonValue
 from pydantic_core import to_json
 
-from activities.toolbox.connection import Connection, UnreachableError
-from activities.toolbox.messages import LOST
-from activities.toolbox.schemas import OPEN, misfits, trouble_with
-from activities.tools import LostCallError
-from models.context.bounds import bound_text, encodable, encodable_text
-from models.model_call import ToolEffect, ToolInvocation, ToolSpec
-from models.trajectory import ToolResult, ToolStatus
+from turnkeeper.activities.toolbox.connection import Connection, UnreachableError
+from turnkeeper.activities.toolbox.messages import LOST
+from turnkeeper.activities.toolbox.schemas import OPEN, misfits, trouble_with
+from turnkeeper.activities.tools import LostCallError
+from turnkeeper.models.bounds import bound_text, encodable, encodable_text
+from turnkeeper.models.transcript.model_call import ToolEffect, ToolInvocation, ToolSpec
+from turnkeeper.models.transcript.trajectory import ToolResult, ToolStatus
 
 MOST_NAME_CHARS = 64
 """What every vendor's API accepts as a tool name."""

@@ -25,7 +25,7 @@ from pydantic import JsonValue
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
-from models.context.bounds import is_nested_over
+from turnkeeper.models.bounds import is_nested_over
 
 MOST_STEPS = 100_000
 """How much is done to check the arguments of one call: about 0.1 s."""

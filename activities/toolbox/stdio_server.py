@@ -27,9 +27,9 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
-from activities.toolbox import tether
-from activities.toolbox.messages import MOST_MESSAGE_BYTES, message_in
-from stores.private_files import make_private_folder, private_opener
+from turnkeeper.activities.toolbox import tether
+from turnkeeper.activities.toolbox.messages import MOST_MESSAGE_BYTES, message_in
+from turnkeeper.stores.private_files import make_private_folder, private_opener
 
 END_SECONDS = 2 * tether.GRACE_SECONDS + 1.0
 """How long the tether may take to end a server; then both are killed."""

@@ -4,7 +4,7 @@ Run as a script: `python tether.py <lifeline> <program> <argument> ...`, as the 
 lifeline is one end of a pair of sockets whose other end is held by the client. Its end is the client's end, also by a
 `kill -9`, and takes everything in the group with it: first asked, then killed. Likewise nothing is left of a server
 that ends by itself; and by our end the client learns of it. The kernel's own request for a signal at the parent's
-death (`stack/leash.py`) would reach the program alone, which is often a launcher such as npx or uvx, and not the
+death (`ops/local/leash.py`) would reach the program alone, which is often a launcher such as npx or uvx, and not the
 server that it started.
 """
 

@@ -20,13 +20,13 @@ from typing import Self, cast
 from mcp_types import RequestParamsMeta
 from pydantic import JsonValue
 
-from activities.toolbox.built_in import ROOM_KEY, WORKSPACE_KEY
-from activities.toolbox.connection import Connection, OtherToolsError, ToolServer
-from activities.toolbox.routes import Names, Route, error_result, one_line
-from activities.tools import LostCallError
-from models.context.bounds import bound_json
-from models.model_call import ToolInvocation, ToolList, ToolSpec
-from models.trajectory import ToolResult
+from turnkeeper.activities.toolbox.built_in import ROOM_KEY, WORKSPACE_KEY
+from turnkeeper.activities.toolbox.connection import Connection, OtherToolsError, ToolServer
+from turnkeeper.activities.toolbox.routes import Names, Route, error_result, one_line
+from turnkeeper.activities.tools import LostCallError
+from turnkeeper.models.bounds import bound_json
+from turnkeeper.models.transcript.model_call import ToolInvocation, ToolList, ToolSpec
+from turnkeeper.models.transcript.trajectory import ToolResult
 
 IDEMPOTENCY_KEY = "turnkeeper/idempotency-key"
 """Key in a request's `_meta`: the same for every run of one call, different for every other call of any session."""

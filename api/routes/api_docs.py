@@ -10,8 +10,8 @@ from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
 
-from api.etags import content_etag, matches
-from api.routes.page import FILE_HEADERS, PageFiles, page_headers
+from turnkeeper.api.http.etags import content_etag, matches
+from turnkeeper.api.routes.page import FILE_HEADERS, PageFiles, page_headers
 
 OWN_FILES = Path(__file__).parents[1] / "api_docs"
 

@@ -2,10 +2,10 @@
 
 from fastapi import APIRouter
 
-from api.bodies import ApprovalDecided
-from api.dependencies import CallId, SessionId, SessionsDep
-from api.openapi import WORKER, errors
-from models.approvals import Decision, PendingApprovals, ResolveApproval
+from turnkeeper.api.bodies import ApprovalDecided
+from turnkeeper.api.dependencies import CallId, SessionId, SessionsDep
+from turnkeeper.api.http.openapi import WORKER, errors
+from turnkeeper.models.session.approvals import Decision, PendingApprovals, ResolveApproval
 
 router = APIRouter(tags=["approvals"])
 

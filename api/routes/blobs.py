@@ -5,12 +5,12 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Response
 from fastapi.responses import PlainTextResponse
 
-from api import problems
-from api.dependencies import BlobHash, SessionId, SessionsDep, StoresDep
-from api.etags import matches
-from api.openapi import SESSION, errors
-from api.session_ids import workflow_id
-from api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
+from turnkeeper.api import problems
+from turnkeeper.api.dependencies import BlobHash, SessionId, SessionsDep, StoresDep
+from turnkeeper.api.http.etags import matches
+from turnkeeper.api.http.openapi import SESSION, errors
+from turnkeeper.api.session_ids import workflow_id
+from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
 
 router = APIRouter(tags=["conversation"])
 

@@ -5,13 +5,13 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 from fastapi.responses import PlainTextResponse
 
-from api import problems
-from api.dependencies import ReplaysDep, SessionId, SessionsDep
-from api.openapi import WORKER, errors
-from api.replay import Replays
-from api.routes.blobs import AS_TEXT_ONLY
-from models.context.account import ContextView
-from models.session import ContextRequest, ReplayRequest
+from turnkeeper.api import problems
+from turnkeeper.api.dependencies import ReplaysDep, SessionId, SessionsDep
+from turnkeeper.api.history.replay import Replays
+from turnkeeper.api.http.openapi import WORKER, errors
+from turnkeeper.api.routes.blobs import AS_TEXT_ONLY
+from turnkeeper.models.context.context_view import ContextView
+from turnkeeper.models.session.session import ContextRequest, ReplayRequest
 
 router = APIRouter(tags=["conversation"])
 

@@ -6,8 +6,8 @@ from uuid import uuid4
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import JSONResponse
 
-from api import problems
-from api.bodies import (
+from turnkeeper.api import problems
+from turnkeeper.api.bodies import (
     Chat,
     ChatAccepted,
     ConversationAnswer,
@@ -18,7 +18,7 @@ from api.bodies import (
     Retry,
     SendPrompt,
 )
-from api.dependencies import (
+from turnkeeper.api.dependencies import (
     FatesDep,
     MessageId,
     ReadsDep,
@@ -28,17 +28,17 @@ from api.dependencies import (
     SettingsDep,
     TranscriptsDep,
 )
-from api.etags import matches
-from api.openapi import PROMPT, WORKER, errors
-from api.polling import poll_etag
-from api.prefer import APPLIED_HEADER, PrefersAsync
-from api.routes.sessions import default_input
-from api.sessions import new_prompt, prompt_again, session_id_of_chat
-from models.conversation import ConversationMessage, ConversationState, ConversationUpdate
-from models.ids import ID_PATTERN
-from models.limits import Limits
-from models.prompts import PromptSignal, QueueView, check_text
-from models.session import UpdatesRequest
+from turnkeeper.api.http.etags import matches
+from turnkeeper.api.http.openapi import PROMPT, WORKER, errors
+from turnkeeper.api.http.prefer import APPLIED_HEADER, PrefersAsync
+from turnkeeper.api.live.polling import poll_etag
+from turnkeeper.api.routes.sessions import default_input
+from turnkeeper.api.temporal.sessions import new_prompt, prompt_again, session_id_of_chat
+from turnkeeper.models.ids import ID_PATTERN
+from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView, check_text
+from turnkeeper.models.session.session import UpdatesRequest
+from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState, ConversationUpdate
 
 router = APIRouter(tags=["conversation"])
 

@@ -8,14 +8,14 @@ from typing import Annotated, cast
 from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi.sse import EventSourceResponse
 
-from api.dependencies import FeedsDep, SessionId
-from api.feed import Event, cursor_of
-from api.openapi import WORKER, errors
-from api.problems import Problem
-from api.shared_reads import WaitingPrompts
-from models.conversation import ConversationUpdate
-from models.partial_output import PartialGrowth
-from models.session import UpdatesRequest
+from turnkeeper.api.dependencies import FeedsDep, SessionId
+from turnkeeper.api.http.openapi import WORKER, errors
+from turnkeeper.api.live.feed import Event, cursor_of
+from turnkeeper.api.live.shared_reads import WaitingPrompts
+from turnkeeper.api.problems import Problem
+from turnkeeper.models.session.session import UpdatesRequest
+from turnkeeper.models.transcript.conversation import ConversationUpdate
+from turnkeeper.models.transcript.partial_output import PartialGrowth
 
 router = APIRouter(tags=["conversation"])
 

@@ -5,15 +5,15 @@ from typing import Literal
 
 from fastapi import APIRouter
 
-from api import problems
-from api.bodies import Health, Readiness
-from api.dependencies import SessionsDep, SettingsDep, StoresDep
-from api.openapi import NO_POLLING_WORKER, errors
-from api.store_calls import read_store, seconds_from_now
-from api.temporal_calls import call_temporal
-from stores.database import StoreUnavailableError
-from stores.stores import Stores
-from workflows.connection import polling_workers
+from turnkeeper.api import problems
+from turnkeeper.api.bodies import Health, Readiness
+from turnkeeper.api.dependencies import SessionsDep, SettingsDep, StoresDep
+from turnkeeper.api.http.openapi import NO_POLLING_WORKER, errors
+from turnkeeper.api.store_calls import read_store, seconds_from_now
+from turnkeeper.api.temporal.temporal_calls import call_temporal
+from turnkeeper.stores.database.database import StoreUnavailableError
+from turnkeeper.stores.stores import Stores
+from turnkeeper.workflows.hosting.connection import polling_workers
 
 ARCHIVE_SECONDS = 1.0
 

@@ -2,9 +2,9 @@
 
 from fastapi import APIRouter
 
-from api.bodies import RenderedMarkdown, RenderMarkdown
-from api.dependencies import MarkdownDep
-from api.openapi import ANY, errors
+from turnkeeper.api.bodies import RenderedMarkdown, RenderMarkdown
+from turnkeeper.api.dependencies import MarkdownDep
+from turnkeeper.api.http.openapi import ANY, errors
 
 router = APIRouter(tags=["page"])
 

@@ -14,10 +14,10 @@ from starlette.responses import FileResponse, HTMLResponse
 from starlette.staticfiles import NotModifiedResponse, StaticFiles
 from starlette.types import Scope
 
-from api.etags import content_etag, matches
-from models.settings import Settings
+from turnkeeper.api.http.etags import content_etag, matches
+from turnkeeper.models.settings.settings import Settings
 
-STATIC = Path(__file__).parents[1] / "static"
+STATIC = Path(__file__).parents[2] / "clients" / "page"
 
 _POLICY = {
     "default-src": "'none'",

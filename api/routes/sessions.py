@@ -6,8 +6,8 @@ from uuid import uuid4
 from fastapi import APIRouter, Query, Response
 from temporalio.client import WorkflowExecutionDescription
 
-from api import problems
-from api.bodies import (
+from turnkeeper.api import problems
+from turnkeeper.api.bodies import (
     Cancel,
     Cancelling,
     DeletionReceipt,
@@ -18,17 +18,25 @@ from api.bodies import (
     SessionStarted,
     StartSession,
 )
-from api.dependencies import DeletionsDep, SessionId, SessionsDep, SettingsDep, TranscriptsDep
-from api.listing import ListedStatus, list_sessions
-from api.openapi import SERVER, SESSION, WORKER, errors
-from api.routes.page import chat_page
-from api.session_ids import workflow_id
-from api.sessions import Sessions, new_prompt
-from models.conversation import ConversationState
-from models.prompts import check_text
-from models.session import USER_PATTERN, CancelTurn, Configure, EndSession, SessionInput, StateRequest, configured
-from models.settings import Settings
-from workflows.connection import EmbeddedServer
+from turnkeeper.api.dependencies import DeletionsDep, SessionId, SessionsDep, SettingsDep, TranscriptsDep
+from turnkeeper.api.http.openapi import SERVER, SESSION, WORKER, errors
+from turnkeeper.api.routes.page import chat_page
+from turnkeeper.api.session_ids import workflow_id
+from turnkeeper.api.temporal.listing import ListedStatus, list_sessions
+from turnkeeper.api.temporal.sessions import Sessions, new_prompt
+from turnkeeper.models.session.queue.prompts import check_text
+from turnkeeper.models.session.session import (
+    USER_PATTERN,
+    CancelTurn,
+    Configure,
+    EndSession,
+    SessionInput,
+    StateRequest,
+    configured,
+)
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.conversation import ConversationState
+from turnkeeper.workflows.hosting.connection import EmbeddedServer
 
 router = APIRouter(tags=["sessions"])
 

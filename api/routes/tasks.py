@@ -2,11 +2,11 @@
 
 from fastapi import APIRouter
 
-from api.bodies import TaskPreview
-from api.body_limits import MOST_HISTORY_BYTES
-from api.dependencies import TasksDep
-from api.openapi import WORKER, errors
-from models.task import CreateTask
+from turnkeeper.api.bodies import TaskPreview
+from turnkeeper.api.dependencies import TasksDep
+from turnkeeper.api.http.body_limits import MOST_HISTORY_BYTES
+from turnkeeper.api.http.openapi import WORKER, errors
+from turnkeeper.models.session.task import CreateTask
 
 router = APIRouter(tags=["tasks"], max_body_size=MOST_HISTORY_BYTES)
 

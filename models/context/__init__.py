@@ -3,14 +3,18 @@
 The transcript itself is never altered by any of it.
 """
 
-from models.context.enrichment import first_prompt, format_task_enrichment_prompt, history_that_fits
-from models.context.hand_off import (
-    HandedOver,
-    TaskValidationWarning,
-    validate_conversation_history,
+from turnkeeper.models.context.window import (
+    ConversationHistoryConfig,
+    ConversationMetrics,
+    ConversationWindow,
+    TrimResult,
+    eviction_config,
+    history_config,
+    kept_indexes,
+    message_groups,
 )
-from models.context.history_policy import KEEP_ASSISTANT, KEEP_USER, PRESETS, HistoryPolicy, TextLimit, resolve_policy
-from models.context.replay import (
+from turnkeeper.models.errors import TaskValidationError
+from turnkeeper.models.replay_text.grammar import (
     CallEvent,
     MalformedReplay,
     ReplayEvent,
@@ -21,21 +25,20 @@ from models.context.replay import (
     parse_replay,
     render_replay,
 )
-from models.context.stored_history import ConversationHistory, HistoryMessage, HistoryMetadata
-from models.context.task_context import Priority, TaskContext
-from models.context.tokens import count_chars, estimate_tokens
-from models.context.turn_events import replay_events
-from models.context.window import (
-    ConversationHistoryConfig,
-    ConversationMetrics,
-    ConversationWindow,
-    TrimResult,
-    eviction_config,
-    history_config,
-    kept_indexes,
-    message_groups,
+from turnkeeper.models.replay_text.turn_events import replay_events
+from turnkeeper.models.tasks.enrichment import first_prompt, format_task_enrichment_prompt, history_that_fits
+from turnkeeper.models.tasks.hand_off import HandedOver, TaskValidationWarning, validate_conversation_history
+from turnkeeper.models.tasks.history_policy import (
+    KEEP_ASSISTANT,
+    KEEP_USER,
+    PRESETS,
+    HistoryPolicy,
+    TextLimit,
+    resolve_policy,
 )
-from models.errors import TaskValidationError
+from turnkeeper.models.tasks.stored_history import ConversationHistory, HistoryMessage, HistoryMetadata
+from turnkeeper.models.tasks.task_context import Priority, TaskContext
+from turnkeeper.models.tokens import count_chars, estimate_tokens
 
 __all__ = [
     "KEEP_ASSISTANT",

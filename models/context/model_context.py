@@ -17,16 +17,16 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from models.context.bounds import bound_json
-from models.context.model_view import Eviction, ModelView, ViewEntry, ViewRef, detached, restored, texts_of
-from models.context.summary import EVICTED_A_SUMMARY, FILES_CHARS, SUMMARY_CHARS, carries_text, next_summary
-from models.context.tokens import CHARS_PER_TOKEN, tokens_of
-from models.context.window import ConversationHistoryConfig, halved_cap, halved_config, no_room_warning
-from models.conversation import ConversationMessage
-from models.model_call import ModelMessage, SummaryOutcome
-from models.trajectory import Usage
-from models.transcript import Transcript
-from models.wire import Compact, Items, few_keys
+from turnkeeper.models.bounds import bound_json
+from turnkeeper.models.context.model_view import Eviction, ModelView, ViewEntry, ViewRef, detached, restored, texts_of
+from turnkeeper.models.context.summary import EVICTED_A_SUMMARY, FILES_CHARS, SUMMARY_CHARS, carries_text, next_summary
+from turnkeeper.models.context.window import ConversationHistoryConfig, halved_cap, halved_config, no_room_warning
+from turnkeeper.models.tokens import CHARS_PER_TOKEN, tokens_of
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.model_call import ModelMessage, SummaryOutcome
+from turnkeeper.models.transcript.trajectory import Usage
+from turnkeeper.models.transcript.transcript import Transcript
+from turnkeeper.models.wire import Compact, Items, few_keys
 
 
 class Reported(Compact):

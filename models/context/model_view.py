@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from models.context.shortening import longest_allowed, shortened
-from models.context.summary import Summary, summary_message
-from models.context.tokens import count_chars, tokens_of
-from models.context.window import ConversationHistoryConfig, eviction_config, kept_indexes
-from models.conversation import ConversationMessage
-from models.large_texts import Texts, refer_message
-from models.model_call import CallPart, ModelMessage, ModelRequest, ProviderState, RequestHead
-from models.trajectory import INTERRUPTED_NOTE, ModelStep, Step, ToolCall, UserStep
-from models.transcript import Transcript
-from models.wire import Compact
+from turnkeeper.models.context.shortening import longest_allowed, shortened
+from turnkeeper.models.context.summary import Summary, summary_message
+from turnkeeper.models.context.window import ConversationHistoryConfig, eviction_config, kept_indexes
+from turnkeeper.models.tokens import count_chars, tokens_of
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.large_texts import Texts, refer_message
+from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, ModelRequest, ProviderState, RequestHead
+from turnkeeper.models.transcript.trajectory import INTERRUPTED_NOTE, ModelStep, Step, ToolCall, UserStep
+from turnkeeper.models.transcript.transcript import Transcript
+from turnkeeper.models.wire import Compact
 
 if TYPE_CHECKING:
     from hashlib import _Hash

@@ -1,7 +1,7 @@
 """How large a request is, estimated: what is sent before the messages, and all of it (CTX-6, CTX-7, AGT-9)."""
 
-from models.context.tokens import count_chars, estimate_tokens, tokens_of
-from models.model_call import ModelRequest, RequestHead
+from turnkeeper.models.tokens import count_chars, estimate_tokens, tokens_of
+from turnkeeper.models.transcript.model_call import ModelRequest, RequestHead
 
 
 def system_tokens(head: RequestHead) -> int:
@@ -26,7 +26,7 @@ def head_tokens(head: RequestHead) -> int:
 def request_tokens(request: ModelRequest) -> int:
     """Estimate the input tokens of a request whose large texts are in their places.
 
-    >>> from models.model_call import ModelMessage
+    >>> from turnkeeper.models.transcript.model_call import ModelMessage
     >>> messages = [ModelMessage(role="user", content="Hi"), ModelMessage(role="assistant", content="Hello!")]
     >>> request_tokens(ModelRequest(head=RequestHead(system="Be brief."), messages=messages))
     5

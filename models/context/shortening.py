@@ -6,8 +6,8 @@ too long, the longest of their texts are shortened: the model still reads the be
 
 from collections.abc import Sequence
 
-from models.context.bounds import bound_text
-from models.model_call import ModelMessage
+from turnkeeper.models.bounds import bound_text
+from turnkeeper.models.transcript.model_call import ModelMessage
 
 MIN_TEXT_CHARS = 200
 """No text is cut to less: the outcome of a call stays."""

@@ -13,11 +13,25 @@ from itertools import accumulate, dropwhile
 from pydantic import JsonValue
 from pydantic_core import to_json
 
-from models.context.bounds import bound_text
-from models.context.replay import CallEvent, ReplayEvent, RespondEvent, ResultEvent, UserEvent, render_replay
-from models.context.tokens import count_chars
-from models.model_call import CallPart, ModelMessage, ModelRequest, RequestHead, SummaryOutcome, ToolSpec
-from models.wire import Compact, Items
+from turnkeeper.models.bounds import bound_text
+from turnkeeper.models.replay_text.grammar import (
+    CallEvent,
+    ReplayEvent,
+    RespondEvent,
+    ResultEvent,
+    UserEvent,
+    render_replay,
+)
+from turnkeeper.models.tokens import count_chars
+from turnkeeper.models.transcript.model_call import (
+    CallPart,
+    ModelMessage,
+    ModelRequest,
+    RequestHead,
+    SummaryOutcome,
+    ToolSpec,
+)
+from turnkeeper.models.wire import Compact, Items
 
 SUMMARY_MARK = "[Conversation Summary]"
 """How the message begins that stands for what was evicted."""

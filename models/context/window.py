@@ -22,8 +22,8 @@ from typing import Generic, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from models.context.tokens import estimate_tokens, field_of
-from models.wire import Change, Frozen, Strict
+from turnkeeper.models.tokens import estimate_tokens, field_of
+from turnkeeper.models.wire import Change, Frozen, Strict
 
 MessageT = TypeVar("MessageT")
 """Anything with a `role` and a `content`, as fields or as keys."""

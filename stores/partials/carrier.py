@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol, Self
 
-from models.partial_output import PartialOutput, PartialTag
+from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
 
 RETRY_SECONDS = 1.0
 """After a failure that a carrier did not foresee."""

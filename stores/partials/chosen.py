@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from temporalio.client import Client
 
-from models.settings import Settings, SettingsError
-from stores.partials.carrier import PartialCarrier
-from stores.partials.heartbeats import HeartbeatCarrier
+from turnkeeper.models.settings.settings import Settings, SettingsError
+from turnkeeper.stores.partials.carrier import PartialCarrier
+from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
 
 
 def chosen_carrier(settings: Settings) -> Callable[[Client], PartialCarrier]:
@@ -20,7 +20,7 @@ def chosen_carrier(settings: Settings) -> Callable[[Client], PartialCarrier]:
         return HeartbeatCarrier
     try:
         # Here and not above: only who sets it needs the package.
-        from stores.partials.over_redis import RedisCarrier
+        from turnkeeper.stores.partials.over_redis import RedisCarrier
     except ModuleNotFoundError as error:
         raise SettingsError("redis_url: Redis needs the package redis: install turnkeeper[redis].") from error
     return lambda client: RedisCarrier(url, namespace=client.namespace, task_queue=settings.task_queue)

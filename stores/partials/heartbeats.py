@@ -26,8 +26,8 @@ from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from models.partial_output import PartialOutput, PartialTag
-from stores.partials.carrier import Followed, Live
+from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
+from turnkeeper.stores.partials.carrier import Followed, Live
 
 LOOK_SECONDS = 0.2
 LOOK_TIMEOUT = timedelta(seconds=2)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Self
 
-from models.partial_output import PartialOutput, PartialTag
-from stores.partials.carrier import Followed, Live
+from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
+from turnkeeper.stores.partials.carrier import Followed, Live
 
 
 class InProcessCarrier:

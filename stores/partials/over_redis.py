@@ -23,8 +23,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, AuthorizationError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeout
 
-from models.partial_output import PartialOutput, PartialTag
-from stores.partials.carrier import Followed, Live
+from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
+from turnkeeper.stores.partials.carrier import Followed, Live
 
 ANSWER_SECONDS = 2.0
 """Bound of a connection's being made, and of an answer."""

@@ -7,13 +7,13 @@ import pytest
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities.failures import MOST_ATTEMPTS
-from activities.list_prices import ListPrices
-from activities.llm import ModelActivities
-from activities.own_workflow import STOPPING
-from activities.spending import Spending
-from models.model_call import ModelCall
-from stores.partials.in_process import InProcessCarrier
+from turnkeeper.activities.failures import MOST_ATTEMPTS
+from turnkeeper.activities.llm import ModelActivities
+from turnkeeper.activities.model_request.list_prices import ListPrices
+from turnkeeper.activities.model_request.spending import Spending
+from turnkeeper.activities.own_session.own_workflow import STOPPING
+from turnkeeper.models.transcript.model_call import ModelCall
+from turnkeeper.stores.partials.in_process import InProcessCarrier
 
 CALL = ModelCall(turn=1, step=1, request=1, model="test", digest="d")
 

@@ -6,11 +6,11 @@ import pytest
 from temporalio.exceptions import ActivityError, ApplicationError, RetryState, TimeoutType
 from temporalio.exceptions import TimeoutError as TemporalTimeout
 
-from activities.failures import LONGEST_WAIT, MOST_ROUNDS, WORKER_DIED, describe_failure, judge
-from activities.providers.protocol import ModelError
-from models.errors import RETRYABLE
-from models.model_call import ModelCallOutcome
-from workflows.activity_options import MODEL_RETRIES
+from turnkeeper.activities.failures import LONGEST_WAIT, MOST_ROUNDS, WORKER_DIED, describe_failure, judge
+from turnkeeper.activities.providers.protocol import ModelError
+from turnkeeper.models.errors import RETRYABLE
+from turnkeeper.models.transcript.model_call import ModelCallOutcome
+from turnkeeper.workflows.activity_options import MODEL_RETRIES
 
 
 @pytest.mark.parametrize("error_type", sorted(RETRYABLE))

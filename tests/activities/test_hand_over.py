@@ -1,7 +1,7 @@
 """The process-local hand-over of a model call's context: AGT-2."""
 
-from activities.hand_over import HandOver, HandOverKey
-from models.model_call import ModelRequest, RequestHead
+from turnkeeper.activities.model_request.hand_over import HandOver, HandOverKey
+from turnkeeper.models.transcript.model_call import ModelRequest, RequestHead
 
 REQUEST = ModelRequest(head=RequestHead(), messages=[])
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from activities.list_prices import ListPrices
-from activities.providers.offline import answer
-from models.model_call import ModelMessage, ModelRequest, ModelResponse, RequestHead
-from models.trajectory import Usage
+from turnkeeper.activities.model_request.list_prices import ListPrices
+from turnkeeper.activities.providers.offline.provider import answer
+from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ModelResponse, RequestHead
+from turnkeeper.models.transcript.trajectory import Usage
 
 ROOT = Path(__file__).parents[2]
 
@@ -112,7 +112,7 @@ def test_agt_10_a_worker_that_needs_no_prices_does_not_load_them() -> None:
     script = """if True:
         import sys
         from worker import ListPrices
-        from models.trajectory import Usage
+        from turnkeeper.models.transcript.trajectory import Usage
         ListPrices().cost_of(Usage(), provider="openai-chat", name="gpt-4o")
         print("genai_prices" in sys.modules)
         ListPrices().cost_of(Usage(), provider="openai", name="gpt-4o")

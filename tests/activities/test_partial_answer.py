@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activities.partial_answer import MOST_PARTS, GrowingAnswer, PartialAnswer
-from activities.providers.answers import joined
-from activities.providers.protocol import Delta
-from models.partial_output import MOST_PARTIAL_BYTES, PartialKind, PartialOutput, PartialTag
-from stores.partials.carrier import Live
+from turnkeeper.activities.model_request.partial_answer import MOST_PARTS, GrowingAnswer, PartialAnswer
+from turnkeeper.activities.providers.answers import joined
+from turnkeeper.activities.providers.protocol import Delta
+from turnkeeper.models.transcript.partial_output import MOST_PARTIAL_BYTES, PartialKind, PartialOutput, PartialTag
+from turnkeeper.stores.partials.carrier import Live
 
 TAG = PartialTag(message_id="a", turn=1, step=1, request=1, attempt=1)
 
@@ -99,7 +99,7 @@ def test_agt_5_a_megabyte_in_small_pieces_is_put_together_in_proportion_to_its_l
         encoded += size
         return size
 
-    from activities import partial_answer
+    from turnkeeper.activities.model_request import partial_answer
 
     json_bytes = partial_answer._json_bytes
     monkeypatch.setattr(partial_answer, "_json_bytes", counting)

@@ -18,7 +18,7 @@ _MISSING = re.compile(r"^(?:Later|Not reached): ", re.MULTILINE)
 _IDS = re.compile(r"(?:_|\b)(ses|ctx|agt|api|ops|tsk)_(\d+)(?=_)")
 _NAMED = re.compile(r"(?:def|class) (\w+)[(:]")
 
-STATE_MACHINE = ("core/test_updates_law.py", "UpdatesLaw")
+STATE_MACHINE = ("models/session/test_updates_law.py", "UpdatesLaw")
 """What a property shows has no name of a test: hypothesis makes it of the class."""
 
 

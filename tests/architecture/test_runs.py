@@ -40,13 +40,13 @@ def test_agt_11_without_a_key_the_live_tests_say_what_they_left_out_and_fail_nob
 
 
 def test_agt_4_no_other_test_sees_the_keys_of_the_developer() -> None:
-    chosen = "tests/stack/test_settings.py::test_agt_4_without_a_key_new_sessions_get_the_offline_model"
+    chosen = "tests/ops/local/test_settings.py::test_agt_4_without_a_key_new_sessions_get_the_offline_model"
     ran = pytest_run(chosen, **KEYS)
     assert "1 passed" in ran.stdout, ran.stdout
 
 
 def test_ops_1_a_test_that_lacks_a_program_is_skipped_with_the_reason_and_in_ci_it_fails() -> None:
-    chosen = ["-rs", "tests/partials/test_doctor_redis.py", "-k", "wrong_password"]
+    chosen = ["-rs", "tests/ops/checks/test_doctor_redis.py", "-k", "wrong_password"]
     without = {"PATH": str(Path(sys.executable).parent), "CI": ""}
     ran = pytest_run(*chosen, **without)
     assert (ran.returncode, "no Redis is installed" in ran.stdout) == (0, True), ran.stdout

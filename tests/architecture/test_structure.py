@@ -3,17 +3,19 @@
 import ast
 import subprocess
 import sys
-import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from workflows.agentic_ai_workflow import AgenticAIWorkflow
+from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 
 ROOT = Path(__file__).parents[2]
-UNSHIPPED = {"benchmarks", "tests"}
-PACKAGES = sorted(path.parent.name for path in ROOT.glob("*/__init__.py") if path.parent.name not in UNSHIPPED)
+CHAPTERS = ("activities", "api", "clients", "models", "ops", "stores", "workflows")
+"""Folders at the top level; `turnkeeper/` has a link to each, and to `cli.py` and `worker.py`."""
+
+MAX_FILES = 14
 
 
 def modules(*folders: str) -> list[Path]:
@@ -35,19 +37,28 @@ def test_imports_run_downhill() -> None:
     assert lint.returncode == 0, lint.stdout + lint.stderr
 
 
-def test_every_package_is_shipped_typed_and_under_the_import_contracts() -> None:
-    tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
-    shipped = tools["hatch"]["build"]["targets"]["wheel"]["only-include"]
-    assert sorted(name for name in shipped if not name.endswith(".py")) == PACKAGES
-    assert sorted(tools["mypy"]["packages"]) == PACKAGES
-    assert sorted(tools["importlinter"]["root_packages"]) == PACKAGES
+def test_every_chapter_is_a_part_of_the_one_package() -> None:
+    links = {path.name: path.readlink() for path in (ROOT / "turnkeeper").iterdir() if path.is_symlink()}
+    assert links == {name: Path("..") / name for name in (*CHAPTERS, "cli.py", "worker.py")}
+    chapters = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"turnkeeper", "tests", "benchmarks"}
+    assert chapters == set(CHAPTERS)
 
 
-@pytest.mark.parametrize(
-    "path", modules("models", "stores", "workflows", "activities", "api"), ids=lambda path: path.stem
-)
-def test_nobody_imports_the_composition_roots(path: Path) -> None:
-    assert not {name.partition(".")[0] for name in imported(path)} & {"worker", "cli", "stack", "tests", "benchmarks"}
+def test_every_package_opens_with_a_sentence() -> None:
+    packages = [path for path in modules(*CHAPTERS) if path.stem == "__init__"]
+    assert [path for path in packages if not ast.get_docstring(ast.parse(path.read_text()))] == []
+    assert {path.parent for path in modules(*CHAPTERS)} == {path.parent for path in packages}
+
+
+@pytest.mark.parametrize("folder", [*CHAPTERS, "tests", "benchmarks", "docs"])
+def test_our_modules_are_imported_by_their_one_name(folder: str) -> None:
+    bare = {*CHAPTERS, "cli", "worker"}
+    assert [path for path in modules(folder) if {name.partition(".")[0] for name in imported(path)} & bare] == []
+
+
+def test_a_folder_that_grows_branches() -> None:
+    files = Counter(str(path.parent.relative_to(ROOT)) for path in modules(*CHAPTERS) if path.stem != "__init__")
+    assert {folder: count for folder, count in files.items() if count > MAX_FILES} == {}
 
 
 @pytest.mark.parametrize("path", modules("models"), ids=lambda path: str(path.relative_to(ROOT)))
@@ -72,6 +83,6 @@ def test_no_model_has_a_default_of_clock_or_chance(path: Path) -> None:
 
 def test_importing_the_gateway_loads_no_vendors_and_tools_sdk() -> None:
     sdks = ("mcp", "anthropic", "openai", "genai_prices", "jsonschema")
-    script = f"import sys, api.app; print([m for m in {sdks} if m in sys.modules])"
+    script = f"import sys, turnkeeper.api.app; print([m for m in {sdks} if m in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "[]"

@@ -32,15 +32,15 @@ from temporalio import activity, client, workflow
 from temporalio import worker as sdk
 from temporalio.contrib.pydantic import pydantic_data_converter
 
-import worker
-from activities.asking import ProviderRegistry
-from activities.providers.protocol import CallContext, Delta, Provider
-from activities.toolbox.configured import own_tool_server
-from activities.toolbox.connection import ToolServer
-from activities.toolbox.toolbox import IDEMPOTENCY_KEY, Toolbox
-from models.model_call import ModelRequest, ModelResponse
-from models.settings import Settings
-from models.wire import Frozen
+from turnkeeper import worker
+from turnkeeper.activities.model_request.asking import ProviderRegistry
+from turnkeeper.activities.providers.protocol import CallContext, Delta, Provider
+from turnkeeper.activities.toolbox.configured import own_tool_server
+from turnkeeper.activities.toolbox.connection import ToolServer
+from turnkeeper.activities.toolbox.toolbox import IDEMPOTENCY_KEY, Toolbox
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
+from turnkeeper.models.wire import Frozen
 
 Pause = Literal["until told", "until stopping", "for ever"]
 """`until told`: by a line on stdin. `until stopping`: until the worker has begun to shut down."""

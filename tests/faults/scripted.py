@@ -11,14 +11,14 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
-from models.session import SessionInput
-from models.settings import Settings
-from stores.partials.chosen import chosen_carrier
-from stores.stores import Stores
 from tests.faults.doomed_worker import Course, Plan, build_toolbox
 from tests.harness import DrivenSession
-from worker import build_providers, build_worker
-from workflows.agentic_ai_workflow import AgenticAIWorkflow
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.stores.partials.chosen import chosen_carrier
+from turnkeeper.stores.stores import Stores
+from turnkeeper.worker import build_providers, build_worker
+from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 
 
 async def start(

@@ -10,11 +10,11 @@ from uuid import uuid4
 
 from temporalio.client import Client
 
-from models.limits import Limits
-from models.model_call import ModelRequest, ModelResponse
-from models.session import SessionInput
-from models.settings import Settings
 from tests.harness import DrivenSession, Stage, asks, says, stage
+from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 
 SESSIONS = 10
 HOGS = 2 * (os.cpu_count() or 1)

@@ -13,7 +13,7 @@ import pytest
 from tests.faults.campaign.campaign import Options, run_campaign
 from tests.faults.campaign.checker import violations
 from tests.faults.campaign.report import table
-from tests.stack.conftest import needs_linux
+from tests.ops.conftest import needs_linux
 
 pytestmark = [pytest.mark.campaign, needs_linux, pytest.mark.timeout(1_200)]
 

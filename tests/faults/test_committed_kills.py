@@ -11,12 +11,12 @@ import httpx
 import pytest
 from temporalio.client import Client
 
-from models.partial_output import PartialGrowth
-from models.settings import Settings
+from tests.api.conftest import served
+from tests.api.live.watching import Watcher, full_state
 from tests.faults.test_months import Workers
-from tests.gateway.conftest import served
-from tests.gateway.watching import Watcher, full_state
 from tests.harness import BOUND
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.partial_output import PartialGrowth
 
 KILLS = 20
 SESSIONS = 2

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from models.settings import Settings
-from models.trajectory import ModelStep
-from stores.partials.chosen import chosen_carrier
 from tests.faults.scripted import check_replay, next_worker, plan_of, start
 from tests.faults.test_worker_kills import doomed_worker
 from tests.harness import DrivenSession
-from tests.partials.test_carriers import seen
+from tests.stores.partials.test_carriers import seen
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.trajectory import ModelStep
+from turnkeeper.stores.partials.chosen import chosen_carrier
 
 WORDS = " ".join(f"word{number}" for number in range(30))
 
@@ -35,7 +35,7 @@ async def killed_in_mid_answer(temporal: Client, folder: Path, **limits: Any) ->
 async def test_ses_9_a_stop_waits_for_no_dead_worker(
     temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workflows.activity_options.UNFINISHED_PATIENCE", 1.5)
+    monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", 1.5)
     session, given = await killed_in_mid_answer(temporal, tmp_path)
     await session.prompt(id="p2", text="what time is it?", mode="interrupt")
     async with next_worker(temporal, given):

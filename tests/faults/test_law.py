@@ -25,13 +25,13 @@ from hypothesis.stateful import (
 from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.contrib.pydantic import pydantic_data_converter
 
-from models.conversation import ConversationMessage
-from models.session import SessionInput
-from models.settings import Settings
-from stores.stores import Stores
 from tests.client import Client as PollingClient
 from tests.faults.test_months import Workers
 from tests.harness import DrivenSession
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.stores.stores import Stores
 
 EXAMPLES, STEPS = 12, 30
 MOST_KILLS = 1

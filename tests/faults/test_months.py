@@ -16,16 +16,16 @@ from temporalio.client import Client, WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
-from models.conversation import ConversationMessage
-from models.session import SessionInput
-from models.settings import Settings
-from models.trajectory import ModelStep
-from stores.stores import Stores
 from tests.client import Client as PollingClient
 from tests.faults.doomed_worker import Course, Plan
 from tests.faults.test_worker_kills import doomed_worker
 from tests.harness import DrivenSession
-from workflows.agentic_ai_workflow import AgenticAIWorkflow
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.trajectory import ModelStep
+from turnkeeper.stores.stores import Stores
+from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 
 TURNS = 2_000
 KILLS = 5

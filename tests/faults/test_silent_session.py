@@ -9,11 +9,11 @@ import pytest
 from temporalio.client import Client, Interceptor, OutboundInterceptor, QueryWorkflowInput
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.failures import LONGEST_RETRY_DELAY
-from activities.hand_over import REQUESTS
-from activities.providers.protocol import ModelError
-from models.session import SessionInput
 from tests.harness import BOUND, Stage, stage
+from turnkeeper.activities.failures import LONGEST_RETRY_DELAY
+from turnkeeper.activities.model_request.hand_over import REQUESTS
+from turnkeeper.activities.providers.protocol import ModelError
+from turnkeeper.models.session.session import SessionInput
 
 GRACE = 60.0
 """Seconds that a stopping worker waits for its activities: what ends sooner was given back."""
@@ -73,7 +73,7 @@ async def test_ops_10_a_full_query_buffer_is_waited_out_and_ends_no_turn(on: Sta
 async def test_agt_9_the_session_s_silence_does_not_count_as_a_failure_of_the_vendor(
     on: Stage, buffer: FullBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("activities.failures.MOST_ROUNDS", 1)
+    monkeypatch.setattr("turnkeeper.activities.failures.MOST_ROUNDS", 1)
     on.vendor.script = [ModelError("overloaded", "busy", retry_after=LONGEST_RETRY_DELAY + 0.5)]
     session = await on.start(SessionInput.model_validate({"limits": {"model_timeout": 1}}))
     await session.prompt("hello")

@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from activities.providers.registry import Providers
-from models.conversation import ConversationMessage
-from models.errors import ErrorType
-from models.model_name import split_model
-from models.session import SessionInput
 from tests.harness import DrivenSession, Stage, stage
 from tests.vendors import chat_wire, responses_wire
 from tests.vendors.apis import WIRES
 from tests.vendors.server import Answer, Call, Fault, Reply, VendorWire
+from turnkeeper.activities.providers.registry import Providers
+from turnkeeper.models.errors import ErrorType
+from turnkeeper.models.model_name import split_model
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.transcript.conversation import ConversationMessage
 
 AT_ONCE = {"retry-after-ms": "1"}
 NOT_AGAIN = {"x-should-retry": "false"}

@@ -31,21 +31,21 @@ from temporalio.client import Client, WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
-from activities.asking import ProviderRegistry
-from activities.providers.protocol import CallContext, Delta, Provider
-from models.conversation import ConversationMessage
-from models.model_call import ModelRequest, ModelResponse
-from models.prompts import QueueView
-from models.session import SessionInput
-from models.settings import Settings
-from models.trajectory import ModelStep, ToolCall
-from stack import leash
-from stores.partials.chosen import chosen_carrier
-from stores.stores import Stores
 from tests.faults.doomed_worker import Course, Pause, Plan, build_toolbox, name_of
 from tests.harness import BOUND, DrivenSession
-from worker import build_providers, build_worker
-from workflows.agentic_ai_workflow import AgenticAIWorkflow
+from turnkeeper.activities.model_request.asking import ProviderRegistry
+from turnkeeper.activities.providers.protocol import CallContext, Delta, Provider
+from turnkeeper.models.session.queue.prompts import QueueView
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
+from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall
+from turnkeeper.ops.local import leash
+from turnkeeper.stores.partials.chosen import chosen_carrier
+from turnkeeper.stores.stores import Stores
+from turnkeeper.worker import build_providers, build_worker
+from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,5 +1,5 @@
 """A gateway that really listens, and the programs that are let loose on it."""
 
-from tests.gateway.conftest import asked, on, url
+from tests.api.conftest import asked, on, url
 
 __all__ = ["asked", "on", "url"]

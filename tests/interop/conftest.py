@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.gateway.conftest import asked, http, on, url
+from tests.api.conftest import asked, http, on, url
 from tests.interop.ai_chats import Driver, running_driver
 
 __all__ = ["asked", "http", "on", "url"]

@@ -6,15 +6,15 @@ import pytest
 from httpx import AsyncClient
 from temporalio.client import Client
 
-from activities.providers.protocol import Delta, ModelError
-from models.limits import Limits
-from models.model_call import ModelResponse, RespondPart, ThinkPart, ToolInvocation, ToolSpec
-from models.session import SessionInput
-from models.settings import Settings
-from models.trajectory import ToolResult
-from tests.gateway.conftest import served
+from tests.api.conftest import served
 from tests.harness import DrivenSession, Gate, Stage, asks, says
 from tests.interop.ai_chats import Chat, Driver
+from turnkeeper.activities.providers.protocol import Delta, ModelError
+from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.model_call import ModelResponse, RespondPart, ThinkPart, ToolInvocation, ToolSpec
+from turnkeeper.models.transcript.trajectory import ToolResult
 
 
 def thinks(thought: str, text: str) -> ModelResponse:

@@ -3,10 +3,10 @@
 import pytest
 from httpx import AsyncClient
 
-from activities.providers.protocol import ModelError
 from tests.harness import Gate, Stage, asks, says
 from tests.interop.ai_chats import Driver
 from tests.interop.test_ai_sdk import words
+from turnkeeper.activities.providers.protocol import ModelError
 
 HEADERS = {"x-ai-sdk-version": "6"}
 

@@ -5,13 +5,13 @@ from uuid import uuid4
 
 from temporalio.client import Client
 
-from models.conversation import ConversationMessage
-from models.model_name import split_model
-from models.session import SessionInput
-from models.settings import Settings
-from models.trajectory import ModelStep
 from tests.harness import stage
-from worker import build_providers, build_toolbox
+from turnkeeper.models.model_name import split_model
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.trajectory import ModelStep
+from turnkeeper.worker import build_providers, build_toolbox
 
 PATIENCE = 240.0
 """Seconds that a turn may take: a real model thinks for a while."""

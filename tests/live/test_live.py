@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from models.settings import VENDORS_MODELS
 from tests.live.story import has_thought, read_and_remember
+from turnkeeper.models.settings.settings import VENDORS_MODELS
 
 pytestmark = pytest.mark.live
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
-from models.session_state import CURRENT_RULES
 from tests.harness import DrivenSession, stage
 from tests.replay.stories import STORIES
-from workflows import search_attributes
+from turnkeeper.models.session.session_state import CURRENT_RULES
+from turnkeeper.workflows import search_attributes
 
 HISTORIES = Path(__file__).with_name("histories")
 ROOT = Path(__file__).parents[2]

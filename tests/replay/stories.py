@@ -3,12 +3,12 @@
 from collections.abc import Awaitable, Callable
 from uuid import uuid4
 
-from activities.providers.protocol import Delta, ModelError
-from models.model_call import ToolInvocation, ToolSpec
-from models.session import SessionInput
-from models.session_tools import FRESH_TURNS
-from models.trajectory import ToolResult
 from tests.harness import UNASKED, DrivenSession, Gate, Stage, asks, says
+from turnkeeper.activities.providers.protocol import Delta, ModelError
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.session_tools import FRESH_TURNS
+from turnkeeper.models.transcript.model_call import ToolInvocation, ToolSpec
+from turnkeeper.models.transcript.trajectory import ToolResult
 
 Story = Callable[[Stage], Awaitable[DrivenSession]]
 

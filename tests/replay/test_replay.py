@@ -10,10 +10,10 @@ from temporalio.worker import Replayer
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 from temporalio.workflow import NondeterminismError, SandboxImportNotificationPolicy
 
-from activities.tools import ToolActivities
 from tests.replay.record import HISTORIES
 from tests.replay.stories import STORIES
-from workflows.agentic_ai_workflow import AgenticAIWorkflow
+from turnkeeper.activities.tools import ToolActivities
+from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 
 RECORDED = sorted(HISTORIES.rglob("*.json"))
 
@@ -45,7 +45,7 @@ async def test_ses_19_a_renamed_activity_is_caught(monkeypatch: pytest.MonkeyPat
 
 
 async def test_ses_19_a_changed_order_of_commands_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workflows.tool_list.ToolList.know", _nothing)
+    monkeypatch.setattr("turnkeeper.workflows.turn.tool_list.ToolList.know", _nothing)
     with pytest.raises(NondeterminismError):
         await replayer().replay_workflow(history(HISTORIES / "one_turn.json"))
 

@@ -3,9 +3,9 @@
 from datetime import UTC, datetime
 from hashlib import sha256
 
-from models.conversation import ConversationMessage
-from models.trajectory import ModelStep, Step, ToolCall, ToolResult, UserStep
-from stores.archive import ArchivedTurn
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.trajectory import ModelStep, Step, ToolCall, ToolResult, UserStep
+from turnkeeper.stores.archive import ArchivedTurn
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

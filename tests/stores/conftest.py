@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 import pytest
 
-from stores.archive import Archive
-from stores.blobs import Blobs
-from stores.database import Database
 from tests.stores.postgresql import HOST, SUPERUSER, PostgreSQL, find_programs, running
+from turnkeeper.stores.archive import Archive
+from turnkeeper.stores.blobs import Blobs
+from turnkeeper.stores.database.database import Database
 
 
 @pytest.fixture(scope="session")

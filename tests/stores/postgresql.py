@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from stack.ports import usable_port
+from turnkeeper.ops.local.ports import usable_port
 
 HOST = "127.0.0.1"
 SUPERUSER = "tests"

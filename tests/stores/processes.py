@@ -12,8 +12,8 @@ SECONDS = 60.0
 
 _BEGINNING = """
 import asyncio, sys
-from stores.archive import Archive
-from stores.database import Database, StoreUnavailableError
+from turnkeeper.stores.archive import Archive
+from turnkeeper.stores.database.database import Database, StoreUnavailableError
 from tests.stores.builders import archived, turns
 
 database = Database(sys.argv[1])

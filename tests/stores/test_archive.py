@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select, update
 
-from models.trajectory import BlobRef
-from models.transcript import shown_size
-from stores import rows
-from stores.archive import Archive, ArchiveConflictError, ArchivedTurn, ArchiveGapError
-from stores.database import Database, StoreUnavailableError
-from stores.tables import STEPS, TURNS
 from tests.stores.builders import archived, steps, turn, turns
+from turnkeeper.models.transcript.trajectory import BlobRef
+from turnkeeper.models.transcript.transcript import shown_size
+from turnkeeper.stores.archive import Archive, ArchiveConflictError, ArchivedTurn, ArchiveGapError
+from turnkeeper.stores.database import rows
+from turnkeeper.stores.database.database import Database, StoreUnavailableError
+from turnkeeper.stores.database.tables import STEPS, TURNS
 
 ALL = 1_000_000_000
 

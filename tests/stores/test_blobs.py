@@ -2,9 +2,9 @@
 
 import asyncio
 
-from stores import rows
-from stores.blobs import READ_AT_ONCE, Blobs
 from tests.stores.builders import hash_of
+from turnkeeper.stores.blobs import READ_AT_ONCE, Blobs
+from turnkeeper.stores.database import rows
 
 
 async def test_ses_15_a_text_is_read_back_by_the_hash_of_its_utf_8(blobs: Blobs):

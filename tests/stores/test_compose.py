@@ -9,10 +9,10 @@ from textwrap import dedent
 
 import pytest
 
-from stores.archive import Archive
-from stores.database import Database
 from tests.stores.builders import turns
 from tests.stores.postgresql import HOST, SECONDS, PostgreSQL
+from turnkeeper.stores.archive import Archive
+from turnkeeper.stores.database.database import Database
 
 COMPOSE = (Path(__file__).parents[2] / "docker-compose.yml").read_text()
 JOB = re.search(r"^  archive-database:\n.*?- \|\n(?P<script>(?: {8}[^\n]*\n)+)", COMPOSE, re.MULTILINE | re.DOTALL)

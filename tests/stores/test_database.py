@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, event, insert, text
 
-from stores import database as module
-from stores.archive import Archive
-from stores.blobs import Blobs
-from stores.database import MOST_AT_ONCE, Database, StoreUnavailableError
-from stores.tables import BLOBS
 from tests.stores.builders import hash_of, turns
+from turnkeeper.stores.archive import Archive
+from turnkeeper.stores.blobs import Blobs
+from turnkeeper.stores.database import database as module
+from turnkeeper.stores.database.database import MOST_AT_ONCE, Database, StoreUnavailableError
+from turnkeeper.stores.database.tables import BLOBS
 
 
 class Hanging:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from stores.archive import Archive, ArchiveGapError
-from stores.blobs import Blobs
-from stores.database import Database, StoreUnavailableError
 from tests.stores.builders import archived, turns
 from tests.stores.processes import SECONDS, line_of, output_of, start
+from turnkeeper.stores.archive import Archive, ArchiveGapError
+from turnkeeper.stores.blobs import Blobs
+from turnkeeper.stores.database.database import Database, StoreUnavailableError
 
 
 @pytest.fixture
@@ -263,7 +263,7 @@ asyncio.run(main())
 async def test_ses_15_what_a_killed_process_had_half_written_is_gone(archive: Archive, file: Path):
     await archive.put_turns("s1", turns(1, 3))
     script = """
-from stores.archive import _insert_turns
+from turnkeeper.stores.archive import _insert_turns
 def write_half(connection):
     connection.exec_driver_sql("PRAGMA cache_size=1")
     _insert_turns(connection, session_id="s1", turns=[archived(number, text="x" * 5_000) for number in range(4, 40)])

@@ -9,12 +9,12 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
-from stores.archive import Archive
-from stores.database import Database, StoreUnavailableError
-from stores.schema import MIGRATIONS, migrate
-from stores.tables import METADATA
 from tests.stores.builders import turns
 from tests.stores.processes import line_of, output_of, start
+from turnkeeper.stores.archive import Archive
+from turnkeeper.stores.database.database import Database, StoreUnavailableError
+from turnkeeper.stores.database.schema import MIGRATIONS, migrate
+from turnkeeper.stores.database.tables import METADATA
 
 
 async def test_ses_15_the_migrations_come_to_the_tables_that_the_code_uses(database: Database):

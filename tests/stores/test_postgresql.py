@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from stores import database as module
-from stores.archive import Archive
-from stores.blobs import Blobs
-from stores.database import MOST_AT_ONCE, Database, StoreUnavailableError
 from tests.stores.builders import archived, hash_of, turns
 from tests.stores.postgresql import PostgreSQL
 from tests.stores.processes import output_of, start
+from turnkeeper.stores.archive import Archive
+from turnkeeper.stores.blobs import Blobs
+from turnkeeper.stores.database import database as module
+from turnkeeper.stores.database.database import MOST_AT_ONCE, Database, StoreUnavailableError
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from models.prompts import Fate, FateName, Prompt
-from models.settings import Settings
-from stores.database import Database
-from stores.prompts import Prompts
-from stores.stores import Stores
 from tests.stores.builders import NOW
+from turnkeeper.models.session.queue.prompts import Fate, FateName, Prompt
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.stores.database.database import Database
+from turnkeeper.stores.prompts import Prompts
+from turnkeeper.stores.stores import Stores
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from anthropic.types import RawMessageStreamEvent
 from anthropic.types.message_create_params import MessageCreateParamsStreaming
 from pydantic import TypeAdapter
 
-from activities.providers.anthropic import AnthropicProvider
 from tests.vendors.anthropic_cache import MAX_BREAKPOINTS
 from tests.vendors.server import BOUND, Answer, Call, Fault, Reply, VendorWire, sse
 from tests.vendors.typed_dicts import fields_of, gone_through
+from turnkeeper.activities.providers.anthropic.provider import AnthropicProvider
 
 MODEL = "claude-sonnet-5-5"
 KEY = "sk-ant-test-0123456789"

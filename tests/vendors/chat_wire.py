@@ -8,9 +8,9 @@ from openai.types.chat import ChatCompletionChunk
 from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
 from pydantic import TypeAdapter
 
-from activities.providers.openai_chat import OpenAIChatProvider
 from tests.vendors.server import BOUND, Answer, Call, Fault, Reply, VendorWire
 from tests.vendors.typed_dicts import fields_of, gone_through
+from turnkeeper.activities.providers.openai.chat import OpenAIChatProvider
 
 MODEL = "qwen3:8b"
 KEY = "local-test-0123456789"

@@ -9,9 +9,9 @@ from openai.types.responses import ResponseStreamEvent
 from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
 from pydantic import TypeAdapter
 
-from activities.providers.openai_responses import OpenAIProvider
 from tests.vendors.server import BOUND, Answer, Call, Fault, Reply, VendorWire, sse
 from tests.vendors.typed_dicts import fields_of, gone_through
+from turnkeeper.activities.providers.openai.responses import OpenAIProvider
 
 MODEL = "gpt-5.5"
 KEY = "sk-test-0123456789"

@@ -25,7 +25,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
-from activities.providers.protocol import Provider
+from turnkeeper.activities.providers.protocol import Provider
 
 BOUND = 30.0
 """Seconds that any wait of a test lasts at most."""

@@ -8,7 +8,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
 from tests.harness import Stage, stage
-from workflows.agentic_ai_workflow import AgenticAIWorkflow
+from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 
 
 @pytest.fixture

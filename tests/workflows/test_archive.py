@@ -7,9 +7,9 @@ import pytest
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import Client
 
-from models.conversation import ConversationMessage, ConversationState
-from models.session import SessionInput
 from tests.harness import BOUND, DrivenSession, Stage, asks, broken, heal, says, stage
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
 
 SMALL = SessionInput.model_validate({"limits": {"max_state_bytes": 60_000, "max_queued_bytes": 8_000}})
 LARGER = SessionInput.model_validate({"limits": {"max_state_bytes": 120_000, "max_queued_bytes": 8_000}})
@@ -85,7 +85,7 @@ async def _closed(session: DrivenSession) -> None:
 async def test_ses_15_a_move_prepared_in_another_process_is_asked_of_the_workflow(
     on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("activities.archive.MOVES.get", lambda key: None)
+    monkeypatch.setattr("turnkeeper.activities.archive.MOVES.get", lambda key: None)
     session = await on.start(SMALL)
     await chat(session, range(20))
     await session.until(lambda state: state.archived_count >= 10)
@@ -95,7 +95,7 @@ async def test_ses_15_a_move_prepared_in_another_process_is_asked_of_the_workflo
 async def test_ses_15_while_the_archive_is_down_the_session_works_on_and_says_so_until_it_is_healed(
     on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("models.archive_health.FIRST_PAUSE", timedelta(seconds=0.2))
+    monkeypatch.setattr("turnkeeper.models.session.archive.archive_health.FIRST_PAUSE", timedelta(seconds=0.2))
     session = await on.start(LARGER)
     await chat(session, range(25))
     before = (await session.until(lambda state: state.archived_count > 0)).archived_count
@@ -116,7 +116,7 @@ async def test_ses_15_while_the_archive_is_down_the_session_works_on_and_says_so
 async def test_ses_15_a_full_session_refuses_while_the_archive_is_down_and_goes_on_once_it_is_healed(
     on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("models.archive_health.FIRST_PAUSE", timedelta(seconds=0.2))
+    monkeypatch.setattr("turnkeeper.models.session.archive.archive_health.FIRST_PAUSE", timedelta(seconds=0.2))
     file = broken(on)
     session = await on.start(SMALL)
     accepted = 0
@@ -163,7 +163,7 @@ async def test_ses_15_polls_and_pages_cost_the_same_whatever_was_archived(on: St
 async def test_ses_6_an_id_that_is_used_again_after_it_was_forgotten_is_another_turn(
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("models.prompt_queue.REMEMBERED_IDS", 5)
+    monkeypatch.setattr("turnkeeper.models.session.queue.prompt_queue.REMEMBERED_IDS", 5)
     # On a stage of its own: its histories would not replay once the patch is undone.
     async with stage(temporal) as on:
         session = await on.start(SMALL)

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 from temporalio.client import Client, WorkflowQueryFailedError
 
-from activities.providers.offline import answer
-from activities.providers.protocol import ModelError
-from models.context.model_view import REFUSED_NOTE
-from models.context.summary import INSTRUCTION, SUMMARY_MARK
-from models.context.tokens import count_chars, tokens_of
-from models.model_call import CallPart, ModelRequest, ModelResponse, ProviderState, ToolInvocation
-from models.session import SessionInput
-from models.trajectory import ToolResult, Usage
-from tests.core.test_model_view import orphans
 from tests.harness import DrivenSession, Stage, asks, last_user_message, says, stage
+from tests.models.context.test_model_view import orphans
 from tests.workflows.test_web_ui import details
+from turnkeeper.activities.providers.offline.provider import answer
+from turnkeeper.activities.providers.protocol import ModelError
+from turnkeeper.models.context.model_view import REFUSED_NOTE
+from turnkeeper.models.context.summary import INSTRUCTION, SUMMARY_MARK
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.tokens import count_chars, tokens_of
+from turnkeeper.models.transcript.model_call import CallPart, ModelRequest, ModelResponse, ProviderState, ToolInvocation
+from turnkeeper.models.transcript.trajectory import ToolResult, Usage
 
 CALLS = "make sixty calls"
 FACT = "The launch code of the probe is 4711."

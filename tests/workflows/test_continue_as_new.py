@@ -6,9 +6,9 @@ from uuid import uuid4
 from temporalio.client import WithStartWorkflowOperation
 from temporalio.common import WorkflowIDConflictPolicy
 
-from models.session import CarriedTurn, SessionInput
-from models.session_state import Session
 from tests.harness import Stage, asks, says
+from turnkeeper.models.session.session import CarriedTurn, SessionInput
+from turnkeeper.models.session.session_state import Session
 
 SMALL = SessionInput.model_validate({"limits": {"max_history_events": 50}})
 

@@ -11,14 +11,17 @@ from temporalio.client import WorkflowFailureError, WorkflowQueryFailedError, Wo
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import ApplicationError
 
-from models.approvals import ResolveApproval
-from models.archive import ArchiveMoveQuery
-from models.errors import Refused
-from models.limits import Limits
-from models.model_call import ModelRequestQuery
-from models.outside_start import check_outside_start
-from models.prompts import read_prompt
-from models.session import (
+from tests.harness import BOUND, Stage
+from tests.models.builders import NOW, answer_turn, at, send, session
+from tests.replay.record import HISTORIES
+from tests.replay.test_replay import RECORDED, history
+from turnkeeper.models.errors import Refused
+from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.approvals import ResolveApproval
+from turnkeeper.models.session.archive.archive_state import ArchiveMoveQuery
+from turnkeeper.models.session.outside_start import check_outside_start
+from turnkeeper.models.session.queue.prompts import read_prompt
+from turnkeeper.models.session.session import (
     CancelTurn,
     Configure,
     ContextRequest,
@@ -34,10 +37,7 @@ from models.session import (
     parse_replay_request,
     read_start,
 )
-from tests.core.builders import NOW, answer_turn, at, send, session
-from tests.harness import BOUND, Stage
-from tests.replay.record import HISTORIES
-from tests.replay.test_replay import RECORDED, history
+from turnkeeper.models.transcript.model_call import ModelRequestQuery
 
 REFUSAL_BYTES = 2_048
 

@@ -2,8 +2,10 @@
 
 import pytest
 
-from models.conversation import ConversationMessage, ConversationState
-from models.model_call import (
+from tests.harness import BOUND, DrivenSession, Stage, asks, says
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
+from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelResponse,
     ProviderState,
@@ -12,9 +14,7 @@ from models.model_call import (
     ToolInvocation,
     ToolSpec,
 )
-from models.session import SessionInput
-from models.trajectory import ModelStep, ToolCall, ToolResult
-from tests.harness import BOUND, DrivenSession, Stage, asks, says
+from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall, ToolResult
 
 LONG = SessionInput.model_validate({"limits": {"max_steps": 1_000, "max_tool_calls": 5_000}})
 

@@ -15,12 +15,12 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError
 from temporalio.worker import Replayer
 
-from api.workflow_tasks import WorkflowTasks
-from models.conversation import ConversationState
-from models.session import Limits, SessionInput
-from tests.gateway.test_committed_states import taken_task
+from tests.api.temporal.test_committed_states import taken_task
 from tests.harness import BOUND, stage
-from workflows.agentic_ai_workflow import AgenticAIWorkflow
+from turnkeeper.api.temporal.workflow_tasks import WorkflowTasks
+from turnkeeper.models.session.session import Limits, SessionInput
+from turnkeeper.models.transcript.conversation import ConversationState
+from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 
 Handle = WorkflowHandle[Any, Any]
 TURNS = 5

@@ -10,14 +10,14 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
-from models.conversation import ConversationMessage
-from models.limits import LEAST_STATE_BYTES
-from models.prompts import Fate
-from models.session import SessionInput
-from models.session_state import Session
-from stores.tables import FATES
 from tests.harness import BOUND, DrivenSession, Stage, broken, heal, stage
-from workflows.agentic_ai_workflow import AgenticAIWorkflow
+from turnkeeper.models.limits import LEAST_STATE_BYTES
+from turnkeeper.models.session.queue.prompts import Fate
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.session_state import Session
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.stores.database.tables import FATES
+from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 
 LONG = 240.0
 """Seconds that hundreds of turns may take on a busy machine."""

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowQueryFailedError
 
-from models.context import (
+from tests.harness import UNASKED, DrivenSession, Stage, asks
+from turnkeeper.models.context import (
     CallEvent,
     ReplayEvent,
     RespondEvent,
@@ -15,10 +16,9 @@ from models.context import (
     parse_replay,
     replay_events,
 )
-from models.model_call import ToolInvocation
-from models.session import SessionInput
-from models.trajectory import ToolResult
-from tests.harness import UNASKED, DrivenSession, Stage, asks
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.transcript.model_call import ToolInvocation
+from turnkeeper.models.transcript.trajectory import ToolResult
 
 SMALL = SessionInput.model_validate(
     {"limits": {"max_state_bytes": 40_000, "max_queued_bytes": 4_000, "max_steps": 1_000}}

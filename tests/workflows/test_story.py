@@ -4,8 +4,8 @@ from pathlib import Path
 
 from temporalio.client import Client
 
-from models.trajectory import ModelStep
 from tests.live.story import has_thought, read_and_remember
+from turnkeeper.models.transcript.trajectory import ModelStep
 
 
 async def test_agt_11_the_story_of_the_live_tests_is_one_that_can_be_got_through(

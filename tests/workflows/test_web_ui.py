@@ -8,9 +8,9 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import WorkflowQueryFailedError
 
-from models.session import SessionInput
 from tests.harness import DrivenSession, Stage, asks, says
-from workflows import search_attributes
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.workflows import search_attributes
 
 
 async def details(session: DrivenSession) -> str:

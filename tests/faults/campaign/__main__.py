@@ -10,10 +10,10 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from stack.supervisor import run_until_signalled
 from tests.faults.campaign.campaign import Options, run_campaign
 from tests.faults.campaign.checker import violations
 from tests.faults.campaign.report import as_json, table
+from turnkeeper.ops.local.supervisor import run_until_signalled
 
 KEPT, BROKEN, FAILED, STOPPED = 0, 1, 2, 130
 

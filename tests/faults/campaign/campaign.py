@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 
-from stack.processes import Program
 from tests.faults.campaign import ending, histories, plan
 from tests.faults.campaign.calls import Calls
 from tests.faults.campaign.evidence import Evidence, Log
@@ -21,6 +20,7 @@ from tests.faults.campaign.settling import settle
 from tests.faults.campaign.stack import CampaignError, Stack
 from tests.faults.campaign.watchers import Poller, Watcher
 from tests.faults.campaign.writers import Writer
+from turnkeeper.ops.local.processes import Program
 
 SETTLE_SECONDS = 1_800.0
 """Bound of the time until all is idle after the last fault. Without progress it is over after a minute; with it, full

@@ -19,14 +19,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from models.settings import CONFIG_VARIABLE
-from stack.gateway import Gateway
-from stack.ports import LOOPBACK, reserved_port
-from stack.processes import Program
-from stack.supervisor import COMMAND_LINE
 from tests.faults.campaign import effects
 from tests.faults.campaign.proxy import Proxy
 from tests.faults.campaign.scripts import workspace_files
+from turnkeeper.models.settings.settings import CONFIG_VARIABLE
+from turnkeeper.ops.local.gateway import Gateway
+from turnkeeper.ops.local.ports import LOOPBACK, reserved_port
+from turnkeeper.ops.local.processes import Program
+from turnkeeper.ops.local.supervisor import own_command
 
 START_SECONDS = 300.0
 """Bound of a start, on a machine whose cores are taken."""
@@ -143,7 +143,7 @@ class Stack:
     async def run_command(self, *args: str, seconds: float) -> tuple[int, str]:
         """Run one of our own commands against this stack; return its exit code and output. Raises `TimeoutError`."""
         command = Program(
-            [sys.executable, str(COMMAND_LINE), *args],
+            own_command(*args),
             log=self.folder / "logs" / f"{args[0]}.log",
             env=self._environment({}),
             folder=self.folder,
@@ -162,7 +162,7 @@ class Stack:
         self, running: AsyncExitStack, name: str, command: str, env: Mapping[str, str], *, stop_seconds: float
     ) -> Program:
         program = Program(
-            [sys.executable, str(COMMAND_LINE), command],
+            own_command(command),
             log=self.folder / "logs" / f"{name}.log",
             env=self._environment(env),
             folder=self.folder,

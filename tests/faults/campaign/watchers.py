@@ -5,13 +5,13 @@ import random
 from collections.abc import Sequence
 from contextlib import aclosing
 
-from client.conversation import Conversation
-from client.errors import GatewayError
-from client.events import UpdateEvent
-from client.gateway import GatewayClient
 from tests.faults.campaign.calls import Calls
 from tests.faults.campaign.evidence import Copy, Log
 from tests.faults.campaign.law import FINAL_STATUSES, LawfulCopy
+from turnkeeper.clients.python.conversation import Conversation
+from turnkeeper.clients.python.errors import GatewayError
+from turnkeeper.clients.python.events import UpdateEvent
+from turnkeeper.clients.python.gateway import GatewayClient
 
 LEAVES = 0.01
 """Share of the updates after which a watcher closes its connection and opens another one."""

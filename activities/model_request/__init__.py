@@ -1,0 +1,1 @@
+"""What a request to a model is made of, and what becomes of its answer."""

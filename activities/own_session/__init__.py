@@ -1,0 +1,1 @@
+"""What an activity asks and tells the session that started it."""

@@ -1,0 +1,215 @@
+"""How an answer of Anthropic's Messages API is read from its stream (AGT-3, AGT-10).
+
+Theory of operation. The stream is one message: `message_start`, then its blocks one after the other, each a start,
+deltas and a stop, then `message_delta` with the reason it stopped and what was used, then `message_stop`. Two things
+are made of it. The *parts* are what we understand: thinking, text, calls. The *items* are the blocks as they came, for
+the vendor itself: kinds of blocks and deltas that are not known here are put together by what they look like, and go
+back with the others.
+
+Only a whole message is an answer, and only one that stopped by itself has calls: arguments that were cut at the length
+limit can look whole. There are servers that say `end_turn` of a message with calls, or another API's reasons.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, cast
+
+from pydantic import JsonValue
+
+from turnkeeper.activities.providers.answers import arguments_of, count_of, counts_in, joined, name_of, share_of
+from turnkeeper.activities.providers.anthropic.request import API, sendable_input
+from turnkeeper.activities.providers.finish_reasons import is_cut, not_whole
+from turnkeeper.activities.providers.protocol import Delta, ModelError
+from turnkeeper.activities.providers.quotes import quoted
+from turnkeeper.activities.providers.verbatim import Block
+from turnkeeper.activities.providers.wire.answer_stream import Grown
+from turnkeeper.activities.providers.wire.transport import Event
+from turnkeeper.models.bounds import encodable
+from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, Part, ProviderState, RespondPart, ThinkPart
+from turnkeeper.models.transcript.trajectory import StopReason, Usage
+
+_SHOWN_AS: dict[str, Literal["think", "respond"]] = {"thinking": "think", "text": "respond"}
+
+
+class Fold:
+    """An answer while it comes in. What an event of an unexpected shape raises is the caller's to name."""
+
+    def __init__(self, name: str) -> None:
+        """Begin an answer of the model `name`."""
+        self.is_whole = False
+        """The last event has come."""
+        self.failure: Event | None = None
+        """Always: failures are events that the SDK raises."""
+        self._model = name
+        self._message_id = ""
+        self._blocks: dict[int, _Block] = {}
+        self._stop: dict[str, Any] = {}
+        self._used: dict[str, object] = {}
+
+    def take(self, event: Event) -> list[Delta]:
+        """Take in the next event, and return what there is to show of it. Kinds that are not known are passed over."""
+        match event["type"]:
+            case "message_start":
+                message = event["message"]
+                self._model, self._message_id = name_of(message.get("model")) or self._model, name_of(message.get("id"))
+                # What is written has only begun.
+                self._count({**counts_in(message.get("usage")), "output_tokens": None})
+            case "content_block_start":
+                block = self._blocks[event["index"]] = _Block(event["content_block"])
+                return list(block.begun())
+            case "content_block_delta":
+                return list(self._blocks[event["index"]].add(event["delta"]))
+            case "message_delta":
+                self._stop = event["delta"]
+                self._count(counts_in(event.get("usage")))
+            case "message_stop":
+                self.is_whole = True
+        return []
+
+    def response(self, *, request_id: str | None) -> ModelResponse:
+        """Return the answer, once it is whole. Raises `ModelError` where it is none."""
+        stop = self._stop_reason()
+        blocks = list(self._blocks.values())
+        parts = [part for block in blocks if (part := block.part()) is not None]
+        if stop != "tool_calls":
+            parts = [part for part in parts if not isinstance(part, CallPart)]
+        return ModelResponse(
+            parts=parts,
+            stop=stop,
+            usage=_usage(self._used),
+            model=self._model,
+            request_id=request_id or self._message_id or None,
+            state=self._state(stop, blocks),
+        )
+
+    @property
+    def counted(self) -> Usage | None:
+        """What the vendor has counted so far; the output last of all."""
+        return _usage({"output_tokens": 0, **self._used})
+
+    def _count(self, usage: Mapping[str, object]) -> None:
+        # Counts are totals, and each is given when it is known: a later one replaces an earlier one.
+        self._used |= {key: count for key, count in usage.items() if count is not None}
+
+    def _has_calls(self) -> bool:
+        return any(block.kind == "tool_use" for block in self._blocks.values())
+
+    def _stop_reason(self) -> StopReason:
+        match self._stop.get("stop_reason"):
+            case "refusal":
+                raise ModelError("refusal", _refusal(self._stop.get("stop_details")))
+            case "pause_turn":
+                # Of tools that run at the vendor; none are offered to it, and asked again it would pause again.
+                raise ModelError("bad_request", "the model paused for tools of its provider, which are not used here")
+            case str(reason) if reason:
+                if is_cut(reason, vendor="Anthropic"):
+                    return "max_tokens"
+                return "tool_calls" if self._has_calls() else "end_turn"
+            case _:
+                raise not_whole("Anthropic ended its answer without a reason to stop", vendor="Anthropic")
+
+    def _state(self, stop: StopReason, blocks: list["_Block"]) -> ProviderState | None:
+        """Return the blocks for the vendor itself, if it would take them back: whole, every call with its result."""
+        has_waiting_calls = stop != "tool_calls" and (self._has_calls() or self._stop["stop_reason"] == "tool_use")
+        items = [block.item() for block in blocks]
+        if not items or stop == "max_tokens" or has_waiting_calls or _has_unknown_calls(items):
+            return None
+        return ProviderState(api=API, model=self._model, items=list[JsonValue](items))
+
+
+def _has_unknown_calls(items: list[Block]) -> bool:
+    """Tell whether there are calls of a kind that is not known here: nobody will answer them, unless the vendor has."""
+    answered = {item.get("tool_use_id") for item in items}
+    return any(
+        str(item["type"]).endswith("_use") and item["type"] != "tool_use" and item.get("id") not in answered
+        for item in items
+    )
+
+
+class _Block:
+    """A block of the message while it comes in."""
+
+    def __init__(self, start: Block) -> None:
+        self._grown = Grown(start)
+        self._arguments: list[str] = []
+        self.kind = str(start["type"])
+        self._begun = start
+
+    def begun(self) -> Iterator[Delta]:
+        """Return what there is to show of its beginning."""
+        if self.kind == "tool_use":
+            yield Delta(kind="call", text=str(self._begun["name"]))
+        yield from self._shown(self._begun)
+
+    def add(self, delta: Block) -> Iterator[Delta]:
+        """Take in a delta, and return what there is to show of it."""
+        match delta:
+            case {"type": "input_json_delta", "partial_json": str(text)}:
+                self._arguments.append(text)
+            case {"type": "citations_delta", "citation": citation}:
+                self._grown.add("citations", [citation])
+            case {"type": "signature_delta", "signature": signature}:
+                self._grown.put("signature", signature)
+            case _:
+                # Fields that the block did not begin with (counts, say) are the stream's own: it could not go back.
+                for key in self._begun.keys() & delta.keys() - {"type"}:
+                    self._grown.add(key, delta[key])
+        yield from self._shown(delta)
+
+    def part(self) -> Part | None:
+        """Return what we understand of it; None: nothing."""
+        match self.kind:
+            case "thinking" if (text := self._text("thinking")).strip():
+                return ThinkPart(kind="think", text=text)
+            case "text" if text := self._text("text"):
+                return RespondPart(kind="respond", text=text)
+            case "tool_use":
+                return CallPart(kind="call", id=self._name("id"), name=self._name("name"), args=self._args())
+        return None
+
+    def item(self) -> Block:
+        """Return it as it came."""
+        if self._arguments:
+            self._grown.put("input", sendable_input(self._args()))
+        return self._grown.whole()
+
+    def _args(self) -> dict[str, JsonValue] | str:
+        if self._arguments:
+            return arguments_of(joined(self._arguments))
+        given = encodable(self._begun.get("input"))
+        return given if isinstance(given, dict) else {}
+
+    def _text(self, key: str) -> str:
+        return joined([str(self._grown.get(key) or "")])
+
+    def _name(self, key: str) -> str:
+        return joined([cast(str, self._grown.get(key))])  # raises `TypeError` where it is none
+
+    def _shown(self, told: Block) -> Iterator[Delta]:
+        kind, text = _SHOWN_AS.get(self.kind), told.get(self.kind)
+        if kind and text:
+            yield Delta(kind=kind, text=str(text))
+
+
+def _usage(used: Mapping[str, object]) -> Usage | None:
+    """Return the tokens in our terms. Of Anthropic's counts, `input_tokens` leaves out what the cache took part in.
+
+    >>> _usage({"input_tokens": 5, "cache_read_input_tokens": 90, "output_tokens": 7}).model_dump(exclude_defaults=True)
+    {'input_tokens': 95, 'output_tokens': 7, 'cached_tokens': 90}
+    """
+    try:
+        read, written = share_of(used, "cache_read_input_tokens"), share_of(used, "cache_creation_input_tokens")
+        return Usage(
+            input_tokens=count_of(used, "input_tokens") + read + written,
+            output_tokens=count_of(used, "output_tokens"),
+            cached_tokens=read,
+            cache_write_tokens=written,
+            reasoning_tokens=share_of(counts_in(used.get("output_tokens_details")), "thinking_tokens"),
+        )
+    except ValueError:
+        return None  # what is not counted, or no count, is no reason to ask again
+
+
+def _refusal(details: object) -> str:
+    told = details if isinstance(details, dict) else {}
+    said = told.get("explanation") or told.get("category")
+    return f"Anthropic says “{quoted(said)}”" if isinstance(said, str) else "Anthropic gives no reason"

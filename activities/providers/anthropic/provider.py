@@ -1,0 +1,47 @@
+"""`anthropic:` models, by Anthropic's Messages API (AGT-4). The SDK is loaded when one is first asked."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from types import ModuleType
+from typing import Any
+
+from turnkeeper.activities.providers.anthropic.answer import Fold
+from turnkeeper.activities.providers.anthropic.request import encode
+from turnkeeper.activities.providers.errors.vendor_errors import Vendor
+from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError
+from turnkeeper.activities.providers.wire.answer_stream import answer_of
+from turnkeeper.activities.providers.wire.transport import Transport
+from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
+
+ANTHROPIC = Vendor(name="Anthropic", key="ANTHROPIC_API_KEY", package="anthropic")
+PATH = "/v1/messages"
+
+
+class AnthropicProvider:
+    """Claude, and whatever else answers at an address of Anthropic's API."""
+
+    def __init__(self, *, silence_timeout: float, base_url: str | None = None, api_key: str | None = None) -> None:
+        """Ask at `base_url` with `api_key`; None: what the SDK finds in the environment (`ANTHROPIC_BASE_URL`, …).
+
+        `silence_timeout`: seconds the vendor may send nothing.
+        """
+        self._address: dict[str, Any] = {"base_url": base_url, "api_key": api_key}
+        self._transport = Transport(ANTHROPIC, self._client, silence_timeout=silence_timeout)
+
+    async def stream(
+        self, name: str, request: ModelRequest, context: CallContext
+    ) -> AsyncGenerator[Delta | ModelResponse, None]:
+        """Ask the model `name`; yield deltas, then the whole response. Raises `ModelError`."""
+        if not name:
+            raise ModelError("not_found", "write its name behind the colon, as in 'anthropic:claude-sonnet-5-5'")
+        asked = self._transport.request(PATH, encode(request, name=name))
+        async with aclosing(answer_of(asked, Fold(name), meter=context.meter)) as answer:
+            async for piece in answer:
+                yield piece
+
+    def _client(self, sdk: ModuleType, http: Any) -> Any:
+        # Its own tracing is off: what is traced, and under what names, is for one place to say.
+        client = sdk.AsyncAnthropic(**self._address, http_client=http, max_retries=0, open_telemetry=False)
+        if not (client.api_key or client.auth_token or client.credentials):
+            raise self._transport.no_key()
+        return client

@@ -1,0 +1,237 @@
+"""How a request is written for Anthropic's Messages API (AGT-3, AGT-4). Pure: the same request, the same bytes.
+
+Theory of operation. The vendor caches by prefix, and binds its thinking to the prefix it was thought in: what has been
+sent once must be sent again the same way, whatever follows it. So each message is written by itself and appended; only
+at the two ends something may be added, since the API wants a user to speak first and last.
+
+- Messages of the same role in a row become one, as the API would read them anyway: the results of a step's calls, in
+  one message directly after the calls, and behind them what the user steered in.
+- A step of this API goes back block for block (`ProviderState.items`); any other is written anew from its text and its
+  calls, without thinking. Text that is empty or blank is left out, also of what came from the API: it returns such
+  blocks, and refuses them.
+- A call whose arguments were no JSON has them as `{"invalid_json": "…"}`: the API wants an object, and the model is to
+  see what it wrote.
+- Prompt caching has breakpoints of its own (`_with_breakpoints`), for everything but single requests (those with
+  `max_tokens`: a summary), which nothing will ever read from the cache again.
+- Thinking depends on the model, as `_thinking` says, and with older ones on the conversation, as `_may_think` says.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import JsonValue
+
+from turnkeeper.activities.providers.verbatim import OPENING, Block, CallIds, own_items, plain_schema, sendable_name
+from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ToolSpec
+
+API = "anthropic.messages"
+"""The name of this API in `ProviderState`."""
+
+ANSWER_TOKENS = 32_000
+"""Most tokens of an answer, thinking included: all that think may write as many. About as long as the longest answer
+that is kept (`models/limits.py`)."""
+
+_FEWER_TOKENS = {
+    re.compile(r".*claude-(?:\w+-)?3[-.]5"): 8_192,
+    re.compile(r".*claude-"): 4_096,
+    re.compile(r""): 8_192,  # of others, behind a proxy, little is known; nearly all may write as many
+}
+"""Most tokens of an answer of models that do not think, and refuse to be asked for more; the first that fits counts."""
+
+THINKING_TOKENS = 8_000
+"""Most of them for thinking, where that has to be said."""
+
+GO_ON = "(Go on.)"
+"""Stands for a user's message after one of the assistant's: newer models refuse to continue their own text."""
+
+_THINKS_BY_BUDGET = re.compile(r"claude-(?:3[-.]7|(?:opus|sonnet|haiku)-4(?![-.][6-9]))")
+_THINKS_NOT = re.compile(r"(?!.*claude-)|.*claude-(?:v?[12]\b|instant|3(?![-.]7)|(?:opus|sonnet|haiku)-3)")
+
+
+def encode(request: ModelRequest, *, name: str) -> dict[str, Any]:
+    """Return the body that asks the model `name`.
+
+    >>> head = {"system": "Be brief."}
+    >>> asked = ModelRequest.model_validate({"head": head, "messages": [{"role": "user", "content": "Hi"}]})
+    >>> body = encode(asked, name="claude-sonnet-5-5")
+    >>> body["system"], body["messages"]
+    ([{'type': 'text', 'text': 'Be brief.', 'cache_control': {'type': 'ephemeral'}}], [{'role': 'user', 'content': \
+[{'type': 'text', 'text': 'Hi', 'cache_control': {'type': 'ephemeral'}}]}])
+    """
+    head, messages = request.head, _messages(request.messages)
+    body = {
+        "model": name,
+        "stream": True,
+        **_bounds(name, head.max_tokens, messages),
+        **({"system": head.system} if head.system.strip() else {}),
+        **({"tools": [_tool(tool) for tool in head.tools]} if head.tools else {}),
+        "messages": messages,
+    }
+    return body if head.max_tokens is not None else _with_breakpoints(body)
+
+
+# ---- how long and how deep
+
+
+def _bounds(name: str, max_tokens: int | None, messages: list[dict[str, Any]]) -> dict[str, Any]:
+    thinking = _thinking(name)
+    most = ANSWER_TOKENS if thinking else next(few for old, few in _FEWER_TOKENS.items() if old.match(name))
+    if max_tokens is None:
+        is_told = thinking and (thinking["type"] == "adaptive" or _may_think(messages))
+        return {"max_tokens": most, **({"thinking": thinking} if is_told else {})}
+    if thinking and thinking["type"] == "adaptive":
+        # Some of these models can't be told not to think, and what they think counts too: it has room of its own.
+        return {"max_tokens": max_tokens + THINKING_TOKENS, "thinking": thinking}
+    return {"max_tokens": min(max_tokens, most)}
+
+
+def _may_think(messages: list[dict[str, Any]]) -> bool:
+    """Tell whether a model that thinks by budget may be told to, as the API has it: not amid calls it made unthinking.
+
+    The calls since somebody spoke last, with their results, are one answer in the making. It thinks from its beginning
+    or not at all, and the thinking must be there: after an eviction, or by another model, there is none.
+    """
+    if not any(block["type"] == "tool_result" for block in messages[-1]["content"]):
+        return True
+    first = len(messages) - 2
+    while first > 1 and _is_of_results(messages[first - 1]):
+        first -= 2
+    return messages[first]["content"][0]["type"] in ("thinking", "redacted_thinking")
+
+
+def _is_of_results(message: dict[str, Any]) -> bool:
+    """Tell whether a user's message is of results alone, so that nobody spoke."""
+    return all(block["type"] == "tool_result" for block in message["content"])
+
+
+def _thinking(name: str) -> dict[str, Any] | None:
+    """Return how the model is told to think; None: not at all.
+
+    From 4.6 on Claude decides itself when to think (`adaptive`); older ones refuse that and take a budget, newer ones
+    refuse the budget, and the newest refuse to be told not to think. So a name that is not known to be old is taken for
+    a new one, and one that is no Claude, behind a proxy, is told nothing. Newer models show nothing unless asked to.
+
+    >>> _thinking("claude-opus-4-5-20251101"), _thinking("kimi-k3")
+    ({'type': 'enabled', 'budget_tokens': 8000}, None)
+    >>> _thinking("claude-opus-4-8")
+    {'type': 'adaptive', 'display': 'summarized'}
+    """
+    if _THINKS_NOT.match(name):
+        return None
+    if _THINKS_BY_BUDGET.search(name):
+        return {"type": "enabled", "budget_tokens": THINKING_TOKENS}
+    return {"type": "adaptive", "display": "summarized"}
+
+
+# ---- caching
+
+
+def _with_breakpoints(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the body with the four breakpoints of the prompt cache that the API allows (AGT-4).
+
+    The API writes to its cache at each breakpoint, and reads the longest entry that ends at one, or up to 20 blocks
+    before it. So they stand where an earlier request had one, and where a later one will look:
+
+    tools and system              shared by all sessions that have the same
+    end of the first message      what stays when messages behind it are evicted
+    end of the request before     found however many blocks the calls and results since then have
+    end of this request           read by the next one
+
+    They are set on blocks that are written here, never on the model's own, which go back as they came.
+    """
+    ends = {id(message["content"]): message["content"] for message in _cached_messages(body["messages"])}
+    for content in ends.values():
+        content[-1] = _cached(content[-1])
+    if "system" in body:
+        return {**body, "system": [_cached(_text(body["system"]))]}
+    if "tools" in body:
+        return {**body, "tools": [*body["tools"][:-1], _cached(body["tools"][-1])]}
+    return body
+
+
+def _cached_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the user's messages whose ends are breakpoints; the request before ended where the model last spoke."""
+    spoken = (index for index in range(len(messages) - 1, 0, -1) if messages[index]["role"] == "assistant")
+    last_answer = next(spoken, None)
+    return [messages[0], *([messages[last_answer - 1]] if last_answer else []), messages[-1]]
+
+
+def _cached(block: Block) -> Block:
+    return {**block, "cache_control": {"type": "ephemeral"}}
+
+
+# ---- tools
+
+
+def _tool(tool: ToolSpec) -> dict[str, Any]:
+    described = {"description": tool.description} if tool.description.strip() else {}
+    return {"name": tool.name, **described, "input_schema": plain_schema(tool)}
+
+
+# ---- messages
+
+
+def _messages(messages: Iterable[ModelMessage]) -> list[dict[str, Any]]:
+    written: list[dict[str, Any]] = []
+    ids = CallIds()
+    for message in messages:
+        role = "assistant" if message.role == "assistant" else "user"
+        blocks = _blocks(message, ids)
+        if blocks and not written and role == "assistant":
+            written.append({"role": "user", "content": [_text(OPENING)]})
+        if blocks and written and written[-1]["role"] == role:
+            written[-1]["content"].extend(blocks)
+        elif blocks:
+            written.append({"role": role, "content": blocks})
+    if not written or written[-1]["role"] == "assistant":
+        written.append({"role": "user", "content": [_text(GO_ON)]})
+    return written
+
+
+def _blocks(message: ModelMessage, ids: CallIds) -> list[Block]:
+    if message.role == "tool":
+        return [_result(message, ids)]
+    if message.role == "user":
+        return _texts(message.content)
+    own = own_items(message, API, call_id_of=_call_id)
+    if own is None or not ids.stay(message):
+        return [*_texts(message.content.rstrip()), *_calls(message, ids)]
+    return [block for block in own if not _is_blank(block)]
+
+
+def _calls(message: ModelMessage, ids: CallIds) -> list[Block]:
+    return [
+        {"type": "tool_use", "id": own_id, "name": sendable_name(call.name), "input": sendable_input(call.args)}
+        for own_id, call in zip(ids.written_anew(message), message.tool_calls, strict=True)
+    ]
+
+
+def _result(message: ModelMessage, ids: CallIds) -> Block:
+    result: Block = {"type": "tool_result", "tool_use_id": ids.answered_by(message)}
+    if message.content.strip():
+        result["content"] = message.content
+    if message.status not in (None, "ok"):
+        result["is_error"] = True
+    return result
+
+
+def sendable_input(args: dict[str, JsonValue] | str) -> dict[str, JsonValue]:
+    """Return a call's arguments as the API takes them: an object in any case."""
+    return args if isinstance(args, dict) else {"invalid_json": args}
+
+
+def _texts(text: str) -> list[Block]:
+    return [_text(text)] if text.strip() else []
+
+
+def _text(text: str) -> Block:
+    return {"type": "text", "text": text}
+
+
+def _is_blank(block: Block) -> bool:
+    return block.get("type") == "text" and not str(block.get("text", "")).strip()
+
+
+def _call_id(block: Block) -> str | None:
+    return str(block.get("id")) if block.get("type") == "tool_use" else None

@@ -1,0 +1,1 @@
+"""What vendors' errors mean: which pass, which do not, and how long to wait."""

@@ -1,0 +1,176 @@
+"""Codes and wordings of vendors that mean one thing wherever they stand (AGT-9).
+
+No vendor has a code for everything, and each says it in its own words: all of these were seen. What a general code or
+the status means is in `vendor_errors.py`.
+"""
+
+import re
+from typing import Literal
+
+from turnkeeper.models.errors import ErrorType
+
+Kind = ErrorType | Literal["stale_reasoning", "permission"]
+"""An error's type, before `permission` is counted among `auth`: the two are fixed differently."""
+
+_NEVER = re.compile(r"(?!)")
+
+
+def _words(*alternatives: str) -> re.Pattern[str]:
+    return re.compile("|".join(alternatives), re.IGNORECASE)
+
+
+MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
+    "quota": (
+        frozenset(
+            {
+                "insufficient_quota",
+                "billing_hard_limit_reached",
+                "billing_not_active",
+                "billing_error",
+                "insufficient_balance",
+                "enforced_spend_limit_reached",
+                "contract_spend_limit_reached",
+                "linked_organization_spend_limit_reached",
+                "linked_organization_billing_unavailable",
+                "exceeded_current_quota_error",  # Moonshot
+                "arrearage",  # DashScope
+                "1113",  # Zhipu
+            }
+        ),
+        _words(
+            r"credit balance is too low|exceeded your current quota|insufficient (?:credits?|balance|funds)",
+            r"(?:spend|usage|billing) limits? (?:has been |was )?reached|reached your specified api usage limits",
+            r"account is not active, please check your billing|account .{0,80}is suspended, please check your plan",
+            r"account is in good standing|\bin arrears\b|余额不足|欠费",
+            r"exceeded your monthly included credits|free tier of the model has been exhausted",
+        ),
+    ),
+    "stale_reasoning": (
+        frozenset({"invalid_encrypted_content"}),
+        _words(
+            r"bound to a different conversation|expected `?thinking`? or `?redacted_thinking`?, but found",
+            r"`?(?:redacted_)?thinking`?.{0,80}blocks?.{0,80}cannot be modified",
+            r"invalid `?signature`? in `?thinking`?",
+            r"encrypted content .{0,120}could not be (?:verified|decrypted)",
+            r"of type 'reasoning' was provided without its required following item",
+            r"without its required 'reasoning' item",
+            r"item with id '\w+' not found",
+            r"reasoning input items can only be provided to",
+            # Gemini
+            r"missing a `?thought_?signature|(?:corrupted|invalid) thought[_ ]?signature",
+            r"thought[_ ]?signature is (?:not valid|invalid)",
+        ),
+    ),
+    "context_too_long": (
+        frozenset(
+            {
+                "context_length_exceeded",
+                "exceed_context_size_error",
+                "request_too_large",
+                "request_body_too_large_after_decoding",
+                "model_max_prompt_tokens_exceeded",  # Copilot
+                "1261",  # Zhipu, z.ai
+            }
+        ),
+        _words(
+            # Anthropic; its proxies
+            r"prompt is too long|input is too long|exceed(?:s|ed)? context limit",
+            r"request exceeds the maximum (?:allowed )?size|extra usage is required for long context",
+            # OpenAI, vLLM, Groq, OpenRouter, xAI, Mistral: "maximum context length", "maximum prompt length"
+            r"maximum (?:context|prompt|model) length|exceeds? (?:the )?context window|input tokens exceed",
+            r"model's context length|reduce the length of the (?:messages|prompt)|request too large for",
+            r"exceeds the maximum allowed input length",
+            # llama.cpp and its Python server, Ollama, SGLang, LM Studio, DS4
+            r"exceeds the available context size|context size has been exceeded|the configured context size is",
+            r"exceeds? the (?:model's )?context length|exceed(?:s|ed)? max context length",
+            r"loaded with context length of|greater than the context length|reached context length",
+            r"does not fit in (?:the )?context length",
+            # Gemini, TGI, Cohere
+            r"input token count .{0,40}exceeds|`inputs` tokens \+ `max_new_tokens` must be",
+            r"`inputs` must have less than [\d,]+ tokens",
+            r"too many tokens: (?:total (?:number of )?tokens (?!per\b)|size limit exceeded)",
+            # Moonshot, MiniMax, DashScope, Zhipu, Copilot
+            r"exceeded model token limit|context window exceeds limit|range of input length should be",
+            r"prompt exceeds max(?:imum)? length|prompt ?超长|prompt token count of [\d,]+ exceeds the limit",
+        ),
+    ),
+    "refusal": (
+        frozenset(
+            {
+                "content_filter",
+                "content_policy_violation",
+                "image_content_policy_violation",
+                "bio_policy",
+                "cyber_policy",
+                "misalignment_policy_violation",
+                "invalid_prompt",
+                "responsibleaipolicyviolation",  # Azure
+                "data_inspection_failed",  # DashScope
+                "datainspectionfailed",
+                "1301",  # Zhipu
+            }
+        ),
+        _words(
+            r"\b(?:input|prompt|request|content|message)s? (?:was|were|has been) flagged",
+            r"flagged as potentially violating",
+            r"content management policy|blocked by (?:the |our )?content filter|content exists risk",
+            r"may contain inappropriate content|content violates (?:our |the )?usage guidelines",
+            r"was rejected (?:because it was considered high risk|as a result of our safety system)",
+            r"(?:input|output) new_sensitive|不安全或敏感内容",
+        ),
+    ),
+    "auth": (frozenset({"invalid_api_key", "organization_on_hold"}), _NEVER),
+    "not_found": (
+        frozenset({"model_not_found"}),
+        re.compile(r"^unexpected endpoint or method", re.IGNORECASE),  # LM Studio, with status 200
+    ),
+    "bad_request": (
+        frozenset(
+            {
+                "data_residency_mismatch",
+                "invalid_image",
+                "invalid_image_format",
+                "invalid_base64_image",
+                "invalid_image_url",
+                "image_too_large",
+                "image_too_small",
+                "image_parse_error",
+                "invalid_image_mode",
+                "image_file_too_large",
+                "unsupported_image_media_type",
+                "empty_image_file",
+                "failed_to_download_image",
+                "image_file_not_found",
+            }
+        ),
+        _NEVER,
+    ),
+}
+"""The first that fits counts."""
+
+MEANINGS_OF_NO_ACCESS: tuple[Kind, ...] = ("quota", "refusal", "auth", "not_found")
+"""What may be meant by the statuses 401 and 403: of a request that was not let through, no words say that it is too
+long, or that its reasoning is stale."""
+
+GENERAL_KINDS: dict[str, Kind] = {
+    "overloaded_error": "overloaded",
+    "engine_overloaded_error": "overloaded",
+    "server_is_overloaded": "overloaded",
+    "slow_down": "overloaded",
+    "rate_limit_error": "rate_limited",
+    "rate_limit_exceeded": "rate_limited",
+    "rate_limit_reached_error": "rate_limited",
+    "api_error": "provider_error",
+    "server_error": "provider_error",
+    "internal_server_error": "provider_error",
+    "timeout_error": "timeout",
+    "vector_store_timeout": "timeout",
+    "authentication_error": "auth",
+    "permission_error": "permission",
+    "not_found_error": "not_found",
+    "invalid_request_error": "bad_request",
+}
+"""What vendors call an error of a kind."""
+
+BOTCHED_CALLS = frozenset({"tool_use_failed", "output_parse_failed"})
+"""Codes of a server that could not read the call its model wrote (Groq). Written once more, it may be readable."""

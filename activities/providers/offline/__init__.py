@@ -1,0 +1,1 @@
+"""A model without network or key: it reads the conversation, uses tools, and answers by rules."""

@@ -1,0 +1,199 @@
+"""The scripted model: plays back a list of responses, delays and faults, for tests and demos (AGT-4).
+
+A script is a JSON file in the worker's script folder. The session's first model request gets its first response, the
+second its second, and so on, requests for summaries too: which one is played follows from the request's number alone,
+so a retry after a crash, also by another worker, plays the same response again. Whether its fault still strikes follows
+from how often the request was tried and waited out, which the context says; so nothing is counted here.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue, ValidationError
+
+from turnkeeper.activities.providers.offline.provider import deltas_of, respond
+from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError
+from turnkeeper.models.errors import ErrorType
+from turnkeeper.models.session.queue.prompts import sentence_of
+from turnkeeper.models.transcript.model_call import (
+    CallPart,
+    ModelRequest,
+    ModelResponse,
+    Part,
+    ProviderState,
+    RespondPart,
+    ThinkPart,
+)
+from turnkeeper.models.transcript.trajectory import StopReason
+from turnkeeper.models.wire import Strict
+
+Seconds = Annotated[float, Field(ge=0, le=3_600)]
+
+Stamp = tuple[int, int]
+"""What tells two states of a file apart: when it was last written, in nanoseconds, and its size."""
+
+
+class ScriptedCall(Strict):
+    """A tool call. `args` is a string where the model's argument text is no JSON object; an absent `id` is made up."""
+
+    name: str
+    args: dict[str, JsonValue] | str = {}
+    id: str | None = None
+
+
+class ScriptedFault(Strict):
+    """A failure of the first `times` tries, after `after_chunks` pieces of the answer were written.
+
+    A try is an attempt of the activity; where the workflow waits the request out, its attempts begin at 1 again, and
+    each wait counts as a try.
+    """
+
+    error_type: Literal[ErrorType, "stale_reasoning"]
+    times: int = Field(1, ge=1)
+    message: str = "the script says so"
+    retry_after: Seconds | None = None
+    after_chunks: int = Field(0, ge=0)
+
+    def strikes(self, *, attempt: int, rounds: int) -> bool:
+        """Tell whether the attempt (from 1) fails, after the workflow has waited the request out `rounds` times.
+
+        >>> fault = ScriptedFault(error_type="overloaded", times=2)
+        >>> [fault.strikes(attempt=attempt, rounds=rounds) for attempt, rounds in [(2, 0), (3, 0), (1, 1), (1, 2)]]
+        [True, False, True, False]
+        """
+        return attempt + rounds <= self.times
+
+
+class ScriptedResponse(Strict):
+    """One answer; `{request}` and `{last_user}` in its texts become the request's number and the newest user message.
+
+    `delay` passes before the answer, `chunk_delay` after each piece of it, both in seconds. `cut`: the stream ends
+    before its final event. `stop` follows from the calls if absent. `state_items` are a vendor's opaque blocks.
+    """
+
+    think: str | None = None
+    text: str | None = None
+    calls: list[ScriptedCall] = []
+    delay: Seconds = 0
+    chunk_delay: Seconds = 0
+    fault: ScriptedFault | None = None
+    cut: bool = False
+    stop: StopReason | None = None
+    state_items: list[JsonValue] | None = None
+
+
+class Script(Strict):
+    """The responses of a session, in order; `repeat` starts again at the first after the last."""
+
+    responses: list[ScriptedResponse] = Field(min_length=1)
+    repeat: bool = False
+
+    def response_to(self, request: int) -> ScriptedResponse | None:
+        """Return what is played to the session's model request number `request` (from 1); None past the end.
+
+        >>> script = Script(responses=[ScriptedResponse(text="one"), ScriptedResponse(text="two")])
+        >>> script.response_to(2).text, script.response_to(3)
+        ('two', None)
+        """
+        index = (request - 1) % len(self.responses) if self.repeat else request - 1
+        return self.responses[index] if index < len(self.responses) else None
+
+
+class ScriptedModel:
+    """Plays the scripts of one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Play `folder`/NAME.json for the model `script/NAME`, and `folder`/default.json for `script`."""
+        self._folder = folder
+        self._known: dict[Path, tuple[Stamp, Script]] = {}
+
+    async def stream(
+        self, name: str, request: ModelRequest, context: CallContext
+    ) -> AsyncGenerator[Delta | ModelResponse, None]:
+        """Play the response whose turn it is. Raises `ModelError` where the script says so, or where there is none."""
+        path = self._path_of(name)
+        # A thread only for reading: the hop costs more than a whole answer, the look at the file next to nothing.
+        script = self._unchanged(path)
+        if script is None:
+            script = await asyncio.to_thread(self._load, path)
+        played = script.response_to(context.request)
+        if played is None:
+            raise ModelError("bad_request", f"the script {path.name!r} is at its end after {len(script.responses)}")
+        await asyncio.sleep(played.delay)
+        parts = _parts_of(played, request, context)
+        fault = played.fault
+        if fault and not fault.strikes(attempt=context.attempt, rounds=context.round):
+            fault = None
+        chunks = 0
+        async for delta in deltas_of(parts, pause=played.chunk_delay):
+            if fault and chunks >= fault.after_chunks:
+                break
+            yield delta
+            chunks += 1
+        if fault:
+            raise ModelError(fault.error_type, fault.message, retry_after=fault.retry_after)
+        if not played.cut:
+            yield respond(
+                request, parts, model=name, number=context.request, stop=played.stop, state=_state_of(played, name)
+            )
+
+    def _path_of(self, name: str) -> Path:
+        # The pattern is also what keeps a model's name from reaching files outside the folder.
+        matched = re.fullmatch(r"script(?:/([A-Za-z0-9_-]{1,64}))?", name)
+        if not matched:
+            raise ModelError("bad_request", f"{name!r} is not script/NAME, the NAME 1 to 64 letters, digits, _ or -")
+        return self._folder / f"{matched[1] or 'default'}.json"
+
+    def _unchanged(self, path: Path) -> Script | None:
+        """Return the script as it was last read; None where its file changed since, or cannot be looked at."""
+        stamp, script = self._known.get(path, (None, None))
+        try:
+            return script if script and _stamp_of(path) == stamp else None
+        except OSError:
+            return None  # reading it will say what is wrong
+
+    def _load(self, path: Path) -> Script:
+        """Read the script. Raises `ModelError`."""
+        try:
+            stamp = _stamp_of(path)  # before the file is read: what is written meanwhile is seen the next time
+            script = Script.model_validate_json(path.read_bytes())
+        except FileNotFoundError as error:
+            raise ModelError("not_found", f"there is no offline script {path.stem!r} in the script folder") from error
+        except OSError as error:
+            raise ModelError("bad_request", f"the script {path.name!r} cannot be read: {error.strerror}") from error
+        except ValidationError as error:
+            raise ModelError("bad_request", f"the script {path.name!r} is malformed: {sentence_of(error)}") from error
+        self._known[path] = (stamp, script)
+        return script
+
+
+def _stamp_of(path: Path) -> Stamp:
+    stat = path.stat()
+    return stat.st_mtime_ns, stat.st_size
+
+
+def _parts_of(played: ScriptedResponse, request: ModelRequest, context: CallContext) -> list[Part]:
+    last_user = next((message.content for message in reversed(request.messages) if message.role == "user"), "")
+
+    def filled(text: str) -> str:
+        # The user's own words come last, so that a placeholder inside them stays as it was written.
+        return text.replace("{request}", str(context.request)).replace("{last_user}", last_user)
+
+    parts: list[Part] = []
+    if played.think is not None:
+        parts.append(ThinkPart(kind="think", text=filled(played.think)))
+    if played.text is not None:
+        parts.append(RespondPart(kind="respond", text=filled(played.text)))
+    for index, call in enumerate(played.calls):
+        call_id = call.id or f"call_{context.request}_{index}"
+        parts.append(CallPart(kind="call", id=call_id, name=call.name, args=call.args))
+    return parts
+
+
+def _state_of(played: ScriptedResponse, name: str) -> ProviderState | None:
+    if played.state_items is None:
+        return None
+    return ProviderState(api="offline", model=name, items=played.state_items)

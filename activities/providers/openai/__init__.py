@@ -1,0 +1,1 @@
+"""OpenAI's two APIs, Responses and Chat Completions, the second also as other vendors serve it."""

@@ -1,0 +1,125 @@
+"""`openai-chat:` models, of any endpoint that speaks OpenAI's Chat Completions: Ollama, vLLM, a proxy (AGT-4).
+
+By the protocol `native` the model is given its tools by the API; by `text`, the conversation and its tools as one text
+(`text_protocol.py`, CTX-13). The SDK is loaded when a model is first asked. Nothing of what it finds in the environment
+for OpenAI itself, a key above all, is sent to another endpoint.
+"""
+
+import re
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from types import ModuleType
+from typing import Any, Literal
+
+from turnkeeper.activities.providers.errors.vendor_errors import Vendor
+from turnkeeper.activities.providers.openai.chat_answer import Fold, TextFold
+from turnkeeper.activities.providers.openai.chat_request import (
+    OPTIONAL,
+    ROOM,
+    encode,
+    encode_text,
+    fields_in,
+    lacking_in,
+)
+from turnkeeper.activities.providers.openai.refused_parameters import RefusedParameters, held_in
+from turnkeeper.activities.providers.openai.tools import ToolsLeftOut
+from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError
+from turnkeeper.activities.providers.verbatim import Block
+from turnkeeper.activities.providers.wire.answer_stream import answer_of
+from turnkeeper.activities.providers.wire.transport import Transport
+from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
+
+ENDPOINT = Vendor(name="the endpoint of openai_chat.base_url", key="openai_chat.api_key", package="openai")
+PATH = "/chat/completions"
+
+USAGE_WAIT = 5.0
+"""Seconds for what follows the end of an answer: the usage, in a chunk of its own, and the end of the stream."""
+
+_ABOUT_TOOLS = re.compile(
+    r"support (?:for )?tools|tools? (?:is|are) not supported|tools param|tool[ _-](?:choice|calling|use)\b",
+    re.IGNORECASE,
+)
+"""How endpoints say that a model has no tool calling of its own."""
+
+_ABOUT_THE_BOUND = re.compile(r"max_(?:completion_)?tokens")
+
+
+class OpenAIChatProvider:
+    """The models of one endpoint."""
+
+    def __init__(
+        self,
+        *,
+        silence_timeout: float,
+        base_url: str | None,
+        api_key: str | None = None,
+        protocol: Literal["native", "text"] = "native",
+    ) -> None:
+        """Ask at `base_url`, with its version; without `api_key`, no key is sent.
+
+        `silence_timeout`: seconds the endpoint may send nothing. Raises `ModelError` without an address.
+        """
+        if base_url is None:
+            raise ModelError("bad_request", "set openai_chat.base_url, as in 'http://127.0.0.1:11434/v1' for Ollama")
+        self._address = {"base_url": base_url, "api_key": api_key or "none"}
+        self._protocol = protocol
+        self._of_models, self._of_sessions = RefusedParameters(), RefusedParameters()
+        self._left_out = ToolsLeftOut()
+        self._transport = Transport(ENDPOINT, self._client, silence_timeout=silence_timeout, sends_key=bool(api_key))
+
+    async def stream(
+        self, name: str, request: ModelRequest, context: CallContext
+    ) -> AsyncGenerator[Delta | ModelResponse, None]:
+        """Ask the model `name`; yield deltas, then the whole response. Raises `ModelError`."""
+        if not name:
+            raise ModelError("not_found", "write its name behind the colon, as in 'openai-chat:qwen3'")
+        written, fold = (encode_text, TextFold) if self._protocol == "text" else (encode, Fold)
+        if self._protocol == "native":
+            self._left_out.tell(request.head.tools)
+        session = (name, context.session_id)
+        spared: set[str] = set()
+        while True:
+            without = self._of_models.of(name) | self._of_sessions.of(session) | spared
+            body = written(request, name=name, without=without, demanded=self._of_sessions.demanded_of(session))
+            try:
+                asked, answer = self._transport.request(PATH, body), fold(name, request=context.request)
+                async with aclosing(answer_of(asked, answer, run_out=USAGE_WAIT, meter=context.meter)) as pieces:
+                    async for piece in pieces:
+                        yield piece
+            except ModelError as error:
+                if self._learn(error, body, name, session):
+                    continue
+                if ROOM in spared or not _is_bound_too_high(error, request):
+                    raise self._with_advice(error, request) from None
+                spared.add(ROOM)
+            else:
+                return
+
+    def _learn(self, error: ModelError, body: Block, name: str, session: tuple[str, str]) -> bool:
+        """Take note of what the endpoint refuses or demands; tell whether there is a changed request to be sent."""
+        if self._of_models.learn(name, error, optional=held_in(body, OPTIONAL)):
+            return True
+        return self._of_sessions.learn(session, error, optional=fields_in(body), demandable=lacking_in(body))
+
+    def _with_advice(self, error: ModelError, request: ModelRequest) -> ModelError:
+        """Return the error, with a way out where it is the tools that the model does not take."""
+        if error.error_type != "bad_request" or not request.head.tools or not _ABOUT_TOOLS.search(error.message):
+            return error
+        advice = "openai_chat.protocol='text' is for models without tool calling"
+        message = f"{error.message}; {advice}"
+        return ModelError(error.error_type, message, should_retry=error.should_retry, vendor=error.vendor)
+
+    def _client(self, sdk: ModuleType, http: Any) -> Any:
+        nothing = sdk.Omit()
+        client = sdk.AsyncOpenAI(**self._address, http_client=http, max_retries=0)
+        # In place of those it has found in `OPENAI_CUSTOM_HEADERS`; there is no way to give it none.
+        client._custom_headers = {"OpenAI-Organization": nothing, "OpenAI-Project": nothing}
+        return client
+
+
+def _is_bound_too_high(error: ModelError, request: ModelRequest) -> bool:
+    """Tell whether there may be an answer to the same request with less room for it."""
+    if request.head.max_tokens is None:
+        return False
+    is_blamed = _ABOUT_THE_BOUND.search(f"{error.parameter} {error.message}") is not None
+    return error.error_type == "context_too_long" or (error.error_type == "bad_request" and is_blamed)

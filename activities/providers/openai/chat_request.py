@@ -1,0 +1,177 @@
+"""How a request is written for an endpoint that speaks OpenAI's Chat Completions (AGT-3, AGT-4). Pure.
+
+Theory of operation. Behind such endpoints stand chat templates, and many of them take only what their model was trained
+on: a user speaks first, nobody speaks twice in a row, arguments of calls are JSON, a message with calls has no empty
+text. So texts of the same speaker in a row become one message, and a conversation that begins with one of the
+assistant's, such as a summary, is opened by a user's.
+
+What an answer had beyond its text and its calls goes back with it to the same model: thinking, which some servers
+demand (`reasoning_content`), signatures of calls. So do the ids of calls, odd as they may be: there are models that
+were trained on theirs (`functions.now:0`), and servers that keep signatures in them. What is refused by name is left
+out from then on, as are optional parameters; what is demanded by name is sent (`refused_parameters.py`).
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from pydantic import JsonValue
+
+from turnkeeper.activities.providers.openai.tools import description_of, parameters_of, tools_taken, written_arguments
+from turnkeeper.activities.providers.text.text_protocol import STOP_SEQUENCES, conversation_text, system_text
+from turnkeeper.activities.providers.tool_results import result_told
+from turnkeeper.activities.providers.verbatim import OPENING, Block, CallIds, own_items, sendable_name
+from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ToolSpec
+
+API = "openai.chat"
+"""The name of this API in `ProviderState`. Its items: what the message had beyond its text and its calls, then the same
+of each call. The message's `content` is what was in that before the text: thinking, with its tags."""
+
+OPTIONAL = frozenset({"stream_options", "max_tokens", "stop"})
+"""What of every request an endpoint may refuse: without `max_tokens`, `max_completion_tokens` says the same."""
+
+DEMANDABLE = {"reasoning_content": " "}
+"""What endpoints may demand of every answer of the assistant's, and what it is where the answer has none: after a
+switch of models, in a new segment, in a step without thinking. There are servers that take "" for nothing."""
+
+ROOM = "room for reasoning"
+"""What a request whose answer is bounded may be sent without: where so much is too much."""
+
+REASONING_TOKENS = 7_000
+"""Most tokens for the reasoning before an answer whose length is bounded, which these APIs count with it. Many models
+take a bound of at most 8,192."""
+
+
+def encode(
+    request: ModelRequest, *, name: str, without: Collection[str] = frozenset(), demanded: Collection[str] = frozenset()
+) -> Block:
+    """Return the body that asks the model `name`, leaving out what `without` names, with what is `demanded`.
+
+    >>> asked = ModelRequest.model_validate({"head": {}, "messages": [{"role": "user", "content": "Hi"}]})
+    >>> encode(asked, name="qwen3", without=["stream_options"])
+    {'model': 'qwen3', 'stream': True, 'messages': [{'role': 'user', 'content': 'Hi'}]}
+    """
+    head = request.head
+    body = _body(name, head.max_tokens, without)
+    if head.tools:
+        body["tools"] = [_tool(tool) for tool in tools_taken(head.tools)]
+    told: list[JsonValue] = [{"role": "system", "content": head.system}] if head.system.strip() else []
+    anyway = {key: value for key, value in DEMANDABLE.items() if key in demanded}
+    return body | {"messages": [*told, *_messages(request.messages, name, without, anyway)]}
+
+
+def encode_text(
+    request: ModelRequest, *, name: str, without: Collection[str] = frozenset(), demanded: Collection[str] = frozenset()
+) -> Block:
+    """Return the body that asks the model `name` by the protocol `text` (CTX-13), leaving out what `without` names.
+
+    Its messages have no fields that could be `demanded`.
+    """
+    body = _body(name, request.head.max_tokens, without)
+    if "stop" not in without:
+        body["stop"] = list[JsonValue](STOP_SEQUENCES)
+    told: list[JsonValue] = [
+        {"role": "system", "content": system_text(request.head)},
+        {"role": "user", "content": conversation_text(request.messages)},
+    ]
+    return body | {"messages": told}
+
+
+def fields_in(body: Block) -> frozenset[str]:
+    """Return the names of what a request's messages have beyond texts and calls, and can do without."""
+    told = _assistants_in(body)
+    calls = [call for message in told for call in message.get("tool_calls", [])]
+    return frozenset(key for block in (*told, *calls) for key in block) - _NEEDED
+
+
+def lacking_in(body: Block) -> frozenset[str]:
+    """Return the names of what an endpoint may demand and some message of the request has not got."""
+    return frozenset(key for message in _assistants_in(body) for key in DEMANDABLE if key not in message)
+
+
+def _assistants_in(body: Block) -> list[dict[str, Any]]:
+    messages: Any = body["messages"]
+    return [message for message in messages if message["role"] == "assistant"]
+
+
+_NEEDED = frozenset({"role", "content", "tool_calls", "type", "id", "function"})
+
+
+def _body(name: str, max_tokens: int | None, without: Collection[str]) -> Block:
+    body: Block = {"model": name, "stream": True}
+    if "stream_options" not in without:
+        body["stream_options"] = {"include_usage": True}
+    if max_tokens is not None:
+        bound = max_tokens + (0 if ROOM in without else REASONING_TOKENS)
+        body["max_completion_tokens" if "max_tokens" in without else "max_tokens"] = bound
+    return body
+
+
+def _tool(tool: ToolSpec) -> Block:
+    function: Block = {"name": sendable_name(tool.name), "parameters": parameters_of(tool)}
+    if tool.description.strip():
+        function["description"] = description_of(tool)
+    return {"type": "function", "function": function}
+
+
+# ---- messages
+
+
+def _messages(
+    messages: Iterable[ModelMessage], name: str, without: Collection[str], anyway: Mapping[str, JsonValue]
+) -> list[Block]:
+    written: list[Block] = []
+    ids = CallIds(takes_any=True)
+    for message in messages:
+        block = _message(message, ids, _beyond(message, name, without))
+        if block["role"] == "assistant":
+            block = {**block, **{key: value for key, value in anyway.items() if key not in block}}
+            if not written:
+                written.append({"role": "user", "content": OPENING})
+        if written and _are_one(written[-1], block):
+            block = {**block, "content": _together(written.pop(), block)}
+        written.append(block)
+    return written
+
+
+def _message(message: ModelMessage, ids: CallIds, all_beyond: list[Block]) -> Block:
+    if message.role == "user":
+        return {"role": "user", "content": message.content}
+    if message.role == "tool":
+        return {"role": "tool", "tool_call_id": ids.answered_by(message), "content": result_told(message)}
+    beyond, *beyond_calls = all_beyond
+    written: Block = {"role": "assistant", "content": None, **beyond}
+    written["content"] = f"{beyond.get('content', '')}{message.content}" or None
+    calls: list[JsonValue] = [
+        {
+            "id": call_id,
+            "type": "function",
+            "function": {"name": sendable_name(call.name), "arguments": written_arguments(call)},
+            **beyond_call,
+        }
+        for call, call_id, beyond_call in zip(
+            message.tool_calls, ids.written_anew(message), beyond_calls or [{}] * len(message.tool_calls), strict=True
+        )
+    ]
+    return written | ({"tool_calls": calls} if calls else {})
+
+
+def _beyond(message: ModelMessage, name: str, without: Collection[str]) -> list[Block]:
+    """Return what the answer had beyond text and calls: of the message, then of each call. Another model has no use."""
+    own = own_items(message, API, call_id_of=_call_id)
+    if own is None or message.state is None or message.state.model != name:
+        return [{}]
+    left_out = (_NEEDED - {"content"}) | set(without)
+    return [{key: value for key, value in item.items() if key not in left_out} for item in own]
+
+
+def _call_id(item: Block) -> str | None:
+    return str(item.get("id")) if item.get("type") == "function" else None
+
+
+def _are_one(earlier: Block, later: Block) -> bool:
+    """Tell whether two messages are of one speaker, whom templates let speak but once; results of tools are not."""
+    return earlier["role"] == later["role"] != "tool" and "tool_calls" not in earlier
+
+
+def _together(earlier: Block, later: Block) -> str:
+    return "\n\n".join(str(block["content"]) for block in (earlier, later) if block["content"])

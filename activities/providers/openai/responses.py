@@ -1,0 +1,60 @@
+"""`openai:` models, by OpenAI's Responses API (AGT-4). The SDK is loaded when one is first asked."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from types import ModuleType
+from typing import Any
+
+from turnkeeper.activities.providers.errors.vendor_errors import Vendor
+from turnkeeper.activities.providers.openai.refused_parameters import RefusedParameters, held_in
+from turnkeeper.activities.providers.openai.responses_answer import Fold
+from turnkeeper.activities.providers.openai.responses_request import OPTIONAL, encode
+from turnkeeper.activities.providers.openai.tools import ToolsLeftOut
+from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError
+from turnkeeper.activities.providers.wire.answer_stream import answer_of
+from turnkeeper.activities.providers.wire.transport import Transport
+from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
+
+OPENAI = Vendor(name="OpenAI", key="OPENAI_API_KEY", package="openai")
+PATH = "/responses"
+
+
+class OpenAIProvider:
+    """The models behind `openai:`."""
+
+    def __init__(self, *, silence_timeout: float, base_url: str | None = None, api_key: str | None = None) -> None:
+        """Ask at `base_url` with `api_key`; None: as `OPENAI_BASE_URL` and `OPENAI_API_KEY` say.
+
+        `silence_timeout`: seconds the vendor may send nothing.
+        """
+        self._address = {"base_url": base_url, "api_key": api_key}
+        self._transport = Transport(OPENAI, self._client, silence_timeout=silence_timeout)
+        self._refused = RefusedParameters()
+        self._left_out = ToolsLeftOut()
+
+    async def stream(
+        self, name: str, request: ModelRequest, context: CallContext
+    ) -> AsyncGenerator[Delta | ModelResponse, None]:
+        """Ask the model `name`; yield deltas, then the whole response. Raises `ModelError`."""
+        if not name:
+            raise ModelError("not_found", "write its name behind the colon, as in 'openai:gpt-5.5'")
+        self._left_out.tell(request.head.tools)
+        while True:
+            refused = self._refused.of(name)
+            body = encode(request, name=name, session_id=context.session_id, without=refused)
+            try:
+                asked = self._transport.request(PATH, body)
+                async with aclosing(answer_of(asked, Fold(name), meter=context.meter)) as answer:
+                    async for piece in answer:
+                        yield piece
+            except ModelError as error:
+                if not self._refused.learn(name, error, optional=held_in(body, OPTIONAL)):
+                    raise
+            else:
+                return
+
+    def _client(self, sdk: ModuleType, http: Any) -> Any:
+        client = sdk.AsyncOpenAI(**self._address, http_client=http, max_retries=0)
+        if not client.api_key:
+            raise self._transport.no_key()
+        return client

@@ -1,0 +1,207 @@
+"""How an answer of OpenAI's Responses API is read from its stream (AGT-3, AGT-10).
+
+Theory of operation. Deltas are for showing; the answer is made of the items of `response.output_item.done`, in the
+order of the output, or of those in the last event, where there are more. The *parts* are what we understand of them:
+summaries of reasoning, text, calls. The *items* themselves are kept for the vendor, as they came.
+
+An answer is whole with `response.completed`, and cut with `response.incomplete` where that was a limit of its length;
+the stream of any other is a failure.
+What the response and its items say of themselves must agree: half a call is not run, and half a text is no answer.
+
+An answer that could not go back has no state, and is written anew from its parts: one with reasoning that came without
+its encrypted content, since the vendor has not kept it, and one with a call that gets no output from us.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+from pydantic_core import PydanticSerializationError, to_json
+
+from turnkeeper.activities.providers.answers import arguments_of, count_of, counts_in, joined, name_of, share_of
+from turnkeeper.activities.providers.finish_reasons import is_cut, not_whole
+from turnkeeper.activities.providers.openai.responses_request import API
+from turnkeeper.activities.providers.protocol import Delta, ModelError
+from turnkeeper.activities.providers.quotes import quoted
+from turnkeeper.activities.providers.wire.transport import Event
+from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, Part, ProviderState, RespondPart, ThinkPart
+from turnkeeper.models.transcript.trajectory import StopReason, Usage
+
+_FAILED = ("response.failed", "response.cancelled")
+_LAST = ("response.completed", "response.incomplete", *_FAILED)
+_WHOLE = ("completed", "")
+"""What a response says of itself that is whole; there are servers that say nothing."""
+_HALF = ("incomplete", "in_progress")
+"""What an item says of itself that is not."""
+
+
+class Fold:
+    """An answer while it comes in. What an event of an unexpected shape raises is the caller's to name."""
+
+    def __init__(self, name: str) -> None:
+        """Begin an answer of the model `name`."""
+        self._name = name
+        self._items: dict[int, Event] = {}
+        self._shown: dict[str, tuple[int, int]] = {}
+        self._begun: set[int] = set()
+        self._end: Event = {}
+        self._used: Mapping[str, object] = {}
+        self._is_cut = False
+        self.is_whole = False
+        """The last event of the answer has come; it may have been cut."""
+        self.failure: Event | None = None
+        """What the vendor says of an answer that failed."""
+
+    def take(self, event: Event) -> list[Delta]:
+        """Take the next event; return what there is to show of it."""
+        match event:
+            case {"type": "response.output_text.delta" | "response.refusal.delta", "delta": str(text)}:
+                return self._show("respond", text, (event.get("output_index", 0), 0))
+            case {"type": "response.reasoning_summary_text.delta", "delta": str(text)}:
+                return self._show("think", text, (event.get("output_index", 0), event.get("summary_index", 0)))
+            case {"type": "response.reasoning_text.delta", "delta": str(text)}:
+                return self._show("think", text, (event.get("output_index", 0), event.get("content_index", 0)))
+            case {"type": "response.output_item.added", "item": dict(item)}:
+                self._begun.add(event.get("output_index", len(self._begun)))
+                name = name_of(item.get("name")) if item.get("type") == "function_call" else ""
+                return [Delta("call", name)] if name else []
+            case {"type": "response.output_item.done", "item": dict(item)}:
+                self._items[event.get("output_index", len(self._items))] = item
+            case {"type": str(kind), "response": dict(response)} if kind in _LAST:
+                self._take_end(kind, response)
+            case {"type": "error"}:
+                self.failure = event
+        return []
+
+    def response(self, *, request_id: str | None) -> ModelResponse:
+        """Return the answer, once it is whole. Raises `ModelError` where it is a refusal, or not whole after all."""
+        end, is_cut = self._end, self._is_cut
+        items = self._items_told()
+        if not is_cut and (name_of(end.get("status")) not in _WHOLE or self._has_half(items)):
+            raise ModelError("connection", "OpenAI's answer broke off before its end")
+        if is_cut:
+            _check_is_cut(end)
+        # The calls of an answer that was cut may be cut too. They get no results, without which they could not go back.
+        parts = [part for part in _parts_in(items) if not (is_cut and isinstance(part, CallPart))]
+        _refuse_refusal(items, parts)
+        return ModelResponse(
+            parts=parts,
+            stop=_stop(parts, is_cut=is_cut),
+            usage=_usage(counts_in(end.get("usage"))),
+            model=name_of(end.get("model")) or self._name,
+            request_id=request_id or name_of(end.get("id")) or None,
+            state=None if is_cut else _state(self._name, items, parts),
+        )
+
+    @property
+    def counted(self) -> Usage | None:
+        """What the vendor has counted, in the last event."""
+        return _usage(self._used)
+
+    def _take_end(self, kind: str, response: Event) -> None:
+        """Take the response as its last event has it; it may have failed, or been cut, by another event's name."""
+        status, self._used = name_of(response.get("status")), counts_in(response.get("usage"))
+        if kind in _FAILED or f"response.{status}" in _FAILED:
+            self.failure = response.get("error") or {"type": "server_error"}
+        else:
+            self._is_cut = kind == "response.incomplete" or status == "incomplete"
+            self._end, self.is_whole = response, True
+
+    def _items_told(self) -> list[Event]:
+        """Return the items of the output. There are servers that name but some of them done, or none."""
+        done = [self._items[index] for index in sorted(self._items)]
+        told = list(self._end.get("output") or [])
+        return told if len(told) > len(done) else done
+
+    def _has_half(self, items: Sequence[Event]) -> bool:
+        """Tell whether something of the answer is missing: the rest of an item, or an item that was begun."""
+        return len(items) < len(self._begun) or any(item.get("status") in _HALF for item in items)
+
+    def _show(self, kind: Literal["think", "respond"], text: str, place: tuple[int, int]) -> list[Delta]:
+        """Show text, after a blank line where it belongs to another item than what was shown before."""
+        before = self._shown.get(kind, place)
+        self._shown[kind] = place
+        return [Delta(kind, text if before == place else f"\n\n{text}")]
+
+
+def _parts_in(items: Sequence[Event]) -> Iterator[Part]:
+    gap = ""
+    for item in items:
+        match item:
+            case {"type": "reasoning"} if thought := _thought(item):
+                yield ThinkPart(kind="think", text=thought)
+            case {"type": "message"} if said := _said(item):
+                yield RespondPart(kind="respond", text=gap + said)
+                gap = "\n\n"
+            case {"type": "function_call", "call_id": str(call_id), "name": str(name)}:
+                args = arguments_of(joined([item.get("arguments") or ""]))
+                yield CallPart(kind="call", id=joined([call_id]), name=joined([name]), args=args)
+
+
+def _thought(item: Event) -> str:
+    pieces = [*(item.get("summary") or []), *(item.get("content") or [])]
+    return "\n\n".join(joined([piece["text"]]) for piece in pieces if piece.get("text"))
+
+
+def _said(item: Event) -> str:
+    pieces = item.get("content") or []
+    return joined(piece.get("text") or piece.get("refusal") or "" for piece in pieces)
+
+
+def _check_is_cut(end: Event) -> None:
+    """Raise `ModelError` unless the response ended early at a limit of its length."""
+    reason = name_of((end.get("incomplete_details") or {}).get("reason"))
+    if not reason or not is_cut(reason, vendor="OpenAI"):
+        raise not_whole("OpenAI ended its answer early and does not say why", vendor="OpenAI")
+
+
+def _refuse_refusal(items: Sequence[Event], parts: Sequence[Part]) -> None:
+    """Raise `ModelError` if all that the model says is that it will not."""
+    pieces = [piece for item in items if item.get("type") == "message" for piece in item.get("content") or []]
+    refusals = [piece["refusal"] for piece in pieces if piece.get("refusal")]
+    if refusals and len(refusals) == len(pieces) and not any(isinstance(part, CallPart) for part in parts):
+        raise ModelError("refusal", f"it says “{quoted(' '.join(refusals))}”")
+
+
+def _stop(parts: Sequence[Part], *, is_cut: bool) -> StopReason:
+    if is_cut:
+        return "max_tokens"
+    return "tool_calls" if any(isinstance(part, CallPart) for part in parts) else "end_turn"
+
+
+def _usage(told: Mapping[str, object]) -> Usage | None:
+    read, written = counts_in(told.get("input_tokens_details")), counts_in(told.get("output_tokens_details"))
+    try:
+        return Usage(
+            input_tokens=count_of(told, "input_tokens"),
+            output_tokens=count_of(told, "output_tokens"),
+            cached_tokens=share_of(read, "cached_tokens"),
+            cache_write_tokens=share_of(read, "cache_write_tokens"),
+            reasoning_tokens=share_of(written, "reasoning_tokens"),
+        )
+    except ValueError:
+        return None  # what is not counted, or no count, is no reason to ask again
+
+
+def _state(model: str, items: list[Event], parts: Sequence[Part]) -> ProviderState | None:
+    if any(item.get("type") == "reasoning" and not item.get("encrypted_content") for item in items):
+        return None
+    if not _calls_in(items) <= {part.id for part in parts if isinstance(part, CallPart)} | _answered_in(items):
+        return None
+    try:
+        to_json(items)
+    except PydanticSerializationError:  # half a character, which can't be kept
+        return None
+    return ProviderState(api=API, model=model, items=items)
+
+
+def _calls_in(items: Sequence[Event]) -> set[object]:
+    """Return the ids of all that waits for an output, of kinds that are not known here too."""
+    kinds = [(str(item.get("type")), item) for item in items]
+    calls = {item["call_id"] for kind, item in kinds if item.get("call_id") and not kind.endswith("_output")}
+    return calls | {item.get("id") for kind, item in kinds if kind == "mcp_approval_request"}
+
+
+def _answered_in(items: Sequence[Event]) -> set[object]:
+    """Return the ids of the calls whose output is among the items: the vendor has run them itself."""
+    outputs = [item for item in items if str(item.get("type")).endswith("_output")]
+    return {item.get("call_id") or item.get("id") for item in outputs}

@@ -1,0 +1,1 @@
+"""Tool calls and thoughts in plain text, for models whose API has none."""

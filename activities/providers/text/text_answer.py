@@ -1,0 +1,212 @@
+r"""An answer in the grammar of the replay text, read while it is written (CTX-13).
+
+A model without tool calling of its own answers with the events that come next: `§think:`, `§call:`, `§respond:`. Read
+is what `render_event` writes, and more, since models are careless: blank lines may be missing, JSON may be spread over
+lines or fenced, and text without any mark is an answer. What they make up goes nowhere: from the first `§user:`,
+`§result:` or header on, an answer is no longer theirs, and is cut. Nothing is taken for a call but what the model
+itself begins with `§call:`; in the texts of others such lines are escaped.
+
+How it works. Lines decide: text is passed on at once, but for the beginning of a line that may yet become structure,
+and for line ends that may yet turn out to be the space between two events.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NoReturn
+
+from turnkeeper.activities.providers.protocol import Delta
+from turnkeeper.models.replay_text.grammar import CURRENT, HISTORY, KINDS, CallEvent, Grammar, RespondEvent, ThinkEvent
+from turnkeeper.models.transcript.model_call import CallPart, Part, RespondPart, ThinkPart
+
+GRAMMAR = Grammar("§")
+"""The grammar models answer in. `§` begins a line in hardly any text they would quote; `$` does in many."""
+
+UNREADABLE = "unreadable"
+"""Name of a call whose own cannot be made out."""
+
+AnswerEvent = ThinkEvent | RespondEvent | CallEvent
+
+_Kind = Literal["think", "respond", "call"]
+
+_WRITTEN_BY_MODELS: dict[str, _Kind] = {
+    f"{GRAMMAR.sigil}think:": "think",
+    f"{GRAMMAR.sigil}respond:": "respond",
+    f"{GRAMMAR.sigil}call:": "call",
+}
+_MARKS = tuple(f"{GRAMMAR.sigil}{kind}:" for kind in KINDS)
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_NAME = re.compile(r'"name"\s*:\s*"([A-Za-z0-9_-]{1,64})"')
+_NAME_WITHIN = 200
+"""Where the name of a call is looked for before its JSON is whole: within so many characters."""
+_FENCE = re.compile(r"\A\s*```\w*\s*")
+
+
+@dataclass
+class _Block:
+    """An event as it is written: its kind, its text so far, and line ends of which nothing has followed yet."""
+
+    kind: _Kind
+    is_marked: bool = True
+    """Not: the text before the first mark."""
+    is_at_mark: bool = True
+    """Whether nothing has been written after the mark."""
+    text: str = ""
+    held: str = ""
+
+    def write(self, text: str) -> str:
+        """Take `text`; return what is settled of it."""
+        if self.is_at_mark and self.is_marked:
+            # One space belongs to the mark. Where there is none, the event may begin on a later line.
+            text, begun = (
+                (text[1:], bool(text)) if text.startswith(" ") else (text.lstrip("\n"), bool(text.strip("\n")))
+            )
+            self.is_at_mark = not begun
+        text = self.held + text
+        settled = text.rstrip("\n")
+        self.held = text[len(settled) :]
+        self.text += settled
+        return settled
+
+    def close(self) -> None:
+        """Give the space between two events away."""
+        self.held = self.held.removesuffix("\n").removesuffix("\n")
+
+
+@dataclass
+class AnswerReader:
+    r"""Reads an answer piece by piece.
+
+    >>> reader = AnswerReader()
+    >>> reader.read("§think: The clock")
+    [Delta(kind='think', text='The clock')]
+    >>> reader.read(' knows.\n\n§call: {"name": "now", "args": {}}\n\n§result: noon')
+    [Delta(kind='think', text=' knows.'), Delta(kind='call', text='now')]
+    >>> reader.finish(), reader.events
+    ([], [ThinkEvent(type='think', content='The clock knows.'), CallEvent(type='call', name='now', args={})])
+    """
+
+    _blocks: list[_Block] = field(default_factory=lambda: [_Block("respond", is_marked=False)])
+    _line: str = ""
+    """The beginning of a line that may yet become structure."""
+    _is_within_line: bool = False
+    _is_cut: bool = False
+
+    def read(self, text: str) -> list[Delta]:
+        """Take the next piece of the answer; return what there is to show of it."""
+        return [delta for line in _LINE.findall(text) for delta in self._read_line(line)]
+
+    def finish(self) -> list[Delta]:
+        """Take it that no more comes; return what there is left to show."""
+        rest, self._line = self._line, ""
+        return list(self._decide(rest)) if rest and not self._is_cut else []
+
+    @property
+    def events(self) -> list[AnswerEvent]:
+        """What was read, exactly; to be asked after `finish`."""
+        return [event for block in self._blocks for event in _events_in(block)]
+
+    def _read_line(self, piece: str) -> Iterator[Delta]:
+        """Take a whole line, or a part of one."""
+        if self._is_cut:
+            return
+        is_whole = piece.endswith("\n")
+        if self._is_within_line:
+            yield from self._write(piece)
+        else:
+            self._line += piece
+            if not is_whole and _may_become_structure(self._line):
+                return
+            line, self._line = self._line, ""
+            yield from self._decide(line)
+        self._is_within_line = not is_whole
+
+    def _decide(self, line: str) -> Iterator[Delta]:
+        """Take the beginning of a line for structure or for text."""
+        mark = GRAMMAR.structural_line.match(line)
+        if mark is None:
+            yield from self._write(GRAMMAR.unescape(f"\n{line}")[1:])
+            return
+        self._blocks[-1].close()
+        kind = _WRITTEN_BY_MODELS.get(mark[0])
+        if kind is None:
+            self._is_cut = True
+        else:
+            self._blocks.append(_Block(kind))
+            yield from self._write(line[mark.end() :])
+
+    def _write(self, text: str) -> Iterator[Delta]:
+        block = self._blocks[-1]
+        before = block.text
+        settled = block.write(text)
+        if block.kind == "call":
+            named = _NAME.search(block.text[:_NAME_WITHIN])
+            if named and not _NAME.search(before[:_NAME_WITHIN]):
+                yield Delta("call", named[1])
+        elif settled:
+            yield Delta(block.kind, settled if before else self._gap() + settled)
+
+    def _gap(self) -> str:
+        """Return what stands between the text that begins now and what was shown of its kind before."""
+        *earlier, block = self._blocks
+        return "\n\n" if any(other.kind == block.kind and other.text for other in earlier) else ""
+
+
+def parts_of(events: Sequence[AnswerEvent], *, request: int) -> list[Part]:
+    """Return what was read as parts of a response: ids follow from the number of the request alone.
+
+    Line ends at the end of a text are nothing anybody meant. Texts for the user are kept apart by a blank line.
+    """
+    parts: list[Part] = []
+    for event in events:
+        if not isinstance(event, CallEvent) and not event.content.strip("\n"):
+            continue
+        if isinstance(event, CallEvent):
+            index = sum(isinstance(part, CallPart) for part in parts)
+            parts.append(CallPart(kind="call", id=f"call_{request}_{index}", name=event.name, args=event.args))
+        elif isinstance(event, ThinkEvent):
+            parts.append(ThinkPart(kind="think", text=event.content.rstrip("\n")))
+        else:
+            gap = "\n\n" if any(isinstance(part, RespondPart) for part in parts) else ""
+            parts.append(RespondPart(kind="respond", text=gap + event.content.rstrip("\n")))
+    return parts
+
+
+def _may_become_structure(line: str) -> bool:
+    """Tell whether the beginning of a line leaves open if it is structure, or structure that is escaped."""
+    begun = line.lstrip("\\")
+    return any(mark.startswith(begun) and mark != begun for mark in _MARKS) or any(
+        header.startswith(begun) for header in (HISTORY, CURRENT)
+    )
+
+
+def _events_in(block: _Block) -> Iterator[AnswerEvent]:
+    text = block.text + block.held
+    if block.kind == "call":
+        yield from _calls_in(text)
+    elif block.kind == "think":
+        yield ThinkEvent(content=text)
+    elif block.is_marked or text.strip():
+        yield RespondEvent(content=text)
+
+
+def _calls_in(text: str) -> Iterator[AnswerEvent]:
+    """Return the call that `text` begins with, and what the model says after it; it may be in no form to be run."""
+    text = _FENCE.sub("", text).lstrip()
+    try:
+        call, end = _DECODER.raw_decode(text)
+        yield CallEvent(name=call["name"], args=call.get("args", call.get("arguments", {})))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        named = _NAME.search(text)
+        yield CallEvent(name=named[1] if named else UNREADABLE, args=text)
+        return
+    if said := text[end:].strip("` \n"):
+        yield RespondEvent(content=said)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)

@@ -1,0 +1,1 @@
+"""HTTP to a vendor: connections, streams, and bounds for what comes back."""

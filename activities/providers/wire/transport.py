@@ -1,0 +1,272 @@
+"""One streamed request to a vendor, through the vendor's official SDK and no further than that (AGT-4, AGT-9).
+
+Theory of operation. The SDK brings the vendor's credentials, addresses, HTTP and event streams. Its types, its retries
+and its reading of answers are passed by: `post(…, cast_to=object, stream=True)` takes the body as it is and yields
+events as plain dicts. Both vendors' SDKs are generated alike, so that one class serves both.
+
+What an SDK lets through is made whole here. It retries by itself (switched off: Temporal does). It reads a page of HTML
+that comes with status 200 as a stream without events. It reads whatever is sent to its end (`bounded_body.py` ends it).
+It passes on `json.JSONDecodeError`, `UnicodeDecodeError` and the exceptions of its HTTP library as they are. And it
+does not notice that a stream ends cleanly, but before its last event: that is for the adapter, who knows the last
+event, and raises `broken_off`.
+
+SDKs are imported at the first request, in a thread: that takes a second or two, and heartbeats must go on meanwhile.
+"""
+
+import asyncio
+import importlib
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from datetime import UTC, datetime
+from types import ModuleType
+from typing import Any
+
+from turnkeeper.activities.providers.answers import is_keepable
+from turnkeeper.activities.providers.errors.vendor_errors import Vendor, error_of
+from turnkeeper.activities.providers.finish_reasons import not_whole
+from turnkeeper.activities.providers.protocol import ModelError
+from turnkeeper.activities.providers.wire.content_types import NO_STREAMS, content_type
+from turnkeeper.activities.providers.wire.event_stream import stream_class
+
+CONNECT_TIMEOUT = 10.0
+"""Seconds for a connection to be made."""
+
+MAX_PAGE_ATTEMPTS = 3
+"""How often a page in place of an answer may pass, at an address that has answered before: a proxy's, say."""
+
+Event = dict[str, Any]
+"""An event of a vendor's stream: a JSON object, of at most `MOST_LEVELS` levels, its numbers finite."""
+
+MakeClient = Callable[[ModuleType, Any], Any]
+"""Makes the asynchronous client of an SDK with this `http_client`, and without retries of its own. May raise whatever
+the SDK raises."""
+
+
+class Transport:
+    """The way to one vendor."""
+
+    def __init__(
+        self, vendor: Vendor, make_client: MakeClient, *, silence_timeout: float, sends_key: bool = True
+    ) -> None:
+        """Ask `vendor` by the client that is made at the first request.
+
+        `silence_timeout`: seconds that may pass between two pieces of an answer, and before the first. Without
+        `sends_key` no request has an `Authorization`, whatever the client was given or found.
+        """
+        self.vendor = vendor
+        self._make_client = make_client
+        self._silence_timeout = silence_timeout
+        self._sends_key = sends_key
+        self._client: Any = None
+        self._sdk: Any = None
+        self._http: Any = None
+        self._stream_class: Any = None
+        self._has_answered = False
+        self._opening = asyncio.Lock()
+
+    def request(self, path: str, body: Mapping[str, object]) -> "VendorStream":
+        """Return the stream that answers `body`; nothing is sent before its first event is asked for."""
+        return VendorStream(self, path, body)
+
+    async def post(self, path: str, body: Mapping[str, object]) -> Any:
+        """Return the SDK's stream, once the vendor has begun to answer. Raises `ModelError`."""
+        async with self._opening:
+            if self._client is None:
+                await asyncio.to_thread(self._open)
+        with self.in_our_terms(body):
+            return await self._client.post(
+                path,
+                cast_to=object,
+                body=dict(body),
+                options=self._options(),
+                stream=True,
+                stream_cls=self._stream_class,
+            )
+
+    def _open(self) -> None:
+        vendor = self.vendor
+        try:
+            self._sdk = importlib.import_module(vendor.package)
+            self._http = importlib.import_module("httpx2")
+            bounded_body = importlib.import_module("turnkeeper.activities.providers.wire.bounded_body")
+        except ImportError as error:
+            # Not auth, not a bad request: whoever reads it as "The model was not found" is sent the right way.
+            install = f"pip install 'turnkeeper[{vendor.package}]'"
+            raise ModelError("not_found", f"this worker lacks the package {vendor.package!r}: {install}") from error
+        self._stream_class = stream_class(self._sdk)
+        try:
+            self._client = self._make_client(self._sdk, bounded_body.client_of(self._sdk))
+        except ModelError:
+            raise
+        except self._sdk.APIError.__base__:  # OpenAI's, without a key
+            raise self.no_key() from None
+        except (ValueError, self._http.InvalidURL):
+            raise self._misconfigured(f"check {vendor.key} and the address of {vendor.name}") from None
+
+    def _options(self) -> dict[str, object]:
+        timeout = self._http.Timeout(self._silence_timeout, connect=min(CONNECT_TIMEOUT, self._silence_timeout))
+        headers = {} if self._sends_key else {"Authorization": self._sdk.Omit()}
+        return {"max_retries": 0, "timeout": timeout, "headers": headers}
+
+    def error(
+        self, status: int, headers: Mapping[str, str], body: object, *, asked: Mapping[str, object]
+    ) -> ModelError:
+        """Return what the vendor answered to the request `asked` in our own terms."""
+        return error_of(status, headers, body, vendor=self.vendor, now=datetime.now(UTC), asked=asked)
+
+    @contextmanager
+    def in_our_terms(self, asked: Mapping[str, object], *, headers: Mapping[str, str] | None = None) -> Iterator[None]:
+        """Turn whatever the SDK raises of a vendor into a `ModelError`.
+
+        `asked` is the body of the request, `headers` are those of the stream that is read.
+
+        Raised `from None`: the text of the SDK's exceptions has the vendor's body in it, which may repeat the request,
+        and causes are written into Temporal's history and into logs.
+        """
+        sdk, http = self._sdk, self._http
+        try:
+            yield
+        except sdk.APIStatusError as error:
+            raise self.error(error.status_code, error.response.headers, error.body, asked=asked) from None
+        except (sdk.APIConnectionError, http.TransportError) as error:
+            raise self._lost(error.__cause__ if isinstance(error, sdk.APIError) else error) from None
+        except sdk.APIError as error:  # OpenAI's, in the middle of a stream
+            raise self.error(200, headers or {}, error.body or error.message, asked=asked) from None
+        except sdk.APIError.__base__:  # of credentials that could not be had
+            raise self.no_key() from None
+        except (http.RequestError, http.StreamError):  # what can't be decompressed
+            raise self._encoded() from None
+
+    def _lost(self, cause: BaseException | None) -> ModelError:
+        """Return the error of a connection that was not made or did not last; `cause` is of the HTTP library."""
+        vendor, http = self.vendor, self._http
+        if isinstance(cause, http.LocalProtocolError | http.UnsupportedProtocol):
+            # It never left this machine, and never will: a line break in a key, an address without `https://`.
+            return self._misconfigured(f"it could not be written; check {vendor.key} and the address of {vendor.name}")
+        if isinstance(cause, http.ConnectError | http.ProxyError | http.ConnectTimeout):
+            return ModelError("connection", f"no connection to {vendor.name}", vendor=vendor.name)
+        if isinstance(cause, http.TimeoutException):
+            silence = f"{vendor.name} sent nothing for {self._silence_timeout:g} s"
+            return ModelError("timeout", silence, vendor=vendor.name)
+        if isinstance(cause, http.DecodingError):  # OpenAI's SDK takes it for a broken connection
+            return self._encoded()
+        return self.broken_off()
+
+    def _misconfigured(self, message: str) -> ModelError:
+        return ModelError("bad_request", message, vendor=self.vendor.name)
+
+    def _encoded(self) -> ModelError:
+        """Return the error of an answer in an encoding that was not asked for: the next one would have it too."""
+        return self.garbled("its answer is compressed, which was not asked for", max_attempts=1)
+
+    def no_key(self) -> ModelError:
+        """Return the error of a worker that was given no key."""
+        return ModelError("auth", f"no key is set; set {self.vendor.key} for the worker")
+
+    def broken_off(self) -> ModelError:
+        """Return the error of an answer that ended before its end: it is no answer (AGT-3)."""
+        name = self.vendor.name
+        return ModelError("connection", f"{name}'s answer broke off before its end", vendor=name)
+
+    def garbled(self, what: str, *, max_attempts: int | None = None) -> ModelError:
+        """Return the error of an answer that can't be read; asked again, the vendor may answer well."""
+        name = self.vendor.name
+        message = f"{name} could not be understood, {what}"
+        return ModelError("provider_error", message, vendor=name, max_attempts=max_attempts)
+
+    def no_stream(self, kind: str) -> ModelError:
+        """Return the error of a page, or another thing that is no answer, with a good status.
+
+        An address that has answered before may do so again. One that has not is the wrong one.
+        """
+        what = f"it sent {kind} in place of a stream of events; check the address of {self.vendor.name}"
+        return self.garbled(what, max_attempts=MAX_PAGE_ATTEMPTS if self._has_answered else 1)
+
+    def mark_answered(self) -> None:
+        """Take note that there is an API at the vendor's address."""
+        self._has_answered = True
+
+    @contextmanager
+    def understanding(self) -> Iterator[None]:
+        """Turn what reading an event of an unexpected shape raises into a `ModelError`, and name the vendor in each."""
+        try:
+            yield
+        except ModelError as error:
+            error.vendor = error.vendor or self.vendor.name
+            raise
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+            raise self.garbled(f"at {type(error).__name__}") from None
+
+
+class VendorStream:
+    """One request and the events that answer it. To be closed as soon as it is not read any further."""
+
+    def __init__(self, transport: Transport, path: str, body: Mapping[str, object]) -> None:
+        """Send `body` to `path` once the events are asked for."""
+        self.transport = transport
+        self._path = path
+        self._body = body
+        self._headers: Mapping[str, str] = {}
+        self._is_done = False
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Send the request, and yield the events of the answer as they come. Raises `ModelError`.
+
+        Closing the generator, and cancelling whoever waits for it, closes the connection at once.
+        """
+        stream = await self.transport.post(self._path, self._body)
+        try:
+            self._headers = stream.response.headers
+            with self.transport.in_our_terms(self._body, headers=self._headers), self._readable():
+                await self._refuse_other_than_events(stream.response)
+                async with aclosing(aiter(stream)) as events:
+                    async for event in events:
+                        checked = self._checked(event)
+                        self.transport.mark_answered()
+                        yield checked
+            self._is_done = stream.is_done
+        finally:
+            await stream.response.aclose()
+
+    @property
+    def request_id(self) -> str | None:
+        """The vendor's name for the request, once it has begun to answer."""
+        return self._headers.get("request-id") or self._headers.get("x-request-id")
+
+    def ended_early(self) -> ModelError:
+        """Return the error of a stream that has ended before the answer was whole (AGT-3)."""
+        transport = self.transport
+        if not self._is_done:
+            return transport.broken_off()
+        name = transport.vendor.name
+        return not_whole(
+            f"{name} ended its answer without a reason to stop, so that it may be half of one", vendor=name
+        )
+
+    def failed(self, failure: Event) -> ModelError:
+        """Return the error of an answer that ends with the vendor's word on what went wrong."""
+        return self.transport.error(200, self._headers, failure, asked=self._body)
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """Turn what the SDK raises of bytes that are no events into a `ModelError`."""
+        try:
+            yield
+        except (ValueError, RecursionError):  # no JSON, no UTF-8, JSON without end
+            raise self.transport.garbled("its answer is no stream of events") from None
+
+    async def _refuse_other_than_events(self, response: Any) -> None:
+        """Raise `ModelError` for a page or an object that came with a good status: a proxy's, or a vendor's error."""
+        kind = content_type(response.headers)
+        if kind == "application/json":
+            await response.aread()
+            body = response.json()
+            if isinstance(body, dict) and body.get("error"):
+                raise self.failed(body)
+        if kind in NO_STREAMS:
+            raise self.transport.no_stream(kind)
+
+    def _checked(self, event: object) -> Event:
+        if not isinstance(event, dict) or not is_keepable(event):
+            raise self.transport.garbled("an event of its answer is no proper JSON object")
+        return event

@@ -1,0 +1,1 @@
+"""The same verbs for the AI SDK's `useChat`."""

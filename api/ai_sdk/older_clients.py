@@ -1,0 +1,26 @@
+"""The stream for clients of version 6 of the npm package `ai`, which end with an error at a chunk they don't know."""
+
+from turnkeeper.api.ai_sdk.ui_chunks import ErrorChunk, Notice, SteeringDataChunk, UIMessageChunk
+
+WRITTEN_AGAIN = ErrorChunk(
+    type="error",
+    errorText="The answer is written again from its beginning. The turn goes on: resume the stream to see it.",
+)
+
+
+def chunk_for_version_6(chunk: UIMessageChunk) -> UIMessageChunk | None:
+    """Return what version 6 is sent instead of a chunk; `None`: nothing.
+
+    It can take back nothing that it was told of a step. So where that is needed its stream ends, and begins anew when
+    it is resumed.
+    """
+    match chunk["type"]:
+        case "reset-step":
+            return WRITTEN_AGAIN
+        case "tool-approval-response":
+            return None
+        case "steering-message":
+            text = "".join(part["text"] for part in chunk["parts"])
+            return SteeringDataChunk(type="data-steering-message", id=chunk["id"], data=Notice(text=text))
+        case _:
+            return chunk

@@ -1,0 +1,298 @@
+"""The AI SDK face: what `useChat` and everything built on it speak, over the same sessions (API-1).
+
+A chat is a session, a user's message is a prompt, and the answer to it is a turn. The stream of a turn is watched, not
+owned: it can be left and resumed, by as many clients as like, and the turn goes on. `docs/ai-sdk.md` says how a page is
+connected.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterable, Iterator
+from contextlib import aclosing
+from typing import Annotated, Any, Literal, cast
+
+from fastapi import APIRouter, Depends, Header, Query, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic_core import to_json
+
+from turnkeeper.api import problems
+from turnkeeper.api.ai_sdk.older_clients import WRITTEN_AGAIN, chunk_for_version_6
+from turnkeeper.api.ai_sdk.turn_chunks import Chunks, TurnChunks, turn_of_answer
+from turnkeeper.api.ai_sdk.ui_chunks import UIMessageChunk
+from turnkeeper.api.ai_sdk.ui_history import UIMessage, messages_of
+from turnkeeper.api.ai_sdk.ui_messages import AnswerMessage, PostChat, UserMessage
+from turnkeeper.api.ai_sdk.ui_streams import UIStreams
+from turnkeeper.api.dependencies import (
+    FeedsDep,
+    SenderDep,
+    SessionId,
+    SessionsDep,
+    SettingsDep,
+    StoresDep,
+    TranscriptsDep,
+)
+from turnkeeper.api.history.transcript import Transcripts
+from turnkeeper.api.http.body_limits import MOST_HISTORY_BYTES
+from turnkeeper.api.http.openapi import PROMPT, SERVER, WORKER, errors
+from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.prompts.prompt_sender import PromptSender
+from turnkeeper.api.routes.sessions import default_input
+from turnkeeper.api.temporal.sessions import Sessions, id_of_next_try, new_prompt, prompt_again
+from turnkeeper.models.ids import ID_PATTERN
+from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.queue.prompts import check_text
+from turnkeeper.models.session.session import StateRequest
+from turnkeeper.models.settings.settings import Settings
+
+router = APIRouter(tags=["ai-sdk"], max_body_size=MOST_HISTORY_BYTES)
+
+MESSAGE_PATTERN = ID_PATTERN.removesuffix("$") + "(:answer)?$"
+
+MOST_TRIES = 1_000
+"""Of one message, one after the other."""
+
+STREAM_HEADER = "x-vercel-ai-ui-message-stream"
+STREAM_VERSION = "v1"
+VERSION_HEADER = "x-ai-sdk-version"
+
+_EXAMPLE = """data: {"type":"start","messageId":"m1:answer","messageMetadata":{"turnId":"m1"}}
+
+data: {"type":"start-step"}
+
+data: {"type":"text-start","id":"text-1"}
+
+data: {"type":"text-delta","id":"text-1","delta":"It is noon."}
+
+data: {"type":"text-end","id":"text-1"}
+
+data: {"type":"finish-step"}
+
+data: {"type":"finish","finishReason":"stop","messageMetadata":{}}
+
+data: [DONE]
+
+"""
+
+_STREAM: dict[str, Any] = {
+    "description": "The turn as a UI message stream: one chunk an event, then `[DONE]`.",
+    "headers": {STREAM_HEADER: {"description": "The stream's version.", "schema": {"const": STREAM_VERSION}}},
+    "content": {"text/event-stream": {"example": _EXAMPLE}},
+}
+
+
+def get_ui_streams(sessions: SessionsDep, transcripts: TranscriptsDep, feeds: FeedsDep, stores: StoresDep) -> UIStreams:
+    """Return the turns of sessions as streams."""
+    return UIStreams(sessions, transcripts, feeds, stores.blobs)
+
+
+Version = Literal["6", "7"]
+ClientVersion = Annotated[
+    Version,
+    Header(alias=VERSION_HEADER, description="The major version of the npm package `ai` that reads the stream."),
+]
+
+StreamsDep = Annotated[UIStreams, Depends(get_ui_streams)]
+Told = AsyncGenerator[Chunks, None]
+
+
+async def accepted_message(
+    streams: StreamsDep,
+    sessions: SessionsDep,
+    sender: SenderDep,
+    transcripts: TranscriptsDep,
+    settings: SettingsDep,
+    response: Response,
+    body: PostChat,
+    version: ClientVersion = "7",
+) -> AsyncGenerator[Told, None]:
+    """Hand the last message to the session before the stream begins: what it refuses is a problem, not a chunk.
+
+    `version` is read here too, so that a wrong one is refused before anything is sent.
+    """
+    told = await _Accepting(sessions, sender, transcripts, settings, body).told()
+    response.headers[STREAM_HEADER] = STREAM_VERSION
+    async with aclosing(streams.chunks(body.id, told)) as chunks:
+        yield chunks
+
+
+async def running_turn(
+    streams: StreamsDep, session_id: SessionId, response: Response
+) -> AsyncGenerator[Told | None, None]:
+    """Find the turn that runs. Without one, or without such a session, there is nothing to resume: 204.
+
+    The AI SDK asks for it whenever a page is opened, that of a new chat too.
+    """
+    response.headers[STREAM_HEADER] = STREAM_VERSION
+    turn_id = await _turn_to_resume(streams, session_id)
+    if turn_id is None:
+        response.status_code = 204
+        yield None
+        return
+    async with aclosing(streams.chunks(session_id, TurnChunks(session_id, turn_id))) as chunks:
+        yield chunks
+
+
+@router.post(
+    "/api/chat",
+    operation_id="ai_sdk_chat",
+    response_class=EventSourceResponse,
+    responses={
+        200: _STREAM,
+        **errors(
+            *WORKER, *PROMPT, "session-exists", "unknown-call", "not-failed", "not-awaiting-approval", "other-arguments"
+        ),
+    },
+)
+async def ai_sdk_chat(
+    told: Annotated[Told, Depends(accepted_message)], version: ClientVersion = "7"
+) -> AsyncIterable[UIMessageChunk]:
+    """Send the last message of an AI SDK chat, and stream the turn that answers it.
+
+    - A user's message is a prompt, in a session that is started if it does not exist. While another turn runs it waits,
+      and so does the stream. The same `id` sent again is the same prompt.
+    - An assistant's message with `approval-responded` tool calls decides on them; the turn's message goes on.
+    - `regenerate-message` sends the prompt of the newest turn again, if that has failed or was stopped.
+
+    The turn goes on when the client disconnects. It is stopped with `POST /workflow/{id}/cancel`.
+    """
+    async for event in _events(told, version):
+        yield event
+
+
+@router.get(
+    "/api/chat/{id}/stream",
+    operation_id="ai_sdk_resume",
+    response_class=EventSourceResponse,
+    responses={
+        200: _STREAM,
+        204: {"description": "No turn is running: there is nothing to resume."},
+        **errors(*SERVER, "no-worker", "session-stuck"),
+    },
+)
+async def ai_sdk_resume(
+    told: Annotated[Told | None, Depends(running_turn)], version: ClientVersion = "7"
+) -> AsyncIterable[UIMessageChunk]:
+    """Stream the running turn of an AI SDK chat from its beginning, then as it happens."""
+    if told is None:
+        return
+    async for event in _events(told, version):
+        yield event
+
+
+@router.get(
+    "/api/chat/{id}/messages",
+    operation_id="ai_sdk_messages",
+    responses=errors(*WORKER, "unknown-turn", "archive-unavailable"),
+)
+async def ai_sdk_messages(
+    transcripts: TranscriptsDep,
+    session_id: SessionId,
+    before: Annotated[
+        str | None, Query(pattern=MESSAGE_PATTERN, description="Only messages before this one, the first of a page.")
+    ] = None,
+    limit: Annotated[int | None, Query(ge=1, le=10_000, description="Most turns.")] = None,
+) -> list[UIMessage]:
+    """Return the past messages of a chat, oldest first, for a page that was reloaded: the newest ones, about 1 MB.
+
+    Of a turn that still runs there is what the user said; its stream tells the answer from its beginning. None of a
+    page: there are no older ones.
+    """
+    turn_id = before and (turn_of_answer(before) or before)
+    state = await transcripts.page(session_id, before=turn_id, limit=limit)
+    return list(messages_of(state.messages, session_id=session_id))
+
+
+async def _events(told: Told, version: Version) -> AsyncGenerator[UIMessageChunk, None]:
+    # FastAPI describes the annotated type in OpenAPI, and sends a `ServerSentEvent` as it is.
+    async for chunks in told:
+        for chunk in chunks if version == "7" else map(chunk_for_version_6, chunks):
+            if chunk is None:
+                continue
+            yield cast(UIMessageChunk, ServerSentEvent(raw_data=to_json(chunk).decode()))
+            if version == "6" and chunk == WRITTEN_AGAIN:
+                yield cast(UIMessageChunk, ServerSentEvent(raw_data="[DONE]"))
+                return
+    yield cast(UIMessageChunk, ServerSentEvent(raw_data="[DONE]"))
+
+
+async def _turn_to_resume(streams: UIStreams, session_id: str) -> str | None:
+    try:
+        return await streams.running_turn(session_id)
+    except ProblemError as problem:
+        if problem.problem.status == 404:
+            return None
+        raise
+
+
+class _Accepting:
+    """What a client has posted, on its way into the session. Methods raise `ProblemError`."""
+
+    def __init__(
+        self, sessions: Sessions, sender: PromptSender, transcripts: Transcripts, settings: Settings, body: PostChat
+    ) -> None:
+        self._sessions = sessions
+        self._sender = sender
+        self._transcripts = transcripts
+        self._settings = settings
+        self._body = body
+
+    async def told(self) -> TurnChunks:
+        """Take up the last message; return what is to be told of the turn that comes of it."""
+        body, last = self._body, self._body.last
+        if isinstance(last, AnswerMessage):
+            return await self._decide(last)
+        if body.trigger == "regenerate-message":
+            return await self._retry(last)
+        if body.messageId is not None:
+            raise problems.invalid("messageId", "an earlier message can't be edited; send the text as a new message")
+        assert last is not None  # noqa: S101  # validated: only an answer is given again without a message
+        return await self._prompt(last)
+
+    async def _prompt(self, message: UserMessage) -> TurnChunks:
+        session_id = self._body.id
+        check_text(message.text, limits=Limits(), field=f"{self._body.last_field}.parts")
+        prompt = new_prompt(message.text, message_id=message.id, mode="enqueue")
+        await self._transcripts.refuse_forgotten(session_id)
+        receipt = await self._sender.send(session_id, prompt, start=default_input(self._settings, session_id))
+        return TurnChunks(session_id, message.id, awaits_worker=not receipt.is_known)
+
+    async def _decide(self, answer: AnswerMessage) -> TurnChunks:
+        field = self._body.last_field
+        if self._body.trigger != "submit-message":
+            raise problems.invalid(f"{field}.role", "must be user, for an answer that is to be given again")
+        decisions = list(answer.decisions(field=field))
+        if not decisions:
+            raise problems.invalid(f"{field}.parts", "has no tool call in state approval-responded; nothing is decided")
+        if answer.turn_id is None:
+            raise problems.invalid(f"{field}.id", "is not the id that the answer was given")
+        for decision in decisions:
+            await self._sessions.resolve_approval(self._body.id, decision)
+        return TurnChunks(self._body.id, answer.turn_id, answer.held)
+
+    async def _retry(self, message: UserMessage | None) -> TurnChunks:
+        """Send the newest turn's prompt again, if it is this message's, or a try of it; twice is once.
+
+        A client that names no message means the newest turn, whichever that is.
+        """
+        session_id = self._body.id
+        state = await self._sessions.state(session_id, StateRequest(limit=1))
+        newest = state.messages[-1] if state.messages else None
+        asked_again = self._asked_again(message)
+        if newest is None or (asked_again and newest.id not in _tries(session_id, asked_again)):
+            raise problems.not_failed("Only the newest message of a chat can be answered again.")
+        if not newest.is_complete:
+            return TurnChunks(session_id, newest.id)
+        if not newest.is_error:
+            raise problems.not_failed("The message was answered; only one that failed or was stopped is sent again.")
+        receipt = await self._sender.send(session_id, prompt_again(session_id, newest))
+        return TurnChunks(session_id, receipt.message_id, awaits_worker=not receipt.is_known)
+
+    def _asked_again(self, message: UserMessage | None) -> str | None:
+        """Return the turn whose answer is to be given again; the client has dropped the answer itself."""
+        message_id = self._body.messageId or ""
+        return turn_of_answer(message_id) or (message.id if message else message_id) or None
+
+
+def _tries(session_id: str, turn_id: str) -> Iterator[str]:
+    """Yield the turn, and those that tried it again: a client knows its own message only."""
+    for _ in range(MOST_TRIES):
+        yield turn_id
+        turn_id = id_of_next_try(session_id, turn_id)

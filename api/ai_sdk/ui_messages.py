@@ -1,0 +1,203 @@
+"""What the AI SDK's transport posts, as far as a durable session takes it up (API-1, API-2).
+
+The AI SDK's client keeps the conversation and sends all of it each time; here the session keeps it, so only the last
+message is read: what the user says, or what the user decided on the tool calls of the last answer. A client may send
+that message alone (`message`). What only a server without sessions could use is refused unless it is empty.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic.config import JsonDict
+
+from turnkeeper.api import problems
+from turnkeeper.api.ai_sdk.tool_chunks import read_approval_id
+from turnkeeper.api.ai_sdk.turn_chunks import Held, turn_of_answer
+from turnkeeper.api.bodies import Id
+from turnkeeper.models.session.approvals import ResolveApproval
+from turnkeeper.models.session.session import Reason
+from turnkeeper.models.wire import Strict
+
+Trigger = Literal["submit-message", "regenerate-message"]
+
+MOST_MESSAGES = 100_000
+MOST_PARTS = 10_000
+"""A turn of 1,000 steps has fewer. Looking at millions of items holds up everyone else; they are refused unread."""
+
+
+class UserPart(BaseModel):
+    """A part of what the user says: text. Files are not taken by this version."""
+
+    type: Literal["text"]
+    text: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_text(cls, part: Any) -> Any:
+        if isinstance(part, dict) and part.get("type", "text") != "text":
+            raise ValueError("only text parts are supported")
+        return part
+
+
+class UserMessage(BaseModel):
+    """What the user says. Its `id` is the prompt's: the same one sent again is the same prompt."""
+
+    id: Id
+    role: Literal["user"]
+    parts: list[UserPart] = Field(min_length=1, max_length=MOST_PARTS)
+
+    @property
+    def text(self) -> str:
+        """All text, one part a paragraph."""
+        return "\n\n".join(part.text for part in self.parts)
+
+
+class AnswerApproval(BaseModel):
+    """What was decided on a tool call; `id` is that of the `tool-approval-request`."""
+
+    id: str
+    approved: bool | None = None
+    reason: Reason | None = None
+    isAutomatic: bool = False  # noqa: N815  # the AI SDK's spelling
+
+
+class AnswerPart(BaseModel):
+    """A part of an answer as the client holds it; only tool calls and steering messages are looked at."""
+
+    type: str
+    id: str | None = None
+    toolCallId: str | None = None  # noqa: N815  # the AI SDK's spelling
+    state: str | None = None
+    approval: AnswerApproval | None = None
+
+
+class AnswerMessage(BaseModel):
+    """The answer whose tool calls were decided on, as the client holds it."""
+
+    id: str
+    role: Literal["assistant"]
+    parts: list[AnswerPart] = Field(max_length=MOST_PARTS)
+
+    @property
+    def turn_id(self) -> str | None:
+        """The turn it is the answer of; `None` where it was not told by this server."""
+        return turn_of_answer(self.id)
+
+    @property
+    def held(self) -> Held:
+        """What the client holds of the turn."""
+        calls = [part for part in self.parts if part.toolCallId]
+        step = max((step for part in calls if (step := _step_of(part.toolCallId or ""))), default=0)
+        return Held(
+            step=step,
+            told={part.toolCallId or "": _TOLD.get(part.state or "", frozenset()) for part in calls},
+            steered=frozenset(part.id for part in self.parts if part.type == "steering-message" and part.id),
+        )
+
+    def decisions(self, *, field: str) -> Iterator[ResolveApproval]:
+        """Yield what was decided and is not known to be carried out. Raises `ProblemError` for what decides nothing."""
+        for index, part in enumerate(self.parts):
+            if part.state == "approval-responded" and part.approval and not part.approval.isAutomatic:
+                yield _decision(part.toolCallId, part.approval, field=f"{field}.parts[{index}].approval")
+
+
+def _decision(call_id: str | None, given: AnswerApproval, *, field: str) -> ResolveApproval:
+    asked = read_approval_id(given.id)
+    if asked is None or asked.call_id != call_id:
+        raise problems.invalid(f"{field}.id", "is not the id that the call's approval request had")
+    if given.approved is None:
+        raise problems.invalid(f"{field}.approved", "must be true or false")
+    return ResolveApproval(
+        call_id=asked.call_id,
+        args_digest=asked.args_digest,
+        decision="approve" if given.approved else "reject",
+        reason=given.reason,
+    )
+
+
+_CALLED = frozenset({"tool-input-available"})
+_ASKED = _CALLED | {"tool-approval-request"}
+_DECIDED = _ASKED | {"tool-approval-response"}
+_TOLD = {
+    "input-available": _CALLED,
+    "approval-requested": _ASKED,
+    "approval-responded": _DECIDED,
+    "output-available": _DECIDED | {"tool-output-available"},
+    "output-error": _DECIDED | {"tool-output-error"},
+    "output-denied": _DECIDED | {"tool-output-denied"},
+}
+"""What a client was told of a call that it shows in a state."""
+
+
+def _step_of(call_id: str) -> int:
+    found = re.fullmatch(r"[0-9]{1,9}\.([0-9]{1,9})\.[0-9]{1,9}", call_id)
+    return int(found[1]) if found else 0
+
+
+LastMessage = Annotated[UserMessage | AnswerMessage, Field(discriminator="role")]
+
+
+def _only_the_last(messages: Any) -> Any:
+    """Leave the conversation before the last message unread, whatever it is: the session has it."""
+    if not isinstance(messages, list) or len(messages) > MOST_MESSAGES:
+        return messages
+    return [None] * (len(messages) - 1) + messages[-1:]
+
+
+def _nothing(given: Any) -> None:
+    if given not in (None, "", {}, []):
+        raise ValueError("is not taken: model, system prompt, tools and their settings are the session's own")
+
+
+Nothing = Annotated[Any, AfterValidator(_nothing)]
+
+
+_EXAMPLE: JsonDict = {
+    "id": "support-42",
+    "messages": [{"id": "m1", "role": "user", "parts": [{"type": "text", "text": "what time is it?"}]}],
+    "trigger": "submit-message",
+}
+
+
+class PostChat(Strict):
+    """Send the last message of a chat; `id` is the session's, which is started if it does not exist.
+
+    With `messageId` it says which answer is meant: the one decided on, or the one to be given again.
+    """
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
+
+    id: Id
+    message: LastMessage | None = None
+    messages: Annotated[list[LastMessage | None] | None, BeforeValidator(_only_the_last)] = Field(
+        None, max_length=MOST_MESSAGES, description="All messages of the chat; only the last one is read."
+    )
+    trigger: Trigger = "submit-message"
+    messageId: str | None = Field(None, max_length=200)  # noqa: N815  # the AI SDK's spelling
+    system: Nothing = None
+    tools: Nothing = None
+    config: Nothing = None
+    callSettings: Nothing = None  # noqa: N815  # assistant-ui's spelling
+    metadata: Nothing = None
+
+    @model_validator(mode="after")
+    def _has_one_last_message(self) -> "PostChat":
+        in_list = self.messages[-1] if self.messages else None
+        if self.message is not None and in_list is not None:
+            raise ValueError("send `messages`, or the last of them as `message`")
+        # A page that was reloaded holds the answer alone, and drops it before it asks for another one.
+        if self.last is None and self.trigger != "regenerate-message":
+            raise ValueError("send `messages`, or the last of them as `message`")
+        return self
+
+    @property
+    def last(self) -> UserMessage | AnswerMessage | None:
+        """The message that was added last; `None` where a client that holds none asks for an answer again."""
+        return self.message or (self.messages[-1] if self.messages else None)
+
+    @property
+    def last_field(self) -> str:
+        """Where it stands, for messages to people."""
+        return "message" if self.message else f"messages[{len(self.messages or []) - 1}]"

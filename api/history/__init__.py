@@ -1,0 +1,1 @@
+"""The transcript over session and archive, and its deletion."""

@@ -1,0 +1,39 @@
+"""What a session has moved to the archive, without gaps: turns just before a number, early steps of a turn (SES-15)."""
+
+from turnkeeper.api.store_calls import read_store
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.trajectory import ReasoningTrajectory
+from turnkeeper.stores.archive import Archive
+from turnkeeper.stores.database.database import StoreUnavailableError
+
+
+async def turns_before(
+    archive: Archive, owner: str, number: int, *, limit: int | None, max_bytes: int, until: float
+) -> list[ConversationMessage]:
+    """Return the turns just before `number`, oldest first: one at least. Raises `StoreUnavailableError`."""
+    reading = archive.page(owner, before=number, limit=limit, max_bytes=max_bytes)
+    found = await read_store(reading, until=until)
+    if not found or [archived.number for archived in found] != list(range(number - len(found), number)):
+        raise lost()
+    return [archived.turn for archived in found]
+
+
+async def with_moved_steps(
+    archive: Archive, owner: str, number: int, turn: ConversationMessage, *, until: float
+) -> ConversationMessage:
+    """Return turn `number` with the steps that were moved; if the archive can't be read, they stay omitted."""
+    if not turn.steps_omitted:
+        return turn
+    try:
+        moved = await read_store(archive.steps(owner, number, count=turn.steps_omitted), until=until)
+    except StoreUnavailableError:
+        return turn
+    if len(moved) != turn.steps_omitted:
+        return turn
+    steps = ReasoningTrajectory(steps=[*moved, *turn.steps])
+    return turn.model_copy(update={"reasoning_trajectory": steps, "steps_omitted": 0})
+
+
+def lost() -> StoreUnavailableError:
+    """Say that the archive is not, or no longer, the one that the session was moved to."""
+    return StoreUnavailableError("The archive does not have the turns that the session has moved to it.")

@@ -1,0 +1,144 @@
+"""The whole replay text of a session, from both places where its turns are (CTX-12, CTX-13).
+
+Theory of operation. The session says in one breath which turns it holds, and how many events HISTORY has. What is
+wanted beyond that is read from the archive, newest first: early steps of long turns, then older turns. At last, large
+texts are put back, of those steps only that are shown. So an answer costs what it shows.
+
+The archive may be down. Then the text has what there is, and tells what it lacks: HISTORY shows fewer messages than
+there are, a thought counts the steps that CURRENT leaves out, and an excerpt says that it is one.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from turnkeeper.api.history.archived import turns_before, with_moved_steps
+from turnkeeper.api.session_ids import workflow_id
+from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
+from turnkeeper.api.temporal.sessions import Sessions
+from turnkeeper.models.replay_text.turns import ReplayTurns, count_events, with_newest_events
+from turnkeeper.models.session.session import ReplayRequest
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.large_texts import refs_in, resolve_turn
+from turnkeeper.models.transcript.transcript import carried_size
+from turnkeeper.stores.archive import Archive
+from turnkeeper.stores.database.database import StoreUnavailableError
+from turnkeeper.stores.stores import Stores
+
+HISTORY_BYTES = 10_000_000
+"""About the most bytes of HISTORY; one turn at least is shown, however long it is."""
+
+PAGE_BYTES = 1_000_000
+"""Most bytes of the turns that are read from the archive at once."""
+
+ALL = 2**53
+"""More events than any session has."""
+
+
+@dataclass(frozen=True)
+class ReplayText:
+    """A replay text. `is_whole`: it has all that was asked for."""
+
+    text: str
+    is_whole: bool
+
+
+class Replays:
+    """The replay texts of all sessions. Methods raise `ProblemError`."""
+
+    def __init__(self, sessions: Sessions, stores: Stores) -> None:
+        """Read what `sessions` hold, and what is in `stores`."""
+        self._sessions = sessions
+        self._archive = stores.archive
+        self._blobs = stores.blobs
+
+    async def text(self, session_id: str, *, max_history: int) -> ReplayText:
+        """Return CURRENT whole, and the last `max_history` events of HISTORY (0: all of them, or about 10 MB)."""
+        until, wanted = seconds_from_now(REQUEST_SECONDS), max_history or ALL
+        held = await self._sessions.replay_turns(session_id, ReplayRequest(max_history=max_history))
+        replay = await self._completed(workflow_id(session_id), held, wanted, until)
+        return ReplayText(replay.text(max_history), is_whole=_is_whole(replay, wanted))
+
+    async def _completed(self, owner: str, held: ReplayTurns, wanted: int, until: float) -> ReplayTurns:
+        """Return the turns that are shown, with all that the stores have of them."""
+        past, unfinished = held.past_turns, held.unfinished_turn
+        reading = _Reading(self._archive, owner, held.first_number + len(past), wanted, until)
+        newest = unfinished and await with_moved_steps(
+            self._archive, owner, reading.first_number, unfinished, until=until
+        )
+        await reading.back_from(past)
+        turns = [*reversed(reading.newest_first), *([newest] if newest else [])]
+        return held.model_copy(
+            update={"turns": await self._with_texts(owner, turns, until), "first_number": reading.first_number}
+        )
+
+    async def _with_texts(
+        self, owner: str, turns: Sequence[ConversationMessage], until: float
+    ) -> list[ConversationMessage]:
+        """Return the turns with their large texts; what can't be read stays an excerpt."""
+        hashes = {ref.hash for turn in turns for ref in refs_in(turn)}
+        try:
+            texts = await read_store(self._blobs.get(owner, hashes), until=until)
+        except StoreUnavailableError:
+            texts = {}
+        return [resolve_turn(turn, texts) for turn in turns]
+
+
+class _Reading:
+    """HISTORY, read from its newest turn back until it has the events that are wanted."""
+
+    def __init__(self, archive: Archive, owner: str, after: int, wanted: int, until: float) -> None:
+        """Read the last `wanted` events before the turn number `after`."""
+        self._archive = archive
+        self._owner = owner
+        self._wanted = wanted
+        self._until = until
+        self._room = HISTORY_BYTES
+        self.newest_first: list[ConversationMessage] = []
+        self.first_number = after
+        """The number of the earliest turn so far."""
+
+    async def back_from(self, held: Sequence[ConversationMessage]) -> None:
+        """Read the turns that the session holds, and before them those of the archive, as far as it can be read."""
+        await self._take(held)
+        with suppress(StoreUnavailableError):
+            while self.first_number > 1 and not self._is_done:
+                await self._take(
+                    await turns_before(
+                        self._archive,
+                        self._owner,
+                        self.first_number,
+                        limit=self._wanted,
+                        max_bytes=PAGE_BYTES,
+                        until=self._until,
+                    )
+                )
+
+    @property
+    def _is_done(self) -> bool:
+        """There is enough, or what comes before can't be read."""
+        has_gap = bool(self.newest_first) and self.newest_first[-1].steps_omitted > 0
+        return self._wanted <= 0 or self._room <= 0 or has_gap
+
+    async def _take(self, turns: Sequence[ConversationMessage]) -> None:
+        for turn in reversed(turns):
+            if self._is_done:
+                return
+            self.first_number -= 1
+            part = await self._needed_part(turn)
+            self._wanted -= count_events(part)
+            texts = {ref.hash: ref.bytes for ref in refs_in(part)}  # an answer is its last step's text too
+            self._room -= carried_size(part) + sum(texts.values())
+            self.newest_first.append(part)
+
+    async def _needed_part(self, turn: ConversationMessage) -> ConversationMessage:
+        # Its prompt comes before the steps that are omitted.
+        if turn.steps_omitted and count_events(turn) - 1 < self._wanted:
+            turn = await with_moved_steps(self._archive, self._owner, self.first_number, turn, until=self._until)
+        return with_newest_events(turn, self._wanted)
+
+
+def _is_whole(replay: ReplayTurns, wanted: int) -> bool:
+    has_excerpts = any(True for turn in replay.turns for _ in refs_in(turn))
+    has_gap = replay.current is not None and replay.current.steps_omitted > 0
+    return not has_excerpts and not has_gap and len(replay.history) >= min(wanted, replay.total_events)

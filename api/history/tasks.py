@@ -1,0 +1,46 @@
+"""The verbs of tasks: what a task needs from elsewhere is fetched here, what follows from it is decided in `models`."""
+
+from datetime import UTC, datetime
+
+from turnkeeper.api.history.transcript import Transcripts
+from turnkeeper.api.temporal.sessions import Sessions
+from turnkeeper.models.session.task import CreateTask, PreparedTask, prepare_task
+from turnkeeper.models.tasks.history_policy import HistoryPolicy
+from turnkeeper.models.tasks.inheritance import Inheritance
+
+MOST_PAGES = 4
+"""About 4 MB of transcript are read to inherit from: a conversation of few words in long turns is taken in part.
+
+The task is told that it was (TSK-2).
+"""
+
+
+class Tasks:
+    """All tasks. Methods raise `ProblemError` and `TaskValidationError`."""
+
+    def __init__(self, sessions: Sessions, transcripts: Transcripts) -> None:
+        """Know parents by `sessions`, and what was said in them by `transcripts`."""
+        self._sessions = sessions
+        self._transcripts = transcripts
+
+    async def prepare(self, task: CreateTask) -> PreparedTask:
+        """Put together what a task's agent is told; nothing is started."""
+        parent = task.parent_to_inherit_from
+        inherited = await self._inheritance(parent, task.history_policy) if parent else None
+        prepared = prepare_task(task, now=datetime.now(UTC), inherited=inherited)
+        if task.parent and not parent:
+            await self._sessions.describe(task.parent)
+        return prepared
+
+    async def _inheritance(self, session_id: str, policy: HistoryPolicy) -> Inheritance:
+        """Take the latest messages of a session that `policy` wants, as far as there are so many in some pages."""
+        inherited, before = Inheritance(policy), None
+        for _ in range(MOST_PAGES):
+            # A turn mostly has a message of everyone; where it has not, as many are read as fit in a page.
+            limit = None if before else policy.max_messages
+            page = await self._transcripts.page(session_id, before=before, limit=limit)
+            inherited = inherited.with_older(page.messages, has_older=page.has_more)
+            if inherited.is_enough:
+                break
+            before = page.messages[0].id
+        return inherited

@@ -1,0 +1,1 @@
+"""What every route shares of HTTP: limits, headers, methods, origins."""

@@ -1,0 +1,1 @@
+"""How a prompt is admitted and sent, and what became of it."""

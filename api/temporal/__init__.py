@@ -1,0 +1,1 @@
+"""How the gateway speaks to Temporal: calls, queries, listing, watching."""

@@ -1,0 +1,126 @@
+"""Whether an answer of a session is one that Temporal has committed (SES-12).
+
+Theory of operation. An answer names the workflow tasks that it rests on. A task's completion is in the history before
+the worker that completed it answers anything else, so in nearly every case it is there already: the session's watch has
+seen it, or one page of the newest events shows it. Otherwise the task is still open, or was undone: its worker died, or
+took too long. Then the answer is dropped, since the task is done again, with other times. The worker that gave it would
+go on from there, so it is made to forget the session (`workflows/hosting/evicting_runner.py`).
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
+from temporalio.service import RPCError
+
+from turnkeeper.api.temporal.watch import Watches
+from turnkeeper.api.temporal.workflow_tasks import WorkflowTasks, newest_tasks
+from turnkeeper.models.as_of import AsOf, TaskStart
+from turnkeeper.workflows.hosting.evicting_runner import FORGET_QUERY
+
+JUDGE_SECONDS = 60.0
+"""An open task is waited for so long: longer than any task timeout, and whether or not anybody still asks."""
+
+PAUSE_SECONDS = 0.05
+MAX_PAUSE_SECONDS = 0.4
+"""Between two looks at the history while a task is open; the first and the longest."""
+
+FORGET_SECONDS = 2.0
+
+MAX_SESSIONS = 10_000
+
+
+class Commits:
+    """The committed tasks of all sessions, as far as anybody has asked."""
+
+    def __init__(self, client: Client, watches: Watches) -> None:
+        """Read histories through `client`, where none of `watches` has. It sends queries once (`query_client.py`)."""
+        self._client = client
+        self._watches = watches
+        self._judging: dict[tuple[str, AsOf], asyncio.Task[bool]] = {}
+        self._committed: OrderedDict[str, AsOf] = OrderedDict()
+        """The newest task of each session that was found completed: an idle session is read once."""
+
+    async def has(self, workflow_id: str, as_of: AsOf) -> bool:
+        """Return whether all tasks were completed, as soon as they were, or one was undone. The caller bounds the wait.
+
+        If one was undone, the worker has forgotten the session; also if the caller has stopped waiting by then, since
+        the worker would go on from its wrong state.
+
+        Raises:
+            RPCError: The history can't be read.
+            TimeoutError: A task has been open for longer than any task may be.
+        """
+        if self._committed.get(workflow_id) == as_of:
+            return True
+        judging = self._judging.get((workflow_id, as_of))
+        if judging is None:
+            judging = self._judging[workflow_id, as_of] = asyncio.create_task(self._judge(workflow_id, as_of))
+            judging.add_done_callback(lambda ended: self._note_judged(workflow_id, as_of, ended))
+        return await asyncio.shield(judging)
+
+    async def close(self) -> None:
+        """Stop waiting for open tasks."""
+        judging = list(self._judging.values())
+        for task in judging:
+            task.cancel()
+        await asyncio.gather(*judging, return_exceptions=True)
+
+    def _note_judged(self, workflow_id: str, as_of: AsOf, ended: asyncio.Task[bool]) -> None:
+        self._judging.pop((workflow_id, as_of), None)
+        if not ended.cancelled():
+            ended.exception()  # read here, since nobody may be left to read it
+
+    async def _judge(self, workflow_id: str, as_of: AsOf) -> bool:
+        async with asyncio.timeout(JUDGE_SECONDS):
+            is_committed = await self._verdict(workflow_id, as_of)
+        if not is_committed:
+            await self._make_worker_forget(workflow_id)
+        return is_committed
+
+    async def _make_worker_forget(self, workflow_id: str) -> None:
+        """Make the worker that has the session in memory read it from its history again."""
+        handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(workflow_id)
+        with suppress(WorkflowQueryFailedError, RPCError):  # it always fails
+            await handle.query(FORGET_QUERY, rpc_timeout=timedelta(seconds=FORGET_SECONDS))
+
+    async def _verdict(self, workflow_id: str, as_of: AsOf) -> bool:
+        known = self._committed.get(workflow_id)
+        is_same_run = known is not None and known.run_id == as_of.run_id
+        open_tasks = [task for task in as_of.tasks if not (known and is_same_run and task in known.tasks)]
+        pause = PAUSE_SECONDS
+        while (is_committed := await self._look(workflow_id, as_of.run_id, open_tasks, pause)) is None:
+            pause = min(2 * pause, MAX_PAUSE_SECONDS)
+        if is_committed:
+            self._committed[workflow_id] = as_of
+            self._committed.move_to_end(workflow_id)
+            while len(self._committed) > MAX_SESSIONS:
+                self._committed.popitem(last=False)
+        return is_committed
+
+    async def _look(self, workflow_id: str, run_id: str, tasks: Sequence[TaskStart], patience: float) -> bool | None:
+        """Look at what the watch has seen, or will have within `patience` seconds, then into the history itself."""
+        watch = self._watches.get(workflow_id)
+        if watch is None or not watch.is_live:
+            is_committed = await self._read(workflow_id, run_id, tasks)
+            if is_committed is None:
+                await asyncio.sleep(patience)
+            return is_committed
+        until = asyncio.get_running_loop().time() + patience
+        if await watch.stirred(lambda: _are_committed(watch.tasks, tasks) is not None, until=until):
+            return _are_committed(watch.tasks, tasks)
+        return await self._read(workflow_id, run_id, tasks)
+
+    async def _read(self, workflow_id: str, run_id: str, tasks: Sequence[TaskStart]) -> bool | None:
+        since = min((task.started_at for task in tasks), default=None)
+        return _are_committed(await newest_tasks(self._client, workflow_id, run_id=run_id, since=since), tasks)
+
+
+def _are_committed(history: WorkflowTasks, tasks: Sequence[TaskStart]) -> bool | None:
+    """Return whether all of `tasks` were completed; `None` while the part of the history doesn't tell."""
+    verdicts = [history.is_committed(task.started_at, history_length=task.history_length) for task in tasks]
+    return False if False in verdicts else None if None in verdicts else True

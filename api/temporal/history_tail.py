@@ -1,0 +1,120 @@
+"""The end of a session's history: prompts that Temporal has and no workflow task has taken yet (SES-6).
+
+It is read from Temporal alone, so it can be read while no worker runs. Signals that arrive while a workflow task is
+being processed are not in the history before that task ends or times out.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+from temporalio.api.common.v1 import Payloads, WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
+from temporalio.client import Client
+
+from turnkeeper.api.session_ids import workflow_id
+from turnkeeper.api.temporal.ledgers import Tail
+from turnkeeper.api.temporal.temporal_calls import call_temporal
+from turnkeeper.api.temporal.workflow_tasks import CLOSING_EVENTS
+from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.queue.prompts import id_in
+from turnkeeper.workflows.hosting.history_pages import newest_pages
+
+FIRST_PAGE_EVENTS = 100
+"""A queue that is full by the default limit is read at once."""
+
+
+class HistoryTails:
+    """Reads the histories of sessions from their ends. Methods raise `ProblemError`."""
+
+    def __init__(self, client: Client) -> None:
+        """Read through `client`."""
+        self._client = client
+
+    async def read(
+        self, session_id: str, *, max_prompts: int, max_bytes: int, seconds: float, until_id: str | None = None
+    ) -> Tail:
+        """Return the prompts that no workflow task has taken; no more once they reach one of the limits.
+
+        With `until_id`, no more once that prompt is among them either. All of it takes at most `seconds`.
+        """
+        reading = self._read(session_id, max_prompts, max_bytes, until_id)
+        return await call_temporal(reading, session_id, seconds=seconds)
+
+    async def first_limits(self, session_id: str, *, seconds: float) -> Limits | None:
+        """Return the limits that the session's current run began with; `None` where they can't be read."""
+        return await call_temporal(self._first_limits(session_id), session_id, seconds=seconds)
+
+    async def _read(self, session_id: str, max_prompts: int, max_bytes: int, until_id: str | None) -> Tail:
+        asked_at = asyncio.get_running_loop().time()
+        sizes: dict[str, int] = {}
+        unnamed, bytes_, unnamed_bytes, is_closed, is_ending, is_whole = 0, 0, 0, False, False, True
+        async for event in self._untaken(session_id):
+            if event.event_type in CLOSING_EVENTS:
+                is_closed = True
+            is_ending = is_ending or _is_signal(event, "end_chat")
+            if not _is_signal(event, "prompt"):
+                continue
+            if len(sizes) + unnamed >= max_prompts or bytes_ > max_bytes or until_id in sizes:
+                is_whole = False
+                break
+            message_id, size = await self._prompt_in(event)
+            bytes_ += size
+            if message_id is None:
+                unnamed, unnamed_bytes = unnamed + 1, unnamed_bytes + size
+            else:
+                sizes[message_id] = size
+        return Tail(
+            asked_at, sizes, unnamed, unnamed_bytes, is_whole=is_whole, is_closed=is_closed, is_ending=is_ending
+        )
+
+    async def _untaken(self, session_id: str) -> AsyncIterator[HistoryEvent]:
+        """Yield the events after the last completed workflow task, the newest first. The caller bounds the time."""
+        pages = newest_pages(self._client, workflow_id(session_id), first_page_events=FIRST_PAGE_EVENTS)
+        async for page in pages:
+            for event in page:
+                if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+                    return
+                yield event
+
+    async def _prompt_in(self, event: HistoryEvent) -> tuple[str | None, int]:
+        """Return a prompt's id, if it has one, and the JSON bytes of its text."""
+        signalled = event.workflow_execution_signaled_event_attributes
+        raw = await self._decoded(signalled.input)
+        text = raw.get("text") if isinstance(raw, dict) else raw
+        return id_in(raw), len(to_json(text)) if isinstance(text, str) else signalled.input.ByteSize()
+
+    async def _decoded(self, payloads: Payloads) -> Any:
+        """Return the first of the values; `None` where it can't be read: anyone can signal anything."""
+        try:
+            values = await self._client.data_converter.decode(payloads.payloads[:1])
+        except (ValueError, RuntimeError, KeyError, TypeError):
+            return None
+        return values[0] if values else None
+
+    async def _first_limits(self, session_id: str) -> Limits | None:
+        page = await self._client.workflow_service.get_workflow_execution_history(
+            GetWorkflowExecutionHistoryRequest(
+                namespace=self._client.namespace,
+                execution=WorkflowExecution(workflow_id=workflow_id(session_id)),
+                maximum_page_size=1,
+            ),
+            timeout=timedelta(seconds=2),
+        )
+        if not page.history.events:
+            return None
+        raw = await self._decoded(page.history.events[0].workflow_execution_started_event_attributes.input)
+        try:
+            return Limits.model_validate(raw.get("limits", {}) if isinstance(raw, dict) else {})
+        except ValidationError:
+            return None
+
+
+def _is_signal(event: HistoryEvent, name: str) -> bool:
+    is_signal = event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED
+    return is_signal and event.workflow_execution_signaled_event_attributes.signal_name == name

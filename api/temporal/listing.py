@@ -1,0 +1,153 @@
+"""Listing sessions from Temporal's visibility store (API-1).
+
+Values that reach a visibility filter are checked against a pattern first: quoting is no protection there (API-4).
+
+A cursor is Temporal's page token behind a checksum. Temporal answers an unreadable token like an outage of its own, and
+the SDK repeats such a call for seconds: what is no cursor of ours is refused here. One that was made with the right
+checksum is refused by what Temporal says of it, asked once.
+"""
+
+import base64
+import binascii
+from datetime import timedelta
+from hashlib import sha256
+from typing import Any, Literal
+
+from temporalio.client import Client, WorkflowExecution, WorkflowExecutionAsyncIterator
+from temporalio.client import WorkflowExecutionStatus as Status
+from temporalio.service import RPCError, RPCStatusCode
+
+from turnkeeper.api import problems
+from turnkeeper.api.bodies import ListedSession, SessionList
+from turnkeeper.api.temporal.query_client import query_client
+from turnkeeper.api.temporal.temporal_calls import CALL_SECONDS, call_temporal
+from turnkeeper.workflows import search_attributes
+
+PAGE = 50
+MOST_SCANNED = 500
+"""How many sessions one request looks through for a search text, before it gives a cursor to go on from."""
+
+_CHECKSUM_BYTES = 12
+
+ListedStatus = Literal["open", "awaiting_approval", "ended", "cancelled", "terminated"]
+
+_CLOSED: dict[Status, ListedStatus] = {
+    Status.COMPLETED: "ended",
+    Status.CANCELED: "cancelled",
+    Status.FAILED: "terminated",
+    Status.TERMINATED: "terminated",
+    Status.TIMED_OUT: "terminated",
+}
+
+_STATUS_FILTERS: dict[ListedStatus, str] = {
+    "open": "ExecutionStatus = 'Running'",
+    "awaiting_approval": "ExecutionStatus = 'Running' AND AgentSessionStatus = 'awaiting_approval'",
+    "ended": "ExecutionStatus = 'Completed'",
+    "cancelled": "ExecutionStatus = 'Canceled'",
+    "terminated": "ExecutionStatus IN ('Terminated', 'Failed', 'TimedOut')",
+}
+
+
+async def list_sessions(
+    client: Client,
+    *,
+    status: ListedStatus | None = None,
+    user: str | None = None,
+    text: str | None = None,
+    cursor: str | None = None,
+) -> SessionList:
+    """Return a page of sessions, open ones first, newest first; `text` is looked for in titles and ids.
+
+    `user` must match `turnkeeper.models.session.session.USER_PATTERN`.
+    """
+    token = _token(cursor)
+    pages = (query_client(client) if token else client).list_workflows(
+        _filter(status, user),
+        page_size=PAGE,
+        next_page_token=token,
+        rpc_timeout=timedelta(seconds=CALL_SECONDS),
+    )
+    found: list[ListedSession] = []
+    scanned = 0
+    while True:
+        await _fetch(pages, is_from_cursor=token is not None and not scanned)
+        page = pages.current_page or []
+        scanned += len(page)
+        for execution in page:
+            session = await _listed(execution)
+            if _matches(session, text):
+                found.append(session)
+        if not pages.next_page_token or len(found) >= PAGE or text is None or scanned >= MOST_SCANNED:
+            return SessionList(sessions=found, next_cursor=_cursor(pages.next_page_token))
+
+
+async def _fetch(pages: WorkflowExecutionAsyncIterator, *, is_from_cursor: bool) -> None:
+    try:
+        await call_temporal(pages.fetch_next_page(), "")
+    except problems.ProblemError as problem:
+        cause = problem.__cause__
+        is_unreadable = isinstance(cause, RPCError) and cause.status in (
+            RPCStatusCode.UNKNOWN,
+            RPCStatusCode.INVALID_ARGUMENT,
+            RPCStatusCode.INTERNAL,
+        )
+        if is_from_cursor and is_unreadable:
+            raise _no_cursor() from problem
+        raise
+
+
+def _filter(status: ListedStatus | None, user: str | None) -> str:
+    conditions = ["WorkflowType = 'AgenticAIWorkflow'", "ExecutionStatus != 'ContinuedAsNew'"]
+    if status:
+        conditions.append(_STATUS_FILTERS[status])
+    if user:
+        conditions.append(f"AgentUser = '{search_attributes.encoded_user(user)}'")
+    return " AND ".join(conditions)
+
+
+async def _listed(execution: WorkflowExecution) -> ListedSession:
+    attributes = execution.typed_search_attributes
+    memo: dict[str, Any] = dict(await execution.memo())
+    status = _CLOSED.get(execution.status) if execution.status else None
+    waits = attributes.get(search_attributes.SESSION_STATUS) == "awaiting_approval"
+    return ListedSession(
+        workflow_id=execution.id,
+        title=memo.get("title"),
+        user=search_attributes.decoded_user(attributes.get(search_attributes.USER)),
+        model=attributes.get(search_attributes.MODEL),
+        status=status or ("awaiting_approval" if waits else "open"),
+        turn_count=attributes.get(search_attributes.TURNS) or 0,
+        started_at=memo.get("created_at") or execution.start_time,
+        closed_at=execution.close_time,
+    )
+
+
+def _matches(session: ListedSession, text: str | None) -> bool:
+    if text is None:
+        return True
+    return text.casefold() in f"{session.title or ''}\n{session.workflow_id}".casefold()
+
+
+def _cursor(token: bytes | None) -> str | None:
+    return base64.urlsafe_b64encode(_checksum(token) + token).decode() if token else None
+
+
+def _token(cursor: str | None) -> bytes | None:
+    if cursor is None:
+        return None
+    try:
+        sealed = base64.b64decode(cursor, altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raise _no_cursor() from None
+    checksum, token = sealed[:_CHECKSUM_BYTES], sealed[_CHECKSUM_BYTES:]
+    if not token or checksum != _checksum(token):
+        raise _no_cursor()
+    return token
+
+
+def _checksum(token: bytes) -> bytes:
+    return sha256(b"turnkeeper:sessions:" + token).digest()[:_CHECKSUM_BYTES]
+
+
+def _no_cursor() -> problems.ProblemError:
+    return problems.invalid("cursor", "is not a cursor of this list")

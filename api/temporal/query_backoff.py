@@ -1,0 +1,68 @@
+"""When a session is not to be queried (API-3).
+
+Theory of operation. A query to a session whose workflow task is open waits for that task, takes one of the few places
+that Temporal has for queries of the session, and may make a worker replay the whole history. Where tasks time out
+because the workers have too much to do, queries that come again and again keep it so. So after a query that nobody has
+answered, and while the watch has seen a task fail and none succeed since, the next query waits: for a completed task,
+which the watch tells, or for a pause that grows. Who asks meanwhile waits as long as for an answer, no longer.
+"""
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
+from random import uniform
+
+from turnkeeper.api.temporal.watch import Watches
+
+FIRST_PAUSE_SECONDS = 0.5
+MAX_PAUSE_SECONDS = 5.0
+MAX_SILENCE_SECONDS = 1.0
+"""The longest pause where no task is known to fail: workers that are away are not helped by fewer queries."""
+
+MAX_SESSIONS = 10_000
+
+
+@dataclass(frozen=True)
+class _Pause:
+    seconds: float
+    until: float
+    """On the loop's clock."""
+    changes: int
+    """That the session's watch had counted when the pause began."""
+
+
+class QueryBackoff:
+    """The pauses of all sessions."""
+
+    def __init__(self, watches: Watches) -> None:
+        """Learn from `watches` which sessions struggle, and when one is well again."""
+        self._watches = watches
+        self._pauses: OrderedDict[str, _Pause] = OrderedDict()
+
+    async def passed(self, workflow_id: str) -> None:
+        """Return when the session may be queried; the caller bounds the wait."""
+        watch = self._watches.get(workflow_id)
+        if watch and watch.tasks.are_failing and workflow_id not in self._pauses:
+            self.note_silence(workflow_id)
+        pause = self._pauses.get(workflow_id)
+        if pause is None:
+            return
+        if watch is None:
+            await asyncio.sleep(pause.until - asyncio.get_running_loop().time())
+        else:
+            await watch.stirred(lambda: watch.changes != pause.changes, until=pause.until)
+
+    def note_answer(self, workflow_id: str) -> None:
+        """End the session's pauses: a worker has answered."""
+        self._pauses.pop(workflow_id, None)
+
+    def note_silence(self, workflow_id: str) -> None:
+        """Begin a pause, twice as long as the last one: nobody has answered."""
+        watch, last = self._watches.get(workflow_id), self._pauses.get(workflow_id)
+        most = MAX_PAUSE_SECONDS if watch and watch.tasks.are_failing else MAX_SILENCE_SECONDS
+        seconds = min(2 * last.seconds, most) if last else FIRST_PAUSE_SECONDS
+        until = asyncio.get_running_loop().time() + seconds * uniform(0.8, 1.2)  # noqa: S311  # no secret
+        self._pauses[workflow_id] = _Pause(seconds, until, watch.changes if watch else 0)
+        self._pauses.move_to_end(workflow_id)
+        while len(self._pauses) > MAX_SESSIONS:
+            self._pauses.popitem(last=False)

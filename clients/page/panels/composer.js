@@ -1,0 +1,111 @@
+/**
+ * Where prompts are written. It is switched off only where there is no session: while a turn runs, a prompt waits for
+ * its end, or joins it, or stops it, as is chosen beside the button. What is not sent yet survives a reload.
+ *
+ * @import {PromptMode} from "../conversation/wire.js"
+ */
+
+import { byId } from "../dom.js";
+
+const MOST_LINES_PX = 240;
+const DRAFT = "turnkeeper:draft:";
+
+export class Composer {
+  #form = byId("composer", HTMLFormElement);
+  #text = byId("composer-text", HTMLTextAreaElement);
+  #send = byId("send", HTMLButtonElement);
+  #stop = byId("stop", HTMLButtonElement);
+  #modes = byId("modes", HTMLElement);
+  #key = DRAFT;
+  #lastPrompt;
+
+  /**
+   * @param {{onSend: (text: string, mode: PromptMode) => void, onStop: () => void, lastPrompt: () => string}} page
+   */
+  constructor({ onSend, onStop, lastPrompt }) {
+    this.#lastPrompt = lastPrompt;
+    this.#form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      const text = this.#text.value;
+      if (!text.trim()) return;
+      const mode = this.#mode;
+      this.#write(""); // before it is sent: the first prompt begins a session, with a draft of its own
+      this.#choose("enqueue");
+      onSend(text, mode);
+      this.#text.focus();
+    });
+    this.#stop.addEventListener("click", () => {
+      onStop();
+      this.#text.focus();
+    });
+    this.#text.addEventListener("keydown", (event) => this.#onKey(event));
+    this.#text.addEventListener("input", () => this.#noteText());
+  }
+
+  /** Write for a session, with the draft that was left; null: for a new one. @param {string | null} sessionId */
+  begin(sessionId) {
+    this.#key = `${DRAFT}${sessionId ?? ""}`;
+    this.#write(sessionStorage.getItem(this.#key) ?? "");
+    this.#choose("enqueue");
+  }
+
+  focus() {
+    this.#text.focus();
+  }
+
+  /** Put a text back to be changed; what is being written stays below it. @param {string} text */
+  edit(text) {
+    this.#write(this.#text.value ? `${text}\n\n${this.#text.value}` : text);
+    this.#text.focus();
+  }
+
+  /** @param {{isRunning: boolean, isClosed: boolean, isUnknown: boolean}} session */
+  show({ isRunning, isClosed, isUnknown }) {
+    this.#stop.hidden = !isRunning;
+    if (this.#modes.hidden === isRunning) this.#modes.hidden = !isRunning;
+    if (!isRunning) this.#choose("enqueue");
+    this.#send.setAttribute("aria-label", isRunning ? "Send; it is queued" : "Send");
+    this.#text.disabled = isUnknown;
+    this.#text.placeholder = isUnknown || isClosed ? "This session takes no prompts" : "Write a prompt";
+  }
+
+  /** @returns {PromptMode} */
+  get #mode() {
+    const chosen = /** @type {HTMLInputElement | null} */ (this.#modes.querySelector("input:checked"));
+    return /** @type {PromptMode} */ (chosen?.value ?? "enqueue");
+  }
+
+  /** @param {PromptMode} mode */
+  #choose(mode) {
+    for (const input of this.#modes.querySelectorAll("input")) input.checked = input.value === mode;
+  }
+
+  /** @param {KeyboardEvent} event */
+  #onKey(event) {
+    // While an input method composes a character, its keys are its own; Safari says so by the code 229 only.
+    if (event.isComposing || event.keyCode === 229) return;
+    if (event.key === "Enter" && !event.shiftKey) {
+      event.preventDefault();
+      this.#form.requestSubmit();
+    } else if (event.key === "ArrowUp" && !this.#text.value && this.#lastPrompt()) {
+      event.preventDefault();
+      this.#write(this.#lastPrompt());
+      this.#text.setSelectionRange(this.#text.value.length, this.#text.value.length);
+    }
+  }
+
+  /** @param {string} text */
+  #write(text) {
+    this.#text.value = text;
+    this.#noteText();
+  }
+
+  #noteText() {
+    const text = this.#text.value;
+    if (text) sessionStorage.setItem(this.#key, text);
+    else sessionStorage.removeItem(this.#key);
+    this.#send.disabled = !text.trim();
+    this.#text.style.height = "auto";
+    this.#text.style.height = `${Math.min(this.#text.scrollHeight, MOST_LINES_PX)}px`;
+  }
+}

@@ -1,0 +1,181 @@
+/**
+ * The list of sessions: found by Temporal's visibility, which is a moment behind and coarse.
+ *
+ * It is read again when the page comes to the front, after what was done here, and now and then while it is seen.
+ *
+ * @import {ListedSession} from "../conversation/wire.js"
+ */
+
+import { arrange, byId, h, setText } from "../dom.js";
+import { GatewayError, listSessions } from "../conversation/gateway.js";
+import { ago, isClosed, statusLabel } from "../words.js";
+
+const REFRESH_MS = 20_000;
+const TYPING_MS = 250;
+/** Visibility is that far behind what was done. */
+const BEHIND_MS = [300, 1_500];
+
+/** @typedef {{id: string, title: string, status: string, startedAt: string | null}} OpenSession */
+
+export class SessionsView {
+  #list = byId("sessions", HTMLElement);
+  #search = byId("search", HTMLInputElement);
+  #status = byId("status-filter", HTMLSelectElement);
+  #more = byId("more-sessions", HTMLButtonElement);
+  #note = byId("sessions-note", HTMLElement);
+  /** @type {ListedSession[]} */
+  #sessions = [];
+  /** @type {string | null} */
+  #next = null;
+  #pages = 1;
+  #asked = 0;
+  /** @type {OpenSession | null} */
+  #open = null;
+  /** @type {Map<string, HTMLElement>} */
+  #rows = new Map();
+  #onOpen;
+
+  /** @param {(sessionId: string) => void} onOpen */
+  constructor(onOpen) {
+    this.#onOpen = onOpen;
+    /** @type {number | undefined} */
+    let typing;
+    this.#search.addEventListener("input", () => {
+      clearTimeout(typing);
+      typing = setTimeout(() => void this.#readAnew(), TYPING_MS);
+    });
+    this.#status.addEventListener("change", () => void this.#readAnew());
+    this.#more.addEventListener("click", () => void this.#readMore());
+    document.addEventListener("visibilitychange", () => void this.refresh());
+    window.addEventListener("focus", () => void this.refresh());
+    setInterval(() => void this.refresh(), REFRESH_MS);
+  }
+
+  /** Mark the session that is open, which is known sooner and better than the list. @param {OpenSession | null} open */
+  showOpen(open) {
+    this.#open = open;
+    this.#show();
+  }
+
+  /** Read the list again, if anyone can see it. */
+  async refresh() {
+    if (document.visibilityState === "visible") await this.#read();
+  }
+
+  /** Read the list again once it can have what was just done. */
+  refreshSoon() {
+    for (const ms of BEHIND_MS) setTimeout(() => void this.refresh(), ms);
+  }
+
+  async #readAnew() {
+    this.#pages = 1;
+    await this.#read();
+  }
+
+  async #readMore() {
+    this.#pages += 1;
+    await this.#read();
+  }
+
+  async #read() {
+    const turn = ++this.#asked;
+    try {
+      /** @type {ListedSession[]} */
+      const found = [];
+      /** @type {string | null} */
+      let cursor = null;
+      for (let page = 0; page < this.#pages; page++) {
+        const answer = await listSessions({ q: this.#search.value.trim(), status: this.#status.value, cursor });
+        if (turn !== this.#asked) return;
+        found.push(...answer.sessions);
+        cursor = answer.next_cursor;
+        if (!cursor) break;
+      }
+      [this.#sessions, this.#next] = [found, cursor];
+      this.#show();
+    } catch (error) {
+      if (!(error instanceof GatewayError)) throw error;
+      if (turn === this.#asked) setText(this.#note, "Can't load the sessions. Trying again.");
+    }
+  }
+
+  #show() {
+    const isFiltered = Boolean(this.#search.value.trim() || this.#status.value);
+    const isListed = this.#sessions.some((session) => session.workflow_id === this.#open?.id);
+    const sessions = [...this.#sessions];
+    // Where it is one of a further page, or too new for the list, it stands where its start puts it.
+    if (this.#open?.startedAt && !isListed && !isFiltered) insert(sessions, listed(this.#open, this.#open.startedAt));
+    arrange(
+      this.#list,
+      sessions.map((session) => this.#row(session)),
+    );
+    this.#more.hidden = !this.#next;
+    setText(this.#note, sessions.length ? "" : this.#emptyWords(isFiltered));
+  }
+
+  /** @param {boolean} isFiltered @returns {string} */
+  #emptyWords(isFiltered) {
+    if (!isFiltered) return "No sessions yet";
+    const isAsking = this.#status.value === "awaiting_approval" && !this.#search.value.trim();
+    return isAsking ? "Nothing is waiting for you" : "No matching sessions";
+  }
+
+  /** @param {ListedSession} session @returns {HTMLElement} */
+  #row(session) {
+    const id = session.workflow_id;
+    const isOpen = id === this.#open?.id;
+    const title = (isOpen && this.#open?.title) || session.title || id;
+    const status = (isOpen && this.#open?.status) || session.status;
+    const row = this.#rows.get(id) ?? h("li", {}, this.#link(id));
+    this.#rows.set(id, row);
+    const link = /** @type {HTMLAnchorElement} */ (row.firstElementChild);
+    if (isOpen) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+    link.dataset.status = status;
+    const [titled, told] = link.children;
+    setText(/** @type {Element} */ (titled), title);
+    setText(/** @type {Element} */ (told), [statusLabel(status), ago(session.started_at)].join(" · "));
+    return row;
+  }
+
+  /** @param {string} id @returns {HTMLAnchorElement} */
+  #link(id) {
+    const link = h(
+      "a",
+      { href: `/?session=${encodeURIComponent(id)}` },
+      h("span", { class: "session-title" }),
+      h("span", { class: "session-state" }),
+    );
+    link.addEventListener("click", (event) => {
+      if (event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return; // into a tab of its own
+      event.preventDefault();
+      this.#onOpen(id);
+    });
+    return link;
+  }
+}
+
+/** @param {OpenSession} open @param {string} startedAt @returns {ListedSession} */
+function listed({ id, title, status }, startedAt) {
+  return {
+    workflow_id: id,
+    title: title || null,
+    model: null,
+    turn_count: 0,
+    started_at: startedAt,
+    status: isClosed(status) ? /** @type {ListedSession["status"]} */ (status) : "open",
+  };
+}
+
+/**
+ * Put a session into the list: open ones come first, then the newest.
+ * @param {ListedSession[]} sessions @param {ListedSession} session
+ */
+function insert(sessions, session) {
+  const isBefore = (/** @type {ListedSession} */ other) =>
+    isClosed(other.status) === isClosed(session.status)
+      ? new Date(other.started_at) < new Date(session.started_at)
+      : isClosed(other.status);
+  const place = sessions.findIndex(isBefore);
+  sessions.splice(place < 0 ? sessions.length : place, 0, session);
+}

@@ -1,0 +1,74 @@
+/** A text of the model: as it is while it is being written, as rendered Markdown once it is whole. */
+
+import { copyButton } from "./copying.js";
+import { h } from "../dom.js";
+import { highlight } from "./highlight.js";
+import { render } from "./markdown.js";
+
+export class Prose {
+  #text = "";
+
+  constructor() {
+    this.element = h("div", { class: "prose" });
+  }
+
+  get text() {
+    return this.#text;
+  }
+
+  /** Show a text that is whole; until its HTML is here, as it was written. @param {string} text */
+  show(text) {
+    if (text === this.#text) return;
+    this.#text = text;
+    this.element.hidden = !text;
+    const rendered = render(text);
+    if (rendered instanceof Promise) {
+      this.#showPlain(text);
+      void rendered.then((fragment) => {
+        if (fragment && this.#text === text) this.#showRendered(fragment);
+      });
+    } else if (rendered) this.#showRendered(rendered);
+    else this.#showPlain(text);
+  }
+
+  /** @param {string} text */
+  #showPlain(text) {
+    this.element.classList.add("plain");
+    this.element.replaceChildren(text);
+  }
+
+  /** @param {DocumentFragment} fragment */
+  #showRendered(fragment) {
+    for (const code of fragment.querySelectorAll("pre > code")) frameCode(/** @type {HTMLElement} */ (code));
+    for (const table of fragment.querySelectorAll("table")) frameTable(table);
+    this.element.classList.remove("plain");
+    this.element.replaceChildren(fragment);
+  }
+}
+
+/** Put a header with the language and a copy button above a block of code. @param {HTMLElement} code */
+function frameCode(code) {
+  const block = /** @type {HTMLElement} */ (code.parentElement);
+  const language = code.className.replace("language-", "");
+  const frame = h("figure", { class: "code" });
+  block.replaceWith(frame);
+  // Whoever uses the keyboard scrolls it by its focus.
+  block.tabIndex = 0;
+  block.setAttribute("role", "group");
+  block.setAttribute("aria-label", language ? `Code, ${language}` : "Code");
+  const header = h(
+    "figcaption",
+    {},
+    h("span", {}, language || "text"),
+    copyButton("Copy code", () => code.textContent ?? ""),
+  );
+  frame.append(header, block);
+  highlight(code, language);
+}
+
+/** Let a wide table scroll by itself, and not the page. @param {HTMLTableElement} table */
+function frameTable(table) {
+  const frame = h("div", { class: "table", tabindex: "0", role: "group", "aria-label": "Table" });
+  table.replaceWith(frame);
+  frame.append(table);
+}

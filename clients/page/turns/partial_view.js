@@ -1,0 +1,71 @@
+/**
+ * The step that the model is writing now, as far as it is known: only what grows is touched.
+ *
+ * @import {PartialOutput, PartialPart} from "../conversation/conversation_manager.js"
+ */
+
+import { h } from "../dom.js";
+import { Thinking } from "./thinking.js";
+import { ToolCard } from "./tool_card.js";
+
+/** @typedef {{element: HTMLElement, shown: number, grow: (text: string) => void}} PartView */
+
+const NO_ACTIONS = { decide: async () => false, readBlob: async () => "" };
+
+export class PartialView {
+  /** @type {PartView[]} */
+  #parts = [];
+  /** @type {Thinking[]} */
+  #thoughts = [];
+
+  constructor() {
+    this.element = h("div", { class: "step partial" });
+  }
+
+  /** Whether the reader has opened what the model is thinking. */
+  get hasOpenThinking() {
+    return this.#thoughts.some((thinking) => thinking.isOpen);
+  }
+
+  /**
+   * Show what there is, adding to what is shown; from the beginning with `isFresh`.
+   * @param {PartialOutput} partial @param {boolean} isFresh
+   */
+  show(partial, isFresh) {
+    if (isFresh) {
+      this.element.replaceChildren();
+      this.#parts = [];
+      this.#thoughts = [];
+    }
+    partial.parts.forEach((part, index) => {
+      const view = (this.#parts[index] ??= this.#begin(part));
+      if (part.text.length > view.shown) view.grow(part.text.slice(view.shown));
+      view.shown = part.text.length;
+    });
+  }
+
+  /** @param {PartialPart} part @returns {PartView} */
+  #begin(part) {
+    const view = this.#viewOf(part);
+    this.element.append(view.element);
+    if (part.omitted) view.grow("… ");
+    return view;
+  }
+
+  /** @param {PartialPart} part @returns {PartView} */
+  #viewOf({ kind }) {
+    if (kind === "think") {
+      const thinking = new Thinking();
+      this.#thoughts.push(thinking);
+      return { element: thinking.element, shown: 0, grow: (text) => thinking.grow(text) };
+    }
+    if (kind === "call") {
+      const card = new ToolCard(NO_ACTIONS);
+      let name = "";
+      return { element: card.element, shown: 0, grow: (text) => card.showPreparing((name += text)) };
+    }
+    const words = document.createTextNode("");
+    const element = h("div", { class: "prose plain growing" }, words);
+    return { element, shown: 0, grow: (text) => words.appendData(text) };
+  }
+}

@@ -1,0 +1,87 @@
+/**
+ * A step of a turn: what the model thought, said and called; or what a person steered in.
+ *
+ * @import {CallActions} from "./tool_card.js"
+ * @import {BlobRef, ModelStep, TurnStatus, UserStep} from "../conversation/wire.js"
+ */
+
+import { arrange, h } from "../dom.js";
+import { ModelText } from "./model_text.js";
+import { Thinking } from "./thinking.js";
+import { ToolCard } from "./tool_card.js";
+
+/** @typedef {CallActions & {sessionId: string}} StepActions */
+
+export class ModelStepView {
+  #actions;
+  /** @type {Thinking | null} */
+  #thinking = null;
+  #text;
+  /** @type {Map<string, ToolCard>} */
+  #cards = new Map();
+  /** @type {HTMLElement | null} */
+  #mark = null;
+
+  /** @param {StepActions} actions */
+  constructor(actions) {
+    this.#actions = actions;
+    this.#text = new ModelText(actions.readBlob);
+    this.element = h("div", { class: "step" });
+  }
+
+  /**
+   * Show the step; with `answer`, that is its text: the same, and whole where it could be read.
+   * @param {ModelStep} step
+   * @param {{status: TurnStatus, isRunning: boolean, answer: {text: string, blob: BlobRef | null} | null}} turn
+   */
+  show(step, { status, isRunning, answer }) {
+    if (step.thinking) this.#showThinking(step);
+    const { text, blob } = answer ?? { text: step.text ?? "", blob: step.text_blob };
+    this.#text.show(text, blob);
+    for (const call of step.tool_calls) this.#cardOf(call.id).show(call, isRunning);
+    const parts = step.tool_calls.map((call) => this.#cardOf(call.id).element);
+    arrange(this.element, [
+      ...(this.#thinking ? [this.#thinking.element] : []),
+      ...this.#text.elements,
+      ...parts,
+      ...(step.interrupted ? [this.#markOf(status)] : []),
+    ]);
+  }
+
+  /** Where an answer ends that has no end. @param {TurnStatus} status @returns {HTMLElement} */
+  #markOf(status) {
+    this.#mark ??= h("p", { class: "interrupted" });
+    this.#mark.textContent = status === "cancelled" ? "Stopped here" : "Interrupted here";
+    return this.#mark;
+  }
+
+  openThinking() {
+    if (this.#thinking) this.#thinking.element.open = true;
+  }
+
+  /** @param {ModelStep} step */
+  #showThinking(step) {
+    if (this.#thinking) return; // a step's thinking never changes
+    this.#thinking = new Thinking();
+    this.#thinking.show(step.thinking ?? "", { sessionId: this.#actions.sessionId, blob: step.thinking_blob });
+  }
+
+  /** @param {string} id @returns {ToolCard} */
+  #cardOf(id) {
+    const card = this.#cards.get(id) ?? new ToolCard(this.#actions);
+    this.#cards.set(id, card);
+    return card;
+  }
+}
+
+export class UserStepView {
+  constructor() {
+    this.element = h("div", { class: "steered" });
+  }
+
+  /** @param {UserStep} step */
+  show(step) {
+    const label = h("span", { class: "quiet" }, "Steered in");
+    this.element.replaceChildren(label, h("div", { class: "bubble" }, step.content));
+  }
+}

@@ -1,0 +1,53 @@
+/** What the model thought, folded: its last words while it thinks, all of it for who opens it. */
+
+import { h, icon, setText } from "../dom.js";
+import { readBlob } from "../conversation/gateway.js";
+import { wholeButton } from "./whole.js";
+
+const PEEK_CHARS = 160;
+
+export class Thinking {
+  #label = h("span", {}, "Thinking");
+  #last = h("span", {});
+  #peek = h("span", { class: "peek", "aria-hidden": "true" }, this.#last);
+  #words = document.createTextNode("");
+  #more = h("div", {});
+
+  constructor() {
+    const text = h("div", { class: "thoughts" }, this.#words);
+    this.element = h(
+      "details",
+      { class: "thinking" },
+      h("summary", {}, icon("thought"), this.#label, this.#peek, icon("chevron")),
+      text,
+      this.#more,
+    );
+  }
+
+  get isOpen() {
+    return this.element.open;
+  }
+
+  /** @param {string} text more of it */
+  grow(text) {
+    this.#words.appendData(text);
+    setText(this.#last, this.#words.data.slice(-PEEK_CHARS).replaceAll(/\s+/g, " "));
+  }
+
+  /**
+   * Show it whole.
+   * @param {string} text @param {{sessionId: string, blob: import("../conversation/wire.js").BlobRef | null}} kept
+   */
+  show(text, { sessionId, blob }) {
+    this.#words.data = text;
+    setText(this.#label, "Thought");
+    setText(this.#last, "");
+    this.#more.replaceChildren(...(blob ? [this.#wholeButton(sessionId, blob)] : []));
+  }
+
+  /** @param {string} sessionId @param {import("../conversation/wire.js").BlobRef} blob */
+  #wholeButton(sessionId, blob) {
+    const show = (/** @type {string} */ text) => void (this.#words.data = text);
+    return wholeButton(blob, { read: (hash) => readBlob(sessionId, hash), show });
+  }
+}

@@ -1,0 +1,201 @@
+/**
+ * One turn: what a person asked, all that came of it, and what is worth knowing about it.
+ *
+ * @import {PartialOutput} from "../conversation/conversation_manager.js"
+ * @import {StepActions} from "./step_view.js"
+ * @import {ModelStep, Seen, Turn} from "../conversation/wire.js"
+ */
+
+import { copyButton } from "../text/copying.js";
+import { arrange, h, icon } from "../dom.js";
+import { ModelText } from "./model_text.js";
+import { PartialView } from "./partial_view.js";
+import { ModelStepView, UserStepView } from "./step_view.js";
+import { clock, duration, endingWords, fullTime, seenWords, usageDetails, usageWords } from "../words.js";
+
+/** From where on a prompt is shown folded. */
+const LONG_CHARS = 2_000;
+const LONG_LINES = 24;
+
+/** @typedef {StepActions & {retry: (turn: Turn) => Promise<boolean>}} TurnActions */
+
+export class TurnView {
+  #actions;
+  #response = h("div", { class: "response" });
+  #steps = h("div", { class: "steps" });
+  #omitted = h("p", { class: "quiet" });
+  #answer;
+  #error = h("div", { class: "turn-error" });
+  #facts = h("footer", { class: "facts" });
+  #pulse = h("div", { class: "pulse", "aria-hidden": "true" }, h("span"), h("span"), h("span"));
+  /** @type {Map<string, ModelStepView | UserStepView>} */
+  #views = new Map();
+  /** @type {PartialView | null} */
+  #partial = null;
+  /** @type {Turn | null} */
+  #turn = null;
+  /** @type {Seen} */
+  #seen = "verbatim";
+
+  /** @param {Turn} turn @param {TurnActions} actions */
+  constructor(turn, actions) {
+    this.#actions = actions;
+    this.#answer = new ModelText(actions.readBlob);
+    this.element = h("article", { class: "turn", "data-turn": turn.id }, requestOf(turn), this.#response);
+    this.show(turn);
+  }
+
+  /** @param {Turn} turn */
+  show(turn) {
+    this.#turn = turn;
+    this.element.dataset.status = turn.status;
+    const steps = turn.reasoning_trajectory?.steps ?? [];
+    const last = /** @type {ModelStep | undefined} */ (steps.findLast((step) => step.kind === "model"));
+    // The answer is the text of the step that calls nothing any more; it is shown once, there.
+    const answering = turn.agent_message !== null && last && !last.tool_calls.length ? last : null;
+    const shown = steps.map((step, index) => {
+      const view = this.#viewOf(
+        step.kind === "model" ? `model ${step.number}` : `user ${step.message_id} ${index}`,
+        step.kind,
+      );
+      if (view instanceof UserStepView) view.show(/** @type {import("../conversation/wire.js").UserStep} */ (step));
+      else {
+        const answer = step === answering ? answerOf(turn) : null;
+        view.show(/** @type {ModelStep} */ (step), { status: turn.status, isRunning: !turn.is_complete, answer });
+      }
+      return view.element;
+    });
+    arrange(this.#steps, shown);
+    const { text, blob } = answerOf(turn);
+    this.#answer.show(answering ? "" : text, blob);
+    this.#omitted.textContent = turn.steps_omitted ? `${turn.steps_omitted} earlier steps are not shown here.` : "";
+    this.#showError(turn);
+    this.#showFacts();
+    this.#arrange();
+  }
+
+  /** Show what the model is writing; null: nothing. @param {PartialOutput | null} partial @param {boolean} isFresh */
+  showPartial(partial, isFresh) {
+    if (!partial) {
+      if (this.#partial?.hasOpenThinking) [...this.#views.values()].forEach(openThinking);
+      this.#partial = null;
+    } else {
+      const isNew = !this.#partial;
+      this.#partial ??= new PartialView();
+      this.#partial.show(partial, isFresh || isNew);
+    }
+    this.#arrange();
+  }
+
+  /** Mark what the model still has of this turn. @param {Seen} seen */
+  showSeen(seen) {
+    if (seen === this.#seen) return;
+    this.#seen = seen;
+    this.element.dataset.seen = seen;
+    this.#showFacts();
+  }
+
+  #arrange() {
+    const turn = this.#turn;
+    if (!turn) return;
+    const isQuiet = !turn.is_complete && !this.#partial?.element.childNodes.length && turn.status === "processing";
+    arrange(this.#response, [
+      ...(turn.steps_omitted ? [this.#omitted] : []),
+      this.#steps,
+      ...(this.#partial ? [this.#partial.element] : []),
+      ...(isQuiet ? [this.#pulse] : []),
+      ...this.#answer.elements,
+      ...(turn.error !== null ? [this.#error] : []),
+      ...(turn.is_complete ? [this.#facts] : []),
+    ]);
+  }
+
+  /** @param {string} key @param {"model" | "user"} kind */
+  #viewOf(key, kind) {
+    const view = this.#views.get(key) ?? (kind === "model" ? new ModelStepView(this.#actions) : new UserStepView());
+    this.#views.set(key, view);
+    return view;
+  }
+
+  /** @param {Turn} turn */
+  #showError(turn) {
+    if (turn.error === null) return;
+    const retry = h("button", { type: "button", class: "button" }, icon("retry"), "Retry");
+    retry.addEventListener("click", async () => {
+      retry.disabled = true;
+      if (!(await this.#actions.retry(turn))) retry.disabled = false;
+    });
+    const isStopped = turn.status === "cancelled";
+    this.#error.className = isStopped ? "turn-error stopped" : "turn-error";
+    this.#error.replaceChildren(icon(isStopped ? "stop" : "cross"), h("p", {}, endingWords(turn)), retry);
+  }
+
+  /** @param {Turn} turn @returns {string | Promise<string>} */
+  #wholeAnswer(turn) {
+    const { text, blob } = writtenOf(turn);
+    return blob ? this.#actions.readBlob(blob.hash) : text;
+  }
+
+  #showFacts() {
+    const turn = this.#turn;
+    if (!turn?.is_complete) return;
+    const last = turn.reasoning_trajectory?.steps.findLast((step) => step.kind === "model");
+    const facts = [
+      last?.kind === "model" ? last.model : null,
+      turn.processing_time_ms === null ? null : duration(turn.processing_time_ms),
+    ].filter((fact) => fact !== null);
+    const used = usageWords(turn.usage);
+    const seen = seenWords(this.#seen);
+    this.#facts.replaceChildren(
+      ...(writtenOf(turn).text === "" ? [] : [copyButton("Copy answer", () => this.#wholeAnswer(turn))]),
+      ...facts.map((fact) => h("span", {}, fact)),
+      ...(used && turn.usage ? [h("span", { title: usageDetails(turn.usage) }, used)] : []),
+      ...(seen ? [h("span", { class: "seen", title: seen }, icon("fade"), h("span", {}, seen))] : []),
+    );
+  }
+}
+
+/** @param {Turn} turn */
+function answerOf({ agent_message, agent_message_blob }) {
+  return { text: agent_message ?? "", blob: agent_message_blob };
+}
+
+/** The answer, or what was written of one that was interrupted. @param {Turn} turn */
+function writtenOf(turn) {
+  const last = turn.reasoning_trajectory?.steps.at(-1);
+  if (turn.agent_message !== null || last?.kind !== "model" || !last.interrupted) return answerOf(turn);
+  return { text: last.text ?? "", blob: last.text_blob };
+}
+
+/** @param {ModelStepView | UserStepView} view */
+function openThinking(view) {
+  if (view instanceof ModelStepView) view.openThinking();
+}
+
+/** @param {Turn} turn @returns {HTMLElement} */
+function requestOf(turn) {
+  return h(
+    "header",
+    { class: "request" },
+    ...bubbleOf(turn.user_message),
+    h(
+      "div",
+      { class: "facts" },
+      h("time", { datetime: turn.user_timestamp, title: fullTime(turn.user_timestamp) }, clock(turn.user_timestamp)),
+      copyButton("Copy prompt", () => turn.user_message),
+    ),
+  );
+}
+
+/** What was asked; of a long text its beginning, and all of it for who wants to see it. @param {string} text */
+function bubbleOf(text) {
+  const bubble = h("div", { class: "bubble" }, text);
+  if (text.length < LONG_CHARS && text.split("\n", LONG_LINES).length < LONG_LINES) return [bubble];
+  bubble.classList.add("folded");
+  const unfold = h("button", { type: "button", class: "link-button" }, "Show all of it");
+  unfold.addEventListener("click", () => {
+    bubble.classList.remove("folded");
+    unfold.remove();
+  });
+  return [bubble, unfold];
+}

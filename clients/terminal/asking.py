@@ -1,0 +1,123 @@
+"""One question and its answer, without a person at the terminal: what scripts and pipes use."""
+
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Literal
+from uuid import uuid4
+
+from turnkeeper.clients.python.conversation import Conversation
+from turnkeeper.clients.python.events import Event, QueueEvent
+from turnkeeper.clients.python.gateway import GatewayClient
+from turnkeeper.clients.terminal.words import legible, signature
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.trajectory import ModelStep
+from turnkeeper.models.wire import Frozen
+
+PATIENCE_SECONDS = 60.0
+"""How long a gateway that went away in the middle of an answer is waited for."""
+
+ANSWERED, FAILED, UNREACHABLE, NEEDS_DECISION, INTERRUPTED = 0, 1, 2, 3, 130
+"""Exit codes: the turn failed or was refused; no gateway; a person must decide; stopped by Ctrl-C."""
+
+
+class Final(Frozen):
+    """How a question ended; the last line of `--json`.
+
+    `unfinished`: what the model had written of an answer that was stopped, or broke off (SES-9).
+    """
+
+    event: Literal["final"] = "final"
+    workflow_id: str
+    message_id: str | None = None
+    status: Literal["answered", "failed", "needs_decision"]
+    answer: str | None = None
+    unfinished: str | None = None
+    error: str | None = None
+    exit_code: int
+
+
+@dataclass
+class Question:
+    """A prompt in a session, on its way to its answer."""
+
+    gateway: GatewayClient
+    session_id: str
+    text: str
+    conversation: Conversation
+    message_id: str = ""
+
+    def __post_init__(self) -> None:
+        """Give it its own id, so that asking twice is asking once."""
+        self.message_id = self.message_id or str(uuid4())
+
+    async def ask(self, on_event: Callable[[Event], None]) -> Final:
+        """Ask, and return how it ended; `on_event` is given what happens meanwhile. Raises `GatewayError`."""
+        await self._send()
+        cursor = self.conversation.cursor
+        events = self.gateway.events(self.session_id, cursor, patience=PATIENCE_SECONDS)
+        async with aclosing(events):
+            async for event in events:
+                on_event(event)
+                final = await self._after(event)
+                if final:
+                    return final
+        return self._final("failed", error=f"The session is over ({self.conversation.status}).")
+
+    async def stop(self) -> None:
+        """Stop the turn, or take the prompt back if it has none yet. Raises `GatewayError`."""
+        if self.conversation.find(self.message_id):
+            await self.gateway.cancel(self.session_id, message_id=self.message_id)
+        else:
+            await self.gateway.withdraw(self.session_id, self.message_id)
+
+    async def _send(self) -> None:
+        await self.gateway.prompt(self.session_id, self.text, message_id=self.message_id)
+
+    async def _after(self, event: Event) -> Final | None:
+        if event.event == "update":
+            self.conversation.apply(event.update)
+        turn = self.conversation.find(self.message_id)
+        if turn and turn.is_complete:
+            return self._ended(turn)
+        if self.conversation.awaiting_calls:
+            return self._undecided()
+        if isinstance(event, QueueEvent) and not turn and self.message_id not in {one.id for one in event.waiting}:
+            # Somebody may have taken it back: sent again, it is the same prompt, and the answer says what became of it.
+            await self._send()
+        return None
+
+    def _ended(self, turn: ConversationMessage) -> Final:
+        if turn.agent_message is None:
+            return self._final("failed", error=turn.error, unfinished=_unfinished_text(turn))
+        return self._final("answered", answer=turn.agent_message)
+
+    def _undecided(self) -> Final:
+        calls = ", ".join(signature(call.name, call.args) for call in self.conversation.awaiting_calls)
+        turn = self.conversation.running_turn
+        whose = "" if turn and turn.id == self.message_id else ", for an earlier prompt"
+        return self._final("needs_decision", error=f"Approval needed{whose}: {legible(calls)}")
+
+    def _final(
+        self,
+        status: Literal["answered", "failed", "needs_decision"],
+        *,
+        answer: str | None = None,
+        unfinished: str | None = None,
+        error: str | None = None,
+    ) -> Final:
+        code = {"answered": ANSWERED, "failed": FAILED, "needs_decision": NEEDS_DECISION}[status]
+        return Final(
+            workflow_id=self.session_id,
+            message_id=self.message_id,
+            status=status,
+            answer=answer,
+            unfinished=unfinished,
+            error=error,
+            exit_code=code,
+        )
+
+
+def _unfinished_text(turn: ConversationMessage) -> str | None:
+    step = turn.steps[-1] if turn.steps else None
+    return step.text if isinstance(step, ModelStep) and step.interrupted else None

@@ -1,0 +1,276 @@
+"""The terminal: what is printed scrolls up, below it is what goes on now, the line to type in, and a status line.
+
+Nothing here knows what a session is. Printing takes the lower part away, writes, and has it drawn again below: all in
+one go, in the loop's own thread, so that no key is lost and nothing is torn.
+"""
+
+import fcntl
+import os
+import struct
+import sys
+import termios
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from prompt_toolkit.application import Application
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.data_structures import Size
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.formatted_text import ANSI, AnyFormattedText
+from prompt_toolkit.history import InMemoryHistory
+from prompt_toolkit.input.posix_utils import PosixStdinReader
+from prompt_toolkit.input.vt100 import Vt100Input
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.layout import ConditionalContainer, HSplit, Layout, Window
+from prompt_toolkit.layout.controls import BufferControl, FormattedTextControl
+from prompt_toolkit.layout.dimension import Dimension
+from prompt_toolkit.layout.processors import BeforeInput
+from prompt_toolkit.output import ColorDepth
+from prompt_toolkit.output.vt100 import Vt100_Output
+from prompt_toolkit.styles import Style
+
+from turnkeeper.clients.terminal.words import well_formed
+
+INPUT_ROWS = 6
+"""What one types is shown in so many lines at most."""
+
+ESCAPE_SECONDS = 0.2
+"""How long after Esc a key may come that makes another key of it; Alt-Enter is Esc and Enter."""
+
+READ_BYTES = 1_024
+
+STYLE = Style.from_dict({"sign": "bold ansicyan", "status": "ansibrightblack", "question": "bold ansiyellow"})
+PLAIN_STYLE = Style.from_dict({"sign": "bold", "status": "", "question": "bold"})
+
+
+class Screen:
+    """One terminal. `on_line` is given what is typed; `on_interrupt` is called at Ctrl-C, `on_escape` at Esc."""
+
+    def __init__(
+        self,
+        stdout: Any,
+        *,
+        sign: str,
+        colour: bool,
+        on_line: Callable[[str], None],
+        on_interrupt: Callable[[], None],
+        on_escape: Callable[[], None],
+        on_key: Callable[[str], None],
+    ) -> None:
+        """Take the terminal that `stdout` is; nothing is drawn before `run`."""
+        self._live = ""
+        self._status = ""
+        self._question = ""
+        self._is_left = False
+        self._on_line = on_line
+        # Not asking the terminal where its cursor is: a slow one answers into what is typed.
+        self._output = _WholePictures(stdout, lambda: _size_of(stdout), enable_cpr=False)
+        self._buffer = Buffer(
+            multiline=True,
+            history=InMemoryHistory(),
+            accept_handler=self._accept,
+            on_text_changed=lambda buffer: on_key(buffer.text),
+        )
+        self._app: Application[None] = Application(
+            layout=self._layout(sign),
+            key_bindings=self._keys(on_interrupt, on_escape),
+            style=STYLE if colour else PLAIN_STYLE,
+            color_depth=ColorDepth.DEPTH_8_BIT if colour else ColorDepth.DEPTH_1_BIT,
+            erase_when_done=True,
+            input=_TypedAhead(sys.stdin),
+            output=self._output,
+            after_render=lambda _: self._output.release(),
+        )
+        # Esc is also how the keys of other bindings begin: those follow at once.
+        self._app.ttimeoutlen = self._app.timeoutlen = ESCAPE_SECONDS
+
+    async def run(self) -> None:
+        """Let people type until `leave`."""
+        try:
+            await self._app.run_async(handle_sigint=False, pre_run=self._leave_if_told)
+        finally:
+            self._output.release()
+
+    def leave(self) -> None:
+        """Have `run` return; what was below the printed text is gone then."""
+        self._is_left = True
+        self._leave_if_told()
+
+    def _leave_if_told(self) -> None:
+        if self._is_left and self._app.is_running and not self._app.is_done:
+            self._app.exit()
+
+    # ---- what is shown
+
+    def print(self, text: str) -> None:
+        """Print for good."""
+        is_drawn = self._app.is_running and not self._app.is_done
+        if is_drawn:
+            self._output.hold()
+            self._app.renderer.erase()
+        self._output.write_raw(text.replace("\n", "\r\n"))
+        self._output.flush()
+        if is_drawn:
+            self._app.invalidate()
+
+    def show(self, *, live: str, question: str, status: str) -> None:
+        """Show below what was printed; it takes the place of what was there."""
+        if (live, question, status) != (self._live, self._question, self._status):
+            self._live, self._question, self._status = live, question, status
+            self._app.invalidate()
+
+    @property
+    def size(self) -> Size:
+        """The terminal's size now."""
+        return self._output.get_size()
+
+    @property
+    def typed(self) -> str:
+        """What stands in the line one types in."""
+        return self._buffer.text
+
+    def give_back(self, text: str) -> bool:
+        """Put a text back into the line; `False` where something else stands there, or nobody types any more."""
+        if self._is_left or self._buffer.text:
+            return False
+        self._buffer.text = text
+        self._buffer.cursor_position = len(text)
+        return True
+
+    def clear_typed(self) -> None:
+        """Empty the line one types in."""
+        self._buffer.reset()
+
+    # ---- how it is made
+
+    def _accept(self, buffer: Buffer) -> bool:
+        text = well_formed(buffer.text).strip()
+        if text:
+            self._on_line(text)
+        return False
+
+    def _layout(self, sign: str) -> Layout:
+        def shown(text: Callable[[], AnyFormattedText], style: str = "") -> Window:
+            return Window(FormattedTextControl(text), dont_extend_height=True, wrap_lines=True, style=style)
+
+        typing = Window(
+            BufferControl(self._buffer, input_processors=[BeforeInput([("class:sign", f"{sign} ")])]),
+            height=lambda: Dimension(min=1, max=INPUT_ROWS),
+            wrap_lines=True,
+            dont_extend_height=True,
+        )
+        return Layout(
+            HSplit(
+                [
+                    _if(lambda: self._live, shown(lambda: ANSI(self._live))),
+                    _if(lambda: self._question, shown(lambda: self._question, "class:question")),
+                    Window(height=1, char=" "),
+                    typing,
+                    Window(FormattedTextControl(lambda: self._status), height=1, style="class:status"),
+                ]
+            ),
+            focused_element=typing,
+        )
+
+    def _keys(self, on_interrupt: Callable[[], None], on_escape: Callable[[], None]) -> KeyBindings:
+        keys = KeyBindings()
+
+        @keys.add("enter")
+        def _(event: KeyPressEvent) -> None:
+            self._buffer.validate_and_handle()
+
+        @keys.add("escape", "enter")
+        @keys.add("c-j")
+        def _(event: KeyPressEvent) -> None:
+            self._buffer.insert_text("\n")
+
+        @keys.add("c-c")
+        def _(event: KeyPressEvent) -> None:
+            on_interrupt()
+
+        @keys.add("escape")
+        def _(event: KeyPressEvent) -> None:
+            on_escape()
+
+        @keys.add("c-d")
+        def _(event: KeyPressEvent) -> None:
+            if self._buffer.text:
+                self._buffer.delete()
+            else:
+                self.leave()
+
+        return keys
+
+
+class _TypedAhead(Vt100Input):
+    """What is typed, also before the terminal is ours: Enter sends there too (API-6)."""
+
+    def __init__(self, stdin: TextIO) -> None:
+        super().__init__(stdin)
+        self.stdin_reader = self._reader = _TypedAheadReader(stdin.fileno(), encoding=stdin.encoding)
+
+    @contextmanager
+    def raw_mode(self) -> Iterator[None]:
+        """Have every key inside the block as it is typed."""
+        with super().raw_mode():
+            waiting = fcntl.ioctl(self.fileno(), termios.FIONREAD, bytes(struct.calcsize("i")))
+            (self._reader.ahead,) = struct.unpack("i", waiting)
+            yield
+
+
+class _TypedAheadReader(PosixStdinReader):
+    """Reads keys. Before it is ours, the terminal turns Enter into a line feed and Ctrl-D into a NUL: undone here."""
+
+    ahead = 0
+    """The bytes of such keys that are not read yet."""
+
+    def __init__(self, descriptor: int, *, encoding: str) -> None:
+        super().__init__(descriptor, encoding=encoding)
+        self._encoding = encoding
+
+    def read(self, count: int = READ_BYTES) -> str:
+        if not self.ahead:
+            return super().read(count)
+        text = super().read(min(count, self.ahead))
+        # Without a text there is nothing left of them, or only the beginning of a character.
+        self.ahead = max(0, self.ahead - len(text.encode(self._encoding, self.errors))) if text else 0
+        return text.replace("\n", "\r").replace("\0", "\x04")
+
+
+class _WholePictures(Vt100_Output):
+    """Gives the terminal what belongs together in one go, so that nobody sees half of it.
+
+    Terminals that know synchronised output (mode 2026) show it in one go too; the others ignore what they are told.
+    """
+
+    BEGIN, END = "\x1b[?2026h", "\x1b[?2026l"
+
+    _is_held = False
+
+    def hold(self) -> None:
+        """Keep what is written until `release`."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """Give out what was kept."""
+        self._is_held = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Give out what was written, unless it is held."""
+        if self._buffer and not self._is_held:
+            self._buffer = [self.BEGIN, *self._buffer, self.END]
+            super().flush()
+
+
+def _if(text: Callable[[], str], window: Window) -> ConditionalContainer:
+    return ConditionalContainer(window, filter=Condition(lambda: bool(text())))
+
+
+def _size_of(stdout: Any) -> Size:
+    try:
+        columns, rows = os.get_terminal_size(stdout.fileno())
+    except OSError:
+        columns, rows = 80, 24
+    return Size(rows=rows or 24, columns=columns or 80)

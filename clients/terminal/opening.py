@@ -1,0 +1,55 @@
+"""How a session is begun or taken up again from a terminal."""
+
+import secrets
+from dataclasses import dataclass
+
+from turnkeeper.clients.python.answers import FullConversation
+from turnkeeper.clients.python.errors import GatewayProblem
+from turnkeeper.clients.python.gateway import GatewayClient
+from turnkeeper.models.command_line import command_line
+
+FEW_TURNS = 3
+"""How many turns of a session that is taken up again are shown."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A session that exists. `page`: its newest turns; null where no worker can say."""
+
+    session_id: str
+    is_new: bool
+    page: FullConversation | None = None
+
+
+async def open_session(gateway: GatewayClient, session_id: str | None, *, turns: int = FEW_TURNS) -> Opened:
+    """Take up a session, or start one under a name that can be typed. Raises `GatewayError`."""
+    await gateway.health()
+    if session_id is not None:
+        return Opened(session_id, is_new=False, page=await newest_page(gateway, session_id, turns=turns))
+    while True:
+        name = f"chat-{secrets.token_hex(4)}"
+        try:
+            return Opened((await gateway.start(name)).workflow_id, is_new=True)
+        except GatewayProblem as problem:
+            if problem.problem.name != "session-exists":
+                raise
+
+
+async def newest_page(gateway: GatewayClient, session_id: str, *, turns: int = FEW_TURNS) -> FullConversation | None:
+    """Return the newest turns; `None` while nobody can say. Raises `GatewayProblem` where there is no such session."""
+    try:
+        return await gateway.page(session_id, limit=turns)
+    except GatewayProblem as problem:
+        if problem.may_pass:
+            return None
+        raise
+
+
+def way_back(session_id: str, *, url: str | None) -> str:
+    """Return the command that continues a session, as it is typed here; `url` where the gateway is another stack's.
+
+    >>> way_back("demo", url="http://there:80")
+    '...turnkeeper chat --session demo --url http://there:80'
+    """
+    there = ("--url", url) if url else ()
+    return command_line("chat", "--session", session_id, *there)

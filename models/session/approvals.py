@@ -1,0 +1,212 @@
+"""People's decisions on tool calls (AGT-8).
+
+The tool policy says whether a call needs one (`models/session/tool_policy.py`). A call that does is asked about in the
+step it belongs to, where everyone sees it, and is carried along with it. A decision is about one call and the arguments
+it has: the person names both, so that no decision can reach a call that the person has not seen.
+"""
+
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Annotated
+
+from pydantic import ConfigDict, Field, JsonValue
+from pydantic_core import to_json
+
+from turnkeeper.models.as_of import Stamp
+from turnkeeper.models.bounds import bound_json
+from turnkeeper.models.errors import Refused
+from turnkeeper.models.ids import CALL_ID_PATTERN
+from turnkeeper.models.session.session import REASON_CHARS, Reason
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.model_call import ToolEffect, ToolSpec
+from turnkeeper.models.transcript.trajectory import Approval, ApprovalDecision, BlobRef, ModelStep, ToolCall, ToolResult
+from turnkeeper.models.transcript.transcript import Transcript
+from turnkeeper.models.wire import Compact, Frozen, Strict, UtcDatetime
+
+APPROVAL_BYTES = 900
+"""What an approval takes in a turn, with a reason of `REASON_BYTES`."""
+
+REASON_BYTES = 512
+
+CallId = Annotated[str, Field(pattern=CALL_ID_PATTERN, examples=["3.1.0"])]
+
+
+class Decision(Strict):
+    """A decision on a tool call as it was shown: `args_digest` comes with the call.
+
+    The model is told the `reason` of a rejection.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"args_digest": "1ae4dc50c79f37fc" * 4, "decision": "approve"},
+                {"args_digest": "1ae4dc50c79f37fc" * 4, "decision": "reject", "reason": "Write to drafts/ instead."},
+            ]
+        }
+    )
+
+    args_digest: str = Field(pattern=r"^[0-9a-f]{64}$")
+    decision: ApprovalDecision
+    reason: Reason | None = None
+
+
+class ResolveApproval(Decision):
+    """Argument of `resolve_approval`: the decision on the call `call_id`."""
+
+    call_id: CallId
+
+
+class ApprovalReceipt(Compact):
+    """Answer of `resolve_approval`: the decision that stands for the call."""
+
+    call_id: str
+    decision: ApprovalDecision
+
+
+class PendingApproval(Frozen):
+    """A call that waits for a decision. `args` are the whole arguments; with an `args_blob`, that text is, as JSON."""
+
+    call_id: str
+    message_id: str
+    tool: str
+    description: str = ""
+    args: dict[str, JsonValue] = {}
+    args_blob: BlobRef | None = None
+    args_digest: str
+    effect: ToolEffect = "at_most_once"
+    asked_at: UtcDatetime
+    expires_at: UtcDatetime
+
+
+class PendingApprovals(Frozen):
+    """All calls that wait for a decision, in their order; `omitted` counts those an answer of about 1 MB leaves out.
+
+    `allowances` are the tools that were allowed for the session; a new `tool_policy` ends them.
+    """
+
+    approvals: list[PendingApproval] = []
+    omitted: int = 0
+    allowances: list[str] = []
+    as_of: Stamp = None
+
+
+def args_digest(call: ToolCall) -> str:
+    """Return the SHA-256 of the call's arguments as compact JSON, in hex, wherever they are kept.
+
+    >>> args_digest(ToolCall(id="1.1.0", name="pay", args={"to": "me"}))[:16]
+    '1ae4dc50c79f37fc'
+    """
+    return call.args_blob.hash if call.args_blob else sha256(to_json(call.args)).hexdigest()
+
+
+def asked(call: ToolCall, *, now: datetime, timeout: float) -> ToolCall:
+    """Return the call as one that waits for a decision, for `timeout` seconds from `now`."""
+    approval = Approval(args_digest=args_digest(call), asked_at=now, expires_at=now + timedelta(seconds=timeout))
+    return call.model_copy(update={"approval": approval})
+
+
+def check_decision(call: ToolCall, request: ResolveApproval, *, now: datetime) -> None:
+    """Pass a decision on the call that can be taken, or was taken before. Raises `Refused`."""
+    approval = call.approval
+    if approval is None:
+        raise Refused("not_awaiting", f"Nobody was asked about call {call.id}.")
+    if approval.args_digest != request.args_digest:
+        raise Refused("other_arguments", f"Call {call.id} has other arguments than the ones that were decided on.")
+    if approval.decision == request.decision:
+        return  # told twice, decided once
+    if approval.decision == "expired" or (call.awaits_approval and now >= approval.expires_at):
+        raise Refused(
+            "not_awaiting",
+            f"The time to decide on call {call.id} ended at {approval.expires_at:%Y-%m-%d %H:%M:%S} UTC.",
+        )
+    if not call.awaits_approval:
+        what = f"was decided: {approval.decision}" if approval.decision else "ended before anyone decided"
+        raise Refused("not_awaiting", f"Call {call.id} {what}.")
+
+
+def decided(call: ToolCall, decision: ApprovalDecision, *, reason: str | None, now: datetime) -> ToolCall:
+    """Return the call with the decision that was taken on it."""
+    kept = reason and bound_json(reason, REASON_CHARS, REASON_BYTES)
+    return _with_approval(call, decision=decision, reason=kept, decided_at=now)
+
+
+def expired(call: ToolCall, *, now: datetime) -> ToolCall:
+    """Return the call as one that nobody decided on in time, if so."""
+    if call.approval is None or not call.awaits_approval or now < call.approval.expires_at:
+        return call
+    return _with_approval(call, decision="expired", decided_at=now)
+
+
+def _with_approval(call: ToolCall, **update: object) -> ToolCall:
+    assert call.approval is not None  # noqa: S101  # only calls that were asked about get here
+    return call.model_copy(update={"approval": call.approval.model_copy(update=update)})
+
+
+def rejection_of(call: ToolCall) -> ToolResult | None:
+    """Return the result of a call that was rejected, as the model sees it; `None` unless it was.
+
+    >>> from datetime import UTC
+    >>> now = datetime(2026, 1, 1, tzinfo=UTC)
+    >>> call = asked(ToolCall(id="1.1.0", name="pay", args={}), now=now, timeout=60)
+    >>> result = rejection_of(decided(call, "reject", reason="Too much.", now=now))
+    >>> result.outcome, result.content, result.status
+    ('pay was rejected by the user', 'Reason: Too much.', 'denied')
+    """
+    approval = call.approval
+    if approval is None or approval.decision not in ("reject", "expired"):
+        return None
+    if approval.decision == "expired":
+        waited = (approval.expires_at - approval.asked_at).total_seconds()
+        told = f"limits.approval_timeout ({waited:g} s) was over; that counts as a rejection."
+        return ToolResult(outcome=f"Nobody decided on {call.name} in time", content=told, status="denied")
+    told = f"Reason: {approval.reason}" if approval.reason else ""
+    return ToolResult(outcome=f"{call.name} was rejected by the user", content=told, status="denied")
+
+
+def find_call(transcript: Transcript, call_id: str) -> ToolCall:
+    """Return a call of a turn that is held. Raises `Refused`."""
+    turn_id = transcript.id_of(int(call_id.partition(".")[0]))
+    steps = transcript.get(turn_id).steps if turn_id else []
+    calls = (call for step in steps if isinstance(step, ModelStep) for call in step.tool_calls)
+    found = next((call for call in calls if call.id == call_id), None)
+    if found is None:
+        raise Refused("unknown_call", f"The session holds no call {call_id!r}.", field="call_id")
+    return found
+
+
+def awaiting_calls(turn: ConversationMessage | None) -> list[ToolCall]:
+    """Return the calls of a running turn that wait for a decision: they are all in its newest step."""
+    step = turn.steps[-1] if turn and turn.steps else None
+    return [call for call in step.tool_calls if call.awaits_approval] if isinstance(step, ModelStep) else []
+
+
+def pending_approvals(
+    turn: ConversationMessage | None, tools: list[ToolSpec], allowances: list[str], *, most_bytes: int
+) -> PendingApprovals:
+    """Return what people are asked to decide, as much as fits in `most_bytes` of JSON, one at least."""
+    specs = {tool.name: tool for tool in tools}
+    waiting, shown, room = awaiting_calls(turn), list[PendingApproval](), most_bytes
+    for call in waiting:
+        pending = _pending(call, turn.id if turn else "", specs.get(call.name))
+        room -= len(pending.model_dump_json().encode())
+        if room < 0 and shown:
+            break
+        shown.append(pending)
+    return PendingApprovals(approvals=shown, omitted=len(waiting) - len(shown), allowances=allowances)
+
+
+def _pending(call: ToolCall, message_id: str, tool: ToolSpec | None) -> PendingApproval:
+    assert call.approval is not None  # noqa: S101  # as above
+    return PendingApproval(
+        call_id=call.id,
+        message_id=message_id,
+        tool=call.name,
+        description=tool.description if tool else "",
+        args=call.args if isinstance(call.args, dict) else {},
+        args_blob=call.args_blob,
+        args_digest=call.approval.args_digest,
+        effect=tool.effect if tool else "at_most_once",
+        asked_at=call.approval.asked_at,
+        expires_at=call.approval.expires_at,
+    )

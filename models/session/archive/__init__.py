@@ -1,0 +1,1 @@
+"""Which turns have left the session for the archive."""

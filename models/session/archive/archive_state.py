@@ -1,0 +1,93 @@
+"""What is moved to the archive at once, and how the session names it (SES-15).
+
+A move never travels through the history: its activity gets an `ArchiveOrder` and takes the content from the
+process-local hand-over, or asks the workflow by query (AGT-2).
+"""
+
+from hashlib import sha256
+
+from pydantic import field_serializer
+
+from turnkeeper.models.limits import SMALL_TEXT_BYTES
+from turnkeeper.models.session.queue.prompts import Fate, Prompt
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.trajectory import Step
+from turnkeeper.models.wire import Compact, Frozen
+
+
+class ArchiveMove(Compact):
+    """What goes to the archive at once: turns in a row, early steps of the running turn, prompts to park, or fates.
+
+    `first` counts from 1 for turns and parked prompts, from 0 for steps. `texts` are what the model view will refer to
+    once they are gone.
+    """
+
+    first: int
+    turns: list[ConversationMessage] = []
+    steps_of: int | None = None
+    """The number of the turn that `steps` are of, from 1."""
+    steps: list[Step] = []
+    texts: list[str] = []
+    kept_bytes: int = SMALL_TEXT_BYTES
+    """Texts of the model view with more JSON bytes go by reference."""
+    prompts: list[Prompt] = []
+    fates: list[Fate] = []
+    forget_below: int = 0
+    """Parked prompts with smaller numbers are back in the session, which has recorded that: they are deleted."""
+
+    @field_serializer("turns")
+    def _as_they_are_carried(self, turns: list[ConversationMessage]) -> list[dict[str, object]]:
+        return [turn.without_defaults() for turn in turns]
+
+    @property
+    def digest(self) -> str:
+        """Name the exact content."""
+        return sha256(self.model_dump_json().encode()).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        """Say what is moved, for people.
+
+        >>> str(ArchiveMove(first=0, steps_of=7, steps=[{"kind": "user", "message_id": "m2", "content": "!",
+        ...     "timestamp": "2026-01-01T00:00:00Z"}]))
+        'steps 0 to 0 of turn 7'
+        """
+        if self.prompts:
+            return f"{len(self.prompts)} waiting prompts"
+        if self.fates:
+            return f"{len(self.fates)} fates of prompts"
+        if self.forget_below:
+            return "nothing that waits any more"
+        if self.steps_of is not None:
+            return f"steps {self.first} to {self.first + len(self.steps) - 1} of turn {self.steps_of}"
+        return f"turns {self.first} to {self.first + len(self.turns) - 1}"
+
+
+class ArchiveOrder(Compact):
+    """Input of `move_to_archive`: which move of this run, and its exact content."""
+
+    move: int
+    digest: str
+
+
+class ArchiveMoveQuery(Frozen):
+    """Argument of the query `get_archive_move`."""
+
+    move: int
+
+
+class UnparkOrder(Compact):
+    """Input of `unpark`: the parked prompts from number `first` on, as far as they fit.
+
+    Those with numbers below `forget_below` are deleted.
+    """
+
+    first: int
+    max_prompts: int
+    max_bytes: int
+    forget_below: int
+
+
+class UnparkedPrompts(Compact):
+    """Answer of `unpark`, in the order of the numbers; it may have prompts that were taken back meanwhile."""
+
+    prompts: list[Prompt]

@@ -1,0 +1,172 @@
+"""Starts that come from outside with a carried state: one that contradicts itself is refused (SES-10).
+
+A session would meet the contradiction later, in a workflow task that could never succeed. Checked is what the code
+relies on; `CarriedState` itself has checked the types.
+"""
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+
+from pydantic import BaseModel
+
+from turnkeeper.models.context.model_view import ViewRef
+from turnkeeper.models.errors import Refused
+from turnkeeper.models.ids import is_id
+from turnkeeper.models.session.queue.prompt_queue import REMEMBERED_FATES, REMEMBERED_IDS
+from turnkeeper.models.session.session import REASON_CHARS, CarriedState, CarriedTurn, SessionInput, check_start
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.trajectory import ModelStep
+
+MAX_START_BYTES = 1_500_000
+"""Most JSON bytes of a start: what a session carries is under 1 MB, and at 2 MB Temporal fails the workflow task."""
+
+MAX_COUNT = 2**31
+"""Counts below it fit every number of Temporal's."""
+
+MAX_AHEAD = timedelta(days=366)
+"""How far ahead a deadline of a carried turn may lie, and how far back what it is compared with."""
+
+
+def check_outside_start(start: SessionInput, *, now: datetime) -> None:
+    """Pass a start that a session can live with to its end. Raises `Refused` naming the field.
+
+    Every state that `Session.carry` returns passes.
+    """
+    check_start(start)
+    size = len(start.model_dump_json().encode())
+    if size > MAX_START_BYTES:
+        raise Refused("invalid", f"The input has {size:,} bytes of JSON; {MAX_START_BYTES:,} are allowed.")
+    if start.carried is not None:
+        for field, complaint in _contradictions(start.carried, now):
+            raise Refused("invalid", f"carried.{field}: {complaint}.", field=f"carried.{field}")
+
+
+def _contradictions(carried: CarriedState, now: datetime) -> Iterator[tuple[str, str]]:
+    yield from _wrong_counts(carried)
+    yield from _wrong_turns(carried)
+    yield from _wrong_prompts(carried)
+    if carried.running:
+        yield from _wrong_running_turn(carried.running, carried.turns, now)
+    turns = {turn.id: turn for turn in carried.turns}
+    for field, refs in (("view", carried.view), ("context.waiting", carried.context.waiting)):
+        yield from ((field, complaint) for ref in refs if (complaint := _wrong_ref(ref, turns, carried.turn_count)))
+    if carried.archive_again_at and carried.archive_again_at > now + MAX_AHEAD:
+        yield "archive_again_at", "lies too far ahead"
+    if carried.ending is not None and len(carried.ending) > REASON_CHARS:
+        yield "ending", f"may have {REASON_CHARS} characters"
+
+
+def _wrong_counts(carried: CarriedState) -> Iterator[tuple[str, str]]:
+    context = carried.context
+    for prefix, model in (
+        ("", carried),
+        ("usage.", carried.usage),
+        ("archive.", carried.archive),
+        ("moved_events.", carried.moved_events),
+        ("queue.", carried.queue),
+        ("context.", context),
+        ("context.reported.", context.reported),
+        ("context.halved.", context.halved),
+        ("context.limit.", context.limit),
+    ):
+        for name, number in _numbers(model) if model else ():
+            if not 0 <= number < MAX_COUNT:
+                yield prefix + name, f"0 to {MAX_COUNT:,} are allowed"
+    if carried.segment < 1:
+        yield "segment", "counts from 1"
+    if context.halved and context.halved.cap < 1:
+        yield "context.halved.cap", "counts from 1"
+    if carried.turn_count != carried.archived_count + len(carried.turns):
+        yield "turn_count", "is not the number of turns held and archived"
+    if len(carried.taken_ids) > REMEMBERED_IDS:
+        yield "taken_ids", f"may have {REMEMBERED_IDS} items"
+    if len(carried.fates) > REMEMBERED_FATES:
+        yield "fates", f"may have {REMEMBERED_FATES} items"
+
+
+def _numbers(model: BaseModel) -> Iterable[tuple[str, float]]:
+    return ((name, value) for name, value in model if isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _wrong_turns(carried: CarriedState) -> Iterator[tuple[str, str]]:
+    turns, revision = carried.turns, 0
+    for index, turn in enumerate(turns):
+        field = f"turns[{index}]"
+        if not is_id(turn.id):
+            yield f"{field}.id", "is no id"
+        if not revision <= turn.revision <= carried.revision:
+            yield f"{field}.revision", "is less than that of the turn before, or more than the session's"
+        revision = turn.revision
+        if turn.steps_omitted < 0:
+            yield f"{field}.steps_omitted", "counts from 0"
+        if not turn.is_complete and (carried.running is None or turn is not turns[-1]):
+            yield field, "has not ended and is not the running turn"
+    if carried.running and (not turns or turns[-1].is_complete):
+        yield "running", "the newest turn is not running"
+
+
+def _wrong_prompts(carried: CarriedState) -> Iterator[tuple[str, str]]:
+    seen = {turn.id for turn in carried.turns}
+    if len(seen) < len(carried.turns):
+        yield "turns", "two turns have the same id"
+    queue = carried.queue
+    ids = [prompt.id for prompt in [*carried.waiting, *carried.steering, *queue.behind]]
+    for message_id in [*ids, *(parked.id for parked in queue.parked)]:
+        if not is_id(message_id) or message_id in seen:
+            yield "waiting", "has an id that is none, or that a turn or another prompt has"
+        seen.add(message_id)
+    if queue.behind and not queue.parked:
+        yield "queue.behind", "there is no parked prompt to wait behind"
+    # Prompts that are parked before others have the higher numbers.
+    numbers = [parked.number for parked in queue.parked]
+    if len(set(numbers)) < len(numbers) or any(not 0 < number < queue.next_number for number in numbers):
+        yield "queue.parked", "has a number twice, or one that was given to no prompt"
+    if any(not 0 <= parked.size < MAX_COUNT for parked in queue.parked):
+        yield "queue.parked", "has an impossible size"
+    if carried.steering and not carried.running:
+        yield "steering", "there is no running turn to steer"
+
+
+def _wrong_running_turn(
+    running: CarriedTurn, turns: list[ConversationMessage], now: datetime
+) -> Iterator[tuple[str, str]]:
+    for name, count in (("steps", running.steps), ("calls", running.calls)):
+        if not 0 <= count < MAX_COUNT:
+            yield f"running.{name}", f"0 to {MAX_COUNT:,} are allowed"
+    if running.segment is not None and not 1 <= running.segment < MAX_COUNT:
+        yield "running.segment", "counts from 1"
+    if running.deadline > now + MAX_AHEAD:
+        yield "running.deadline", "lies too far ahead"
+    if running.awaiting_since and abs(now - running.awaiting_since) > MAX_AHEAD:
+        yield "running.awaiting_since", "lies too far away"
+    steps = turns[-1].steps if turns else []
+    newest = steps[-1] if steps else None
+    if running.unsettled and not isinstance(newest, ModelStep):
+        yield "running.unsettled", "the newest step is not the model's"
+    for call in newest.tool_calls if isinstance(newest, ModelStep) else []:
+        if call.approval and call.approval.expires_at > now + MAX_AHEAD:
+            yield "turns", "an approval expires too far ahead"
+    settled = steps[:-1] if running.unsettled else steps
+    if any(call.result is None for step in settled if isinstance(step, ModelStep) for call in step.tool_calls):
+        yield "running.unsettled", "a call of a step that the model has seen has no result"
+
+
+def _wrong_ref(ref: ViewRef, turns: dict[str, ConversationMessage], turn_count: int) -> str | None:
+    if not 0 <= ref.number <= turn_count:
+        return "has a number that no turn has"
+    if ref.summary:
+        is_wrong = any(not 1 <= first <= last <= turn_count for first, last in ref.summary.turns)
+        return "has a summary of turns that are not there" if is_wrong else None
+    if ref.messages:
+        return None
+    turn = turns.get(ref.turn)
+    if turn is None:
+        return "refers to a turn that is not held"
+    if ref.step is None:
+        return None
+    if not 0 <= ref.step - turn.steps_omitted < len(turn.steps):
+        return "refers to a step that is not held"
+    step = turn.steps[ref.step - turn.steps_omitted]
+    if isinstance(step, ModelStep) and any(call.result is None for call in step.tool_calls):
+        return "refers to a call that has no result"
+    return None

@@ -1,0 +1,1 @@
+"""Prompts: how they are read, their order, and their fates."""

@@ -1,0 +1,684 @@
+"""One session's whole state and the rules by which it changes: the workflow's core, without Temporal.
+
+Every method that changes what a query shows raises the revision (SES-12). Ids and times are arguments.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import datetime
+
+from turnkeeper.models.context.model_context import ModelContext
+from turnkeeper.models.context.model_view import ModelView, ViewEntry
+from turnkeeper.models.context.request_size import head_tokens
+from turnkeeper.models.context.window import ConversationHistoryConfig
+from turnkeeper.models.errors import ErrorType, Refused
+from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.approvals import (
+    APPROVAL_BYTES,
+    ApprovalReceipt,
+    ResolveApproval,
+    asked,
+    check_decision,
+    decided,
+    expired,
+    find_call,
+)
+from turnkeeper.models.session.archive.archive_health import ArchiveHealth
+from turnkeeper.models.session.archive.archive_state import ArchiveMove
+from turnkeeper.models.session.queue.prompt_queue import QUEUED_PROMPT_BYTES, PromptQueue
+from turnkeeper.models.session.queue.prompts import Prompt, id_in, read_prompt
+from turnkeeper.models.session.session import CarriedState, CarriedTurn, Configure, SessionInput, configured, title_of
+from turnkeeper.models.session.session_tools import SessionTools
+from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus, TurnMetrics
+from turnkeeper.models.transcript.model_call import ModelResponse, ProviderState, RequestHead, SummaryOutcome, ToolSpec
+from turnkeeper.models.transcript.trajectory import (
+    BlobRef,
+    ModelStep,
+    ReasoningTrajectory,
+    Step,
+    ToolCall,
+    ToolResult,
+    Usage,
+    UserStep,
+)
+from turnkeeper.models.transcript.transcript import Transcript, carried_size
+
+CURRENT_RULES = 3
+"""The rules of a run decide what it does where releases differ (SES-19):
+
+1   every release before there was a number
+2   prompts are parked, a stop waits for what was written, tools that write ask
+3   the present ones
+"""
+
+MIN_SUMMARY_BYTES = 600
+"""What a summary may have however little a model takes."""
+
+ENVELOPE_BYTES = 2_048
+"""What is carried beside all that is counted: numbers, times, names of fields."""
+
+
+class Session:
+    """A conversation: its transcript, its queue, its model view and its configuration."""
+
+    def __init__(self, session_id: str, start: SessionInput, *, now: datetime, rules: int = CURRENT_RULES) -> None:
+        """Begin a session, or continue the one that `start.carried` hands over (SES-14).
+
+        `rules` are those of the run; the defaults of a session stay those that it was started with.
+        """
+        carried = start.carried or CarriedState(created_at=now, revision=0, default_rules=rules)
+        self.id = session_id
+        self.rules = rules
+        self.default_rules = carried.default_rules
+        self.config = start.model_copy(update={"carried": None, "first_prompt": None})
+        if self.default_rules < 2:
+            self.config = self.config.model_copy(update={"limits": start.limits.with_earlier_defaults()})
+        if self.default_rules < 3:
+            self.config = self.config.model_copy(update={"history": start.history.with_earlier_defaults()})
+        self.created_at = carried.created_at
+        self.revision = carried.revision
+        self.on_revision: Callable[[], None] = lambda: None
+        """Called with every change."""
+        self.turn_count = carried.turn_count
+        self.request_count = carried.request_count
+        self.usage = carried.usage
+        self.tools = SessionTools(
+            carried.tools,
+            segment=carried.tools_segment,
+            due_turn=carried.tools_due_turn,
+            read_turn=carried.tools_read_turn,
+            allowances=carried.allowances,
+        )
+        self.transcript = Transcript(carried.turns, archived=carried.archived_count, page_bytes=start.limits.page_bytes)
+        self.queue = PromptQueue(
+            waiting=carried.waiting,
+            steering=carried.steering,
+            taken_ids=carried.taken_ids,
+            fates=carried.fates,
+            carried=carried.queue,
+            limits=start.limits,
+            rules=rules,
+        )
+        self.context = ModelContext(
+            carried.view,
+            carried.context,
+            self.transcript,
+            segment=carried.segment,
+            limit_warned=carried.limit_warned,
+        )
+        self.ending: str | None = carried.ending
+        self.closed: SessionStatus | None = None
+        self.waiting_until: datetime | None = None
+        self.waiting_reason: str | None = None
+        self.archive = ArchiveHealth(carried.archive, carried.archive_again_at)
+        self.moved_events = carried.moved_events
+        self._measured_config: tuple[SessionInput, int] | None = None
+        self._head: RequestHead | None = None
+        self.turn_bytes = carried_size(self.running_turn) if self.running_turn else 0
+        """JSON bytes of the running turn as it is carried; counted step by step."""
+
+    # ---- what it is
+
+    @property
+    def view(self) -> ModelView:
+        """What the model sees."""
+        return self.context.view
+
+    @property
+    def running_turn(self) -> ConversationMessage | None:
+        """The turn that is being processed."""
+        newest = self.transcript.newest
+        return newest if newest is not None and not newest.is_complete else None
+
+    @property
+    def status(self) -> SessionStatus:
+        """The session's status in one word (SES-3)."""
+        if self.closed:
+            return self.closed
+        if self.awaits_approval:
+            return "awaiting_approval"  # also while it is ending: that too waits for it
+        if self.ending is not None:
+            return "ending"
+        if self.waiting_until:
+            return "waiting_retry"
+        return "processing" if self.running_turn else "idle"
+
+    @property
+    def awaits_approval(self) -> bool:
+        """A person is asked to decide on a call of the running turn (AGT-8)."""
+        turn = self.running_turn
+        return turn is not None and turn.status == "awaiting_approval"
+
+    @property
+    def archived_count(self) -> int:
+        """How many of the oldest turns are in the archive only."""
+        return self.transcript.archived
+
+    @property
+    def is_full(self) -> bool:
+        """The state can hold no further turn: it could no longer be carried to the next run (SES-15)."""
+        return self.turn_room < self.config.limits.least_turn_bytes
+
+    @property
+    def turn_room(self) -> int:
+        """JSON bytes there are for a turn, so that everything together can be carried (SES-15)."""
+        return self.config.limits.max_state_bytes - self._fixed_bytes() - self.transcript.carried_bytes
+
+    def turn_cap(self, limits: Limits) -> int:
+        """Most JSON bytes the running turn may take: it leaves room for the next one, which it cannot make way for.
+
+        `limits` are the turn's own: a later configuration is for the next one (SES-8).
+        """
+        beside = max(self.transcript.carried_bytes, limits.least_turn_bytes)
+        return min(limits.turn_bytes, limits.max_state_bytes - self._fixed_bytes() - beside)
+
+    def _fixed_bytes(self) -> int:
+        """Count what is carried beside the turns; the queue counts as if it were full."""
+        limits, queue = self.config.limits, self._queue_bytes()
+        memory = self.queue.ids_bytes + self.queue.fates_bytes
+        memory += min(self.queue.leaving.bytes, limits.leaving_bytes)
+        fixed = ENVELOPE_BYTES + self._config_bytes() + self.tools.carried_bytes
+        return fixed + self.context.carried_bytes + memory + queue
+
+    def _queue_bytes(self) -> int:
+        """Count what is carried of the queue; of prompts that are parked, or have to be, only what names them."""
+        limits, queue = self.config.limits, self.queue
+        if self.rules < 2:
+            return limits.queued_bytes + QUEUED_PROMPT_BYTES * len(queue)
+        parked = queue.row_bytes if queue.parked or not queue.fits(limits) else 0
+        return limits.queued_bytes + QUEUED_PROMPT_BYTES * min(len(queue), limits.max_queued_prompts) + parked
+
+    def _config_bytes(self) -> int:
+        """Return the JSON bytes of the configuration; measured when it has changed."""
+        if self._measured_config is None or self._measured_config[0] is not self.config:
+            self._measured_config = (self.config, self.config.counted_bytes)
+        return self._measured_config[1]
+
+    @property
+    def head(self) -> RequestHead:
+        """What is sent to the model before the messages; the same object until tools or system prompt change."""
+        known, tools = self._head, self.tools.specs or []
+        if known is None or known.tools != tools or known.system != self.config.system_prompt:
+            known = self._head = RequestHead(system=self.config.system_prompt, tools=tools)
+        return known
+
+    # ---- prompts
+
+    def receive(self, raw: object, *, extra_arguments: int, new_id: str, now: datetime) -> Prompt | None:
+        """Accept a prompt, or record why it is rejected; the same id twice is one prompt (SES-5, SES-6).
+
+        Returns the prompt if it was accepted now.
+        """
+        try:
+            prompt = read_prompt(
+                raw, extra_arguments=extra_arguments, new_id=new_id, now=now, limits=self.config.limits
+            )
+            if self.queue.is_duplicate(prompt.id) or prompt.id in self.transcript:
+                return None
+            self._check_open()
+            self.queue.check_room(prompt, self.config.limits)
+        except Refused as refusal:
+            sent_id = id_in(raw)
+            # An id that was accepted before has its one fate, or waits for it; this is another prompt, and no prompt.
+            is_taken = sent_id is None or self.queue.is_duplicate(sent_id) or sent_id in self.transcript
+            self.queue.reject(new_id if is_taken else sent_id or new_id, refusal, at=now)
+            self._changed()
+            return None
+        self.queue.accept(prompt, turn_is_running=self.running_turn is not None)
+        self._changed()
+        return prompt
+
+    def withdraw(self, message_id: str, *, now: datetime) -> None:
+        """Take a waiting prompt back (SES-8). Raises `Refused`."""
+        self.queue.withdraw(message_id, at=now)
+        self._changed()
+
+    def reject_waiting_if_full(self, *, now: datetime) -> None:
+        """Tell everyone who waits that no further turn can be held, rather than let them wait for ever (SES-15)."""
+        if len(self.queue) and self.is_full:
+            # What the model remembers gives way before the session does.
+            self._make_carriable(self.config.limits.view_bytes // 4)
+        if len(self.queue) and self.is_full:
+            self.queue.reject_all(self._full(), at=now)
+            self._changed()
+
+    def _check_open(self) -> None:
+        if self.ending is not None or self.closed:
+            over = {"ended": "has ended", "cancelled": "was cancelled", "terminated": "was terminated"}
+            stands = over.get(self.status, "is ending and takes no more prompts")
+            raise Refused("ending", f"The session {stands} ({self.ending or 'no reason given'}).")
+        # While the archive takes turns, a full session only has to wait for it.
+        if self.archive.is_failing and self.running_turn is None and self.is_full:
+            raise self._full()
+
+    @property
+    def refusal_now(self) -> Refused | None:
+        """What any new prompt would be refused with now."""
+        try:
+            self._check_open()
+            self.queue.check_count(self.config.limits)
+        except Refused as refusal:
+            return refusal
+        return None
+
+    def _full(self) -> Refused:
+        why = f", and the archive takes none of it ({self.archive.trouble})" if self.archive.trouble else ""
+        return Refused(
+            "state_full",
+            f"The session holds {self.transcript.carried_bytes:,} bytes of conversation{why}; "
+            f"limits.max_state_bytes allows {self.config.limits.max_state_bytes:,} in all. It stays readable"
+            + (", and goes on when the archive works again." if why else "."),
+        )
+
+    # ---- what waits, at a hand-over
+
+    @property
+    def is_carriable(self) -> bool:
+        """All that waits, and all fates that must not be lost, can be handed over to the next run (SES-14)."""
+        if self.rules < 2:
+            return True
+        leaving = self.queue.leaving
+        # While the archive takes nothing, rejections give way.
+        unstored = leaving.accepted_bytes if self.archive.is_failing else leaving.bytes
+        return self.queue.fits(self.config.limits) and unstored <= self.config.limits.leaving_bytes
+
+    def prompts_moved(self, move: ArchiveMove, *, now: datetime) -> None:
+        """Hold no longer what the archive has taken of prompts and fates."""
+        self.queue.put_parked(move.prompts, first=move.first)
+        self.queue.fates_left(move.fates)
+        self.queue.forget_below(move.forget_below)
+        self.archive_worked(now=now)
+        self._changed()
+
+    def take_parked(self, prompts: Iterable[Prompt], *, now: datetime) -> bool:
+        """Hold parked prompts again, at their place; returns whether the next one was among them."""
+        is_next = self.queue.take_parked(prompts)
+        if is_next:
+            self.archive_worked(now=now)
+        self._changed()
+        return is_next
+
+    def give_up_uncarriable(self, *, now: datetime) -> None:
+        """Reject what waits and can't be handed over, though the run can't go on: the last resort (SES-15)."""
+        if self.is_carriable:
+            return
+        self.queue.reject_surplus(self._overgrown(), self.config.limits, at=now)
+        self.queue.bound_leaving(self.config.limits)
+        self._changed()
+
+    def _overgrown(self) -> Refused:
+        return Refused(
+            "state_full",
+            "More prompts wait than can be handed over to the session's next run, and the archive takes none of them "
+            f"({self.archive.trouble or 'it gave no reason'}).",
+        )
+
+    # ---- tools
+
+    @property
+    def tools_are_due(self) -> bool:
+        """The tools are to be read before the next request."""
+        return self.tools.are_due(segment=self.view.segment, turn=self.turn_count)
+
+    @property
+    def tools_are_fresh(self) -> bool:
+        """The tools were read a few turns ago, and nothing is known against them."""
+        return self.tools.are_fresh(turn=self.turn_count)
+
+    def take_tools(self, tools: list[ToolSpec], *, is_whole: bool = True) -> None:
+        """Offer the model `tools` from the next request on, for this segment; if not whole, for this turn (AGT-6).
+
+        Others than before open a new segment.
+        """
+        if self.tools.replace(tools):
+            self.view.open_segment()
+            self._changed()
+        self.tools.segment = self.view.segment
+        self.tools.read_turn = self.turn_count
+        self.tools.due_turn = 0 if is_whole else self.turn_count + 1
+
+    def keep_tools(self) -> None:
+        """Offer the tools of the last segment in this one too."""
+        self.tools.segment = self.view.segment
+
+    # ---- the running turn
+
+    def begin_turn(self, *, now: datetime) -> ConversationMessage:
+        """Record the next prompt as a turn: its processing starts (SES-2)."""
+        prompt = self.queue.start_next(at=now)
+        self.turn_count += 1
+        self.moved_events = self.moved_events.at_new_turn()
+        if self.config.title is None:
+            self.config = self.config.model_copy(update={"title": title_of(prompt.text)})
+        turn = ConversationMessage(
+            id=prompt.id,
+            timestamp=now,
+            user_message=prompt.text,
+            user_timestamp=prompt.sent_at or prompt.received_at,
+            revision=self._changed(),
+        )
+        self.transcript.record(turn)
+        self.turn_bytes = carried_size(turn)
+        self.view.append_request(turn, number=self.turn_count)
+        return turn
+
+    def steer_turn(self, limits: Limits, *, now: datetime) -> None:
+        """Record what was steered into the running turn, before its next model call (SES-7).
+
+        What the turn has no room for any more, by its own `limits`, goes on waiting, and becomes a turn of its own.
+        """
+        if not self.queue.steering:
+            return
+        # Half of what the turn may still take: an answer and its results must fit too.
+        room = (self.turn_cap(limits) - self.turn_bytes) // 2
+        for prompt in self.queue.take_steering(self._running().id, at=now, room=room):
+            self._add_step(UserStep(kind="user", message_id=prompt.id, content=prompt.text, timestamp=now))
+            self.view.append_step(self._running(), number=self.turn_count)
+
+    def count_request(self) -> int:
+        """Return the number of a new request to the model (AGT-2)."""
+        self.request_count += 1
+        return self.request_count
+
+    def open_request(self) -> int:
+        """Count a new model request and note what the model is about to see; returns its number."""
+        self.count_request()
+        self.context.note_request()
+        metrics = TurnMetrics(message_count=self.view.message_count, estimated_tokens=self.view.estimated_tokens)
+        self._update_turn(conversation_metrics=metrics)
+        self._changed_turn()
+        return self.request_count
+
+    def make_room(self, history: ConversationHistoryConfig, *, model: str | None = None) -> None:
+        """Evict a block of the model view if it is over its cap, or too large to be carried (CTX-4).
+
+        The cap is that of `history`, or what was learned of `model` since it was configured (CTX-7).
+        """
+        window, max_tokens = history, None
+        if model is not None:
+            window = self.context.window(history, model=model)
+            max_tokens = self.context.max_tokens(history, model=model)
+        self.context.make_room(
+            window,
+            running_turn=self._running().id,
+            most_bytes=self.config.limits.view_bytes,
+            max_tokens=None if max_tokens is None else max(0, max_tokens - head_tokens(self.head)),
+        )
+
+    def learn_limit(self, history: ConversationHistoryConfig, *, model: str) -> None:
+        """Send half of what was sent, by its size, after the model's vendor said that it was too long (CTX-7)."""
+        self.context.learn_limit(
+            history, model=model, head_tokens=head_tokens(self.head), running_turn=self._running().id
+        )
+        self._changed_turn()
+
+    def leave_out_turn(self) -> None:
+        """Send a note in the place of the running turn from now on, since the vendor refused it (CTX-7)."""
+        self.context.leave_out(self._running(), number=self.turn_count)
+
+    def _make_carriable(self, most_bytes: int) -> None:
+        running = self.running_turn
+        self.context.make_carriable(
+            self.config.history, running_turn=running.id if running else "", most_bytes=most_bytes
+        )
+
+    def add_summary(self, outcome: SummaryOutcome, *, of: Sequence[ViewEntry], head: int) -> None:
+        """Let a summary stand for the evicted entries `of` (CTX-5)."""
+        most_bytes, limit = self.config.limits.view_bytes // 6, self.context.limit
+        if limit:  # about a quarter of what is sent
+            most_bytes = min(most_bytes, max(limit.tokens, MIN_SUMMARY_BYTES))
+        self.context.put_summary(outcome, of=of, head=head, most_bytes=most_bytes)
+        self._changed_turn()
+
+    def add_usage(self, usage: Usage | None) -> None:
+        """Count what the vendor reported for the running turn."""
+        if usage:
+            self.usage += usage
+            self._update_turn(usage=(self._running().usage or Usage()) + usage)
+
+    def add_response(
+        self,
+        response: ModelResponse,
+        calls: list[ToolCall],
+        *,
+        now: datetime,
+        interrupted: bool = False,
+        spent: Usage | None = None,
+    ) -> ModelStep:
+        """Record a model response as the running turn's next step; its calls have no results yet.
+
+        An `interrupted` one is not whole, and ends its turn (SES-9). What attempts before it have `spent` is counted
+        for the turn already, and is shown with the step (AGT-9).
+        """
+        turn = self._running()
+        step = ModelStep(
+            kind="model",
+            number=max((step.number for step in turn.steps if isinstance(step, ModelStep)), default=0) + 1,
+            thinking=response.thinking or None,
+            thinking_blob=response.thinking_blob,
+            text=response.text or None,
+            text_blob=response.text_blob,
+            tool_calls=calls,
+            stop=response.stop,
+            interrupted=interrupted,
+            usage=(response.usage or Usage()) + spent if spent else response.usage,
+            model=response.model,
+            request_id=response.request_id,
+            timestamp=now,
+        )
+        self._add_step(step)
+        self.add_usage(response.usage)
+        self.context.note_usage(response.usage)
+        if calls and not interrupted:
+            self._update_turn(
+                tools_used=list(dict.fromkeys([*(turn.tools_used or []), *(call.name for call in calls)]))
+            )
+        return step
+
+    def add_result(self, call_id: str, result: ToolResult) -> None:
+        """Record the result of a call of the newest step; if its tool has changed, the tools are read again."""
+        if result.tool_changed:
+            self.tools.distrust()
+            result = result.model_copy(update={"tool_changed": False})  # said to the session, not to people
+        self.turn_bytes += len(result.model_dump_json(exclude_defaults=True))
+        if result.cut:
+            self.archive.count_cut_result()
+        self._replace_calls(
+            call.model_copy(update={"result": result}) if call.id == call_id else call
+            for call in self.newest_step().tool_calls
+        )
+
+    def _replace_calls(self, calls: Iterable[ToolCall]) -> None:
+        """Put the next version of the newest step's calls in their place."""
+        step = self.newest_step().model_copy(update={"tool_calls": list(calls)})
+        steps = [*self._running().steps[:-1], step]
+        self._update_turn(reasoning_trajectory=ReasoningTrajectory(steps=steps))
+        waits = any(call.awaits_approval for call in step.tool_calls)
+        self._update_turn(status="awaiting_approval" if waits else "processing")
+        self._changed_turn()
+
+    # ---- approvals
+
+    def ask_for_approval(self, call_ids: Collection[str], *, timeout: float, now: datetime) -> None:
+        """Ask people to decide on calls of the newest step within `timeout` seconds (AGT-8)."""
+        self.turn_bytes += len(call_ids) * APPROVAL_BYTES
+        self._replace_calls(
+            asked(call, now=now, timeout=timeout) if call.id in call_ids else call
+            for call in self.newest_step().tool_calls
+        )
+
+    def check_decision(self, request: ResolveApproval, *, now: datetime) -> ToolCall:
+        """Return the call that is decided on. Raises `Refused` where that can't be."""
+        call = find_call(self.transcript, request.call_id)
+        check_decision(call, request, now=now)
+        return call
+
+    def resolve_approval(self, request: ResolveApproval, *, now: datetime) -> ApprovalReceipt:
+        """Record a decision; one that was recorded before changes nothing. Raises `Refused`."""
+        tool = self.check_decision(request, now=now)
+        if tool.awaits_approval:
+            for_all = request.decision == "allow_for_session"
+            if for_all:
+                self.tools.allow(tool.name)
+            self._replace_calls(
+                decided(call, request.decision, reason=request.reason, now=now)
+                if call.awaits_approval and (call.id == tool.id or (for_all and call.name == tool.name))
+                else call
+                for call in self.newest_step().tool_calls
+            )
+        return ApprovalReceipt(call_id=tool.id, decision=request.decision)
+
+    def expire_approvals(self, *, now: datetime) -> None:
+        """Record that nobody has decided in time."""
+        self._replace_calls(expired(call, now=now) for call in self.newest_step().tool_calls)
+
+    def show_step(self, *, state: ProviderState | None, segment: int | None = None) -> None:
+        """Let the model see the newest step from now on; every call of it has a result.
+
+        Its `state` belongs to the segment it was asked for in: in a later one it is no longer sent (CTX-4).
+        """
+        if segment not in (None, self.view.segment):
+            state = None
+        self.view.append_step(self._running(), number=self.turn_count, state=state)
+
+    def complete_turn(self, answer: str, *, blob: BlobRef | None = None, now: datetime) -> None:
+        """End the running turn with its answer, or with an excerpt of the answer that is kept in `blob`."""
+        self._end_turn(now, agent_message=answer, agent_message_blob=blob, status="completed")
+
+    def fail_turn(self, error_type: ErrorType, error: str, *, now: datetime) -> None:
+        """End the running turn without an answer; the session goes on (SES-10)."""
+        status = "cancelled" if error_type == "cancelled" else "failed"
+        self._end_turn(now, error=error, error_type=error_type, status=status)
+
+    def wait_until(self, moment: datetime, *, reason: str) -> None:
+        """Show that the model is not asked again before `moment`, and why, in a sentence; empty: unknown (AGT-9)."""
+        self.waiting_until, self.waiting_reason = moment, reason or None
+        self._changed()
+
+    def stop_waiting(self) -> None:
+        """Show that the model is asked again."""
+        self.waiting_until = self.waiting_reason = None
+        self._changed()
+
+    def _end_turn(self, now: datetime, **outcome: object) -> None:
+        turn = self._running()
+        elapsed = round((now - turn.timestamp).total_seconds() * 1000)
+        self._update_turn(agent_timestamp=now, processing_time_ms=elapsed, revision=self._changed(), **outcome)
+        self.queue.requeue_steering()
+        self.turn_bytes = 0
+
+    def _add_step(self, step: Step) -> None:
+        self.turn_bytes += len(step.model_dump_json(exclude_defaults=True))
+        self._update_turn(reasoning_trajectory=ReasoningTrajectory(steps=[*self._running().steps, step]))
+        self._changed_turn()
+
+    def newest_step(self) -> ModelStep:
+        """Return the running turn's newest step, which is the model's own."""
+        step = self._running().steps[-1]
+        if not isinstance(step, ModelStep):
+            raise TypeError(f"the newest step of turn {self._running().id} is no model step")
+        return step
+
+    def _running(self) -> ConversationMessage:
+        turn = self.running_turn
+        if turn is None:
+            raise RuntimeError("no turn is running")
+        return turn
+
+    def _update_turn(self, **update: object) -> None:
+        self.transcript.replace_newest(self._running().model_copy(update=update))
+
+    def _changed_turn(self) -> None:
+        self._update_turn(revision=self._changed())
+
+    # ---- the archive
+
+    def moved(self, move: ArchiveMove, *, now: datetime) -> None:
+        """Hold no longer what the archive has taken."""
+        if move.steps_of is not None:
+            turn = self._running()
+            self.context.detach(turn, steps_before=turn.steps_omitted + len(move.steps), kept_bytes=move.kept_bytes)
+            self.transcript.replace_newest(turn.without_oldest_steps(len(move.steps)))
+            self.turn_bytes = carried_size(self._running())
+            self.moved_events = self.moved_events.with_steps(move.steps)
+            self._changed_turn()
+        else:
+            for turn in move.turns:
+                self.context.detach(turn, kept_bytes=move.kept_bytes)
+            self.transcript.drop_oldest(len(move.turns))
+            self.moved_events = self.moved_events.with_turns(move.turns)
+        self._make_carriable(self.config.limits.view_bytes)
+        self.archive_worked(now=now)
+        self._changed()
+
+    def archive_worked(self, *, now: datetime) -> None:
+        """Note that the archive has taken something."""
+        if self.archive.worked(now=now):
+            self._changed()
+
+    def archive_failed(self, error: str, *, now: datetime) -> None:
+        """Note that the archive has taken nothing, and why."""
+        self.archive.failed(error, now=now)
+        self._changed()
+
+    # ---- configuration and end
+
+    def configure(self, change: Configure) -> None:
+        """Change the configuration from the next turn on (SES-8). Raises `Refused`."""
+        self.config = configured(self.config, change)
+        if change.tool_policy is not None:
+            self.tools.end_allowances()  # who says anew what is asked about means it
+        self._changed()
+
+    def end(self, reason: str, *, discard_queue: bool, now: datetime) -> None:
+        """Take no further prompts; discard those that wait, if asked to (SES-8)."""
+        if self.ending is None:
+            self.ending = reason
+        if discard_queue:
+            self.queue.discard_all(reason, at=now)
+        self._changed()
+
+    def close(self, status: SessionStatus, *, reason: str, now: datetime) -> None:
+        """Reach the final status; whatever still waits is discarded (SES-9)."""
+        self.queue.discard_all(reason, at=now)
+        self.closed = status
+        self._changed()
+
+    # ---- the next run
+
+    def carry(self, running: CarriedTurn | None = None) -> SessionInput:
+        """Return the input of the next run: everything this one knows, with the turn that is `running` (SES-14)."""
+        carried = CarriedState(
+            created_at=self.created_at,
+            revision=self.revision,
+            turns=self.transcript.turns,
+            archived_count=self.archived_count,
+            turn_count=self.turn_count,
+            request_count=self.request_count,
+            usage=self.usage,
+            waiting=self.queue.carried_waiting,
+            steering=self.queue.steering,
+            taken_ids=list(self.queue.taken_ids),
+            fates=list(self.queue.fates),
+            queue=self.queue.carry(self.config.limits, drops_rejections=self.archive.is_failing),
+            view=self.view.refs,
+            segment=self.view.segment,
+            context=self.context.carried,
+            limit_warned=self.context.limit_warned,
+            tools=self.tools.specs,
+            tools_segment=self.tools.segment,
+            tools_due_turn=self.tools.due_turn,
+            tools_read_turn=self.tools.read_turn,
+            allowances=self.tools.allowances,
+            ending=self.ending,
+            running=running,
+            archive=self.archive.report,
+            archive_again_at=self.archive.again_at,
+            moved_events=self.moved_events,
+            default_rules=self.default_rules,
+        )
+        return self.config.model_copy(update={"carried": carried})
+
+    def _changed(self) -> int:
+        self.revision += 1
+        self.on_revision()
+        return self.revision

@@ -1,0 +1,195 @@
+"""How a task is asked for, and what becomes of it before anything is started (TSK-1 to TSK-3)."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, WithJsonSchema
+
+from turnkeeper.models.errors import Refused, TaskValidationError, shown
+from turnkeeper.models.ids import ID_PATTERN
+from turnkeeper.models.model_name import split_model
+from turnkeeper.models.session.session import ModelName, Title
+from turnkeeper.models.session.tool_policy import ToolPolicy
+from turnkeeper.models.tasks.enrichment import BARE_PROMPT_CHARS, first_prompt, history_that_fits
+from turnkeeper.models.tasks.hand_off import TaskValidationWarning, validate_conversation_history
+from turnkeeper.models.tasks.history_policy import KEEP_USER, PolicyChoice
+from turnkeeper.models.tasks.inheritance import Inheritance
+from turnkeeper.models.tasks.stored_history import ConversationHistory
+from turnkeeper.models.tasks.task_context import Priority, TaskContext
+from turnkeeper.models.tokens import estimate_tokens
+from turnkeeper.models.wire import NO_NUL_PATTERN, NOT_BLANK_PATTERN, Frozen, Strict
+
+MOST_ITEMS = 2_500
+"""No more could be printed within `BARE_PROMPT_CHARS`."""
+
+
+def _storable(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("contains a NUL character (U+0000)")
+    return text
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("is blank: say what is to be done")
+    return text
+
+
+def _known_model(model: str) -> str:
+    try:
+        split_model(model)
+    except Refused as refusal:
+        raise ValueError(refusal.message.removeprefix("model: ").removesuffix(".")) from refusal
+    return model
+
+
+_TEXT_SCHEMA = {"type": "string", "maxLength": BARE_PROMPT_CHARS, "pattern": NO_NUL_PATTERN}
+
+GivenText = Annotated[str, Field(max_length=BARE_PROMPT_CHARS), AfterValidator(_storable), WithJsonSchema(_TEXT_SCHEMA)]
+Description = Annotated[
+    str,
+    Field(max_length=BARE_PROMPT_CHARS),
+    AfterValidator(_storable),
+    AfterValidator(_not_blank),
+    WithJsonSchema({**_TEXT_SCHEMA, "pattern": NOT_BLANK_PATTERN, "examples": ["Write a changelog."]}),
+]
+GivenTexts = Annotated[list[GivenText], Field(max_length=MOST_ITEMS)]
+
+Id = Annotated[str, Field(pattern=ID_PATTERN)]
+
+GivenHistory = Annotated[
+    object,
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "properties": {
+                            "role": {"type": "string", "examples": ["user", "assistant", "orchestrator"]},
+                            "content": {"type": "string"},
+                            "timestamp": {"type": ["string", "null"], "examples": ["2025-10-29T13:20:15Z"]},
+                        },
+                        "required": ["role", "content"],
+                    },
+                },
+                {"const": "inherit"},
+                {"type": "null"},
+            ]
+        }
+    ),
+]
+"""Read by `validate_conversation_history` alone, which looks only at what it may take."""
+
+
+class CreateTask(Strict):
+    """What a task is created with; only the description is needed. `timeout` is in seconds."""
+
+    description: Description
+    priority: Priority = "P2"
+    client_cwd: GivenText | None = None
+    background_context: GivenText | None = None
+    expected_deliverables: GivenTexts | None = None
+    success_criteria: GivenTexts | None = None
+    constraints: GivenTexts | None = None
+    relevant_files: GivenTexts | None = None
+    related_documentation: GivenTexts | None = None
+    conversation_history: GivenHistory = None
+    """What led to the task; `inherit`: the conversation of the session `parent`."""
+    history_policy: PolicyChoice = KEEP_USER
+    title: Title | None = None
+    model: Annotated[ModelName, Field(max_length=200), AfterValidator(_known_model)] | None = None
+    tool_policy: ToolPolicy | None = None
+    timeout: float | None = Field(None, ge=1, le=7 * 86_400, allow_inf_nan=False)
+    idempotency_key: Id | None = None
+    parent: Id | None = None
+
+    @property
+    def parent_to_inherit_from(self) -> str | None:
+        """The session whose conversation is handed over; None: what was given is. Raises `TaskValidationError`."""
+        if self.conversation_history != "inherit":
+            return None
+        if self.parent is None:
+            reason = "is needed to inherit its conversation_history: give the id of a session"
+            raise TaskValidationError("parent", reason, shown(None), "missing_field")
+        return self.parent
+
+    def context(self, history: ConversationHistory | None) -> TaskContext:
+        """Return what the agent is told, with `history`; a priority only where one was given."""
+        told = self.model_dump(include=TaskContext.model_fields.keys() - {"conversation_history"})
+        priority = self.priority if "priority" in self.model_fields_set else None
+        return TaskContext.model_validate({**told, "priority": priority}).with_history(history)
+
+
+class HandOffReport(Frozen):
+    """What became of the messages that were given; the tokens are those of their texts, estimated (TSK-2, TSK-7).
+
+    Of an inherited conversation, the messages that were taken count as given: those of the policy's roles, the latest
+    `max_messages` of them. What else was said in it is not counted; a warning tells that there was more.
+    """
+
+    given: int
+    kept: int
+    truncated: int
+    dropped: int
+    estimated_tokens_before: int
+    estimated_tokens_after: int
+
+
+class PreparedTask(Frozen):
+    """A task as it would be started: what its agent is told, the first `prompt`, and what was mended on the way."""
+
+    context: TaskContext
+    prompt: str
+    report: HandOffReport
+    warnings: list[TaskValidationWarning]
+
+
+def prepare_task(task: CreateTask, *, now: datetime | str, inherited: Inheritance | None = None) -> PreparedTask:
+    """Validate the history, cut it, and put the first prompt together; nothing is started.
+
+    The messages of `inherited` stand for `task.conversation_history`, and the fields of warnings count them; no text
+    of theirs is too long to be cut (TSK-1).
+    Raises `TaskValidationError`.
+
+    >>> task = CreateTask(description="Say hello.", conversation_history=[{"role": "user", "content": "Greet me!"}])
+    >>> prepared = prepare_task(task, now="2025-10-29T13:30:00Z")
+    >>> prepared.report.kept, prepared.report.estimated_tokens_after, prepared.prompt.splitlines()[-3]
+    (1, 3, '📊 History metadata: 1 messages')
+    """
+    given, policy = task.conversation_history, task.history_policy
+    if inherited is not None:
+        given, policy = list(inherited.messages), policy.without_hard_limits()
+    history, warnings = validate_conversation_history(given, policy, now)
+    context = task.context(history)
+    fitting, dropping = history_that_fits(context)
+    context = context.with_history(fitting)
+    return PreparedTask(
+        context=context,
+        prompt=first_prompt(context),
+        report=_report(given, fitting),
+        warnings=[*(inherited.warnings if inherited else []), *warnings, *dropping],
+    )
+
+
+def _report(given: object, history: ConversationHistory | None) -> HandOffReport:
+    messages = given if isinstance(given, list) else []
+    kept = history.messages if history else []
+    return HandOffReport(
+        given=len(messages),
+        kept=len(kept),
+        truncated=history.truncated_count if history else 0,
+        dropped=len(messages) - len(kept),
+        estimated_tokens_before=estimate_tokens(_texts(messages)),
+        estimated_tokens_after=estimate_tokens(kept),
+    )
+
+
+def _texts(messages: list[object]) -> Iterator[dict[str, str]]:
+    """Give the texts of messages that may be anything: beyond the latest, nobody has looked at them."""
+    for message in messages:
+        content = message.get("content") if isinstance(message, dict) else None
+        if isinstance(content, str):
+            yield {"content": content}

@@ -1,0 +1,1 @@
+"""What was said and done: prompts, steps, tool calls, answers."""

@@ -1,0 +1,262 @@
+"""Large texts by reference: kept once in the store, an excerpt of each in the session (SES-15).
+
+Theory of operation. What a model or a tool produces enters the session through an activity. There, a text that is too
+long to be carried around is put into the store by the hash of its content, and the session keeps a reference and an
+excerpt. Two readers put the whole text back: `call_model`, before it asks the model, and the gateway. Nothing here
+stores anything: these functions say what is to be stored, and put back what was read.
+
+A reference that can't be read back (the store is down, or lost) leaves the excerpt in place; it says that it is one.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from pydantic import JsonValue
+from pydantic_core import from_json, to_json
+
+from turnkeeper.models.bounds import bound_json
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.model_call import (
+    CallPart,
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    Part,
+    RespondPart,
+    ThinkPart,
+)
+from turnkeeper.models.transcript.trajectory import BlobRef, ReasoningTrajectory, Step, ToolCall, ToolResult, UserStep
+
+EXCERPT_BYTES = 500
+"""Most JSON bytes that are kept of a large text beside its reference."""
+
+STATE_INLINE_BYTES = 2_048
+"""A vendor's opaque state is carried for every step the model sees, so it goes by reference sooner."""
+
+
+@dataclass
+class Texts:
+    """Texts on their way to the store, by their hashes; those that nobody is shown (AGT-3) apart from the others."""
+
+    by_hash: dict[str, str] = field(default_factory=dict)
+    opaque: dict[str, str] = field(default_factory=dict)
+
+    def add(self, text: str, *, opaque: bool = False) -> BlobRef:
+        """Have `text` stored; returns what refers to it."""
+        encoded = text.encode()
+        ref = BlobRef(hash=sha256(encoded).hexdigest(), chars=len(text), bytes=len(encoded))
+        (self.opaque if opaque else self.by_hash)[ref.hash] = text
+        return ref
+
+
+def refer_result(result: ToolResult, *, inline_bytes: int, texts: Texts) -> ToolResult:
+    """Return the result with its content by reference, if it has more than `inline_bytes` as JSON.
+
+    >>> texts = Texts()
+    >>> kept = refer_result(ToolResult(outcome="read", content="x" * 9_000), inline_bytes=8_192, texts=texts)
+    >>> kept.blob.chars, len(kept.content) <= 500, [len(text) for text in texts.by_hash.values()]
+    (9000, True, [9000])
+    """
+    if _fits(result.content, inline_bytes):
+        return result
+    return result.model_copy(
+        update={"content": excerpt(result.content, inline_bytes), "blob": texts.add(result.content)}
+    )
+
+
+def cut_result(result: ToolResult, *, inline_bytes: int) -> ToolResult:
+    """Return what of the result can be kept where the store is down: as much as fits inline, and marked."""
+    if _fits(result.content, inline_bytes):
+        return result
+    return result.model_copy(update={"content": bound_json(result.content, inline_bytes, inline_bytes), "cut": True})
+
+
+def bound_result(result: ToolResult, *, most_bytes: int) -> ToolResult:
+    """Return the result, one that no tool gave, with at most `most_bytes` of JSON in its content and in its outcome."""
+    return result.model_copy(
+        update={
+            "outcome": bound_json(result.outcome, most_bytes, most_bytes),
+            "content": bound_json(result.content, most_bytes, most_bytes),
+        }
+    )
+
+
+def refer_response(response: ModelResponse, *, inline_bytes: int, texts: Texts) -> ModelResponse:
+    """Return the response with every large text of it by reference: text, thinking, arguments, opaque state."""
+    large = {
+        kind: _large_part(kind, text, inline_bytes, texts)
+        for kind, text in (("think", response.thinking), ("respond", response.text))
+        if not _fits(text, inline_bytes)
+    }
+    parts: list[Part] = []
+    for part in response.parts:
+        if isinstance(part, CallPart):
+            parts.append(_refer_call(part, inline_bytes, texts))
+        elif part.kind not in large:
+            parts.append(part)
+        elif large[part.kind] not in parts:
+            parts.append(large[part.kind])
+    state = response.state
+    if state and not _fits(state.items, min(STATE_INLINE_BYTES, inline_bytes)):
+        state = state.model_copy(update={"items": [], "blob": texts.add(to_json(state.items).decode(), opaque=True)})
+    return response.model_copy(update={"parts": parts, "state": state})
+
+
+def cut_response(response: ModelResponse, *, answer_bytes: int) -> ModelResponse:
+    """Return what of the response can be kept where the store is down: all that a session can hold at all.
+
+    An answer is worth more than a tool's output, which can be had again: it stays whole up to a quarter of
+    `answer_bytes`, is cut there and marked. Opaque state that is larger is left out; the step is rebuilt without.
+    """
+    most = answer_bytes // 4
+    parts = [
+        part if isinstance(part, CallPart) else part.model_copy(update={"text": bound_json(part.text, most, most)})
+        for part in response.parts
+    ]
+    state = response.state if response.state and _fits(response.state.items, most) else None
+    return response.model_copy(update={"parts": parts, "state": state})
+
+
+def refer_message(message: ModelMessage, content: str, *, kept_bytes: int, texts: Texts) -> ModelMessage:
+    """Return a message of the model view with its texts of more than `kept_bytes` by reference: content, arguments.
+
+    `content` is what ends the message's own: before it, a tool message has its outcome line.
+    """
+    if message.tool_calls:
+        calls = [_refer_call(call, kept_bytes, texts) for call in message.tool_calls]
+        message = message.model_copy(update={"tool_calls": calls})
+    if message.blob is not None or _fits(content, kept_bytes):
+        return message
+    start = len(message.content) - len(content)
+    kept = message.content[:start] + excerpt(content, kept_bytes)
+    return message.model_copy(update={"content": kept, "blob": texts.add(content), "blob_start": start})
+
+
+def excerpt(text: str, inline_bytes: int) -> str:
+    """Return the beginning and the end of a large text, and between them how much is left out."""
+    most = min(EXCERPT_BYTES, inline_bytes // 2)
+    return bound_json(text, most, most)
+
+
+# ---- putting back
+
+
+def hashes_in(request: ModelRequest) -> set[str]:
+    """Name every text that `request` refers to, but for opaque state."""
+    return {ref.hash for message in request.messages for ref in _refs_of(message)}
+
+
+def opaque_hashes_in(request: ModelRequest) -> set[str]:
+    """Name every opaque state that `request` refers to."""
+    return {message.state.blob.hash for message in request.messages if message.state and message.state.blob}
+
+
+def resolve_request(request: ModelRequest, texts: Mapping[str, str]) -> ModelRequest:
+    """Return the request with every text of `texts` back in its place, opaque state too."""
+    messages = [_resolve_message(message, texts) for message in request.messages]
+    return request.model_copy(update={"messages": messages})
+
+
+def resolve_args(args: dict[str, JsonValue] | str, ref: BlobRef | None, texts: Mapping[str, str]) -> object:
+    """Return a call's arguments; `None` where they are by reference and can't be read back."""
+    if ref is None:
+        return args
+    return from_json(texts[ref.hash]) if ref.hash in texts else None
+
+
+def resolve_answer(turn: ConversationMessage, texts: Mapping[str, str]) -> ConversationMessage:
+    """Return the turn with its whole answer, where `texts` has it; a turn that keeps its reference has an excerpt."""
+    ref = turn.agent_message_blob
+    if ref is None or ref.hash not in texts:
+        return turn
+    return turn.model_copy(update={"agent_message": texts[ref.hash], "agent_message_blob": None})
+
+
+def refs_in(turn: ConversationMessage) -> Iterator[BlobRef]:
+    """Yield every reference of a turn: of its answer, and of its steps' texts, calls and results."""
+    refs = [turn.agent_message_blob, *(ref for step in turn.steps for ref in _refs_in_step(step))]
+    return (ref for ref in refs if ref)
+
+
+def resolve_turn(turn: ConversationMessage, texts: Mapping[str, str]) -> ConversationMessage:
+    """Return the turn with every text of `texts` back in its place; what keeps its reference is an excerpt."""
+    if not any(ref.hash in texts for ref in refs_in(turn)):
+        return turn
+    steps = ReasoningTrajectory(steps=[_resolve_step(step, texts) for step in turn.steps])
+    return resolve_answer(turn.model_copy(update={"reasoning_trajectory": steps}), texts)
+
+
+def _refs_in_step(step: Step) -> Iterator[BlobRef | None]:
+    if isinstance(step, UserStep):
+        return
+    yield from (step.thinking_blob, step.text_blob)
+    for call in step.tool_calls:
+        yield from (call.args_blob, call.result.blob if call.result else None)
+
+
+def _resolve_step(step: Step, texts: Mapping[str, str]) -> Step:
+    if isinstance(step, UserStep):
+        return step
+    update: dict[str, object] = {"tool_calls": [_resolve_tool_call(call, texts) for call in step.tool_calls]}
+    if step.thinking_blob and step.thinking_blob.hash in texts:
+        update |= {"thinking": texts[step.thinking_blob.hash], "thinking_blob": None}
+    if step.text_blob and step.text_blob.hash in texts:
+        update |= {"text": texts[step.text_blob.hash], "text_blob": None}
+    return step.model_copy(update=update)
+
+
+def _resolve_tool_call(call: ToolCall, texts: Mapping[str, str]) -> ToolCall:
+    update: dict[str, object] = {}
+    if call.args_blob and call.args_blob.hash in texts:
+        update = {"args": resolve_args(call.args, call.args_blob, texts), "args_blob": None}
+    if call.result and call.result.blob and call.result.blob.hash in texts:
+        whole = {"content": texts[call.result.blob.hash], "blob": None}
+        update["result"] = call.result.model_copy(update=whole)
+    return call.model_copy(update=update) if update else call
+
+
+def _resolve_message(message: ModelMessage, texts: Mapping[str, str]) -> ModelMessage:
+    update: dict[str, object] = {}
+    if message.blob and message.blob.hash in texts:
+        update = {"content": message.content[: message.blob_start] + texts[message.blob.hash]}
+        update |= {"blob": None, "blob_start": 0}
+    if any(call.blob for call in message.tool_calls):
+        update["tool_calls"] = [_resolve_call(call, texts) for call in message.tool_calls]
+    if message.state and message.state.blob:
+        text = texts.get(message.state.blob.hash)
+        # Without its items a vendor's state is none; the step is then rebuilt from its parts.
+        update["state"] = text and message.state.model_copy(update={"items": from_json(text), "blob": None})
+    return message.model_copy(update=update) if update else message
+
+
+def _resolve_call(call: CallPart, texts: Mapping[str, str]) -> CallPart:
+    args = resolve_args(call.args, call.blob, texts)
+    return call if args is None else call.model_copy(update={"args": args, "blob": None})
+
+
+def _refs_of(message: ModelMessage) -> Iterator[BlobRef]:
+    return (ref for ref in (message.blob, *(call.blob for call in message.tool_calls)) if ref)
+
+
+def _large_part(kind: str, text: str, inline_bytes: int, texts: Texts) -> Part:
+    """Return the one part that all parts of a kind become when their text is by reference."""
+    kept, ref = excerpt(text, inline_bytes), texts.add(text)
+    return (
+        ThinkPart(kind="think", text=kept, blob=ref)
+        if kind == "think"
+        else RespondPart(kind="respond", text=kept, blob=ref)
+    )
+
+
+def _refer_call(call: CallPart, inline_bytes: int, texts: Texts) -> CallPart:
+    if _fits(call.args, inline_bytes):
+        return call
+    if isinstance(call.args, str):  # it was no JSON object: no tool is run with it
+        return call.model_copy(update={"args": excerpt(call.args, inline_bytes)})
+    return call.model_copy(update={"args": {}, "blob": texts.add(to_json(call.args).decode())})
+
+
+def _fits(value: JsonValue, most_bytes: int) -> bool:
+    # A character has six bytes of JSON at most: most texts need not be encoded to be measured.
+    return (isinstance(value, str) and len(value) * 6 <= most_bytes) or len(to_json(value)) <= most_bytes

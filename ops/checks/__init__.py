@@ -1,0 +1,1 @@
+"""`turnkeeper doctor` and `turnkeeper replay-check`."""

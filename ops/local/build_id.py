@@ -1,0 +1,24 @@
+"""What stands for this release's code in every session's history: the worker's build id."""
+
+import hashlib
+import importlib.metadata
+from pathlib import Path
+
+PACKAGES = ("activities", "models", "stores", "workflows")
+"""What runs in a session."""
+
+ID_CHARS = 12
+"""It stands in every workflow task's event."""
+
+
+def build_id(root: Path = Path(__file__).parents[2]) -> str:
+    """Return another id for every other state of the packages in `root`, or of Temporal's SDK.
+
+    The SDK's own default reads the code of every module there is once more: a fifth of a worker's start (measured).
+    """
+    digest = hashlib.sha256(importlib.metadata.version("temporalio").encode())
+    for package in PACKAGES:
+        for file in sorted((root / package).rglob("*.py")):
+            digest.update(f"\n{file.relative_to(root)}\n".encode())
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:ID_CHARS]

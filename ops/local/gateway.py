@@ -1,0 +1,55 @@
+"""Where the gateway of a state directory is, and whether it answers."""
+
+import asyncio
+import contextlib
+import http.client
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.wire import Frozen
+
+PROBE_SECONDS = 3.0
+
+_ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - recognised, never bound to
+"""Hosts that stand for all of this machine's addresses, and one to reach it by."""
+
+
+class Gateway(Frozen):
+    """Where a gateway listens: as `turnkeeper up` chose, else as the settings ask."""
+
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        """What a browser is given."""
+        host = _ANYWHERE.get(self.host, self.host)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    @classmethod
+    def find(cls, settings: Settings) -> "Gateway":
+        """Return the one `turnkeeper up` started, else the one the settings ask for."""
+        with contextlib.suppress(OSError, ValidationError):
+            return cls.model_validate_json(cls.file(settings.state_dir).read_text())
+        return cls(host=settings.api_host, port=settings.api_port)
+
+    @staticmethod
+    def file(state_dir: Path) -> Path:
+        """Name the file `turnkeeper up` records its gateway in, as long as it runs."""
+        return state_dir / "gateway.json"
+
+    async def status(self, path: str) -> int | None:
+        """Return the HTTP status of `path`; None: nobody answers there."""
+        return await asyncio.to_thread(self._status, path)
+
+    def _status(self, path: str) -> int | None:
+        connection = http.client.HTTPConnection(_ANYWHERE.get(self.host, self.host), self.port, timeout=PROBE_SECONDS)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status
+        except (OSError, http.client.HTTPException):
+            return None
+        finally:
+            connection.close()

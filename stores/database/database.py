@@ -1,0 +1,169 @@
+"""The database of archive and large texts: opened late, bounded always, and clear about why it can't be used (SES-15).
+
+Theory of operation. A store may fail in any way at any time, and no session may suffer from it: what fails becomes one
+exception, and what hangs becomes it after `OPERATION_SECONDS`. A thread that reads from a dead disk can't be stopped.
+So an operation is a task of its own: its caller stops waiting, and it goes on until the database lets go of it, commits
+nothing, and closes its connection. Until then it keeps its slot: no more than `MOST_AT_ONCE` wait for a dead disk.
+
+It is not cancelled, once it has begun: a cancelled statement stays referred to by the traceback of its cancellation,
+and until that is collected as garbage SQLite keeps its file open, and locked.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import URL, Connection, make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from turnkeeper.stores.database.backend import Backend, NewerTablesError
+from turnkeeper.stores.database.postgresql import postgresql_backend
+from turnkeeper.stores.database.sqlite import sqlite_backend
+
+OPERATION_SECONDS = 5.0
+"""Bound of one operation, waiting for its turn and migrating included."""
+
+MOST_AT_ONCE = 8
+"""Operations of one process that run at the same time; further ones wait."""
+
+_IN_MEMORY = (None, "", ":memory:")
+"""What SQLite takes for no file: nothing would outlive the operation."""
+
+Result = TypeVar("Result")
+
+_log = logging.getLogger(__name__)
+
+_migrating = asyncio.Lock()
+"""Alembic keeps what is being migrated in globals, and a migration can be interrupted at each of its statements."""
+
+
+class StoreUnavailableError(Exception):
+    """The store can't be read or written now; the message is a short sentence: no paths, no passwords, no SQL."""
+
+
+class Database:
+    """Runs functions in transactions of one database. Its tables are put in place at the first use."""
+
+    def __init__(self, url: str | URL) -> None:
+        """Use `sqlite:///<path>` or `postgresql://<user>:<password>@<host>/<database>`; nothing is opened yet.
+
+        Raises `ValueError` where `url` is neither; the message does not repeat it, it may hold a password.
+        """
+        self._backend = _backend_of(url)
+        self._slots = asyncio.Semaphore(MOST_AT_ONCE)
+        self._writers = asyncio.Semaphore(self._backend.most_writers)
+        self._operations: set[asyncio.Task[Any]] = set()
+        self._has_tables = False
+
+    @classmethod
+    def of_file(cls, path: Path) -> "Database":
+        """Keep everything in the SQLite file `path`; it and its folder are created at the first use."""
+        return cls(URL.create("sqlite", database=str(path)))
+
+    async def read(self, work: Callable[[Connection], Result]) -> Result:
+        """Return what `work` returns, run in a transaction. Raises `StoreUnavailableError`."""
+        return await self._bounded(lambda caller: self._transact(work, self._backend.begin_reading, caller))
+
+    async def write(self, work: Callable[[Connection], Result]) -> Result:
+        """Return what `work` returns, run in a transaction that is committed then, and not if it raises.
+
+        Raises `StoreUnavailableError`: it may have been committed all the same, so `work` can be repeated safely.
+        """
+        return await self._bounded(lambda caller: self._write(work, caller))
+
+    async def close(self) -> None:
+        """Let go of every connection, after the operations under way; each has its bound."""
+        if self._operations:
+            await asyncio.wait(self._operations, timeout=OPERATION_SECONDS)
+        await self._backend.engine.dispose()
+
+    async def _bounded(self, operation: "Callable[[_Caller], Coroutine[Any, Any, Result]]") -> Result:
+        caller = _Caller()
+        task = asyncio.create_task(self._explained(operation(caller)))
+        self._operations.add(task)
+        task.add_done_callback(self._forget)
+        try:
+            done, _ = await asyncio.wait({task}, timeout=OPERATION_SECONDS)
+        finally:
+            caller.waits = False
+            if not caller.has_slot:
+                task.cancel()
+        if not done:
+            raise StoreUnavailableError(f"The store did not answer within {OPERATION_SECONDS:g} s.")
+        return task.result()
+
+    def _forget(self, task: "asyncio.Task[Any]") -> None:
+        self._operations.discard(task)
+        if not task.cancelled():
+            # Looked at, or asyncio reports what nobody waits for any longer.
+            task.exception()
+
+    async def _explained(self, operation: Coroutine[Any, Any, Result]) -> Result:
+        try:
+            return await operation
+        except (SQLAlchemyError, NewerTablesError, OSError) as error:
+            _log.debug("the store fails", exc_info=error)
+            # Without its cause: that holds SQL and paths, and causes are written into a session's history.
+            raise StoreUnavailableError(self._reason(error)) from None
+
+    def _reason(self, error: Exception) -> str:
+        if isinstance(error, NewerTablesError):
+            return "The store has been used by a newer release."
+        return self._backend.explain(error)
+
+    async def _write(self, work: Callable[[Connection], Result], caller: "_Caller") -> Result:
+        async with self._writers:
+            return await self._transact(work, self._backend.begin_writing, caller)
+
+    async def _transact(self, work: Callable[[Connection], Result], begin: str | None, caller: "_Caller") -> Result:
+        async with self._slots:
+            caller.has_slot = True
+            if not self._has_tables:
+                await self._put_tables_in_place(caller)
+            return await self._run(work, begin, caller)
+
+    async def _put_tables_in_place(self, caller: "_Caller") -> None:
+        async with _migrating:
+            if self._has_tables:
+                return
+            schema = await asyncio.to_thread(import_module, ".schema", __package__)
+            await asyncio.to_thread(self._backend.create)
+            # Most often nothing is to do: then no lock is taken, and a file that can't be written can be read.
+            if not await self._run(schema.is_current, self._backend.begin_reading, caller):
+                await self._run(schema.migrate, self._backend.begin_migrating, caller)
+            self._has_tables = caller.waits
+
+    async def _run(self, work: Callable[[Connection], Result], begin: str | None, caller: "_Caller") -> Result:
+        async with self._backend.engine.connect() as connection:
+            if begin is not None:
+                await connection.exec_driver_sql(begin)
+            result = await connection.run_sync(work)
+            if caller.waits:
+                await connection.commit()
+            return result
+
+
+@dataclass
+class _Caller:
+    """What an operation and whoever waits for it know of each other."""
+
+    waits: bool = True
+    """Nothing is committed that was given up."""
+    has_slot: bool = False
+    """Before, the operation has touched nothing and is cancelled; afterwards it ends by itself."""
+
+
+def _backend_of(url: str | URL) -> Backend:
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        raise ValueError("The URL of a store can't be read.") from None
+    if parsed.drivername in ("postgresql", "postgresql+asyncpg"):
+        return postgresql_backend(parsed)
+    if parsed.drivername in ("sqlite", "sqlite+aiosqlite") and parsed.database not in _IN_MEMORY and not parsed.query:
+        return sqlite_backend(Path(parsed.database or ""))
+    raise ValueError("The URL of a store is sqlite:///<path> or postgresql://<user>:<password>@<host>/<database>.")

@@ -1,0 +1,1 @@
+"""The database's tables, release by release."""

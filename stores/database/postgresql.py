@@ -1,0 +1,58 @@
+"""The store in a PostgreSQL database: pooled connections, each asked for a sign of life before it is used."""
+
+from sqlalchemy import URL
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from turnkeeper.stores.database.backend import Backend
+
+CONNECT_SECONDS = 3.0
+
+STATEMENT_SECONDS = 5.0
+"""Bound of one statement: a server that went away without a word is noticed, and its connection dropped."""
+
+MOST_CONNECTIONS = 8
+"""Of one process."""
+
+_MIGRATION_LOCK = 7_236_201_715
+"""Key of the advisory lock: any number that nobody else uses in this database."""
+
+
+def postgresql_backend(url: URL) -> Backend:
+    """Return the backend at `url`; nothing is opened yet. Raises `ValueError` where `url` can't be used."""
+    try:
+        engine = create_async_engine(
+            url.set(drivername="postgresql+asyncpg", query=_query(url)),
+            pool_size=MOST_CONNECTIONS,
+            max_overflow=0,
+            pool_pre_ping=True,
+            # Texts of conversations don't belong into error messages.
+            hide_parameters=True,
+            connect_args={"timeout": CONNECT_SECONDS, "command_timeout": STATEMENT_SECONDS},
+        )
+    except ModuleNotFoundError as error:
+        raise ValueError("PostgreSQL needs the package asyncpg: install turnkeeper[postgres].") from error
+    return Backend(
+        engine=engine,
+        most_writers=MOST_CONNECTIONS,
+        begin_reading=None,
+        begin_writing=None,
+        begin_migrating=f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})",
+        create=lambda: None,
+        explain=_explain,
+    )
+
+
+def _query(url: URL) -> dict[str, str]:
+    """Return the options of the URL in the driver's words: `sslmode`, as everybody else calls it, is its `ssl`."""
+    options = {"ssl" if name == "sslmode" else name: value for name, value in url.query.items()}
+    if options.keys() - {"ssl"}:
+        raise ValueError("The URL of a PostgreSQL store takes no options but sslmode.")
+    return {name: value if isinstance(value, str) else value[-1] for name, value in options.items()}
+
+
+def _explain(error: Exception) -> str:
+    cause = error.orig.__cause__ or error.orig if isinstance(error, DBAPIError) and error.orig else error
+    problem = "can't be reached" if isinstance(cause, OSError) else "fails"
+    # The name alone: messages can hold hosts, users and rows.
+    return f"The store's database {problem} ({type(cause).__name__})."

@@ -1,0 +1,40 @@
+"""Having the tables in place: which migrations a database has seen, and running those it has not.
+
+Imported by `Database` at its first use: Alembic is slow to load, and many processes never open a database.
+"""
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+from sqlalchemy import Connection
+
+from turnkeeper.stores.database.backend import NewerTablesError
+
+MIGRATIONS = Path(__file__).with_name("migrations")
+
+
+def is_current(connection: Connection) -> bool:
+    """Tell whether every migration of this release has been run, and no other."""
+    found = MigrationContext.configure(connection).get_current_heads()
+    return set(found) == set(ScriptDirectory(str(MIGRATIONS)).get_heads())
+
+
+def migrate(connection: Connection) -> None:
+    """Run, in the transaction of `connection`, every migration that has not been run; safe to repeat.
+
+    Alembic keeps what is being migrated in globals: one at a time in a process.
+
+    Raises:
+        NewerTablesError: A newer release has migrated the database already.
+    """
+    config = Config(attributes={"connection": connection})
+    # The configuration is an INI file, in which a "%" begins something.
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    try:
+        command.upgrade(config, "head")
+    except CommandError as error:
+        raise NewerTablesError from error

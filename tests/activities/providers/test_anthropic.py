@@ -1,0 +1,597 @@
+"""What is sent to Anthropic's Messages API, and what is made of its stream: AGT-3, AGT-4, AGT-10."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from anthropic.types import Model
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.vendors.anthropic_cache import without_breakpoints
+from tests.vendors.anthropic_wire import (
+    MODEL,
+    AnthropicWire,
+    Block,
+    answer_events,
+    block_events,
+    message_end,
+    message_start,
+    text,
+    thinking,
+    tool_use,
+)
+from tests.vendors.golden_files import assert_golden
+from tests.vendors.server import Answer, Call
+from turnkeeper.activities.providers.anthropic.answer import Fold
+from turnkeeper.activities.providers.anthropic.request import ANSWER_TOKENS, GO_ON, encode
+from turnkeeper.activities.providers.protocol import Delta, ModelError
+from turnkeeper.activities.providers.verbatim import OPENING
+from turnkeeper.models.transcript.model_call import (
+    CallPart,
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    ProviderState,
+    RequestHead,
+    ToolSpec,
+)
+from turnkeeper.models.transcript.trajectory import Usage
+
+HEAD = RequestHead(
+    system="Be brief.",
+    tools=[
+        ToolSpec(
+            name="look",
+            description="Look at a thing.",
+            input_schema={"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]},
+        ),
+        ToolSpec(name="pay", input_schema={"anyOf": [{"type": "object"}], "additionalProperties": False}),
+    ],
+)
+
+
+def user(content: str) -> ModelMessage:
+    return ModelMessage(role="user", content=content)
+
+
+def assistant(content: str = "", *calls: Call, items: list[Any] | None = None, api: str = "anthropic.messages") -> Any:
+    state = None if items is None else ProviderState(api=api, model=MODEL, items=items)
+    parts = [CallPart(kind="call", id=call.id, name=call.name, args=call.args) for call in calls]
+    return ModelMessage(role="assistant", content=content, tool_calls=parts, state=state)
+
+
+def result(call_id: str, content: str, status: Any = "ok") -> ModelMessage:
+    return ModelMessage(role="tool", content=content, call_id=call_id, tool_name="look", status=status)
+
+
+def whole_body(*messages: ModelMessage, head: RequestHead = HEAD, name: str = MODEL) -> dict[str, Any]:
+    """Return the body, held against the vendor's types and demands."""
+    body = encode(ModelRequest(head=head, messages=list(messages)), name=name)
+    AnthropicWire().check(json.loads(json.dumps(body)))
+    return body
+
+
+def encoded(*messages: ModelMessage, head: RequestHead = HEAD, name: str = MODEL) -> dict[str, Any]:
+    """Return the body as the model reads it: without the breakpoints of the prompt cache, which move."""
+    return without_breakpoints(whole_body(*messages, head=head, name=name))
+
+
+ITEMS: list[Any] = [
+    {"type": "thinking", "thinking": "First the\nleft “one”…", "signature": "EqQBCkYIBRgC+/8="},
+    {"type": "text", "text": "I look. ", "citations": None},
+    {"type": "redacted_thinking", "data": "EmwKAhgBEgy3va3p"},
+    {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {"at": "left"}, "caller": {"type": "direct"}},
+    {"type": "thinking", "thinking": "", "signature": "EqQBother="},
+    {"type": "tool_use", "id": "toolu_2", "name": "look", "input": {"at": "1.0"}, "caller": {"type": "direct"}},
+]
+STEP = assistant(
+    "I look. ", Call("toolu_1", "look", {"at": "left"}), Call("toolu_2", "look", {"at": "1.0"}), items=ITEMS
+)
+CONVERSATION = [
+    user("What is there? “Ü”"),
+    STEP,
+    result("toolu_1", "looked\n\na chair"),
+    result("toolu_2", "There is no such thing.", "error"),
+    user("Be quick."),
+    assistant("A chair."),
+    user("Thanks. And now?"),
+    assistant(
+        "",
+        Call("call:1", "files.read", {"at": "x"}),
+        Call("call:1", "look", '{"at": '),
+        api="openai.responses",
+        items=[{}],
+    ),
+    result("call:1", "read"),
+    result("call:1", "The arguments are no JSON object.", "error"),
+    assistant("Done.\n"),
+]
+
+
+# ---- requests
+
+
+def test_agt_3_a_conversation_is_written_byte_for_byte_as_it_always_was() -> None:
+    assert_golden("anthropic_conversation", whole_body(*CONVERSATION, user("Go home.")))
+
+
+def test_agt_3_a_request_for_a_summary_is_written_byte_for_byte_as_it_always_was() -> None:
+    assert_golden(
+        "anthropic_summary", whole_body(user("Summarise."), head=RequestHead(system="Be brief.", max_tokens=1024))
+    )
+
+
+def flat(body: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [(message["role"], block) for message in body["messages"] for block in message["content"]]
+
+
+WHOLE_GROUPS = [length for length in range(1, len(CONVERSATION)) if CONVERSATION[length].role != "tool"]
+
+
+@pytest.mark.parametrize("length", WHOLE_GROUPS)
+def test_agt_3_the_beginning_of_a_conversation_is_written_the_same_however_it_goes_on(length: int) -> None:
+    whole, part = encoded(*CONVERSATION), encoded(*CONVERSATION[:length])
+    begun = flat(part)
+    if CONVERSATION[length - 1].role == "assistant":
+        assert begun.pop() == ("user", {"type": "text", "text": GO_ON})
+    assert json.dumps(flat(whole)[: len(begun)]) == json.dumps(begun)
+    assert {**whole, "messages": []} == {**part, "messages": []}
+
+
+def test_agt_3_a_steps_own_blocks_go_back_byte_for_byte() -> None:
+    message = encoded(*CONVERSATION)["messages"][1]
+    assert json.dumps(message) == json.dumps({"role": "assistant", "content": ITEMS})
+
+
+def test_agt_3_all_results_of_a_step_are_one_message_directly_after_it_before_what_was_steered_in() -> None:
+    assert encoded(*CONVERSATION)["messages"][2] == {
+        "role": "user",
+        "content": [
+            {"type": "tool_result", "tool_use_id": "toolu_1", "content": "looked\n\na chair"},
+            {"type": "tool_result", "tool_use_id": "toolu_2", "content": "There is no such thing.", "is_error": True},
+            {"type": "text", "text": "Be quick."},
+        ],
+    }
+
+
+def test_agt_3_another_apis_step_is_written_from_its_parts_without_thinking() -> None:
+    assert encoded(*CONVERSATION)["messages"][5]["content"] == [
+        {"type": "tool_use", "id": "call_1", "name": "files_read", "input": {"at": "x"}},
+        {"type": "tool_use", "id": "call_1-2", "name": "look", "input": {"invalid_json": '{"at": '}},
+    ]
+
+
+def test_agt_3_a_step_whose_ids_are_taken_is_written_anew_and_what_came_before_stays() -> None:
+    """There are servers that call the calls of every answer `call_0`; the API wants ids that are unique."""
+    call = {"type": "tool_use", "id": "call_0", "name": "look", "input": {"at": "left"}}
+    step = assistant("", Call("call_0", "look", {"at": "left"}), items=[call])
+    once = [user("?"), step, result("call_0", "a chair"), assistant("A chair."), user("And now?")]
+    before, after = encoded(*once), encoded(*once, step, result("call_0", "a table"))
+    assert after["messages"][: len(before["messages"])] == before["messages"]
+    assert after["messages"][-2:] == [
+        {"role": "assistant", "content": [{**call, "id": "call_0-2"}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "call_0-2", "content": "a table"}]},
+    ]
+
+
+@pytest.mark.parametrize("status", ["error", "denied", "cancelled", "outcome_unknown"])
+def test_agt_4_whatever_did_not_go_well_is_an_error_to_the_model(status: str) -> None:
+    body = encoded(user("?"), assistant("", Call("a", "look")), result("a", "", status))
+    assert body["messages"][2]["content"] == [{"type": "tool_result", "tool_use_id": "a", "is_error": True}]
+
+
+def test_agt_4_a_user_speaks_first_and_last() -> None:
+    body = encoded(assistant("[Conversation Summary] So far."), assistant("More."))
+    assert [(role, block["text"]) for role, block in flat(body)] == [
+        ("user", OPENING),
+        ("assistant", "[Conversation Summary] So far."),
+        ("assistant", "More."),
+        ("user", GO_ON),
+    ]
+
+
+def test_agt_4_empty_texts_are_left_out_also_of_the_vendors_own() -> None:
+    blank: dict[str, Any] = {"type": "text", "text": " \n"}
+    body = encoded(user("?"), assistant(" "), user("  "), assistant("x", items=[ITEMS[0], blank]), user("!"))
+    assert flat(body) == [
+        ("user", {"type": "text", "text": "?"}),
+        ("assistant", ITEMS[0]),
+        ("user", {"type": "text", "text": "!"}),
+    ]
+    assert "system" not in encode(ModelRequest(head=RequestHead(), messages=[]), name=MODEL)
+
+
+def test_agt_4_a_tools_schema_is_of_an_object_without_a_choice_at_its_top() -> None:
+    assert encoded(user("?"))["tools"] == [
+        {"name": "look", "description": "Look at a thing.", "input_schema": HEAD.tools[0].input_schema},
+        {"name": "pay", "input_schema": {"additionalProperties": False, "type": "object"}},
+    ]
+
+
+KNOWN_MODELS = sorted(get_args(get_args(Model)[0]))
+
+
+@pytest.mark.parametrize("name", KNOWN_MODELS)
+def test_agt_4_every_known_model_thinks_as_it_can(name: str) -> None:
+    body = encoded(user("?"), name=name)
+    by_budget = "-4-5" in name
+    assert body["thinking"]["type"] == ("enabled" if by_budget else "adaptive")
+    assert body["thinking"].get("budget_tokens", 0) < body["max_tokens"] == ANSWER_TOKENS
+    assert "temperature" not in body
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("claude-opus-9", "adaptive"),
+        ("us.anthropic.claude-opus-4-6-v1:0", "adaptive"),
+        ("anthropic/claude-sonnet-4.6", "adaptive"),
+        ("anthropic/claude-sonnet-4.5", "enabled"),
+        ("claude-opus-4-5@20251101", "enabled"),
+        ("claude-opus-4-1-20250805", "enabled"),
+        ("claude-sonnet-4-20250514", "enabled"),
+        ("claude-3-7-sonnet-latest", "enabled"),
+        ("claude-3-5-haiku-latest", None),
+        ("claude-3-opus-20240229", None),
+        ("claude-2.1", None),
+        ("kimi-k3", None),
+    ],
+)
+def test_agt_4_other_names_are_told_to_think_by_what_they_look_like(name: str, kind: str | None) -> None:
+    assert encoded(user("?"), name=name).get("thinking", {}).get("type") == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("claude-2.1", 4_096),
+        ("claude-instant-1.2", 4_096),
+        ("claude-3-opus-20240229", 4_096),
+        ("anthropic.claude-3-haiku-20240307-v1:0", 4_096),
+        ("claude-3-5-haiku-latest", 8_192),
+        ("anthropic/claude-3.5-sonnet", 8_192),
+        ("kimi-k3", 8_192),
+        ("claude-3-7-sonnet-latest", ANSWER_TOKENS),
+        ("claude-opus-4-20250514", ANSWER_TOKENS),
+        ("claude-of-next-year", ANSWER_TOKENS),
+    ],
+)
+def test_agt_4_no_more_tokens_are_asked_for_than_the_model_may_write(name: str, most: int) -> None:
+    assert encoded(user("?"), name=name)["max_tokens"] == most
+    asked_for = encoded(user("?"), head=RequestHead(max_tokens=50_000), name=name)["max_tokens"]
+    assert asked_for == (50_000 + 8_000 if name == "claude-of-next-year" else most)
+
+
+THOUGHT, ANEW = STEP, assistant("I look.", Call("a", "look"))
+UNTHINKING = assistant("", Call("b", "look"), items=[{"type": "tool_use", "id": "b", "name": "look", "input": {}}])
+RESULTS = {id(THOUGHT): CONVERSATION[2:4], id(ANEW): [result("a", "?")], id(UNTHINKING): [result("b", "?")]}
+
+
+@pytest.mark.parametrize(
+    ("steps", "thinks"),
+    [
+        ([], True),
+        ([THOUGHT], True),
+        ([THOUGHT, UNTHINKING], True),
+        ([ANEW], False),
+        ([UNTHINKING], False),
+        ([ANEW, THOUGHT], False),
+        ([ANEW, UNTHINKING], False),
+        ([ANEW, user("Quick.")], False),
+        ([ANEW, user("Quick."), THOUGHT], True),
+        ([THOUGHT, user("Quick."), UNTHINKING], False),
+        ([ANEW, assistant("A chair."), user("And?")], True),
+        ([ANEW, assistant("A chair."), user("And?"), THOUGHT], True),
+    ],
+)
+def test_agt_3_a_model_that_thinks_by_budget_goes_on_unthinking_where_its_thinking_is_gone(
+    steps: list[ModelMessage], thinks: bool
+) -> None:
+    messages = [message for step in steps for message in [step, *RESULTS.get(id(step), [])]]
+    # Such requests are held against the vendor's demand on their way.
+    assert ("thinking" in encoded(user("?"), *messages, name="claude-sonnet-4-5")) is thinks
+    assert encoded(user("?"), *messages)["thinking"]["type"] == "adaptive"
+
+
+@pytest.mark.parametrize("name", [*KNOWN_MODELS, "kimi-k3"])
+def test_agt_4_a_bounded_answer_has_room_for_its_thinking(name: str) -> None:
+    body = encoded(user("?"), head=RequestHead(max_tokens=1024), name=name)
+    thinks = body.get("thinking", {}).get("type") == "adaptive"
+    assert body["max_tokens"] == (1024 + 8_000 if thinks else 1024)
+    assert thinks is ("thinking" in body)
+
+
+# ---- answers
+
+
+def folded(*events: dict[str, Any], request_id: str | None = "req_1") -> tuple[list[Delta], ModelResponse]:
+    answer = Fold(MODEL)
+    deltas = [delta for event in events for delta in answer.take(event)]
+    assert answer.is_whole
+    return deltas, answer.response(request_id=request_id)
+
+
+def of_blocks(*blocks: Block, stop: str = "end_turn") -> tuple[list[Delta], ModelResponse]:
+    events = [event for index, (start, deltas) in enumerate(blocks) for event in block_events(index, start, deltas)]
+    return folded(message_start(), *events, *message_end(stop))
+
+
+def test_agt_3_an_answer_is_its_parts_in_order_and_its_blocks_as_they_came() -> None:
+    redacted: Block = ({"type": "redacted_thinking", "data": "EmwK"}, [])
+    deltas, response = of_blocks(
+        thinking("left first", "sig1"),
+        text("I look."),
+        tool_use(Call("toolu_1", "look", {"at": "left"})),
+        redacted,
+        thinking("then right", "sig2"),
+        tool_use(Call("toolu_2", "look", {"at": [1.5, None]})),
+        stop="tool_use",
+    )
+    assert "".join(delta.text for delta in deltas if delta.kind == "think") == "left firstthen right"
+    assert [delta.text for delta in deltas if delta.kind == "call"] == ["look", "look"]
+    assert response.model_dump(exclude={"usage"}) == {
+        "parts": [
+            {"kind": "think", "text": "left first"},
+            {"kind": "respond", "text": "I look."},
+            {"kind": "call", "id": "toolu_1", "name": "look", "args": {"at": "left"}},
+            {"kind": "think", "text": "then right"},
+            {"kind": "call", "id": "toolu_2", "name": "look", "args": {"at": [1.5, None]}},
+        ],
+        "stop": "tool_calls",
+        "model": MODEL,
+        "request_id": "req_1",
+        "state": {
+            "api": "anthropic.messages",
+            "model": MODEL,
+            "items": [
+                {"type": "thinking", "thinking": "left first", "signature": "sig1"},
+                {"type": "text", "text": "I look.", "citations": None},
+                {
+                    "type": "tool_use",
+                    "id": "toolu_1",
+                    "name": "look",
+                    "input": {"at": "left"},
+                    "caller": {"type": "direct"},
+                },
+                {"type": "redacted_thinking", "data": "EmwK"},
+                {"type": "thinking", "thinking": "then right", "signature": "sig2"},
+                {
+                    "type": "tool_use",
+                    "id": "toolu_2",
+                    "name": "look",
+                    "input": {"at": [1.5, None]},
+                    "caller": {"type": "direct"},
+                },
+            ],
+        },
+    }
+
+
+def test_agt_3_blocks_and_deltas_of_next_year_go_back_as_they_came() -> None:
+    deltas, response = of_blocks(
+        ({"type": "dream", "content": None, "scenes": [1], "depth": 1}, [
+            {"type": "dream_delta", "content": "a "},
+            {"type": "dream_delta", "content": "boat", "scenes": [2]},
+            {"type": "dream_delta", "depth": {"x": 2}, "progress": 7},
+        ]),
+        ({"type": "text", "text": "", "citations": None}, [
+            {"type": "text_delta", "text": "Hi"},
+            {"type": "citations_delta", "citation": {"cited_text": "Hi"}},
+        ]),
+    )  # fmt: skip
+    assert [delta.text for delta in deltas] == ["Hi"]
+    assert response.text == "Hi"
+    assert response.state is not None
+    assert response.state.items == [
+        {"type": "dream", "content": "a boat", "scenes": [1, 2], "depth": {"x": 2}},
+        {"type": "text", "text": "Hi", "citations": [{"cited_text": "Hi"}]},
+    ]
+
+
+@pytest.mark.parametrize("written", ['{"at": ', "[1]", '{"at": NaN}', '{"a":' * 2_000, "left"])
+def test_agt_3_arguments_that_are_no_json_object_stay_text_and_can_go_back(written: str) -> None:
+    _, response = of_blocks(tool_use(Call("toolu_1", "look", written)), stop="tool_use")
+    assert [call.args for call in response.calls] == [written]
+    assert response.state is not None
+    body = encoded(
+        user("?"),
+        ModelMessage(role="assistant", tool_calls=response.calls, state=response.state),
+        result("toolu_1", "no JSON", "error"),
+    )
+    assert body["messages"][1]["content"][0]["input"] == {"invalid_json": written}
+    ModelResponse.model_validate_json(response.model_dump_json())
+
+
+def test_agt_3_arguments_given_at_once_or_not_at_all_are_taken() -> None:
+    at_once: Block = ({"type": "tool_use", "id": "a", "name": "look", "input": {"at": "left"}}, [])
+    _, response = of_blocks(at_once, tool_use(Call("b", "look", "")), stop="tool_use")
+    assert [call.args for call in response.calls] == [{"at": "left"}, {}]
+
+
+@given(st.lists(st.characters(codec="utf-8"), max_size=20), st.integers(min_value=1, max_value=7))
+def test_agt_3_what_was_answered_goes_back_however_it_was_cut_into_pieces(chars: list[str], size: int) -> None:
+    told = "x" + "".join(chars)
+    pieces = [told[at : at + size] for at in range(0, len(told), size)]
+    start = {"type": "thinking", "thinking": "", "signature": ""}
+    deltas: list[dict[str, Any]] = [{"type": "thinking_delta", "thinking": piece} for piece in pieces]
+    _, response = of_blocks((start, [*deltas, {"type": "signature_delta", "signature": "s"}]))
+    kept = ModelResponse.model_validate_json(response.model_dump_json())
+    assert kept.state is not None
+    assert kept.state.items == [{"type": "thinking", "thinking": told.replace("\x00", "\ufffd"), "signature": "s"}]
+
+
+@pytest.mark.parametrize(
+    ("stop", "meant"),
+    [
+        ("end_turn", "end_turn"),
+        ("stop_sequence", "end_turn"),
+        ("max_tokens", "max_tokens"),
+        ("tool_use", "end_turn"),
+        ("stop", "end_turn"),
+        ("length", "max_tokens"),
+    ],
+)
+def test_agt_3_why_the_model_stopped(stop: str, meant: str) -> None:
+    _, response = of_blocks(text("Well."), stop=stop)
+    assert (response.stop, response.text) == (meant, "Well.")
+    assert (response.state is None) is (stop in ("max_tokens", "tool_use", "length"))
+
+
+def test_agt_3_an_answer_that_was_cut_has_no_calls() -> None:
+    _, response = of_blocks(text("Well."), tool_use(Call("a", "pay", '{"sum": 1')), stop="max_tokens")
+    assert response.calls == []
+    assert response.text == "Well."
+    assert response.state is None
+
+
+@pytest.mark.parametrize("stop", ["tool_use", "end_turn", "stop_sequence", "stop", "tool_calls"])
+def test_agt_9_calls_of_a_message_that_stopped_by_itself_are_run_whatever_it_says(stop: str) -> None:
+    _, response = of_blocks(text("Well."), tool_use(Call("a", "pay", {"sum": 1})), stop=stop)
+    assert (response.stop, [call.args for call in response.calls]) == ("tool_calls", [{"sum": 1}])
+    assert response.state is not None
+
+
+CODE = {"type": "server_tool_use", "id": "srv_1", "name": "code", "input": {}}
+RAN: Block = ({"type": "code_execution_tool_result", "tool_use_id": "srv_1", "content": []}, [])
+
+
+@pytest.mark.parametrize(
+    ("blocks", "stop", "is_kept"),
+    [
+        ([text("Well."), (CODE, []), RAN], "end_turn", True),
+        ([(CODE, []), RAN, tool_use(Call("a", "look"))], "tool_use", True),
+        ([(CODE, []), tool_use(Call("a", "look"))], "tool_use", False),
+        ([text("Well."), ({**CODE, "type": "dream_use"}, [])], "tool_use", False),
+        ([text("Well."), ({"type": "dream", "id": "d_1"}, [])], "tool_use", False),
+        ([text("Well."), ({"type": "dream", "id": "d_1"}, [])], "end_turn", True),
+    ],
+)
+def test_agt_3_no_call_goes_back_that_nobody_answers(blocks: list[Block], stop: str, is_kept: bool) -> None:
+    _, response = of_blocks(*blocks, stop=stop)
+    assert (response.state is not None) is is_kept
+
+
+@pytest.mark.parametrize(
+    ("stop", "details", "error_type", "said"),
+    [
+        ("refusal", {"type": "refusal", "category": "bio", "explanation": "Not\nthis."}, "refusal", "“Not this.”"),
+        ("refusal", {"type": "refusal", "category": "bio", "explanation": None}, "refusal", "“bio”"),
+        ("refusal", None, "refusal", "no reason"),
+        ("model_context_window_exceeded", None, "context_too_long", "the model's context"),
+        ("pause_turn", None, "bad_request", "paused"),
+        ("content_filter", None, "refusal", "“content_filter”"),
+        ("sensitive", None, "refusal", "“sensitive”"),
+        ("network_error", None, "provider_error", "“network_error”"),
+        ("of_next_year", None, "provider_error", "not known to end a whole one"),
+    ],
+)
+def test_agt_9_a_stop_that_is_no_answer_is_an_error(
+    stop: str, details: dict[str, Any] | None, error_type: str, said: str
+) -> None:
+    events = [message_start(), *block_events(0, *text("Half")), *message_end(stop, details=details)]
+    with pytest.raises(ModelError) as raised:
+        folded(*events)
+    assert raised.value.error_type == error_type
+    assert said in raised.value.message
+
+
+def test_agt_9_a_message_that_stops_without_a_reason_is_no_answer() -> None:
+    with pytest.raises(ModelError, match="without a reason"):
+        folded(message_start(), *block_events(0, *text("Half")), *message_end(None))
+
+
+def test_agt_10_usage_counts_what_the_cache_took_part_in() -> None:
+    answer = Answer(text="Hi", input=1000, cached=800, cache_write=150, output=70, reasoning=40)
+    _, response = folded(*answer_events(answer))
+    assert response.usage == Usage(
+        input_tokens=1000, cached_tokens=800, cache_write_tokens=150, output_tokens=70, reasoning_tokens=40
+    )
+
+
+def test_agt_10_later_counts_replace_earlier_ones_and_none_replaces_nothing() -> None:
+    begun = message_start({"input_tokens": 10, "cache_read_input_tokens": 5, "output_tokens": 1})
+    told = {"output_tokens": 9, "input_tokens": 12, "cache_read_input_tokens": None, "output_tokens_details": None}
+    _, response = folded(begun, *block_events(0, *text("Hi")), *message_end("end_turn", told))
+    assert response.usage == Usage(input_tokens=17, cached_tokens=5, output_tokens=9)
+
+
+@pytest.mark.parametrize(
+    ("begun", "told"),
+    [
+        ({"input_tokens": 10, "output_tokens": 1}, {"service_tier": "standard"}),
+        ({"input_tokens": 10, "output_tokens": 1}, {"output_tokens": None}),
+        ({"output_tokens": 1}, {"output_tokens": 9}),
+        ({"input_tokens": None, "output_tokens": 1}, {"output_tokens": 9}),
+        ({"input_tokens": 10}, {"output_tokens": -1}),
+        ({"input_tokens": -1}, {"output_tokens": 9}),
+        ({"input_tokens": True}, {"output_tokens": 9}),
+        ({"input_tokens": 10}, "abc"),
+        (1.5, {"output_tokens": 9}),
+        ([7], [7]),
+    ],
+)
+def test_agt_10_usage_without_what_was_read_or_written_is_not_told(begun: Any, told: Any) -> None:
+    _, response = folded(message_start(begun), *block_events(0, *text("Hi")), *message_end("end_turn", told))
+    assert (response.text, response.usage) == ("Hi", None)
+
+
+def test_agt_10_nothing_read_and_nothing_written_is_what_the_vendor_says() -> None:
+    _, response = folded(message_start({"input_tokens": 0}), *message_end("end_turn", {"output_tokens": 0}))
+    assert response.usage == Usage()
+
+
+@pytest.mark.parametrize("odd", [[], [7], "none", 7])
+def test_agt_10_odd_details_are_none(odd: Any) -> None:
+    told = {"output_tokens": 9, "output_tokens_details": odd}
+    assert folded(message_start(), *message_end("end_turn", told))[1].usage == Usage(input_tokens=100, output_tokens=9)
+
+
+@pytest.mark.parametrize("odd", [7, ["m"], {}, None])
+def test_agt_3_a_name_that_is_none_costs_no_answer(odd: Any) -> None:
+    start = message_start()
+    start["message"] |= {"model": odd, "id": odd}
+    _, response = folded(start, *block_events(0, *text("So.")), *message_end("end_turn"), request_id=None)
+    assert (response.text, response.model, response.request_id) == ("So.", MODEL, None)
+
+
+def test_agt_3_a_name_that_cannot_be_kept_is_mended() -> None:
+    start = message_start()
+    start["message"] |= {"model": "m\ud83d\x00", "id": "i\ud83d\x00"}
+    call = tool_use(Call("c\ud83d\x00", "look\ud83d\x00", {"at": "\x00"}))
+    _, response = folded(start, *block_events(0, *call), *message_end("tool_use"), request_id=None)
+    assert (response.model, response.request_id) == ("m\ufffd\ufffd", "i\ufffd\ufffd")
+    assert ModelResponse.model_validate_json(response.model_dump_json()) == response
+    message = ModelMessage(role="assistant", tool_calls=response.calls, state=response.state)
+    answered = result(response.calls[0].id, "ok")
+    assert encoded(user("?"), message, answered)["messages"][1]["content"][0]["name"] == "look\ufffd\ufffd"
+
+
+def test_agt_3_without_a_header_the_message_names_the_request() -> None:
+    _, response = folded(*answer_events(Answer(text="Hi")), request_id=None)
+    assert response.request_id == "msg_1"
+
+
+def test_agt_3_events_of_next_year_are_passed_over() -> None:
+    events: Iterable[dict[str, Any]] = answer_events(Answer(text="Hi"))
+    first, *rest = events
+    _, response = folded(first, {"type": "weather", "index": 7}, *rest)
+    assert response.text == "Hi"
+
+
+# ---- the SDK
+
+
+def test_agt_4_the_sdk_is_not_loaded_before_a_model_of_it_is_asked() -> None:
+    script = (
+        "import sys, worker; from turnkeeper.models.settings.settings import Settings\n"
+        "provider, name = worker.build_providers(Settings()).resolve('anthropic:claude-x')\n"
+        "print(type(provider).__name__, name, [m for m in ('anthropic', 'openai') if m in sys.modules])"
+    )
+    root = Path(__file__).parents[3]
+    loaded = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == "AnthropicProvider claude-x []"

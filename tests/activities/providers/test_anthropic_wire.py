@@ -1,0 +1,553 @@
+"""Anthropic's API on the wire, through the real SDK: answers, and everything that can go wrong: AGT-9, AGT-11."""
+
+import asyncio
+import gzip
+import json
+import tracemalloc
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any, cast, get_args
+
+import pytest
+from pydantic import ValidationError
+
+from tests.vendors.anthropic_wire import KEY, MODEL, AnthropicWire, error_body, sse, stream
+from tests.vendors.server import BOUND, Answer, Call, Fault, Received, Reply
+from turnkeeper.activities.providers.anthropic.provider import AnthropicProvider
+from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError, Provider
+from turnkeeper.activities.providers.wire.bounded_body import MOST_EVENT_BYTES, MOST_STREAM_BYTES
+from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ModelResponse, RequestHead, ToolSpec
+
+WHOLE = Answer(text="There is a chair.", think="Where is it?", calls=[Call("toolu_1", "look", {"at": "left"})])
+
+
+@pytest.fixture
+async def wire() -> AsyncIterator[AnthropicWire]:
+    async with AnthropicWire() as started:
+        yield started
+
+
+def request(*messages: ModelMessage) -> ModelRequest:
+    head = RequestHead(system="Be brief.", tools=[ToolSpec(name="look")])
+    return ModelRequest(head=head, messages=list(messages) or [ModelMessage(role="user", content="What is there?")])
+
+
+async def ask(provider: Provider, asked: ModelRequest | None = None) -> tuple[list[Delta], ModelResponse]:
+    shown: list[Delta | ModelResponse] = []
+    async with asyncio.timeout(BOUND), aclosing(provider.stream(MODEL, asked or request(), CONTEXT)) as events:
+        async for event in events:
+            shown.append(event)
+    *deltas, response = shown
+    assert isinstance(response, ModelResponse)
+    return [delta for delta in deltas if isinstance(delta, Delta)], response
+
+
+CONTEXT = CallContext(session_id="s", request=1, attempt=1)
+
+
+async def failure(provider: Provider) -> ModelError:
+    with pytest.raises(ModelError) as raised:
+        await ask(provider)
+    # What hangs on it would be written into the history and into logs, and has the vendor's body in it.
+    assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__ or raised.value.__context__ is None
+    return raised.value
+
+
+async def test_agt_11_an_answer_is_streamed_and_then_whole(wire: AnthropicWire) -> None:
+    wire.script(WHOLE)
+    deltas, response = await ask(wire.provider())
+    assert [(delta.kind, delta.text) for delta in deltas] == [
+        ("think", "Where "),
+        ("think", "is it?"),
+        ("respond", "There is"),
+        ("respond", " a chair."),
+        ("call", "look"),
+    ]
+    assert (response.text, response.thinking, response.stop) == ("There is a chair.", "Where is it?", "tool_calls")
+    assert [(call.id, call.name, call.args) for call in response.calls] == [("toolu_1", "look", {"at": "left"})]
+    assert response.request_id == "req_1"
+
+
+async def test_agt_11_one_request_is_made_with_the_key_and_no_more_than_was_encoded(wire: AnthropicWire) -> None:
+    wire.script(WHOLE)
+    await ask(wire.provider())
+    (received,) = wire.requests
+    assert received.path == "/v1/messages"
+    assert received.headers["authorization"] == f"Bearer {KEY}"
+    assert set(received.body) == {
+        "model", "stream", "max_tokens", "thinking", "system", "tools", "messages"
+    }  # fmt: skip
+
+
+async def test_agt_11_what_was_answered_goes_back_byte_for_byte(wire: AnthropicWire) -> None:
+    """Two steps with thinking, parallel calls and a block of next year, each replayed in the next request."""
+    first = [
+        *sse_blocks(
+            (
+                {"type": "thinking", "thinking": "", "signature": ""},
+                {"type": "thinking_delta", "thinking": "Links — Ü"},
+            ),
+            ({"type": "redacted_thinking", "data": "EmwK"}, None),
+            ({"type": "dream", "scenes": [1.0, None]}, None),
+            (
+                {"type": "tool_use", "id": "a", "name": "look", "input": {}},
+                {"type": "input_json_delta", "partial_json": '{"z": 1, "a": [0.10]}'},
+            ),
+            ({"type": "thinking", "thinking": "", "signature": ""}, {"type": "signature_delta", "signature": "+/="}),
+            ({"type": "tool_use", "id": "b", "name": "look", "input": {}}, None),
+        )
+    ]
+    wire.server.check = lambda body: None  # the SDK's types do not know next year's block
+    wire.script(stream(*first, known=False), Answer(text="Done."))
+    provider = wire.provider()
+    _, step = await ask(provider)
+    assert step.state is not None
+    replayed = ModelResponse.model_validate_json(step.model_dump_json())
+    message = ModelMessage(role="assistant", tool_calls=replayed.calls, state=replayed.state)
+    results = [ModelMessage(role="tool", content="ok", call_id=call.id) for call in replayed.calls]
+    await ask(provider, request(ModelMessage(role="user", content="What is there?"), message, *results))
+    before, after = wire.requests[0].body["messages"], wire.requests[1].body["messages"]
+    assert after[: len(before)] == before
+    assert json.dumps(after[1]["content"]) == json.dumps(
+        [
+            {"type": "thinking", "thinking": "Links — Ü", "signature": ""},
+            {"type": "redacted_thinking", "data": "EmwK"},
+            {"type": "dream", "scenes": [1.0, None]},
+            {"type": "tool_use", "id": "a", "name": "look", "input": {"z": 1, "a": [0.10]}},
+            {"type": "thinking", "thinking": "", "signature": "+/="},
+            {"type": "tool_use", "id": "b", "name": "look", "input": {}},
+        ]
+    )
+
+
+def sse_blocks(*blocks: tuple[dict[str, Any], dict[str, Any] | None]) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = [{"type": "message_start", "message": {"id": "msg_1", "model": MODEL, "usage": {}}}]
+    for index, (start, delta) in enumerate(blocks):
+        events.append({"type": "content_block_start", "index": index, "content_block": start})
+        if delta:
+            events.append({"type": "content_block_delta", "index": index, "delta": delta})
+        events.append({"type": "content_block_stop", "index": index})
+    return [*events, {"type": "message_delta", "delta": {"stop_reason": "tool_use"}}, {"type": "message_stop"}]
+
+
+async def test_agt_11_a_connection_is_used_again(wire: AnthropicWire) -> None:
+    wire.script(WHOLE, WHOLE, WHOLE)
+    provider = wire.provider()
+    for _ in range(3):
+        await ask(provider)
+    assert (len(wire.requests), wire.server.connections_made) == (3, 1)
+
+
+@pytest.mark.parametrize("piece", [1, 7])
+async def test_agt_11_slow_bytes_are_no_failure(wire: AnthropicWire, piece: int) -> None:
+    wire.script(wire.reply(WHOLE).slowly(piece=piece))
+    _, response = await ask(wire.provider())
+    assert response.text == "There is a chair."
+
+
+async def test_agt_11_an_answer_that_is_whole_needs_no_end_of_its_stream(wire: AnthropicWire) -> None:
+    reply = wire.reply(WHOLE)
+    wire.script(reply.silent_after(len(reply.chunks)), reply.cut_after(len(reply.chunks)))
+    for _ in range(2):
+        _, response = await ask(wire.provider())
+        assert response.text == "There is a chair."
+
+
+# ---- refused
+
+
+ERROR_TYPES: dict[Fault, str] = {"rate_limited": "rate_limited", "permission": "auth"}
+
+
+@pytest.mark.parametrize("fault", get_args(Fault))
+async def test_agt_11_a_refused_request_is_made_once_and_told_by_its_type(wire: AnthropicWire, fault: Fault) -> None:
+    wire.script(wire.fault(fault))
+    error = await failure(wire.provider())
+    assert error.error_type == ERROR_TYPES.get(fault, fault)
+    assert len(wire.requests) == 1
+    if fault not in ("context_too_long", "stale_reasoning"):
+        assert "request req_fault" in error.message
+    assert KEY not in error.message
+
+
+def in_a_minute() -> str:
+    return format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True)
+
+
+@pytest.mark.parametrize(
+    ("headers", "least", "most"),
+    [
+        ({"retry-after-ms": "1500"}, 1.5, 1.5),
+        ({"retry-after": "2"}, 2, 2),
+        ({"Retry-After": "0.5"}, 0.5, 0.5),
+        ({"retry-after": "86400"}, 86_400, 86_400),
+        ({"retry-after": "date"}, 1, 60),
+        ({"retry-after": "Thu, 01 Jan 2015 00:00:00 GMT"}, 0, 0),
+    ],
+)
+@pytest.mark.parametrize("fault", ["rate_limited", "overloaded"])
+async def test_agt_11_retry_after_is_read_and_not_waited_for(
+    wire: AnthropicWire, fault: Fault, headers: dict[str, str], least: float, most: float
+) -> None:
+    wire.script(wire.fault(fault, {name: in_a_minute() if said == "date" else said for name, said in headers.items()}))
+    error = await failure(wire.provider())
+    assert error.retry_after is not None
+    assert least <= error.retry_after <= most
+    assert len(wire.requests) == 1
+
+
+@pytest.mark.parametrize(("said", "meant"), [("true", True), ("false", False)])
+async def test_agt_11_the_vendors_word_on_retrying_arrives(wire: AnthropicWire, said: str, meant: bool) -> None:
+    wire.script(wire.fault("overloaded", {"x-should-retry": said}))
+    assert (await failure(wire.provider())).should_retry is meant
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_agt_9_a_conversation_is_not_sent_to_where_the_address_redirects(
+    wire: AnthropicWire, status: int
+) -> None:
+    async with AnthropicWire() as elsewhere:
+        location = {"location": f"{elsewhere.base_url}/v1/messages"}
+        wire.script(Reply.error(status, "<html>Moved</html>", location))
+        error = await failure(wire.provider())
+        assert (error.error_type, elsewhere.requests, len(wire.requests)) == ("bad_request", [], 1)
+        assert "redirects" in error.message
+
+
+async def test_agt_11_a_proxys_page_is_judged_by_its_status(wire: AnthropicWire) -> None:
+    wire.script(Reply.error(502, "<html>Bad gateway</html>"), Reply.error(503, ""), Reply.error(500, {"detail": "x"}))
+    provider = wire.provider()
+    told = [(await failure(provider)).error_type for _ in range(3)]
+    assert told == ["provider_error", "overloaded", "provider_error"]
+
+
+@pytest.mark.parametrize("fault", ["overloaded", "rate_limited", "provider_error", "context_too_long"])
+async def test_agt_11_an_error_in_the_middle_of_a_stream_is_told_by_its_type(wire: AnthropicWire, fault: Fault) -> None:
+    wire.script(wire.fault_within(fault))
+    assert (await failure(wire.provider())).error_type == fault
+    assert len(wire.requests) == 1
+
+
+async def test_agt_11_an_error_event_that_is_no_json_is_the_providers(wire: AnthropicWire) -> None:
+    wire.script(Reply.stream([b"event: error\ndata: oh no\n\n"]))
+    assert (await failure(wire.provider())).error_type == "provider_error"
+
+
+# ---- cut off
+
+
+@pytest.mark.parametrize("chunks", range(len(AnthropicWire().reply(WHOLE).chunks)))
+async def test_agt_11_an_answer_that_ends_early_is_none_wherever_it_ends(wire: AnthropicWire, chunks: int) -> None:
+    reply = wire.reply(WHOLE)
+    wire.script(reply.ending_after(chunks), reply.cut_after(chunks))
+    provider = wire.provider()
+    for _ in range(2):
+        assert (await failure(provider)).error_type == "connection"
+    assert len(wire.requests) == 2
+
+
+async def test_agt_11_silence_is_a_timeout_before_the_answer_and_within(wire: AnthropicWire) -> None:
+    wire.script(wire.reply(WHOLE).silent_after(0), wire.reply(WHOLE).silent_after(4))
+    provider = wire.provider(silence_timeout=0.5)
+    for _ in range(2):
+        error = await failure(provider)
+        assert (error.error_type, error.message) == ("timeout", "Anthropic sent nothing for 0.5 s")
+    await wire.server.until(lambda: wire.server.left == 2)
+    assert len(wire.requests) == 2
+
+
+async def test_agt_11_a_refused_connection_is_told_and_the_next_one_made(wire: AnthropicWire) -> None:
+    provider = wire.provider()
+    async with wire.server.refusing():
+        error = await failure(provider)
+    assert (error.error_type, error.message) == ("connection", "no connection to Anthropic")
+    wire.script(WHOLE)
+    await ask(provider)
+    assert len(wire.requests) == 1
+
+
+async def test_agt_11_who_no_longer_waits_closes_the_connection_at_once(wire: AnthropicWire) -> None:
+    wire.script(wire.reply(WHOLE).silent_after(4), wire.reply(WHOLE).silent_after(0))
+    provider = wire.provider()
+    for silences in (1, 2):
+        waiting = asyncio.ensure_future(ask(provider))
+        await wire.server.until(lambda count=silences: wire.server.silences == count)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await wire.server.until(lambda count=silences: wire.server.left == count)
+
+
+async def test_agt_11_an_answer_that_is_read_no_further_closes_the_connection(wire: AnthropicWire) -> None:
+    wire.script(wire.reply(WHOLE).silent_after(4))
+    async with aclosing(wire.provider().stream(MODEL, request(), CONTEXT)) as events:
+        await anext(events)
+    await wire.server.until(lambda: wire.server.left == 1)
+
+
+# ---- garbled
+
+
+GARBLED: dict[str, Reply] = {
+    "a page": Reply.error(200, "<html>Please sign in</html>"),
+    "a whole message": Reply.error(200, {"type": "message", "content": []}),
+    "broken JSON": Reply.stream([b'event: message_start\ndata: {"type": \n\n']),
+    "no object": Reply.stream([b"event: message_start\ndata: [1]\n\n"]),
+    "null": Reply.stream([b"event: message_start\ndata: null\n\n"]),
+    "no UTF-8": Reply.stream([b'event: message_start\ndata: {"type": "\xff"}\n\n']),
+    "too deep": Reply.stream([b"event: x\ndata: " + b'{"a":' * 200 + b"1" + b"}" * 200 + b"\n\n"]),
+    "without end": Reply.stream([b"event: x\ndata: " + b"[" * 100_000 + b"\n\n"]),
+    "no number": Reply.stream([b'event: x\ndata: {"type": "x", "a": NaN}\n\n']),
+    "a huge number": Reply.stream([b'event: x\ndata: {"type": "x", "a": ' + b"9" * 5_000 + b"}\n\n"]),
+    "no type": Reply.stream([b"event: x\ndata: {}\n\n"]),
+    "no message": Reply.stream([sse({"type": "message_start"})]),
+    "an odd message": Reply.stream([sse({"type": "message_start", "message": "x"})]),
+    "an unknown block": Reply.stream([sse({"type": "content_block_delta", "index": 7, "delta": {}})]),
+    "an odd block": Reply.stream([sse({"type": "content_block_start", "index": 0, "content_block": ["text"]})]),
+    "an odd delta": Reply.stream(
+        [
+            sse({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}),
+            sse({"type": "content_block_delta", "index": 0, "delta": 7}),
+        ]
+    ),
+    "a call without a name": Reply.stream(
+        [sse({"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "id": "a"}})]
+    ),
+    "an odd id": stream(*sse_blocks(({"type": "tool_use", "id": 7, "name": "look", "input": {}}, None)), known=False),
+    "not compressed": Reply.stream([b"event: x\n\n"], {"content-encoding": "gzip"}),
+}
+
+
+@pytest.mark.parametrize("what", GARBLED)
+async def test_agt_11_what_is_no_answer_is_the_providers_error(wire: AnthropicWire, what: str) -> None:
+    wire.script(GARBLED[what])
+    error = await failure(wire.provider())
+    assert error.error_type == "provider_error"
+    assert error.message.startswith("Anthropic could not be understood")
+    assert len(wire.requests) == 1
+
+
+async def test_agt_11_an_error_with_a_good_status_is_told_by_its_type(wire: AnthropicWire) -> None:
+    wire.script(Reply.error(200, {"type": "error", "error": {"type": "overloaded_error", "message": "x"}}))
+    assert (await failure(wire.provider())).error_type == "overloaded"
+
+
+async def test_agt_11_a_stream_named_by_the_wrong_kind_is_read_all_the_same(wire: AnthropicWire) -> None:
+    wire.script(wire.reply(WHOLE).with_headers({"content-type": "text/plain"}))
+    _, response = await ask(wire.provider())
+    assert response.text == "There is a chair."
+
+
+def unnamed(reply: Reply) -> Reply:
+    """The reply without its `event:` lines, as there are servers that send it."""
+    lines = (chunk.split(b"\n", 1) for chunk in reply.chunks)
+    return replace(reply, chunks=tuple(rest if first.startswith(b"event:") else first for first, rest in lines))
+
+
+@pytest.mark.parametrize("piece", [3, 100_000])
+async def test_agt_9_events_without_a_name_are_known_by_their_type(wire: AnthropicWire, piece: int) -> None:
+    reply = unnamed(wire.reply(WHOLE))
+    assert b"event:" not in b"".join(reply.chunks)
+    ping = b'data: {"type": "ping"}\n\n'
+    wire.script(replace(reply, chunks=(ping, *reply.chunks)).slowly(piece=piece))
+    _, response = await ask(wire.provider())
+    assert (response.text, response.stop) == ("There is a chair.", "tool_calls")
+
+
+@pytest.mark.parametrize("fault", ["overloaded", "context_too_long", "quota"])
+async def test_agt_9_an_error_event_without_a_name_is_told_by_its_type(wire: AnthropicWire, fault: Fault) -> None:
+    wire.script(unnamed(wire.fault_within(fault)))
+    assert (await failure(wire.provider())).error_type == fault
+
+
+@pytest.mark.parametrize("data", [b"{", b"[1]", b"7", b'"x"', b"[" * 100_000])
+async def test_agt_9_an_event_without_a_name_and_a_type_is_the_providers_error(
+    wire: AnthropicWire, data: bytes
+) -> None:
+    wire.script(Reply.stream([b"data: " + data + b"\n\n"]))
+    assert (await failure(wire.provider())).error_type == "provider_error"
+
+
+async def test_agt_9_a_page_is_a_wrong_address_unless_it_has_answered_before(wire: AnthropicWire) -> None:
+    page = Reply.error(200, "<html>Please sign in</html>")
+    wire.script(page, WHOLE, page)
+    provider = wire.provider()
+    error = await failure(provider)
+    assert (error.error_type, error.max_attempts) == ("provider_error", 1)
+    assert error.message.endswith("it sent text/html in place of a stream of events; check the address of Anthropic")
+    await ask(provider)
+    assert (await failure(provider)).max_attempts == 3
+
+
+async def test_agt_9_an_encoding_that_was_not_asked_for_is_not_asked_for_again(wire: AnthropicWire) -> None:
+    wire.script(WHOLE, Reply.stream([b"event: x\n\n"], {"content-encoding": "gzip"}))
+    provider = wire.provider()
+    await ask(provider)
+    error = await failure(provider)
+    assert (error.error_type, error.max_attempts) == ("provider_error", 1)
+    assert "compressed" in error.message
+
+
+# ---- without end
+
+
+PIECE = b"x" * 65_536
+ENDLESS = [PIECE] * 3_200
+"""Two hundred megabytes."""
+
+BOUNDED: dict[str, tuple[Reply, str]] = {
+    "a line": (Reply.stream([b"event: x\ndata: ", *ENDLESS]), "too_large"),
+    "an event of many lines": (Reply.stream([b"event: x\n", *[b"data: 1\n" * 8_192] * 3_200]), "too_large"),
+    "an object": (replace(Reply.error(200, {}), chunks=(b'{"error": {"message": "', *ENDLESS)), "provider_error"),
+    "a page": (replace(Reply.error(200, ""), chunks=(b"<html>", *ENDLESS)), "provider_error"),
+    "an error": (
+        replace(Reply.error(400, {}), chunks=(b'{"error": {"message": "prompt is too long ', *ENDLESS)),
+        "context_too_long",
+    ),
+    "an error in plain text": (replace(Reply.error(529, "x"), chunks=(b"Overloaded ", *ENDLESS)), "overloaded"),
+    "a redirection": (Reply(chunks=tuple(ENDLESS), status=307), "bad_request"),
+}
+
+
+@pytest.mark.parametrize("what", BOUNDED)
+async def test_agt_9_no_more_is_read_of_what_has_no_end_than_is_good(wire: AnthropicWire, what: str) -> None:
+    reply, error_type = BOUNDED[what]
+    provider = wire.provider()
+    wire.script(WHOLE, reply)
+    await ask(provider)  # what is loaded once is not counted
+    tracemalloc.start()
+    try:
+        error = await failure(provider)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert error.error_type == error_type
+    assert len(error.message) < 600
+    assert peak < 4 * MOST_EVENT_BYTES
+
+
+async def test_agt_9_an_answer_without_end_is_given_up(wire: AnthropicWire, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MOST_STREAM_BYTES > 10_000_000
+    monkeypatch.setattr("turnkeeper.activities.providers.wire.bounded_body.MOST_STREAM_BYTES", 100_000)
+    ping = sse({"type": "weather", "told": "x" * 10_000})
+    wire.script(Reply.stream([ping] * 20))
+    assert (await failure(wire.provider())).error_type == "too_large"
+
+
+@pytest.mark.parametrize("piece", [1, 3, 1_000])
+async def test_agt_9_events_are_bounded_one_by_one_however_they_are_cut(
+    wire: AnthropicWire, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr("turnkeeper.activities.providers.wire.bounded_body.MOST_EVENT_BYTES", 400)
+    whole = wire.reply(WHOLE)
+    assert len(b"".join(whole.chunks)) > 2_000
+    with_carriage_returns = replace(whole, chunks=tuple(chunk.replace(b"\n", b"\r\n") for chunk in whole.chunks))
+    wire.script(whole.slowly(piece=piece), with_carriage_returns.slowly(piece=piece))
+    for _ in range(2):
+        _, response = await ask(wire.provider())
+        assert response.text == "There is a chair."
+
+
+async def test_agt_9_an_answer_is_asked_for_uncompressed_and_a_bomb_is_not_unpacked(wire: AnthropicWire) -> None:
+    bomb = gzip.compress(b'{"error": {"message": "prompt is too long"}}' + b" " * 200_000_000, compresslevel=1)
+    packed = {"content-encoding": "gzip", "retry-after": "7"}
+    wire.script(WHOLE, Reply.stream([bomb], packed), replace(Reply.error(429, {}, packed), chunks=(bomb,)))
+    provider = wire.provider()
+    await ask(provider)
+    assert wire.requests[0].headers["accept-encoding"] == "identity"
+    error = await failure(provider)
+    assert (error.error_type, error.message) == (
+        "provider_error",
+        "Anthropic could not be understood, its answer is compressed, which was not asked for",
+    )
+    error = await failure(provider)
+    assert (error.error_type, error.retry_after) == ("rate_limited", 7)
+    wire.script(replace(Reply.error(400, {}, packed), chunks=(bomb,)))
+    error = await failure(provider)
+    assert error.error_type == "bad_request"
+    assert "compressed" in error.message
+
+
+async def test_agt_9_what_the_vendor_repeats_of_the_request_is_not_told_on(wire: AnthropicWire) -> None:
+    said = "I divorce Anna, don't tell Ben."
+    echo = error_body("invalid_request_error", f"max_tokens: too many, in answer to “{said}”")
+    within = {**echo, "type": "error"}
+    wire.script(
+        Reply.error(400, echo),
+        Reply.error(200, echo),
+        Reply.error(422, f"max_tokens: too many: {said}"),
+        Reply.stream([*wire.reply(WHOLE).chunks[:3], sse(within)]),
+    )
+    provider = wire.provider()
+    for _ in range(4):
+        with pytest.raises(ModelError, match="max_tokens: too many") as raised:
+            await ask(provider, request(ModelMessage(role="user", content=said)))
+        assert raised.value.error_type == "bad_request"
+        assert "Anna" not in raised.value.message
+
+
+# ---- keys and packages
+
+
+async def test_agt_4_without_a_key_it_says_what_to_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    for variable in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_PROFILE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    error = await failure(AnthropicProvider(silence_timeout=1))
+    assert (error.error_type, error.message) == ("auth", "no key is set; set ANTHROPIC_API_KEY for the worker")
+
+
+async def test_agt_4_the_key_and_the_address_of_the_environment_are_used(
+    wire: AnthropicWire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", wire.base_url)
+    wire.script(WHOLE)
+    await ask(AnthropicProvider(silence_timeout=BOUND))
+    assert wire.requests[0].headers["authorization"] == f"Bearer {KEY}"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [{"api_key": f"{KEY}\nX: y"}, {"base_url": "nowhere"}, {"base_url": "http://[::1"}],
+    ids=["a line break in the key", "no address", "half an address"],
+)
+async def test_agt_4_what_can_never_be_sent_is_not_tried_again(wire: AnthropicWire, address: dict[str, str]) -> None:
+    whole = {"base_url": wire.base_url, "api_key": KEY, **address}
+    error = await failure(AnthropicProvider(silence_timeout=BOUND, **cast(Any, whole)))
+    assert wire.requests == []
+    assert error.error_type == "bad_request"
+    assert "check ANTHROPIC_API_KEY and the address of Anthropic" in error.message
+    assert KEY not in error.message
+
+
+async def test_agt_4_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "anthropic", None)
+    with pytest.raises(ModelError) as raised:
+        await ask(AnthropicProvider(silence_timeout=1, api_key=KEY))
+    assert "pip install 'turnkeeper[anthropic]'" in raised.value.message
+
+
+async def test_agt_4_a_model_without_a_name_is_told_how_to_name_one(wire: AnthropicWire) -> None:
+    with pytest.raises(ModelError, match="anthropic:claude") as raised:
+        await anext(wire.provider().stream("", request(), CONTEXT))
+    assert raised.value.error_type == "not_found"
+    assert wire.requests == []
+
+
+async def test_agt_11_requests_beyond_the_script_and_ones_the_vendor_would_refuse_fail_the_test() -> None:
+    wire = AnthropicWire()
+    with pytest.raises(AssertionError, match="was not expected"):
+        async with wire:
+            await failure(wire.provider())
+    with pytest.raises(ValidationError, match="max_tokens"):
+        wire.check({"model": MODEL, "stream": True, "messages": []})
+    orphan = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a"}]}
+    with pytest.raises(AssertionError):
+        wire.check({"model": MODEL, "stream": True, "max_tokens": 1, "messages": [orphan]})
+    assert Received("/", {}, b"{}").body == {}

@@ -1,0 +1,327 @@
+"""The scripted model and the registry: what is played when, and what is said where nothing can be (AGT-4)."""
+
+import asyncio
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from temporalio.client import Client
+from temporalio.testing import ActivityEnvironment
+
+from turnkeeper.activities.llm import ModelActivities
+from turnkeeper.activities.model_request.asking import Asking
+from turnkeeper.activities.model_request.hand_over import REQUESTS, HandOverKey
+from turnkeeper.activities.model_request.large_texts import LargeTexts
+from turnkeeper.activities.model_request.list_prices import ListPrices
+from turnkeeper.activities.providers.offline.provider import OfflineModel
+from turnkeeper.activities.providers.offline.script import ScriptedModel
+from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError, Provider
+from turnkeeper.activities.providers.registry import OfflineProvider, Providers
+from turnkeeper.models.context.model_view import digest_of
+from turnkeeper.models.model_name import KNOWN_PROVIDERS
+from turnkeeper.models.transcript.model_call import (
+    CallPart,
+    ModelCall,
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    ProviderState,
+    RequestHead,
+)
+from turnkeeper.stores.blobs import Blobs
+from turnkeeper.stores.partials.in_process import InProcessCarrier
+
+
+@dataclass
+class Player:
+    """A folder of scripts and the model that plays them."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self.model: Provider = ScriptedModel(self.folder)
+
+    def write(self, *responses: dict[str, Any], name: str = "default", **script: Any) -> None:
+        """Write the script `name`."""
+        (self.folder / f"{name}.json").write_text(json.dumps({"responses": responses, **script}), encoding="utf-8")
+
+    async def play(
+        self,
+        request: int = 1,
+        *,
+        attempt: int = 1,
+        rounds: int = 0,
+        name: str = "script",
+        asked: str = "hi",
+        shown: list[Delta | ModelResponse] | None = None,
+    ) -> list[Delta | ModelResponse]:
+        """Return everything that is streamed; `shown` also has what came before an error."""
+        events = [] if shown is None else shown
+        messages = [ModelMessage(role="user", content=asked)]
+        context = CallContext(session_id="s", request=request, attempt=attempt, round=rounds)
+        async for event in self.model.stream(name, ModelRequest(head=RequestHead(), messages=messages), context):
+            events.append(event)  # one by one: an error must not take what came before it
+        return events
+
+    async def response(self, request: int = 1, **given: Any) -> ModelResponse:
+        """Return the whole response that ends the stream."""
+        last = (await self.play(request, **given))[-1]
+        assert isinstance(last, ModelResponse)
+        return last
+
+    async def error(self, request: int = 1, **given: Any) -> ModelError:
+        """Return the error that ends the stream."""
+        with pytest.raises(ModelError) as raised:
+            await self.play(request, **given)
+        return raised.value
+
+
+@pytest.fixture
+def player(tmp_path: Path) -> Player:
+    return Player(tmp_path)
+
+
+# ---- what is played
+
+
+async def test_agt_4_the_response_played_follows_from_the_number_of_the_request(player: Player) -> None:
+    player.write({"text": "one"}, {"text": "two"})
+    assert [(await player.response(number)).text for number in (2, 1, 2)] == ["two", "one", "two"]
+
+
+async def test_agt_4_past_its_end_a_script_fails_or_begins_again(player: Player) -> None:
+    player.write({"text": "one"}, {"text": "two"})
+    error = await player.error(3)
+    assert (error.error_type, error.message) == ("bad_request", "the script 'default.json' is at its end after 2")
+    player.write({"text": "one"}, {"text": "two"}, repeat=True)
+    assert (await player.response(3)).text == "one"
+
+
+async def test_agt_4_a_response_holds_thinking_text_and_calls_in_this_order(player: Player) -> None:
+    calls = [{"name": "look", "args": {"n": 1}}, {"name": "pay", "args": "{broken", "id": "mine"}]
+    player.write({"think": "hm", "text": "Let me see.", "calls": calls}, {"text": "cut", "stop": "max_tokens"})
+    response = await player.response()
+    assert [part.kind for part in response.parts] == ["think", "respond", "call", "call"]
+    assert response.calls == [
+        CallPart(kind="call", id="call_1_0", name="look", args={"n": 1}),
+        CallPart(kind="call", id="mine", name="pay", args="{broken"),
+    ]
+    assert (response.stop, response.request_id, response.state) == ("tool_calls", "offline_1", None)
+    assert (await player.response(2)).stop == "max_tokens"
+
+
+async def test_agt_4_it_streams_word_by_word_and_ends_with_the_whole(player: Player) -> None:
+    player.write({"think": "a b", "text": "c  d\n", "calls": [{"name": "look"}]})
+    *deltas, response = await player.play()
+    assert deltas == [
+        Delta("think", "a "),
+        Delta("think", "b"),
+        Delta("respond", "c  "),
+        Delta("respond", "d\n"),
+        Delta("call", "look"),
+    ]
+    assert isinstance(response, ModelResponse)
+
+
+async def test_agt_3_state_items_come_back_verbatim_as_the_providers_own(player: Player) -> None:
+    items = [{"signature": "xyz"}, None]
+    player.write({"text": "a", "state_items": items}, name="demo")
+    state = (await player.response(name="script/demo")).state
+    assert state == ProviderState(api="offline", model="script/demo", items=items)
+
+
+async def test_agt_4_placeholders_tell_turns_apart_and_braces_stay_as_they_are(player: Player) -> None:
+    player.write({"think": "{request}", "text": '{"n": {request}} {last_user} {0} {'}, repeat=True)
+    response = await player.response(7, asked="{request}?")
+    assert (response.thinking, response.text) == ("7", '{"n": 7} {request}? {0} {')
+
+
+async def test_agt_4_delays_are_waited_out_before_the_answer_and_after_its_pieces(
+    player: Player, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    async def wait(seconds: float) -> None:
+        waits.append(seconds)
+
+    player.write({"text": "a b", "delay": 30, "chunk_delay": 2})
+    monkeypatch.setattr(asyncio, "sleep", wait)
+    await player.play()
+    assert waits == [30, 2, 2]
+
+
+# ---- what goes wrong on purpose
+
+
+async def test_agt_9_a_fault_fails_the_first_attempts_and_then_the_answer_comes(player: Player) -> None:
+    player.write({"text": "a", "fault": {"error_type": "overloaded", "times": 2, "message": "busy", "retry_after": 7}})
+    for attempt in (1, 2):
+        error = await player.error(attempt=attempt)
+        assert (error.error_type, error.message, error.retry_after) == ("overloaded", "busy", 7)
+    assert (await player.response(attempt=3)).text == "a"
+
+
+async def test_agt_9_a_wait_of_the_workflow_counts_though_its_next_activity_begins_at_attempt_1(player: Player) -> None:
+    player.write({"text": "a", "fault": {"error_type": "rate_limited", "times": 2, "retry_after": 60}})
+    for rounds in (0, 1):
+        assert (await player.error(attempt=1, rounds=rounds)).error_type == "rate_limited"
+    assert (await player.response(attempt=1, rounds=2)).text == "a"
+
+
+async def test_agt_9_the_activity_tells_the_script_how_often_the_workflow_waited(player: Player) -> None:
+    player.write({"text": "a", "fault": {"error_type": "rate_limited", "retry_after": 60}})
+    request = ModelRequest(head=RequestHead(), messages=[])
+    call = ModelCall(turn=1, step=1, request=1, model="offline:script", digest=digest_of(request))
+    activity = ActivityEnvironment()
+    key = HandOverKey(activity.info.workflow_run_id or "", call.request, call.digest)
+    REQUESTS.put(key, request, size=1)
+    providers, texts = Providers({"offline": lambda: player.model}), LargeTexts(Mock(spec=Blobs))
+    asking = Asking(providers, Mock(spec=Client), texts, ListPrices())
+    call_model = ModelActivities(asking, texts, InProcessCarrier()).call_model
+    assert (await activity.run(call_model, call)).wait_seconds == 60
+    outcome = await activity.run(call_model, call.model_copy(update={"round": 1}))
+    assert outcome.response.text == "a"
+    REQUESTS.discard(key)
+
+
+@pytest.mark.parametrize(("after_chunks", "written"), [(0, ""), (2, "a b "), (9, "a b c")])
+async def test_agt_9_a_fault_can_come_in_the_middle_of_the_answer(
+    player: Player, after_chunks: int, written: str
+) -> None:
+    player.write({"text": "a b c", "fault": {"error_type": "connection", "after_chunks": after_chunks}})
+    shown: list[Delta | ModelResponse] = []
+    with pytest.raises(ModelError, match="the script says so"):
+        await player.play(shown=shown)
+    assert "".join(delta.text for delta in shown if isinstance(delta, Delta)) == written
+    assert (await player.response(attempt=2)).text == "a b c"
+
+
+async def test_agt_3_a_cut_stream_ends_without_its_final_event(player: Player) -> None:
+    player.write({"text": "a b", "cut": True})
+    assert await player.play() == [Delta("respond", "a "), Delta("respond", "b")]
+
+
+# ---- the files
+
+
+async def test_agt_4_a_name_picks_the_script_and_a_missing_one_is_not_found(player: Player) -> None:
+    player.write({"text": "the default"})
+    player.write({"text": "the demo"}, name="demo_2")
+    assert (await player.response(name="script")).text == "the default"
+    assert (await player.response(name="script/demo_2")).text == "the demo"
+    error = await player.error(name="script/other")
+    assert error.error_type == "not_found"
+    assert "offline script 'other'" in error.message
+
+
+@pytest.mark.parametrize("name", ["script/", "script/../x", "script/a/b", "script/a.json", "script/" + "x" * 65])
+async def test_agt_4_a_name_cannot_reach_other_files(player: Player, name: str) -> None:
+    error = await player.error(name=name)
+    assert error.error_type == "bad_request"
+    assert repr(name) in error.message
+
+
+@pytest.mark.parametrize(
+    ("content", "field"),
+    [
+        (b"{", "value"),
+        (b"\xff", "value"),
+        (b"{}", "responses"),
+        (b'{"responses": []}', "responses"),
+        (b'{"responses": [{"text": 1}]}', "responses[0].text"),
+        (b'{"responses": [{"txt": "a"}]}', "responses[0].txt"),
+        (b'{"responses": [{"delay": -1}]}', "responses[0].delay"),
+        (b'{"responses": [{"fault": {"error_type": "bad luck"}}]}', "responses[0].fault.error_type"),
+    ],
+)
+async def test_agt_4_a_malformed_script_is_a_bad_request_that_names_file_and_field(
+    player: Player, content: bytes, field: str
+) -> None:
+    (player.folder / "default.json").write_bytes(content)
+    error = await player.error()
+    assert error.error_type == "bad_request"
+    assert f"the script 'default.json' is malformed: {field}: " in error.message
+
+
+async def test_agt_4_a_script_that_cannot_be_read_is_a_bad_request(player: Player) -> None:
+    (player.folder / "default.json").mkdir()
+    error = await player.error()
+    assert (error.error_type, "'default.json' cannot be read" in error.message) == ("bad_request", True)
+
+
+async def test_agt_4_a_script_is_read_again_only_when_its_file_changed(player: Player) -> None:
+    script = player.folder / "default.json"
+    player.write({"text": "one"})
+    os.utime(script, ns=(0, 1_000))
+    assert (await player.response()).text == "one"
+    player.write({"text": "two"})
+    os.utime(script, ns=(0, 1_000))
+    assert (await player.response()).text == "one"
+    os.utime(script, ns=(0, 2_000))
+    assert (await player.response()).text == "two"
+
+
+async def test_agt_4_an_unchanged_script_is_played_without_a_thread(
+    player: Player, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[Any] = []
+    to_thread = asyncio.to_thread
+
+    async def counted(read: Any, *given: Any) -> Any:
+        reads.append(given)
+        return await to_thread(read, *given)
+
+    monkeypatch.setattr(asyncio, "to_thread", counted)
+    script = player.folder / "default.json"
+    player.write({"text": "a"}, repeat=True)
+    os.utime(script, ns=(0, 1_000))
+    for request in (1, 2, 3):
+        await player.response(request)
+    assert reads == [(script,)]
+    script.unlink()
+    assert (await player.error()).error_type == "not_found"
+
+
+# ---- the registry
+
+
+async def test_agt_4_the_offline_provider_has_one_model_and_the_scripts(player: Player) -> None:
+    player.write({"text": "played"})
+    player.model = OfflineProvider(OfflineModel(), player.model)
+    assert (await player.response(name="script")).text == "played"
+    assert "I am the offline model" in (await player.response(name="")).text
+    for unknown in ("gpt", "scripted"):
+        error = await player.error(name=unknown)
+        assert (error.error_type, repr(unknown) in error.message) == ("not_found", True)
+
+
+def test_agt_4_a_provider_is_made_once_when_it_is_first_asked_for() -> None:
+    made: list[Provider] = []
+
+    def make() -> Provider:
+        made.append(OfflineModel())
+        return made[-1]
+
+    providers = Providers({"offline": make})
+    assert made == []
+    assert providers.resolve("offline:script/a:b") == (*made, "script/a:b")
+    assert providers.resolve("offline:") == (*made, "")
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize("model", ["", "offline", ":x", "openai:gpt"])
+def test_agt_4_an_unknown_provider_is_a_bad_request_that_names_the_known_ones(model: str) -> None:
+    with pytest.raises(ModelError) as raised:
+        Providers({"offline": OfflineModel, "mine": OfflineModel}).resolve(model)
+    assert raised.value.error_type == "bad_request"
+    assert repr(model) in raised.value.message
+    assert "mine, offline" in raised.value.message
+
+
+def test_agt_4_every_provider_a_session_may_name_is_one_a_worker_can_have() -> None:
+    providers = Providers(dict.fromkeys(KNOWN_PROVIDERS, OfflineModel))
+    assert [providers.resolve(f"{known}:x")[1] for known in KNOWN_PROVIDERS] == ["x"] * len(KNOWN_PROVIDERS)

@@ -1,0 +1,634 @@
+"""What is sent to a Chat Completions endpoint, and what is made of its stream: AGT-3, AGT-4, AGT-10, CTX-13."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.vendors.chat_wire import MODEL, ChatWire, answer_chunks, chunk
+from tests.vendors.golden_files import assert_golden
+from tests.vendors.server import Answer, Call
+from turnkeeper.activities.providers.openai.chat_answer import Fold, TextFold
+from turnkeeper.activities.providers.openai.chat_request import (
+    REASONING_TOKENS,
+    ROOM,
+    encode,
+    encode_text,
+    fields_in,
+    lacking_in,
+)
+from turnkeeper.activities.providers.protocol import Delta, ModelError
+from turnkeeper.activities.providers.verbatim import OPENING
+from turnkeeper.models.transcript.model_call import (
+    CallPart,
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    ProviderState,
+    RequestHead,
+    RespondPart,
+    ThinkPart,
+    ToolSpec,
+)
+from turnkeeper.models.transcript.trajectory import Usage
+
+HEAD = RequestHead(
+    system="Be brief.",
+    tools=[ToolSpec(name="look", description="Look at a thing.", input_schema={"properties": {"at": {}}})],
+)
+SUMMARY = RequestHead(system="Summarise.", max_tokens=1024)
+
+
+def user(content: str) -> ModelMessage:
+    return ModelMessage(role="user", content=content)
+
+
+def assistant(content: str = "", *calls: Call, items: list[Any] | None = None, model: str = MODEL) -> ModelMessage:
+    state = None if items is None else ProviderState(api="openai.chat", model=model, items=items)
+    parts = [CallPart(kind="call", id=call.id, name=call.name, args=call.args) for call in calls]
+    return ModelMessage(role="assistant", content=content, tool_calls=parts, state=state)
+
+
+def result(call_id: str, content: str, status: Any = "ok") -> ModelMessage:
+    return ModelMessage(role="tool", content=content, call_id=call_id, tool_name="look", status=status)
+
+
+def encoded(*messages: ModelMessage, head: RequestHead = HEAD, without: Any = (), by: Any = encode) -> Any:
+    """Return the body, held against OpenAI's types and the demands of strict templates."""
+    body = by(ModelRequest(head=head, messages=list(messages)), name=MODEL, without=without)
+    ChatWire().check(json.loads(json.dumps(body)))
+    return body
+
+
+BEYOND: list[Any] = [
+    {"reasoning_content": "First the\nleft…"},
+    {"type": "function", "id": "call_1", "extra_content": {"google": {"thought_signature": "c2ln"}}},
+    {"type": "function", "id": "call_2"},
+]
+STEP = assistant("I look.", Call("call_1", "look", {"at": "left"}), Call("call_2", "look", {"at": "Ü"}), items=BEYOND)
+CONVERSATION = [
+    user("What is there?"),
+    STEP,
+    result("call_1", "looked\n\na chair"),
+    result("call_2", "There is no such thing.", "error"),
+    user("Be quick."),
+    assistant("A chair."),
+    user("Thanks. And now?"),
+    assistant("", Call("call_1", "files.read", {"at": "x"}), Call("call_1", "look", '{"at": ')),
+    result("call_1", "read"),
+    result("call_1", "The arguments are no JSON object.", "error"),
+    assistant("Done."),
+]
+
+
+# ── Requests ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_agt_3_a_conversation_is_written_byte_for_byte_as_it_always_was():
+    assert_golden("chat_conversation", encoded(*CONVERSATION, user("Go home.")))
+
+
+def test_agt_3_a_request_for_a_summary_is_written_byte_for_byte_as_it_always_was():
+    assert_golden("chat_summary", encoded(user("The record"), head=SUMMARY))
+
+
+def test_ctx_13_a_conversation_by_the_protocol_text_is_written_byte_for_byte_as_it_always_was():
+    assert_golden("chat_text_conversation", encoded(*CONVERSATION, user("Go home."), by=encode_text))
+
+
+@pytest.mark.parametrize("length", range(1, len(CONVERSATION)))
+def test_agt_3_the_beginning_of_a_conversation_is_written_the_same_however_it_goes_on(length):
+    if CONVERSATION[length].role == "tool":
+        return  # a step goes with its results
+    whole, part = encoded(*CONVERSATION), encoded(*CONVERSATION[:length])
+    assert json.dumps(whole["messages"][: len(part["messages"])]) == json.dumps(part["messages"])
+    assert {**whole, "messages": []} == {**part, "messages": []}
+
+
+def test_agt_3_what_an_answer_had_beyond_its_texts_goes_back_to_the_same_model_alone():
+    assert encoded(*CONVERSATION)["messages"][2] == {
+        "role": "assistant",
+        "content": "I look.",
+        "reasoning_content": "First the\nleft…",
+        "tool_calls": [
+            {
+                "id": "call_1",
+                "type": "function",
+                "function": {"name": "look", "arguments": '{"at": "left"}'},
+                "extra_content": {"google": {"thought_signature": "c2ln"}},
+            },
+            {"id": "call_2", "type": "function", "function": {"name": "look", "arguments": '{"at": "Ü"}'}},
+        ],
+    }
+    other = assistant("I look.", Call("call_1", "look"), Call("call_2", "look"), items=BEYOND, model="other")
+    sent = encode(ModelRequest(head=HEAD, messages=[user("?"), other]), name=MODEL)["messages"]
+    assert "reasoning_content" not in json.dumps(sent)
+
+
+def test_agt_4_what_an_endpoint_refuses_is_left_out_of_parameters_and_messages():
+    whole = encoded(*CONVERSATION)
+    assert fields_in(whole) == {"reasoning_content", "extra_content"}
+    assert lacking_in(whole) == {"reasoning_content"}
+    assert fields_in(encoded(user("?"))) == lacking_in(encoded(*CONVERSATION[:4])) == frozenset()
+    body = encoded(*CONVERSATION, without=["stream_options", "reasoning_content", "extra_content"])
+    assert "stream_options" not in body
+    assert set(body["messages"][2]) == {"role", "content", "tool_calls"}
+    without = encoded(user("?"), head=SUMMARY, without=["max_tokens", ROOM])
+    assert (without["max_completion_tokens"], "max_tokens" in without) == (1024, False)
+    assert "stop" not in encoded(user("?"), without=["stop"], by=encode_text)
+
+
+def test_agt_4_what_an_endpoint_demands_is_in_every_answer_that_has_none_of_its_own():
+    messages = [*CONVERSATION, user("Go home.")]
+    request = ModelRequest(head=HEAD, messages=messages)
+    body = encode(request, name=MODEL, demanded=["reasoning_content"])
+    said = [message for message in body["messages"] if message["role"] == "assistant"]
+    assert [message["reasoning_content"] for message in said] == ["First the\nleft…", " ", " ", " "]
+    others = [message for message in body["messages"] if message["role"] != "assistant"]
+    assert not [message for message in others if "reasoning_content" in message]
+
+
+@pytest.mark.parametrize(("without", "most"), [([], 1024 + REASONING_TOKENS), ([ROOM], 1024)])
+@pytest.mark.parametrize("by", [encode, encode_text])
+def test_agt_4_a_bounded_answer_has_room_for_its_reasoning(without, most, by):
+    assert encoded(user("?"), head=SUMMARY, without=without, by=by)["max_tokens"] == most
+    assert "max_tokens" not in encoded(user("?"), by=by)
+
+
+def test_agt_3_ids_of_calls_stay_as_they_are_and_are_made_unique():
+    body = encoded(
+        user("?"),
+        assistant("", Call("functions.look:0", "look"), Call("functions.look:0", "look"), Call("", "look")),
+        result("functions.look:0", "a chair"),
+        result("functions.look:0", "a table"),
+        result("", "a wall"),
+    )
+    ids = [call["id"] for call in body["messages"][2]["tool_calls"]]
+    assert ids == ["functions.look:0", "functions.look:0-2", "_"]
+    assert [message["tool_call_id"] for message in body["messages"][3:]] == ids
+
+
+def test_agt_4_a_user_speaks_first_and_nobody_twice_in_a_row():
+    body = encoded(
+        assistant("[Conversation Summary] So far."),
+        assistant("I look.", Call("c", "look")),
+        result("c", "a chair"),
+        user("Hurry."),
+        user("Please."),
+        head=RequestHead(),
+    )
+    assert body["messages"] == [
+        {"role": "user", "content": OPENING},
+        {
+            "role": "assistant",
+            "content": "[Conversation Summary] So far.\n\nI look.",
+            "tool_calls": [{"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}],
+        },
+        {"role": "tool", "tool_call_id": "c", "content": "a chair"},
+        {"role": "user", "content": "Hurry.\n\nPlease."},
+    ]
+
+
+def test_agt_4_a_message_with_calls_and_no_text_has_no_content_and_arguments_are_json():
+    step = encoded(*CONVERSATION)["messages"][8]
+    assert step["content"] is None
+    assert [call["function"] for call in step["tool_calls"]] == [
+        {"name": "files_read", "arguments": '{"at": "x"}'},
+        {"name": "look", "arguments": '{"invalid_json": "{\\"at\\": "}'},
+    ]
+
+
+ODD_COUNT = {"prompt_tokens": 9, "completion_tokens": -(10**9)}
+DETAILS = ("prompt_tokens_details", "completion_tokens_details")
+
+
+# ── Answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def folded(*chunks: dict[str, Any], fold: type[Fold] = Fold) -> tuple[list[Delta], ModelResponse]:
+    answer = fold(MODEL, request=7)
+    deltas = [delta for each in chunks for delta in answer.take(each)]
+    assert answer.is_whole
+    assert answer.failure is None
+    return deltas, answer.response(request_id="req_1")
+
+
+def of_deltas(*deltas: dict[str, Any], finish: str = "stop", fold: type[Fold] = Fold) -> ModelResponse:
+    return folded(*map(chunk, deltas), chunk({}, finish), fold=fold)[1]
+
+
+def call(id: str, name: str, args: Any) -> CallPart:
+    return CallPart(kind="call", id=id, name=name, args=args)
+
+
+def test_agt_3_an_answer_is_its_parts_and_what_the_server_wants_back():
+    calls = [Call("c1", "look", {"at": "left"}), Call("c2", "look", {"at": [1.5, None]})]
+    deltas, response = folded(
+        *answer_chunks(Answer(text="I look.", think="left first", calls=calls, cached=60, reasoning=7))
+    )
+    assert response == ModelResponse(
+        parts=[
+            ThinkPart(kind="think", text="left first"),
+            RespondPart(kind="respond", text="I look."),
+            call("c1", "look", {"at": "left"}),
+            call("c2", "look", {"at": [1.5, None]}),
+        ],
+        stop="tool_calls",
+        usage=Usage(input_tokens=100, output_tokens=20, cached_tokens=60, reasoning_tokens=7),
+        model=MODEL,
+        request_id="req_1",
+        state=ProviderState(
+            api="openai.chat",
+            model=MODEL,
+            items=[
+                {"reasoning_content": "left first"},
+                {"type": "function", "id": "c1"},
+                {"type": "function", "id": "c2"},
+            ],
+        ),
+    )
+    told = [(delta.kind, delta.text) for delta in deltas]
+    assert "".join(text for kind, text in told if kind == "think") == "left first"
+    assert "".join(text for kind, text in told if kind == "respond") == "I look."
+    assert [text for kind, text in told if kind == "call"] == ["look", "look"]
+
+
+def test_agt_3_an_answer_that_is_no_more_than_its_parts_has_no_state():
+    response = of_deltas({"role": "assistant", "content": "So.", "refusal": None, "annotations": [], "audio": None})
+    assert (response.text, response.state, response.usage) == ("So.", None, None)
+
+
+def choice(index: Any, delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "finish_reason": finish}
+
+
+def test_agt_3_of_several_choices_the_first_is_the_answer_and_whole_with_its_own_end():
+    other = choice(1, {"content": "No."}, "stop")
+    together = {**chunk({}), "choices": [other, choice(0, {"content": "s."}, "stop")]}
+    answer = Fold(MODEL, request=1)
+    for event in (chunk({"content": "Ye"}), {**chunk({}), "choices": [other]}):
+        answer.take(event)
+    assert not answer.is_whole
+    answer.take(together)
+    assert answer.is_whole
+    assert answer.response(request_id=None).text == "Yes."
+
+
+@pytest.mark.parametrize("unnumbered", [{"index": None}, {}])
+def test_agt_3_a_choice_without_a_number_is_the_first(unnumbered):
+    told = {"delta": {"content": "So."}, "finish_reason": "stop"} | unnumbered
+    assert folded({**chunk({}), "choices": [told]})[1].text == "So."
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_agt_4_thinking_is_shown_wherever_a_server_puts_it(field):
+    response = of_deltas({field: "left "}, {field: "first", "content": None}, {"content": "So."})
+    assert (response.thinking, response.text) == ("left first", "So.")
+    both = of_deltas({"reasoning": "once", "reasoning_content": "once"}, {"content": "So."})
+    assert both.thinking == "once"
+
+
+def test_agt_3_fields_of_next_year_grow_and_go_back():
+    response = of_deltas(
+        {"content": "So.", "signature": "a", "steps": [1], "mood": {"x": 1}},
+        {"signature": "b", "steps": [2], "mood": {"x": 2}},
+    )
+    assert response.state is not None
+    assert response.state.items == [{"signature": "ab", "steps": [1, 2], "mood": {"x": 2}}]
+    again = encoded(user("?"), ModelMessage(role="assistant", content="So.", state=response.state), user("!"))
+    assert again["messages"][2] == {
+        "role": "assistant",
+        "content": "So.",
+        "steps": [1, 2],
+        "mood": {"x": 2},
+        "signature": "ab",
+    }
+
+
+@pytest.mark.parametrize(
+    ("deltas", "expected"),
+    [
+        pytest.param(
+            [
+                {"index": 0, "id": "a", "function": {"name": "lo", "arguments": ""}},
+                {"index": 0, "function": {"name": "ok"}},
+                {"index": 0, "function": {"arguments": '{"at"'}},
+                {"index": 0, "function": {"arguments": ": 1}"}},
+            ],
+            [call("a", "look", {"at": 1})],
+            id="a name in pieces",
+        ),
+        pytest.param(
+            [
+                {"index": 0, "id": "a", "function": {"name": "look", "arguments": '{"at"'}},
+                {"index": 0, "id": "a", "function": {"name": "look", "arguments": ": 1}"}},
+            ],
+            [call("a", "look", {"at": 1})],
+            id="name and id in every chunk",
+        ),
+        pytest.param(
+            [
+                {"index": 0, "id": "a", "function": {"name": "look", "arguments": '{"at"'}},
+                {"index": 0, "id": "b", "function": {"arguments": ": 1}"}},
+            ],
+            [call("a", "look", {"at": 1})],
+            id="a new id in every chunk",
+        ),
+        pytest.param(
+            [
+                {"index": 0, "id": "a", "function": {"name": "look", "arguments": "{}"}},
+                {"index": 0, "id": "b", "function": {"name": "look", "arguments": '{"at": 1}'}},
+            ],
+            [call("a", "look", {}), call("b", "look", {"at": 1})],
+            id="all calls are number 0",
+        ),
+        pytest.param(
+            [
+                {"id": "a", "function": {"name": "look", "arguments": '{"at"'}},
+                {"function": {"arguments": ": 1}"}},
+                {"id": "b", "function": {"name": "look", "arguments": "{}"}},
+            ],
+            [call("a", "look", {"at": 1}), call("b", "look", {})],
+            id="no index",
+        ),
+        pytest.param(
+            [
+                {"function": {"name": "look", "arguments": '{"at": 1}'}},
+                {"function": {"name": "look", "arguments": '{"at": 2}'}},
+            ],
+            [call("call_7_0", "look", {"at": 1}), call("call_7_1", "look", {"at": 2})],
+            id="neither index nor id",
+        ),
+        pytest.param(
+            [
+                {"index": 0, "id": "same", "function": {"name": "look", "arguments": "{}"}},
+                {"index": 1, "id": "same", "function": {"name": "look", "arguments": "{}"}},
+            ],
+            [call("same", "look", {}), call("call_7_1", "look", {})],
+            id="ids that repeat",
+        ),
+        pytest.param(
+            [{"index": 0, "id": "a", "function": {"name": "look", "arguments": {"at": "é"}}}],
+            [call("a", "look", {"at": "é"})],
+            id="arguments as an object",
+        ),
+        pytest.param(
+            [{"index": 0, "id": "a", "function": {"name": "look", "arguments": None}}],
+            [call("a", "look", {})],
+            id="no arguments",
+        ),
+        pytest.param(
+            [
+                {"index": 1, "id": "b", "function": {"name": "two", "arguments": "{"}},
+                {"index": 0, "id": "a", "function": {"name": "one", "arguments": "{"}},
+                {"index": 1, "function": {"arguments": "}"}},
+                {"index": 0, "function": {"arguments": "}"}},
+            ],
+            [call("b", "two", {}), call("a", "one", {})],
+            id="pieces of two calls by turns",
+        ),
+        pytest.param(
+            [{"index": 0, "id": "a", "function": {"name": "look", "arguments": '{"at": '}}],
+            [call("a", "look", '{"at": ')],
+            id="no JSON",
+        ),
+    ],
+)
+@pytest.mark.parametrize("finish", ["tool_calls", "stop", "function_call"])
+def test_agt_4_calls_are_put_together_however_a_server_tells_them(deltas, expected, finish):
+    response = of_deltas(*({"tool_calls": [delta]} for delta in deltas), finish=finish)
+    assert response.calls == expected
+    assert response.stop == "tool_calls"
+
+
+def test_agt_4_a_call_in_the_old_form_is_one_too():
+    response = of_deltas(
+        {"function_call": {"name": "look", "arguments": '{"at"'}},
+        {"function_call": {"arguments": ": 1}"}},
+        finish="function_call",
+    )
+    assert response.calls == [call("call_7_0", "look", {"at": 1})]
+
+
+def test_agt_4_an_answer_in_one_piece_is_one_too():
+    whole = {**chunk({}), "choices": [{"index": 0, "message": {"content": "So."}, "finish_reason": "stop"}]}
+    assert folded(whole)[1].text == "So."
+    assert of_deltas({"content": [{"type": "text", "text": "So."}, {"type": "thinking", "thinking": []}]}).text == "So."
+
+
+def test_agt_3_an_answer_that_was_cut_has_no_calls_and_no_state():
+    half = {"index": 0, "id": "a", "function": {"name": "look", "arguments": "{"}}
+    response = of_deltas({"reasoning": "hm", "content": "Half"}, {"tool_calls": [half]}, finish="length")
+    assert (response.stop, response.text, response.calls, response.state) == ("max_tokens", "Half", [], None)
+
+
+@pytest.mark.parametrize(
+    ("delta", "finish", "error_type"),
+    [
+        ({"content": "I wi"}, "content_filter", "refusal"),
+        ({"refusal": "I will not."}, "stop", "refusal"),
+        ({"content": "I wi"}, "error", "provider_error"),
+        ({"content": "I wi"}, "insufficient_system_resource", "overloaded"),
+        ({"content": "I wi"}, "network_error", "provider_error"),
+        ({"content": "I wi"}, "abort", "provider_error"),
+        ({"content": "I wi"}, "time_limit", "timeout"),
+        ({"content": "I wi"}, "sensitive", "refusal"),
+        ({"content": "I wi"}, "content_filter: SAFETY", "refusal"),
+        ({}, "content_filter: PROHIBITED_CONTENT", "refusal"),
+        ({"content": "I wi"}, "function_call_filter: MALFORMED_FUNCTION_CALL", "refusal"),
+        ({"content": "I wi"}, "SAFETY", "refusal"),
+        ({"content": "I wi"}, "PROHIBITED_CONTENT", "refusal"),
+        ({"content": "I wi"}, "guardrail_intervened", "refusal"),
+        ({"content": "I wi"}, "recitation", "refusal"),
+        ({"content": "I wi"}, "model_context_window_exceeded", "context_too_long"),
+        ({"content": "I wi"}, "repetition", "provider_error"),
+        ({"content": "I wi"}, "cancelled", "provider_error"),
+        ({"content": "I wi"}, "of next year", "provider_error"),
+    ],
+)
+@pytest.mark.parametrize("fold", [Fold, TextFold])
+def test_agt_9_a_refusal_or_a_failure_is_no_answer(delta, finish, error_type, fold):
+    with pytest.raises(ModelError) as failed:
+        of_deltas(delta, finish=finish, fold=fold)
+    assert failed.value.error_type == error_type
+
+
+@pytest.mark.parametrize("finish", ["stop", "STOP", "tool_calls", "function_call", "eos", "eos_token", "end_turn",
+                                    "stop_sequence", "stop-sequence", "COMPLETE", " stop "])  # fmt: skip
+def test_agt_9_an_answer_is_whole_by_each_reason_that_is_known_to_mean_so(finish):
+    assert (of_deltas({"content": "So."}, finish=finish).text, of_deltas({}, finish=finish).stop) == ("So.", "end_turn")
+
+
+@pytest.mark.parametrize("finish", ["length", "max_tokens", "MAX_TOKENS", "model_length", "max_output_tokens"])
+def test_agt_9_an_answer_that_stopped_at_a_limit_of_its_length_is_cut(finish):
+    half = {"index": 0, "id": "a", "function": {"name": "look", "arguments": "{}"}}
+    response = of_deltas({"content": "Half"}, {"tool_calls": [half]}, finish=finish)
+    assert (response.stop, response.calls, response.state) == ("max_tokens", [], None)
+
+
+def test_agt_9_an_unknown_end_is_asked_about_a_few_times_and_a_failure_of_the_network_like_every_other():
+    for finish, most in (("of next year", 3), ("network_error", None)):
+        with pytest.raises(ModelError) as failed:
+            of_deltas({"content": "I wi"}, finish=finish)
+        assert failed.value.max_attempts == most
+
+
+def test_agt_3_without_a_reason_to_stop_an_answer_is_not_whole():
+    answer = Fold(MODEL, request=1)
+    for each in (chunk({"content": "So."}), {**chunk({}), "choices": [], "usage": {"prompt_tokens": 1}}, chunk({}, "")):
+        answer.take(each)
+    assert not answer.is_whole
+
+
+def test_agt_3_half_characters_are_put_together_or_replaced():
+    response = of_deltas({"content": "a \ud83d"}, {"content": "\ude00 b \ud83d", "mood": "\ud83d"})
+    assert response.text == "a \U0001f600 b \ufffd"
+    ModelResponse.model_validate_json(response.model_dump_json())
+
+
+KEYS = st.sampled_from(
+    [
+        "choices",
+        "delta",
+        "message",
+        "content",
+        "reasoning",
+        "refusal",
+        "tool_calls",
+        "function_call",
+        "function",
+        "index",
+        "id",
+        "name",
+        "arguments",
+        "finish_reason",
+        "usage",
+        "model",
+        "prompt_tokens",
+        "mood",
+        "object",
+        "error",
+    ]
+)
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.sampled_from(["", "stop", "length", "look", "{}", "\ud83d"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+UNDERSTOOD = (KeyError, IndexError, TypeError, AttributeError, ValueError, ModelError)
+"""What `Transport.understanding` takes for an answer that can't be read."""
+
+
+@given(st.lists(st.dictionaries(KEYS, ODD, max_size=4) | st.builds(chunk, st.dictionaries(KEYS, ODD)), max_size=4))
+@pytest.mark.parametrize("fold", [Fold, TextFold])
+def test_agt_11_whatever_a_server_sends_is_an_answer_that_can_be_kept_or_one_that_cant_be_read(fold, events):
+    answer = fold(MODEL, request=1)
+    try:
+        for event in [*events, chunk({}, "stop")]:
+            answer.take(event)
+        response = answer.response(request_id=None)
+    except UNDERSTOOD:
+        return
+    assert ModelResponse.model_validate_json(response.model_dump_json()) == response
+
+
+@pytest.mark.parametrize("fold", [Fold, TextFold])
+@pytest.mark.parametrize("size", [1, 3, 1_000])
+def test_ctx_13_thinking_that_leads_the_text_is_thinking_and_goes_back_where_it_stood(fold, size):
+    mark = "§respond: " if fold is TextFold else ""
+    text = f"<think>\nIs a < b?\n</think>\n\n{mark}Hi </think> there"
+    pieces = [chunk({"content": text[at : at + size]}) for at in range(0, len(text), size)]
+    deltas, response = folded(*pieces, chunk({}, "stop"), fold=fold)
+    assert response.parts == [
+        ThinkPart(kind="think", text="Is a < b?"),
+        RespondPart(kind="respond", text="Hi </think> there"),
+    ]
+    assert "".join(delta.text for delta in deltas if delta.kind == "think").strip() == "Is a < b?"
+    assert "".join(delta.text for delta in deltas if delta.kind == "respond") == "Hi </think> there"
+    if fold is Fold:
+        again = encoded(user("?"), ModelMessage(role="assistant", content=response.text, state=response.state))
+        assert again["messages"][2] == {"role": "assistant", "content": text}
+
+
+@pytest.mark.parametrize(
+    "text", ["<thi", "<think>", "<think> is a tag.", " <think\n", "a <think>b</think>", "<thinking>", "\n\nSo.", "<"]
+)
+def test_ctx_13_what_only_looks_like_thinking_is_text(text):
+    pieces = [chunk({"content": char}) for char in text]
+    response = folded(*pieces, chunk({}, "stop"))[1]
+    assert (response.parts, response.state) == ([RespondPart(kind="respond", text=text)], None)
+
+
+def test_ctx_13_thinking_that_was_cut_is_no_answer():
+    response = of_deltas({"content": "<think>Is a <"}, {"content": " b?"}, finish="length")
+    assert response.parts == [ThinkPart(kind="think", text="Is a < b?")]
+
+
+@pytest.mark.parametrize(
+    "used",
+    [
+        "none", 7, 1.5, [], [{}], {}, {"prompt_tokens": 12.5, "completion_tokens": 1}, ODD_COUNT,
+        {"prompt_tokens": "n/a", "completion_tokens": 1}, {"prompt_tokens": -1, "completion_tokens": 1},
+        {"prompt_tokens": 1, "completion_tokens": -1}, {"prompt_tokens": 1}, {"completion_tokens": 1},
+        {"prompt_tokens": None, "completion_tokens": None}, {"prompt_tokens": 1, "completion_tokens": True},
+    ],
+)  # fmt: skip
+def test_agt_10_a_usage_that_is_none_costs_no_answer(used):
+    response = folded({**chunk({"content": "So."}, "stop"), "usage": used})[1]
+    assert (response.text, response.usage) == ("So.", None)
+
+
+@pytest.mark.parametrize("odd", [[], [7], "none", 7, {}])
+def test_agt_10_odd_details_are_none(odd):
+    used = {"prompt_tokens": 9, "completion_tokens": 2} | dict.fromkeys(DETAILS, odd)
+    assert folded({**chunk({"content": "So."}, "stop"), "usage": used})[1].usage == Usage(
+        input_tokens=9, output_tokens=2
+    )
+
+
+@pytest.mark.parametrize("odd", [7, ["m"], {}, None])
+def test_agt_3_a_name_that_is_none_costs_no_answer(odd):
+    answer = Fold(MODEL, request=1)
+    answer.take({**chunk({"content": "So."}, "stop"), "model": odd, "id": odd})
+    response = answer.response(request_id=None)
+    assert (response.text, response.model, response.request_id) == ("So.", MODEL, None)
+
+
+# ── The protocol text ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_ctx_13_an_answer_by_the_protocol_text_is_read_in_its_grammar_and_shown_without_it():
+    text = '§think: The clock.\n\n§respond: I look.\n\n§call: {"name": "now", "args": {"at": "é"}}\n§result: noon'
+    pieces = [chunk({"content": text[at : at + 5]}) for at in range(0, len(text), 5)]
+    deltas, response = folded(*pieces, chunk({}, "stop"), fold=TextFold)
+    assert response.parts == [
+        ThinkPart(kind="think", text="The clock."),
+        RespondPart(kind="respond", text="I look."),
+        call("call_7_0", "now", {"at": "é"}),
+    ]
+    assert (response.stop, response.state) == ("tool_calls", None)
+    assert "".join(delta.text for delta in deltas if delta.kind == "respond") == "I look."
+    assert [delta.text for delta in deltas if delta.kind == "call"] == ["now"]
+
+
+def test_ctx_13_a_models_own_thinking_comes_before_what_it_writes():
+    response = of_deltas(
+        {"reasoning_content": "hm"}, {"content": "§respond: So. \ud83d"}, {"content": "\ude00"}, fold=TextFold
+    )
+    assert response.parts == [ThinkPart(kind="think", text="hm"), RespondPart(kind="respond", text="So. \U0001f600")]
+    assert (response.stop, response.state) == ("end_turn", None)
+
+
+def test_ctx_13_a_call_of_an_answer_that_was_cut_is_not_taken_up():
+    response = of_deltas({"content": 'So.\n§call: {"name": "pay", "args": {}}'}, finish="length", fold=TextFold)
+    assert (response.stop, response.text, response.calls) == ("max_tokens", "So.", [])
+
+
+def test_ctx_13_no_tools_are_offered_by_the_api_and_nothing_of_an_earlier_answer_goes_back():
+    body = encoded(*CONVERSATION, user("Go on."), by=encode_text)
+    assert "tools" not in body
+    assert [message["role"] for message in body["messages"]] == ["system", "user"]
+    assert "left…" not in json.dumps(body, ensure_ascii=False)
+    assert body["stop"] == ["\n§result:", "\n§user:"]

@@ -1,0 +1,586 @@
+"""What is sent to OpenAI's Responses API, and what is made of its stream: AGT-3, AGT-4, AGT-10."""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.vendors.golden_files import assert_golden
+from tests.vendors.responses_wire import (
+    MODEL,
+    Item,
+    ResponsesWire,
+    answer_events,
+    events_of,
+    function_call,
+    incomplete,
+    message,
+    reasoning,
+    refusal,
+)
+from tests.vendors.server import Answer, Call
+from turnkeeper.activities.providers.openai.responses_answer import Fold
+from turnkeeper.activities.providers.openai.responses_request import encode
+from turnkeeper.activities.providers.protocol import Delta, ModelError
+from turnkeeper.models.transcript.model_call import (
+    CallPart,
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    ProviderState,
+    RequestHead,
+    RespondPart,
+    ThinkPart,
+    ToolSpec,
+)
+from turnkeeper.models.transcript.trajectory import Usage
+
+HEAD = RequestHead(
+    system="Be brief.",
+    tools=[
+        ToolSpec(
+            name="look",
+            description="Look at a thing.",
+            input_schema={"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]},
+        ),
+        ToolSpec(name="pay", input_schema={"anyOf": [{"type": "object"}], "additionalProperties": False}),
+    ],
+)
+CUT = "\n[... the rest is left out ...]"
+SUMMARY = RequestHead(system="Summarise.", max_tokens=1024)
+
+
+def user(content: str) -> ModelMessage:
+    return ModelMessage(role="user", content=content)
+
+
+def assistant(content: str = "", *calls: Call, items: list[Any] | None = None, api: str = "openai.responses") -> Any:
+    state = None if items is None else ProviderState(api=api, model=MODEL, items=items)
+    parts = [CallPart(kind="call", id=call.id, name=call.name, args=call.args) for call in calls]
+    return ModelMessage(role="assistant", content=content, tool_calls=parts, state=state)
+
+
+def result(call_id: str, content: str, status: Any = "ok") -> ModelMessage:
+    return ModelMessage(role="tool", content=content, call_id=call_id, tool_name="look", status=status)
+
+
+def encoded(*messages: ModelMessage, head: RequestHead = HEAD, session_id: str = "s-1", without: Any = ()) -> Any:
+    """Return the body, held against the vendor's types and demands."""
+    request = ModelRequest(head=head, messages=list(messages))
+    body = encode(request, name=MODEL, session_id=session_id, without=without)
+    ResponsesWire().check(json.loads(json.dumps(body)))
+    return body
+
+
+ITEMS: list[Any] = [
+    reasoning("First the\nleft, one…"),
+    message("I look.", "commentary"),
+    {"type": "dream", "id": "dr_1", "scenes": [1.5, None], "status": "completed"},
+    function_call(Call("call_1", "look", '{"at":  "left"}')),
+    reasoning("", id="rs_2"),
+    function_call(Call("call_2", "look", {"at": "1.0"})),
+]
+CONVERSATION = [
+    user("What is there? “Ü”"),
+    assistant(
+        "I look.",
+        Call("call_1", "look", {"at": "left"}),
+        Call("call_2", "look", {"at": "1.0"}),
+        items=ITEMS[:2] + ITEMS[3:],
+    ),
+    result("call_1", "looked\n\na chair"),
+    result("call_2", "There is no such thing.", "error"),
+    user("Be quick."),
+    assistant("A chair.", items=[message("A chair.")]),
+    user("Thanks. And now?"),
+    assistant(
+        "",
+        Call("call:1", "files.read", {"at": "x"}),
+        Call("call:1", "look", '{"at": '),
+        api="anthropic.messages",
+        items=[{}],
+    ),
+    result("call:1", "read"),
+    result("call:1", "The arguments are no JSON object.", "error"),
+    assistant("Done."),
+]
+
+
+# ── Requests ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_agt_3_a_conversation_is_written_byte_for_byte_as_it_always_was():
+    assert_golden("responses_conversation", encoded(*CONVERSATION, user("Go home.")))
+
+
+def test_agt_3_a_request_for_a_summary_is_written_byte_for_byte_as_it_always_was():
+    assert_golden("responses_summary", encoded(user("The record"), head=SUMMARY))
+
+
+@pytest.mark.parametrize("length", range(1, len(CONVERSATION)))
+def test_agt_3_the_beginning_of_a_conversation_is_written_the_same_however_it_goes_on(length):
+    if CONVERSATION[length].role == "tool":
+        return  # a step goes with its results
+    whole, part = encoded(*CONVERSATION), encoded(*CONVERSATION[:length])
+    assert json.dumps(whole["input"][: len(part["input"])]) == json.dumps(part["input"])
+    assert {**whole, "input": []} == {**part, "input": []}
+
+
+def test_agt_3_a_steps_own_items_go_back_as_they_came_but_for_what_only_the_api_tells():
+    step = assistant(
+        "I look.", Call("call_1", "look"), Call("call_2", "look"), items=[{**item, "created_by": "x"} for item in ITEMS]
+    )
+    sent = encode(ModelRequest(head=HEAD, messages=[step]), name=MODEL, session_id="s")["input"]
+    untold = [{key: value for key, value in item.items() if key != "status"} for item in ITEMS]
+    assert json.dumps(sent) == json.dumps([untold[0], ITEMS[1], ITEMS[2], untold[3], untold[4], untold[5]])
+
+
+def test_agt_3_a_step_whose_ids_are_taken_is_written_anew_and_what_came_before_stays():
+    """There are servers that call the calls of every answer `call_0`; the API wants ids that are unique."""
+    call = Call("call_0", "look", {"at": "left"})
+    step = assistant("", call, items=[function_call(call)])
+    once = [user("?"), step, result("call_0", "a chair"), assistant("A chair."), user("And now?")]
+    before, after = encoded(*once), encoded(*once, step, result("call_0", "a table"))
+    assert after["input"][: len(before["input"])] == before["input"]
+    assert after["input"][-2:] == [
+        {"type": "function_call", "call_id": "call_0-2", "name": "look", "arguments": '{"at": "left"}'},
+        {"type": "function_call_output", "call_id": "call_0-2", "output": "a table"},
+    ]
+
+
+def test_agt_3_another_apis_step_is_written_from_its_parts_without_thinking():
+    assert encoded(*CONVERSATION)["input"][-5:] == [
+        {"type": "function_call", "call_id": "call_1-2", "name": "files_read", "arguments": '{"at": "x"}'},
+        {
+            "type": "function_call",
+            "call_id": "call_1-3",
+            "name": "look",
+            "arguments": '{"invalid_json": "{\\"at\\": "}',
+        },
+        {"type": "function_call_output", "call_id": "call_1-2", "output": "read"},
+        {"type": "function_call_output", "call_id": "call_1-3", "output": "[error] The arguments are no JSON object."},
+        {"role": "assistant", "content": "Done."},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [("ok", "so"), ("error", "[error] so"), ("denied", "[denied] so"), ("outcome_unknown", "[outcome unknown] so")],
+)
+def test_agt_7_the_model_is_told_how_a_call_ended(status, told):
+    body = encoded(user("?"), assistant("", Call("a", "look")), result("a", "so", status))
+    assert body["input"][-1] == {"type": "function_call_output", "call_id": "a", "output": told}
+
+
+def test_agt_4_tools_are_functions_of_objects_and_not_strict():
+    assert encoded(user("?"))["tools"] == [
+        {
+            "type": "function",
+            "name": "look",
+            "description": "Look at a thing.",
+            "parameters": HEAD.tools[0].input_schema,
+            "strict": False,
+        },
+        {
+            "type": "function",
+            "name": "pay",
+            "description": "",
+            "parameters": {"type": "object", "properties": {}, "additionalProperties": False},
+            "strict": False,
+        },
+    ]
+    assert not {"tools", "parallel_tool_calls", "instructions"} & set(encoded(user("?"), head=RequestHead()))
+
+
+MANY = [ToolSpec(name=f"look_{number}") for number in range(200)]
+
+
+def test_agt_6_more_tools_than_are_taken_are_left_out_but_no_built_in_one():
+    head = RequestHead(tools=[*MANY, ToolSpec(name="now", built_in=True)])
+    offered = [tool["name"] for tool in encoded(user("?"), head=head)["tools"]]
+    assert offered == [*(tool.name for tool in MANY[:127]), "now"]
+
+
+@pytest.mark.parametrize(
+    ("described", "sent"),
+    [
+        ("x" * 1_024, "x" * 1_024),
+        ("It looks. " * 200, " ".join(["It looks."] * 99) + CUT),
+        ("Looks at\n" * 200, "\n".join(["Looks at"] * 110) + CUT),
+        ("look " * 300, " ".join(["look"] * 198) + CUT),
+        ("x" * 4_000, "x" * (1_024 - len(CUT)) + CUT),
+        ("Looks. " + "x" * 4_000, "Looks. " + "x" * (1_017 - len(CUT)) + CUT),
+    ],
+    ids=["just so", "sentences", "lines", "words", "one word", "one word after a sentence"],
+)
+def test_agt_6_a_description_longer_than_is_taken_is_cut_where_something_ends(described, sent):
+    head = RequestHead(tools=[ToolSpec(name="look", description=described)])
+    assert encoded(user("?"), head=head)["tools"][0]["description"] == sent
+    assert len(sent) <= 1_024
+
+
+def test_agt_4_requests_of_a_session_share_a_key_of_at_most_64_characters():
+    keys = [encoded(user("?"), session_id=own)["prompt_cache_key"] for own in ("s" * 64, "s" * 65, "s" * 66)]
+    assert keys[0] == "s" * 64
+    assert [len(key) for key in keys] == [64, 64, 64]
+    assert len(set(keys)) == 3
+
+
+@pytest.mark.parametrize(
+    ("without", "reasoning_asked"),
+    [
+        ([], {"summary": "auto"}),
+        (["reasoning"], None),
+        (["reasoning.summary"], None),
+        (["reasoning.effort"], {"summary": "auto"}),
+    ],
+)
+def test_agt_4_what_a_model_refuses_is_left_out(without, reasoning_asked):
+    assert encoded(user("?"), without=without).get("reasoning") == reasoning_asked
+    others = ["include", "parallel_tool_calls", "prompt_cache_key"]
+    assert not set(others) & set(encoded(user("?"), without=[*without, *others]))
+
+
+@pytest.mark.parametrize(
+    ("without", "most"),
+    [
+        ([], 9024),
+        (["reasoning.summary"], 9024),
+        (["reasoning.summary", "reasoning.effort"], 1024),
+        (["reasoning"], 1024),
+    ],
+)
+def test_agt_4_a_bounded_answer_has_room_for_its_reasoning_where_there_is_any(without, most):
+    assert encoded(user("?"), head=SUMMARY, without=without)["max_output_tokens"] == most
+
+
+def test_agt_4_the_least_bound_of_an_answer_is_the_apis():
+    assert encoded(user("?"), head=RequestHead(max_tokens=1), without=["reasoning"])["max_output_tokens"] == 16
+
+
+# ── Answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def folded(*events: dict[str, Any], request_id: str | None = "req_1") -> tuple[list[Delta], ModelResponse]:
+    answer = Fold(MODEL)
+    deltas = [delta for event in events for delta in answer.take(event)]
+    assert answer.is_whole
+    assert answer.failure is None
+    return deltas, answer.response(request_id=request_id)
+
+
+def of_items(*items: Item, end: dict[str, Any] | None = None) -> tuple[list[Delta], ModelResponse]:
+    return folded(*events_of(items, end))
+
+
+def other_call(kind: str, **fields: Any) -> Item:
+    return {"type": kind, "id": f"{kind}_1", "status": "completed", **fields}
+
+
+def shown(deltas: list[Delta], kind: str) -> str:
+    return "".join(delta.text for delta in deltas if delta.kind == kind)
+
+
+def test_agt_3_an_answer_is_its_parts_in_order_and_its_items_as_they_came():
+    items = [item for item in ITEMS if item["type"] != "dream"]
+    deltas, response = of_items(*items)
+    assert response == ModelResponse(
+        parts=[
+            ThinkPart(kind="think", text="First the\nleft, one…"),
+            RespondPart(kind="respond", text="I look."),
+            CallPart(kind="call", id="call_1", name="look", args={"at": "left"}),
+            CallPart(kind="call", id="call_2", name="look", args={"at": "1.0"}),
+        ],
+        stop="tool_calls",
+        model="gpt-5.5-2026-04-23",
+        request_id="req_1",
+        state=ProviderState(api="openai.responses", model=MODEL, items=items),
+    )
+    assert shown(deltas, "think") == "First the\nleft, one…"
+    assert shown(deltas, "respond") == "I look."
+    assert [delta.text for delta in deltas if delta.kind == "call"] == ["look", "look"]
+
+
+def test_agt_3_items_of_next_year_go_back_as_they_came_and_in_the_order_of_the_output():
+    *events, end = events_of([reasoning("hm"), message("So.")])
+    dream = {"type": "response.output_item.done", "output_index": 2, "item": ITEMS[2], "sequence_number": 99}
+    deltas, response = folded(dream, {"type": "response.dream.delta", "delta": "zzz"}, *events, end)
+    assert response.state is not None
+    assert response.state.items == [reasoning("hm"), message("So."), ITEMS[2]]
+    assert (response.text, shown(deltas, "respond")) == ("So.", "So.")
+
+
+def test_agt_3_reasoning_without_its_encrypted_content_cannot_go_back_so_nothing_does():
+    assert of_items(reasoning("hm", encrypted=None), message("So."))[1].state is None
+
+
+def test_agt_3_text_of_several_messages_and_of_several_thoughts_is_kept_apart_as_it_is_shown():
+    thoughts = {**reasoning(""), "summary": [{"type": "summary_text", "text": text} for text in ("One.", "Two.")]}
+    deltas, response = of_items(thoughts, message("I look.", "commentary"), message("A chair.", id="msg_2"))
+    assert response.text == shown(deltas, "respond") == "I look.\n\nA chair."
+    assert response.thinking == shown(deltas, "think") == "One.\n\nTwo."
+
+
+@pytest.mark.parametrize("arguments", ['{"at": ', "[1]", "look", '{"at": NaN}', "1e999"])
+def test_agt_3_arguments_that_are_no_json_object_stay_text(arguments):
+    _, response = of_items(function_call(Call("call_1", "look", arguments)))
+    assert response.calls == [CallPart(kind="call", id="call_1", name="look", args=arguments)]
+
+
+def test_agt_3_an_answer_that_was_cut_has_no_calls_and_no_state():
+    _, response = of_items(
+        message("Half"), function_call(Call("c", "look", '{"a"')), end=incomplete("max_output_tokens")
+    )
+    assert (response.stop, response.text, response.calls, response.state) == ("max_tokens", "Half", [], None)
+
+
+def test_agt_3_an_answer_whose_items_came_only_at_its_end_is_one_all_the_same():
+    events = [event for event in events_of([message("So.")]) if event["type"] != "response.output_item.done"]
+    assert folded(*events)[1].text == "So."
+
+
+def without_done(events: Iterable[dict[str, Any]], *indexes: int) -> list[dict[str, Any]]:
+    """The events, but for those that say that these items are done."""
+    return [
+        event
+        for event in events
+        if event["type"] != "response.output_item.done" or event["output_index"] not in indexes
+    ]
+
+
+def test_agt_3_an_item_that_came_only_at_the_end_is_part_of_the_answer():
+    items = [message("Part one.", "commentary"), message("Part two.", id="msg_2"), function_call(Call("c", "look"))]
+    response = folded(*without_done(events_of(items), 1))[1]
+    assert (response.text, response.stop) == ("Part one.\n\nPart two.", "tool_calls")
+    assert response.state is not None
+    assert response.state.items == items
+
+
+def test_agt_3_a_server_that_numbers_all_items_0_is_understood():
+    items = [message("Part one.", "commentary"), message("Part two.", id="msg_2")]
+    events = [event | ({"output_index": 0} if "output_index" in event else {}) for event in events_of(items)]
+    assert folded(*events)[1].text == "Part one.\n\nPart two."
+
+
+@pytest.mark.parametrize("told", [None, [], [message("Part one.", "commentary")]])
+def test_agt_3_an_answer_with_an_item_that_is_never_done_is_none(told):
+    items = [message("Part one.", "commentary"), message("Part two.", id="msg_2")]
+    *events, end = without_done(events_of(items), 1)
+    end["response"]["output"] = told
+    assert_broken_off(*events, end)
+
+
+@pytest.mark.parametrize("status", ["incomplete", "in_progress"])
+@pytest.mark.parametrize("item", [message("Half an ans"), function_call(Call("c", "pay")), other_call("dream")])
+def test_agt_3_an_answer_with_half_an_item_is_none(item, status):
+    assert_broken_off(*events_of([message("So."), {**item, "status": status}]))
+
+
+@pytest.mark.parametrize("status", ["in_progress", "queued", "of next year"])
+def test_agt_3_a_response_that_is_not_completed_is_none(status):
+    *events, end = events_of([message("So.")])
+    assert_broken_off(*events, {**end, "response": {**end["response"], "status": status}})
+
+
+def test_agt_3_a_response_that_was_cut_is_cut_by_whatever_name_its_last_event_has():
+    *events, end = events_of([message("Half"), function_call(Call("c", "look"))], incomplete("max_output_tokens"))
+    response = folded(*events, {**end, "type": "response.completed"})[1]
+    assert (response.stop, response.text, response.calls, response.state) == ("max_tokens", "Half", [], None)
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled"])
+def test_agt_9_a_response_that_failed_has_failed_by_whatever_name_its_last_event_has(status):
+    answer, error = Fold(MODEL), {"code": "rate_limit_exceeded", "message": "?"}
+    *_, end = events_of([message("So.")])
+    for told, failure in ((error, error), (None, {"type": "server_error"})):
+        answer.take({**end, "response": {**end["response"], "status": status, "error": told}})
+        assert (answer.failure, answer.is_whole) == (failure, False)
+
+
+def assert_broken_off(*events: dict[str, Any]) -> None:
+    with pytest.raises(ModelError) as raised:
+        folded(*events)
+    assert raised.value.error_type == "connection"
+
+
+@pytest.mark.parametrize(
+    ("items", "end"),
+    [
+        ([refusal("I will not.")], None),
+        ([reasoning("hm"), refusal("I will not.")], None),
+        ([message("I wi")], incomplete("content_filter")),
+    ],
+)
+def test_agt_9_a_refusal_is_no_answer(items, end):
+    with pytest.raises(ModelError) as refused:
+        of_items(*items, end=end)
+    assert refused.value.error_type == "refusal"
+
+
+@pytest.mark.parametrize(
+    "end",
+    [incomplete("steered"), incomplete("max_messages"), incomplete("of next year"), {"status": "incomplete"}],
+)
+def test_agt_9_a_response_that_ended_early_at_no_limit_of_its_length_is_no_answer(end):
+    with pytest.raises(ModelError) as failed:
+        of_items(message("Half"), end=end)
+    assert (failed.value.error_type, failed.value.max_attempts) == ("provider_error", 3)
+
+
+def test_agt_9_a_refusal_beside_an_answer_is_text():
+    assert (
+        of_items(message("The first, yes."), refusal("The second, no."))[1].text == "The first, yes.\n\nThe second, no."
+    )
+
+
+def test_agt_3_what_cannot_be_kept_is_not():
+    _, response = of_items({**message("\ud83d"), "id": "\ud83d"})
+    assert response.state is None
+    assert response.text == "\ufffd"
+    ModelResponse.model_validate_json(response.model_dump_json())
+
+
+KEYS = st.sampled_from(
+    [
+        "type",
+        "item",
+        "output_index",
+        "delta",
+        "response",
+        "output",
+        "content",
+        "summary",
+        "text",
+        "refusal",
+        "id",
+        "call_id",
+        "name",
+        "arguments",
+        "usage",
+        "input_tokens",
+        "incomplete_details",
+        "encrypted_content",
+        "model",
+    ]
+)
+TYPES = st.sampled_from(
+    [
+        "message",
+        "reasoning",
+        "function_call",
+        "response.output_item.added",
+        "response.output_item.done",
+        "error",
+        "response.output_text.delta",
+        "response.reasoning_summary_text.delta",
+        "response.incomplete",
+        "response.failed",
+    ]
+)
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | TYPES | st.sampled_from(["", "look", "{}", "\ud83d"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5),
+    max_leaves=12,
+)
+UNDERSTOOD = (KeyError, IndexError, TypeError, AttributeError, ValueError, ModelError)
+"""What `Transport.understanding` takes for an answer that can't be read."""
+DONE = st.builds(
+    lambda item: {"type": "response.output_item.done", "output_index": 0, "item": item},
+    st.dictionaries(KEYS, ODD, max_size=6),
+)
+
+
+@given(st.lists(st.dictionaries(KEYS, ODD, max_size=5) | DONE, max_size=4), st.dictionaries(KEYS, ODD))
+def test_agt_11_whatever_a_server_sends_is_an_answer_that_can_be_kept_or_one_that_cant_be_read(events, end):
+    answer = Fold(MODEL)
+    try:
+        for event in [*events, {"type": "response.completed", "response": end}]:
+            answer.take(event)
+        response = answer.response(request_id=None)
+    except UNDERSTOOD:
+        return
+    assert ModelResponse.model_validate_json(response.model_dump_json()) == response
+
+
+def test_agt_10_tokens_are_counted_in_our_terms():
+    _, response = folded(
+        *answer_events(Answer(text="So.", input=100, cached=60, cache_write=5, output=20, reasoning=7))
+    )
+    assert response.usage == Usage(
+        input_tokens=100, output_tokens=20, cached_tokens=60, reasoning_tokens=7, cache_write_tokens=5
+    )
+    assert of_items(message("So."))[1].usage is None
+
+
+@pytest.mark.parametrize(
+    "used",
+    [
+        "none", 7, 1.5, [], {}, {"input_tokens": 12.5, "output_tokens": 1}, {"input_tokens": -1, "output_tokens": 1},
+        {"input_tokens": 1, "output_tokens": "n/a"}, {"input_tokens": 1, "output_tokens": -1}, {"input_tokens": 1},
+        {"output_tokens": 1}, {"input_tokens": None, "output_tokens": None}, {"input_tokens": 1, "output_tokens": True},
+    ],
+)  # fmt: skip
+def test_agt_10_a_usage_that_is_none_costs_no_answer(used):
+    response = folded(*events_of([message("So.")], usage=used))[1]
+    assert (response.text, response.usage) == ("So.", None)
+
+
+@pytest.mark.parametrize("odd", [[], [7], "none", 7])
+def test_agt_10_odd_details_are_none(odd):
+    used = {"input_tokens": 9, "output_tokens": 2, "input_tokens_details": odd, "output_tokens_details": odd}
+    assert folded(*events_of([message("So.")], usage=used))[1].usage == Usage(input_tokens=9, output_tokens=2)
+
+
+@pytest.mark.parametrize("odd", [7, ["m"], {}])
+def test_agt_3_a_name_that_is_none_costs_no_answer(odd):
+    response = folded(*events_of([message("So.")], {"status": "completed", "model": odd, "id": odd}), request_id=None)[
+        1
+    ]
+    assert (response.text, response.model, response.request_id) == ("So.", MODEL, None)
+
+
+ANSWERED_BY_US: dict[str, Item] = {
+    "a custom tool": other_call("custom_tool_call", call_id="call_9", name="patch", input="x"),
+    "a shell": other_call("local_shell_call", call_id="call_9", action={"type": "exec", "command": ["ls"], "env": {}}),
+    "of next year": other_call("dream_call", call_id="call_9"),
+    "an approval": other_call("mcp_approval_request", name="pay", arguments="{}", server_label="bank"),
+    "without a name": {"type": "function_call", "call_id": "call_9", "name": None, "arguments": "{}"},
+}
+
+
+@pytest.mark.parametrize("what", ANSWERED_BY_US)
+def test_agt_3_an_answer_with_a_call_that_gets_no_output_does_not_go_back(what):
+    *events, end = events_of([message("So."), function_call(Call("call_1", "look"))])
+    odd = {"type": "response.output_item.done", "output_index": 2, "item": ANSWERED_BY_US[what]}
+    response = folded(*events, odd, end)[1]
+    assert ([call.id for call in response.calls], response.state) == (["call_1"], None)
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [other_call("web_search_call", action={"type": "search", "query": "x"})],
+        [
+            other_call("shell_call", call_id="call_9", action={"commands": ["ls"]}),
+            other_call("shell_call_output", call_id="call_9", output=[]),
+        ],
+        [other_call("local_shell_call", call_id="call_9"), {"type": "local_shell_call_output", "id": "call_9"}],
+    ],
+    ids=["without an output", "with its output", "with its output by another name"],
+)
+def test_agt_3_calls_that_the_vendor_has_run_itself_go_back(items):
+    *events, end = events_of([message("So.")])
+    done = [
+        {"type": "response.output_item.done", "output_index": index, "item": item}
+        for index, item in enumerate(items, 1)
+    ]
+    response = folded(*events, *done, end)[1]
+    assert response.state is not None
+    assert response.state.items == [message("So."), *items]
+
+
+def test_agt_3_without_a_request_id_the_response_has_its_own():
+    assert folded(*answer_events(Answer(text="So.")), request_id=None)[1].request_id == "resp_1"

@@ -1,0 +1,943 @@
+"""OpenAI's two APIs on the wire, through the real SDK: answers, and everything that can go wrong: AGT-9, AGT-11."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from pydantic import ValidationError
+
+from tests.vendors import chat_wire, responses_wire
+from tests.vendors.chat_wire import ChatWire, chunk
+from tests.vendors.responses_wire import ResponsesWire
+from tests.vendors.server import BOUND, Answer, Call, Fault, Reply, VendorWire
+from turnkeeper.activities.providers.openai.chat import OpenAIChatProvider
+from turnkeeper.activities.providers.openai.refused_parameters import MEMORY_SECONDS, RefusedParameters
+from turnkeeper.activities.providers.openai.responses import OpenAIProvider
+from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError, Provider
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.model_call import (
+    CallPart,
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    RequestHead,
+    ToolSpec,
+)
+from turnkeeper.worker import build_providers
+
+WHOLE = Answer(
+    text="There is a chair.", think="Where is it?", calls=[Call("call_1", "look", {"at": "left"})], reasoning=5
+)
+CONTEXT = CallContext(session_id="s", request=1, attempt=1)
+MAKERS: dict[str, Callable[[], VendorWire]] = {
+    "responses": ResponsesWire,
+    "chat": ChatWire,
+    "text": lambda: ChatWire("text"),
+}
+
+
+@pytest.fixture(params=MAKERS)
+async def wire(request: pytest.FixtureRequest) -> AsyncIterator[VendorWire]:
+    async with MAKERS[request.param]() as started:
+        yield started
+
+
+@pytest.fixture
+async def responses() -> AsyncIterator[ResponsesWire]:
+    async with ResponsesWire() as started:
+        yield started
+
+
+@pytest.fixture
+async def chat() -> AsyncIterator[ChatWire]:
+    async with ChatWire() as started:
+        yield started
+
+
+def asking(*messages: ModelMessage, max_tokens: int | None = None) -> ModelRequest:
+    head = RequestHead(system="Be brief.", tools=[ToolSpec(name="look")], max_tokens=max_tokens)
+    return ModelRequest(head=head, messages=list(messages) or [ModelMessage(role="user", content="What is there?")])
+
+
+async def ask(
+    provider: Provider, asked: ModelRequest | None = None, context: CallContext = CONTEXT
+) -> tuple[list[Delta], ModelResponse]:
+    shown: list[Delta | ModelResponse] = []
+    async with asyncio.timeout(BOUND), aclosing(provider.stream("m", asked or asking(), context)) as events:
+        async for event in events:
+            shown.append(event)
+    *deltas, response = shown
+    assert isinstance(response, ModelResponse)
+    return [delta for delta in deltas if isinstance(delta, Delta)], response
+
+
+async def failure(provider: Provider, asked: ModelRequest | None = None) -> ModelError:
+    with pytest.raises(ModelError) as raised:
+        await ask(provider, asked)
+    # What hangs on it would be written into the history and into logs, and has the vendor's body in it.
+    assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__ or raised.value.__context__ is None
+    return raised.value
+
+
+# ── Answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_agt_11_an_answer_is_streamed_and_then_whole(wire):
+    wire.script(WHOLE)
+    deltas, response = await ask(wire.provider())
+    told = {
+        kind: "".join(delta.text for delta in deltas if delta.kind == kind) for kind in ("think", "respond", "call")
+    }
+    assert told == {"think": "Where is it?", "respond": "There is a chair.", "call": "look"}
+    assert (response.text, response.thinking, response.stop) == ("There is a chair.", "Where is it?", "tool_calls")
+    assert [(call.name, call.args) for call in response.calls] == [("look", {"at": "left"})]
+    assert response.usage is not None
+    assert (response.usage.input_tokens, response.usage.output_tokens, response.usage.reasoning_tokens) == (100, 20, 5)
+    assert len(wire.requests) == 1
+
+
+async def test_agt_11_what_was_answered_goes_back_and_what_was_sent_stays(wire):
+    wire.script(WHOLE, Answer(text="Done."))
+    provider, begun = wire.provider(), ModelMessage(role="user", content="What is there?")
+    _, step = await ask(provider)
+    replayed = ModelResponse.model_validate_json(step.model_dump_json())
+    message = ModelMessage(role="assistant", content=step.text, tool_calls=replayed.calls, state=replayed.state)
+    results = [ModelMessage(role="tool", content="ok", call_id=call.id) for call in replayed.calls]
+    await ask(provider, asking(begun, message, *results))
+    key = "input" if isinstance(wire, ResponsesWire) else "messages"
+    before, after = (json.dumps(received.body[key])[:-1] for received in wire.requests)
+    assert after.startswith(before.removesuffix('"}'))
+
+
+async def test_agt_3_reasoning_goes_back_with_its_encrypted_content(responses):
+    responses.script(WHOLE, Answer(text="Done."))
+    provider = responses.provider()
+    _, step = await ask(provider)
+    message = ModelMessage(role="assistant", content=step.text, tool_calls=step.calls, state=step.state)
+    await ask(provider, asking(message, ModelMessage(role="tool", content="ok", call_id="call_1")))
+    assert [item.get("type") for item in responses.requests[1].body["input"]] == [
+        "reasoning",
+        "message",
+        "function_call",
+        "function_call_output",
+    ]
+    assert responses.requests[1].body["input"][0] == responses_wire.reasoning("Where is it?")
+
+
+async def test_agt_3_names_and_ids_that_cannot_be_kept_are_mended_and_go_back_in_any_case(wire):
+    """Half a character and a NUL in all that the vendor names; the session's next request is a proper one."""
+    whole = wire.reply(Answer(text="So¤", think="hm¤", calls=[Call("c¤", "look¤", {"at": "¤"})]))
+    odd = [
+        chunk.replace(b"\\u00a4", b"\\ud83d\\u0000").replace(b'"model": "', b'"model": "\\ud83d\\u0000')
+        for chunk in whole.chunks
+    ]
+    wire.script(Reply.stream(odd), Answer(text="Done."))
+    provider = wire.provider()
+    _, step = await ask(provider)
+    by_text = isinstance(wire, ChatWire) and wire.protocol == "text"
+    named = "unreadable" if by_text else "look\ufffd\ufffd"
+    assert (step.text, [call.name for call in step.calls]) == ("So\ufffd\ufffd", [named])
+    assert step.model.startswith("\ufffd\ufffd")
+    kept = ModelResponse.model_validate_json(step.model_dump_json())
+    assert kept == step
+    message = ModelMessage(role="assistant", content=kept.text, tool_calls=kept.calls, state=kept.state)
+    answered = ModelMessage(role="tool", content="ok", call_id=kept.calls[0].id)
+    await ask(provider, asking(ModelMessage(role="user", content="?"), message, answered))
+
+
+async def test_agt_11_the_request_goes_where_it_should_with_the_key(wire):
+    wire.script(WHOLE)
+    await ask(wire.provider())
+    (received,) = wire.requests
+    is_responses = isinstance(wire, ResponsesWire)
+    assert received.path == ("/responses" if is_responses else "/v1/chat/completions")
+    assert received.headers["authorization"] == f"Bearer {responses_wire.KEY if is_responses else chat_wire.KEY}"
+
+
+async def test_agt_11_a_connection_is_used_again(wire):
+    wire.script(WHOLE, WHOLE, WHOLE)
+    provider = wire.provider()
+    for _ in range(3):
+        await ask(provider)
+    assert (len(wire.requests), wire.server.connections_made) == (3, 1)
+
+
+@pytest.mark.parametrize("piece", [1, 7])
+async def test_agt_11_slow_bytes_are_no_failure(wire, piece):
+    wire.script(wire.reply(WHOLE).slowly(piece=piece))
+    _, response = await ask(wire.provider())
+    assert response.text == "There is a chair."
+
+
+@pytest.mark.parametrize(
+    "between", [b": a comment\n\n", b"id: 7\n\n", b": a comment\nid: 7\nretry: 10\n\n", b"data:\n\n"]
+)
+async def test_agt_9_events_without_data_are_passed_over(wire: VendorWire, between: bytes) -> None:
+    reply = wire.reply(WHOLE)
+    wire.script(replace(reply, chunks=tuple(part for chunk in reply.chunks for part in (chunk, between, between))))
+    _, response = await ask(wire.provider())
+    assert response.text == WHOLE.text
+
+
+async def test_agt_11_an_answer_that_is_whole_needs_no_end_of_its_stream(wire):
+    reply = wire.reply(WHOLE)
+    wire.script(reply.cut_after(len(reply.chunks)), reply.ending_after(len(reply.chunks)))
+    for _ in range(2):
+        _, response = await ask(wire.provider())
+        assert response.text == "There is a chair."
+
+
+@pytest.mark.parametrize("ending", ["silent", "cut"])
+async def test_agt_11_an_answer_is_whole_with_its_reason_to_stop_whatever_becomes_of_its_usage(
+    chat, ending, monkeypatch
+):
+    monkeypatch.setattr("turnkeeper.activities.providers.openai.chat.USAGE_WAIT", 0.1)
+    chunks = [chat_wire.sse(each) for each in (chunk({"content": "So."}), chunk({}, "stop"))]
+    reply = Reply.stream(chunks)
+    chat.script(reply.silent_after(2) if ending == "silent" else reply.cut_after(2))
+    _, response = await ask(chat.provider())
+    assert (response.text, response.usage) == ("So.", None)
+
+
+async def test_agt_10_an_endpoint_that_does_not_count_is_not_counted(chat):
+    chat.script(chat_wire.stream(chunk({"content": "So."}), chunk({}, "stop")))
+    _, response = await ask(chat.provider())
+    assert response.usage is None
+
+
+# ── What a model does not take ───────────────────────────────────────────────────────────────────────────────────────
+
+REFUSES = "Unsupported parameter: '{}' is not supported with this model."
+
+
+def refusing(parameter: str, message: str = REFUSES) -> Reply:
+    body = responses_wire.error_body(
+        "invalid_request_error", "unsupported_parameter", message.format(parameter), parameter
+    )
+    return Reply.error(400, body)
+
+
+async def test_agt_4_a_model_without_reasoning_is_asked_without_from_its_first_refusal_on(responses):
+    encrypted = "Encrypted content is not supported with this model."
+    responses.script(
+        refusing("reasoning.summary"), refusing("include", encrypted), Answer(text="So."), Answer(text="So.")
+    )
+    provider = responses.provider()
+    for _ in range(2):
+        _, response = await ask(provider)
+        assert response.text == "So."
+    asked = [{"reasoning", "include"} & set(received.body) for received in responses.requests]
+    assert asked == [{"reasoning", "include"}, {"include"}, set(), set()]
+
+
+async def test_agt_4_an_unverified_organisation_is_asked_without_summaries_and_keeps_its_reasoning(responses):
+    told = "Your organization must be verified to generate reasoning summaries."
+    responses.script(refusing("reasoning.summary", told), WHOLE)
+    _, response = await ask(responses.provider())
+    assert response.state is not None
+    assert responses.requests[1].body["include"] == ["reasoning.encrypted_content"]
+
+
+async def test_agt_4_a_refusal_that_leaves_nothing_out_is_told(responses):
+    responses.script(refusing("reasoning"), refusing("reasoning"), refusing("tools"))
+    provider = responses.provider()
+    for _ in range(2):
+        assert (await failure(provider)).error_type == "bad_request"
+    assert len(responses.requests) == 3
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"message": "Unknown parameter: 'stream_options'.", "param": "stream_options", "type": "x"}},
+        {"object": "error", "message": "[{'type': 'extra_forbidden', 'loc': ('body', 'stream_options')}]", "code": 400},
+        {
+            "detail": [
+                {"type": "extra_forbidden", "loc": ["body", "stream_options"], "msg": "Extra inputs not permitted"}
+            ]
+        },
+    ],
+)
+async def test_agt_4_an_endpoint_that_does_not_know_a_parameter_is_asked_without(chat, body):
+    chat.script(Reply.error(400, body), WHOLE, WHOLE)
+    provider = chat.provider()
+    for _ in range(2):
+        await ask(provider)
+    assert ["stream_options" in received.body for received in chat.requests] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"message": "'messages.1' : property 'reasoning_content' is unsupported", "type": "x"}},
+        {"detail": [{"loc": ["body", "messages", 1, "assistant", "reasoning_content"], "msg": "Extra inputs"}]},
+        {"error": {"message": "Unknown", "param": "messages[1].reasoning_content"}},
+    ],
+)
+async def test_agt_4_an_endpoint_that_wants_no_thinking_back_is_sent_none(chat, body):
+    chat.script(WHOLE, Reply.error(422, body), Answer(text="Done."))
+    provider = chat.provider()
+    _, step = await ask(provider)
+    message = ModelMessage(role="assistant", content=step.text, tool_calls=step.calls, state=step.state)
+    told = [ModelMessage(role="user", content="?"), message, ModelMessage(role="tool", content="ok", call_id="call_1")]
+    await ask(provider, asking(*told))
+    sent = ["reasoning_content" in json.dumps(received.body) for received in chat.requests]
+    assert sent == [False, True, False]
+
+
+OTHER_SESSION = CallContext(session_id="other", request=1, attempt=1)
+DEMANDS = [
+    "The `reasoning_content` in the thinking mode must be passed back to the API.",
+    "Missing `reasoning_content` field in the assistant message at message index 1. For more information, please refer "
+    "to https://api-docs.deepseek.com/guides/thinking_mode#tool-calls",
+    "thinking is enabled but reasoning_content is missing in assistant tool call message at index 2",
+    "messages.1.reasoning_content: Field required",
+    "[{'type': 'extra_forbidden', 'loc': ('body', 'x_y')}, {'type': 'missing', 'loc': ('body', 'reasoning_content')}]",
+]
+
+
+def looked(step: ModelResponse, *, has_state: bool = True) -> ModelRequest:
+    """A request after a step whose state is there yet, or is not: in a new segment, after a switch of models."""
+    state = step.state if has_state else None
+    message = ModelMessage(role="assistant", content=step.text, tool_calls=step.calls, state=state)
+    result = ModelMessage(role="tool", content="ok", call_id="call_1")
+    return asking(ModelMessage(role="user", content="?"), message, result)
+
+
+def thoughts_sent(wire: VendorWire) -> list[list[str | None]]:
+    """For each request, the thinking in each message of the assistant's."""
+    return [
+        [message.get("reasoning_content") for message in received.body["messages"] if message["role"] == "assistant"]
+        for received in wire.requests
+    ]
+
+
+@pytest.mark.parametrize("told", DEMANDS)
+async def test_agt_4_a_session_without_the_thinking_that_is_demanded_gets_through_and_no_other_loses_its_own(
+    chat, told
+):
+    refused = Reply.error(400, {"error": {"message": told, "type": "invalid_request_error", "param": None}})
+    chat.script(WHOLE, refused, *[Answer(text="Done.")] * 3)
+    provider = chat.provider()
+    _, step = await ask(provider)
+    await ask(provider, looked(step, has_state=False), OTHER_SESSION)
+    await ask(provider, looked(step))
+    await ask(provider, looked(step, has_state=False), OTHER_SESSION)
+    assert thoughts_sent(chat) == [[], [None], [" "], ["Where is it?"], [" "]]
+
+
+async def test_agt_4_a_demand_that_cannot_be_met_is_told_once_it_has_been_tried(chat):
+    refused = Reply.error(400, {"error": {"message": DEMANDS[0]}})
+    chat.script(WHOLE, *[refused] * 3)
+    provider = chat.provider()
+    _, step = await ask(provider)
+    assert (await failure(provider, looked(step, has_state=False))).error_type == "bad_request"
+    assert (await failure(provider, looked(step, has_state=False))).error_type == "bad_request"
+    assert thoughts_sent(chat) == [[], [None], [" "], [" "]]
+
+
+async def test_agt_4_what_one_session_is_refused_of_its_messages_another_sends(chat):
+    refused = Reply.error(400, {"error": {"message": "'messages.1' : property 'reasoning_content' is unsupported"}})
+    chat.script(WHOLE, refused, *[Answer(text="Done.")] * 3)
+    provider = chat.provider()
+    _, step = await ask(provider)
+    await ask(provider, looked(step), OTHER_SESSION)
+    await ask(provider, looked(step), OTHER_SESSION)
+    await ask(provider, looked(step))
+    assert thoughts_sent(chat) == [[], ["Where is it?"], [None], [None], ["Where is it?"]]
+
+
+async def test_agt_4_who_refuses_a_field_and_then_demands_it_is_not_asked_for_ever(chat):
+    refused = Reply.error(400, {"error": {"message": "Unknown field: reasoning_content"}})
+    demanded = Reply.error(400, {"error": {"message": "Missing field: reasoning_content"}})
+    chat.script(WHOLE, refused, demanded, refused)
+    provider = chat.provider()
+    _, step = await ask(provider)
+    assert (await failure(provider, looked(step))).error_type == "bad_request"
+    assert thoughts_sent(chat) == [[], ["Where is it?"], [None], ["Where is it?"]]
+
+
+async def test_agt_4_what_was_learned_is_tried_again_after_a_while_and_the_log_says_so(chat, caplog, monkeypatch):
+    times = [0.0]
+    monkeypatch.setattr(
+        "turnkeeper.activities.providers.openai.chat.RefusedParameters", lambda: RefusedParameters(lambda: times[-1])
+    )
+    odd = Reply.error(400, {"error": {"message": "Unknown parameter: 'stream_options'."}})
+    chat.script(odd, *[Answer(text="So.")] * 4)
+    provider = chat.provider()
+    await ask(provider)
+    for time in (MEMORY_SECONDS - 1, MEMORY_SECONDS, 10 * MEMORY_SECONDS):
+        times.append(time)
+        await ask(provider)
+    sent = ["stream_options" in received.body for received in chat.requests]
+    assert sent == [True, False, False, True, True]
+    assert caplog.messages == ["m does not take 'stream_options': left out for 600 s"]
+
+
+async def test_agt_4_what_two_requests_are_refused_at_once_both_are_sent_without(chat):
+    """The second is refused after the first has been: it was on its way with the parameter all the same."""
+    odd = Reply.error(400, {"error": {"message": "Unknown parameter: 'stream_options'."}})
+    chat.script(odd, odd, WHOLE, WHOLE)
+    provider = chat.provider()
+    for answer in await asyncio.gather(ask(provider), ask(provider)):
+        assert answer[1].text == "There is a chair."
+    assert len(chat.requests) == 4
+
+
+def test_agt_4_what_one_model_refuses_is_sent_to_another_and_to_another_endpoint():
+    error = ModelError("bad_request", "Unknown parameter: 'stream_options'.")
+    here, there = RefusedParameters(), RefusedParameters()
+    assert here.learn("m", error, optional=["stream_options"])
+    assert (here.of("m"), here.of("n"), there.of("m")) == ({"stream_options"}, frozenset(), frozenset())
+
+
+def test_agt_4_what_was_learned_is_bounded_and_forgotten_with_those_who_no_longer_ask(monkeypatch):
+    monkeypatch.setattr("turnkeeper.activities.providers.openai.refused_parameters.MOST_REMEMBERED", 2)
+    refused, error = RefusedParameters(), ModelError("bad_request", "Unknown field: a_b")
+    for session in ("s1", "s2"):
+        assert refused.learn(session, error, optional=["a_b"])
+    refused.of("s1")
+    refused.of("s3")
+    assert [refused.of(session) for session in ("s1", "s2")] == [{"a_b"}, frozenset()]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "Missing required parameter: 'stream_options'.",
+        "stream_options must be sent with stream",
+        "stream_options: 7 is too high",
+        "We had trouble with stream_options.",
+    ],
+)
+async def test_agt_4_a_parameter_is_left_out_only_for_words_of_refusal(chat, told):
+    chat.script(Reply.error(400, {"error": {"message": told, "param": "stream_options"}}), WHOLE)
+    provider = chat.provider()
+    assert (await failure(provider)).error_type == "bad_request"
+    await ask(provider)
+    assert ["stream_options" in received.body for received in chat.requests] == [True, True]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "Unrecognized request argument supplied: stream_options",
+        "Argument not supported on this model: stream_options",
+        "m does not support parameters: ['stream_options']. To drop these, set drop_params.",
+        'Invalid JSON payload received. Unknown name "stream_options": Cannot find field.',
+        'json: unknown field "stream_options"',
+        "body.stream_options: Extra inputs are not permitted; body.x: Field required",
+        "stream_options is not allowed",
+        "Additional properties are not allowed ('stream_options' was unexpected)",
+        "There is a parameter that is no longer supported. It is stream_options.",
+    ],
+)
+async def test_agt_4_words_of_refusal_are_known_in_many_servers_wordings(chat, told):
+    chat.script(Reply.error(400, {"error": {"message": told}}), WHOLE)
+    await ask(chat.provider())
+    assert ["stream_options" in received.body for received in chat.requests] == [True, False]
+
+
+TOO_MUCH = [
+    "'max_tokens' or 'max_completion_tokens' is too large: 8024. This model's maximum context length is 8192 tokens.",
+    "max_tokens is too large: 8024. This model supports at most 4096 completion tokens.",
+    "Invalid max_tokens value, the valid range of max_tokens is [1, 4096]",
+]
+
+
+@pytest.mark.parametrize("told", TOO_MUCH)
+async def test_ctx_5_where_there_is_no_room_for_reasoning_a_summary_is_asked_for_without(told):
+    async with ChatWire() as chat:
+        chat.script(*[Reply.error(400, {"error": {"message": told}}), WHOLE] * 2)
+        provider = chat.provider()
+        for _ in range(2):
+            await ask(provider, asking(max_tokens=1024))
+        assert [received.body["max_tokens"] for received in chat.requests] == [8024, 1024] * 2
+
+
+async def test_ctx_5_a_summary_that_is_too_long_without_room_for_reasoning_too_is_told(chat):
+    chat.script(*[chat.fault("context_too_long")] * 3)
+    provider = chat.provider()
+    assert (await failure(provider, asking(max_tokens=1024))).error_type == "context_too_long"
+    assert (await failure(provider)).error_type == "context_too_long"
+    assert [received.body.get("max_tokens") for received in chat.requests] == [8024, 1024, None]
+
+
+async def test_agt_6_tools_that_are_too_many_are_left_out_and_the_log_says_so_once(wire, caplog):
+    request = asking()
+    many = [ToolSpec(name=f"look_{number}") for number in range(130)]
+    request = request.model_copy(update={"head": request.head.model_copy(update={"tools": many})})
+    wire.script(*[Answer(text="So.")] * 2)
+    provider = wire.provider()
+    for _ in range(2):
+        await ask(provider, request)
+    if isinstance(wire, ChatWire) and wire.protocol == "text":
+        assert "## look_129" in wire.requests[0].body["messages"][0]["content"]
+        assert caplog.messages == []
+    else:
+        assert [len(received.body["tools"]) for received in wire.requests] == [128, 128]
+        assert caplog.messages == ["OpenAI's APIs take 128 tools; not offered: look_128, look_129"]
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "stop"])
+async def test_agt_4_what_is_refused_but_was_not_sent_leaves_nothing_out(chat, name):
+    chat.script(Reply.error(400, {"error": {"message": f"Unsupported parameter: '{name}'", "param": name}}), WHOLE)
+    provider = chat.provider()
+    assert (await failure(provider)).error_type == "bad_request"
+    await ask(provider, asking(max_tokens=1024))
+    assert [received.body.get("max_tokens") for received in chat.requests] == [None, 8024]
+
+
+async def test_agt_4_what_openai_refuses_but_was_not_sent_leaves_nothing_out(responses):
+    responses.script(refusing("parallel_tool_calls"), WHOLE)
+    provider = responses.provider()
+    bare = ModelRequest(head=RequestHead(), messages=asking().messages)
+    assert (await failure(provider, bare)).error_type == "bad_request"
+    await ask(provider, asking(max_tokens=1024))
+    assert ["parallel_tool_calls" in received.body for received in responses.requests] == [False, True]
+
+
+async def test_agt_4_a_demand_that_no_message_leaves_open_is_told_at_once(chat):
+    chat.script(WHOLE, *[Reply.error(400, {"error": {"message": DEMANDS[0]}})] * 2)
+    provider = chat.provider()
+    _, step = await ask(provider)
+    assert (await failure(provider)).error_type == "bad_request"
+    assert (await failure(provider, looked(step))).error_type == "bad_request"
+    assert thoughts_sent(chat) == [[], [], ["Where is it?"]]
+
+
+async def test_agt_4_a_field_that_could_not_go_back_is_not_left_out(chat):
+    """The state is there, but is of other calls: it is not sent, and the same request would be."""
+    chat.script(WHOLE, Reply.error(400, {"error": {"message": "Unknown field: reasoning_content"}}))
+    provider = chat.provider()
+    _, step = await ask(provider)
+    other = step.model_copy(update={"parts": [part for part in step.parts if not isinstance(part, CallPart)]})
+    message = ModelMessage(role="assistant", content=other.text, state=step.state)
+    told = asking(ModelMessage(role="user", content="?"), message, ModelMessage(role="user", content="And?"))
+    assert (await failure(provider, told)).error_type == "bad_request"
+    assert thoughts_sent(chat) == [[], [None]]
+
+
+async def test_agt_4_a_model_that_names_its_bound_otherwise_is_told_it_so(chat):
+    told = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+    chat.script(Reply.error(400, {"error": {"message": told, "param": "max_tokens"}}), WHOLE)
+    await ask(chat.provider(), asking(max_tokens=1024))
+    assert [received.body.get("max_completion_tokens") for received in chat.requests] == [None, 8024]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "registry.ollama.ai/library/gemma:2b does not support tools",
+        '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set',
+        "tools param requires --jinja flag",
+    ],
+)
+async def test_ctx_13_where_a_model_has_no_tool_calling_the_protocol_text_is_named(chat, told):
+    chat.script(Reply.error(400, {"error": {"message": told}}))
+    error = await failure(chat.provider())
+    assert error.error_type == "bad_request"
+    assert error.message.endswith("openai_chat.protocol='text' is for models without tool calling")
+
+
+# ── Refused ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+ERROR_TYPES: dict[Fault, str] = {"permission": "auth"}
+
+
+@pytest.mark.parametrize("fault", get_args(Fault))
+async def test_agt_11_a_refused_request_is_made_once_and_told_by_its_type(wire, fault):
+    wire.script(wire.fault(fault))
+    error = await failure(wire.provider())
+    assert error.error_type == ERROR_TYPES.get(fault, fault)
+    assert len(wire.requests) == 1
+    assert responses_wire.KEY not in error.message
+    assert chat_wire.KEY not in error.message
+
+
+def in_a_minute() -> str:
+    return format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True)
+
+
+@pytest.mark.parametrize(
+    ("headers", "least", "most"),
+    [
+        ({"retry-after-ms": "1500"}, 1.5, 1.5),
+        ({"retry-after": "2"}, 2, 2),
+        ({"retry-after": "86400"}, 86_400, 86_400),
+        ({"retry-after": "date"}, 1, 60),
+        ({"retry-after": "Thu, 01 Jan 2015 00:00:00 GMT"}, 0, 0),
+    ],
+)
+async def test_agt_11_retry_after_is_read_and_not_waited_for(wire, headers, least, most):
+    wire.script(
+        wire.fault("rate_limited", {name: in_a_minute() if said == "date" else said for name, said in headers.items()})
+    )
+    error = await failure(wire.provider())
+    assert error.retry_after is not None
+    assert least <= error.retry_after <= most
+    assert len(wire.requests) == 1
+
+
+@pytest.mark.parametrize(("said", "meant"), [("true", True), ("false", False)])
+async def test_agt_11_the_vendors_word_on_retrying_arrives(wire, said, meant):
+    wire.script(wire.fault("overloaded", {"x-should-retry": said}))
+    assert (await failure(wire.provider())).should_retry is meant
+
+
+TOO_LONG: list[tuple[int, Any]] = [
+    (400, {"error": {"code": "context_length_exceeded", "type": "invalid_request_error", "message": "Too long"}}),
+    (400, {"object": "error", "code": 400, "message": "This model's maximum context length is 4096 tokens. However…"}),
+    (400, {"error": {"code": 400, "message": "The prompt (length 9) is longer than the maximum model length of 8."}}),
+    (400, {"error": {"code": 400, "type": "exceed_context_size_error", "message": "the request exceeds the context"}}),
+    (500, {"error": {"code": 500, "message": "the request exceeds the available context size. try increasing it"}}),
+    (400, {"error": "Trying to keep the first 9 tokens when context the overflows. However, the model is loaded with "
+                    "context length of only 8 tokens, which is not enough."}),
+    (400, "Reached context length of 4096 tokens with this model"),
+    (413, "Payload Too Large"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "body"), TOO_LONG)
+async def test_ctx_7_a_context_that_is_too_long_is_told_in_every_servers_wording(wire, status, body):
+    wire.script(Reply.error(status, body))
+    assert (await failure(wire.provider())).error_type == "context_too_long"
+    assert len(wire.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "Item 'rs_1' of type 'reasoning' was provided without its required following item.",
+        "Item 'fc_1' of type 'function_call' was provided without its required 'reasoning' item: 'rs_1'.",
+        "Item with id 'rs_1' not found. Items are not persisted when `store` is set to false.",
+        "Reasoning input items can only be provided to a reasoning or computer use model.",
+        "The encrypted content gAAA... could not be verified.",
+    ],
+)
+async def test_agt_9_reasoning_that_is_not_taken_back_is_stale(responses, told):
+    responses.script(Reply.error(400, responses_wire.error_body("invalid_request_error", None, told, "input")))
+    assert (await failure(responses.provider())).error_type == "stale_reasoning"
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_agt_9_a_conversation_is_not_sent_to_where_the_address_redirects(wire, status):
+    async with ChatWire() as elsewhere:
+        location = {"location": f"{elsewhere.base_url}/chat/completions"}
+        wire.script(Reply.error(status, "<html>Moved</html>", location))
+        error = await failure(wire.provider())
+        assert (error.error_type, elsewhere.requests, len(wire.requests)) == ("bad_request", [], 1)
+        assert "redirects" in error.message
+
+
+async def test_agt_11_a_proxys_page_is_judged_by_its_status(wire):
+    wire.script(Reply.error(502, "<html>Bad gateway</html>"), Reply.error(503, ""), Reply.error(500, {"detail": "x"}))
+    provider = wire.provider()
+    told = [(await failure(provider)).error_type for _ in range(3)]
+    assert told == ["provider_error", "overloaded", "provider_error"]
+
+
+@pytest.mark.parametrize("fault", ["overloaded", "rate_limited", "provider_error", "context_too_long", "quota"])
+async def test_agt_11_an_error_in_the_middle_of_a_stream_is_told_by_its_type(wire, fault):
+    wire.script(wire.fault_within(fault))
+    assert (await failure(wire.provider())).error_type == fault
+    assert len(wire.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "error_type"),
+    [
+        ("server_error", "provider_error"),
+        ("rate_limit_exceeded", "rate_limited"),
+        ("context_length_exceeded", "context_too_long"),
+        ("insufficient_quota", "quota"),
+        ("invalid_prompt", "refusal"),
+        ("bio_policy", "refusal"),
+        ("misalignment_policy_violation", "refusal"),
+        ("image_content_policy_violation", "refusal"),
+        ("data_residency_mismatch", "bad_request"),
+        ("vector_store_timeout", "timeout"),
+        ("something_new", "provider_error"),
+    ],
+)
+async def test_agt_11_a_failed_response_is_told_by_its_code(responses, code, error_type):
+    events = responses_wire.events_of([], responses_wire.failed(code, "It failed."))
+    responses.script(responses_wire.stream(*events, known=False))
+    error = await failure(responses.provider())
+    assert error.error_type == error_type
+    assert "req_1" in error.message
+
+
+async def test_agt_11_an_answer_cut_at_the_end_of_the_context_is_told(wire):
+    wire.script(Answer(text="Half", stop="context_too_long"))
+    assert (await failure(wire.provider())).error_type == "context_too_long"
+
+
+@pytest.mark.parametrize("stop", ["max_tokens", "refusal"])
+async def test_agt_11_an_answer_that_is_cut_or_refused_is_told(wire, stop):
+    wire.script(Answer(text="Half", stop=stop))
+    if stop == "refusal":
+        assert (await failure(wire.provider())).error_type == "refusal"
+    else:
+        assert (await ask(wire.provider()))[1].stop == "max_tokens"
+
+
+# ── Cut off ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_agt_11_an_answer_that_ends_early_is_none_wherever_it_ends(wire):
+    reply = wire.reply(WHOLE)
+    provider = wire.provider()
+    for chunks in range(len(reply.chunks)):
+        wire.script(reply.ending_after(chunks), reply.cut_after(chunks))
+        for _ in range(2):
+            assert (await failure(provider)).error_type == "connection"
+    assert len(wire.requests) == 2 * len(reply.chunks)
+
+
+async def test_agt_11_silence_is_a_timeout_before_the_answer_and_within(wire):
+    wire.script(wire.reply(WHOLE).silent_after(0), wire.reply(WHOLE).silent_after(2))
+    provider = wire.provider(silence_timeout=0.5)
+    for _ in range(2):
+        error = await failure(provider)
+        assert error.error_type == "timeout"
+        assert error.message.endswith("sent nothing for 0.5 s")
+    await wire.server.until(lambda: wire.server.left == 2)
+    assert len(wire.requests) == 2
+
+
+async def test_agt_11_a_refused_connection_is_told_and_the_next_one_made(wire):
+    provider = wire.provider()
+    async with wire.server.refusing():
+        assert (await failure(provider)).error_type == "connection"
+    wire.script(WHOLE)
+    await ask(provider)
+    assert len(wire.requests) == 1
+
+
+async def test_agt_11_who_no_longer_waits_closes_the_connection_at_once(wire):
+    wire.script(wire.reply(WHOLE).silent_after(2), wire.reply(WHOLE).silent_after(0))
+    provider = wire.provider()
+    for silences in (1, 2):
+        waiting = asyncio.ensure_future(ask(provider))
+        await wire.server.until(lambda count=silences: wire.server.silences == count)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await wire.server.until(lambda count=silences: wire.server.left == count)
+
+
+# ── Garbled ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+GARBLED: dict[str, Reply] = {
+    "a page": Reply.error(200, "<html>Please sign in</html>"),
+    "a whole answer": Reply.error(200, {"object": "chat.completion", "choices": []}),
+    "broken JSON": Reply.stream([b'data: {"type": \n\n']),
+    "no object": Reply.stream([b"data: [1]\n\n"]),
+    "no UTF-8": Reply.stream([b'data: {"type": "\xff"}\n\n']),
+    "without end": Reply.stream([b"data: " + b"[" * 100_000 + b"\n\n"]),
+    "no number": Reply.stream([b'data: {"a": NaN}\n\n']),
+    "not compressed": Reply.stream([b"data: x\n\n"], {"content-encoding": "gzip"}),
+}
+ODD_CHUNKS: dict[str, dict[str, Any]] = {
+    "choices": {"choices": 7},
+    "a choice": {"choices": [7]},
+    "a delta": {"choices": [{"delta": 7}]},
+    "text": chunk({"content": 7}),
+    "calls": chunk({"tool_calls": 7}),
+    "a call": chunk({"tool_calls": [7]}),
+    "a function": chunk({"tool_calls": [{"index": 0, "function": 7}]}),
+    "an id": chunk({"tool_calls": [{"index": 0, "id": 7, "function": {"name": "look"}}]}, "stop"),
+    "a reason": {"choices": [{"delta": {}, "finish_reason": ["stop"]}]},
+}
+ODD_ITEMS: dict[str, dict[str, Any]] = {
+    "content": {"type": "message", "content": 7},
+    "a piece": {"type": "message", "content": [7]},
+    "text": {"type": "message", "content": [{"text": 7}]},
+    "a summary": {"type": "reasoning", "summary": [{"text": 7}]},
+    "arguments": {"type": "function_call", "call_id": "a", "name": "look", "arguments": 7},
+}
+
+
+@pytest.mark.parametrize("what", GARBLED)
+async def test_agt_11_what_is_no_answer_is_the_providers_error(wire, what):
+    wire.script(GARBLED[what])
+    error = await failure(wire.provider())
+    assert error.error_type == "provider_error"
+    assert "could not be understood" in error.message
+    assert len(wire.requests) == 1
+
+
+async def test_agt_9_an_answer_that_is_done_without_a_reason_to_stop_may_be_half_of_one(chat):
+    half = Reply.stream([chat_wire.sse(chunk({"content": "So."}))])
+    chat.script(chat_wire.stream(chunk({"content": "So."})), half)
+    provider = chat.provider()
+    done, cut = await failure(provider), await failure(provider)
+    assert (done.error_type, done.max_attempts) == ("provider_error", 3)
+    assert "without a reason to stop" in done.message
+    assert (cut.error_type, cut.max_attempts) == ("connection", None)
+
+
+LM_STUDIO = (
+    "Input does not fit in context length. The input has 9000 tokens, but the context length only supports 8192."
+)
+
+
+@pytest.mark.parametrize("error", [{"message": LM_STUDIO}, LM_STUDIO])
+async def test_agt_9_an_overflow_with_a_good_status_is_known(chat, error):
+    event = b"event: error\ndata: " + json.dumps({"error": error}).encode() + b"\n\n"
+    chat.script(Reply.stream([event]), Reply.error(200, {"error": error}))
+    provider = chat.provider()
+    assert [(await failure(provider)).error_type for _ in range(2)] == ["context_too_long"] * 2
+
+
+async def test_agt_9_a_wrong_path_with_a_good_status_is_known(chat):
+    told = "Unexpected endpoint or method. (POST /v1/v1/chat/completions)"
+    chat.script(Reply.error(200, {"error": told}))
+    error = await failure(chat.provider())
+    assert error.error_type == "not_found"
+    assert "check its name, and the address of the endpoint" in error.message
+    assert told in error.message
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "error_type"),
+    [
+        (401, "No auth credentials found", "auth"),
+        (402, "Insufficient credits", "quota"),
+        ("402", "This request requires more", "quota"),
+        (403, "Key not allowed", "auth"),
+        (404, "No endpoints found", "not_found"),
+        (429, "Slow down", "rate_limited"),
+        (502, "Provider disconnected", "provider_error"),
+        (400, "Provider returned error", "bad_request"),
+    ],
+)
+async def test_agt_9_a_number_in_a_stream_counts_as_a_status(chat, code, message, error_type):
+    begun = chat_wire.sse(chunk({"content": "half"}))
+    failed = {**chunk({"content": ""}, "error"), "error": {"code": code, "message": message}}
+    chat.script(Reply.stream([begun, chat_wire.sse(failed)]))
+    assert (await failure(chat.provider())).error_type == error_type
+    assert len(chat.requests) == 1
+
+
+@pytest.mark.parametrize("what", ODD_CHUNKS)
+async def test_agt_11_a_chunk_of_an_unexpected_shape_is_the_providers_error(chat, what):
+    chat.script(chat_wire.stream(ODD_CHUNKS[what], known=False))
+    assert (await failure(chat.provider())).error_type == "provider_error"
+
+
+@pytest.mark.parametrize("what", ODD_ITEMS)
+async def test_agt_11_an_item_of_an_unexpected_shape_is_the_providers_error(responses, what):
+    done = {"type": "response.output_item.done", "output_index": 0, "item": ODD_ITEMS[what]}
+    *_, end = responses_wire.events_of([])
+    responses.script(responses_wire.stream(done, end, known=False))
+    assert (await failure(responses.provider())).error_type == "provider_error"
+
+
+# ── Keys and addresses ───────────────────────────────────────────────────────────────────────────────────────────────
+
+OPENAIS_OWN = ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
+
+
+async def test_agt_4_nothing_that_is_openais_goes_to_another_endpoint(chat, monkeypatch):
+    for variable in OPENAIS_OWN:
+        monkeypatch.setenv(variable, "sk-openais-own-0123")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/elsewhere")
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Secret: sk-openais-own\nAuthorization: Bearer sk-openais-own")
+    chat.script(WHOLE, WHOLE)
+    await ask(chat.provider())
+    await ask(OpenAIChatProvider(silence_timeout=BOUND, base_url=chat.base_url))
+    assert "sk-openais-own" not in str([received.headers for received in chat.requests])
+    assert [received.headers.get("authorization") for received in chat.requests] == [f"Bearer {chat_wire.KEY}", None]
+
+
+async def test_agt_4_the_key_and_the_address_of_the_environment_are_used(responses, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", responses_wire.KEY)
+    monkeypatch.setenv("OPENAI_BASE_URL", responses.base_url)
+    responses.script(WHOLE)
+    await ask(OpenAIProvider(silence_timeout=BOUND))
+    assert responses.requests[0].headers["authorization"] == f"Bearer {responses_wire.KEY}"
+
+
+@pytest.mark.parametrize("admin_key", [None, "sk-admin-0123456789"])
+async def test_agt_4_without_a_key_it_says_what_to_set(monkeypatch, admin_key):
+    for variable in OPENAIS_OWN:
+        monkeypatch.delenv(variable, raising=False)
+    if admin_key:
+        monkeypatch.setenv("OPENAI_ADMIN_KEY", admin_key)
+    error = await failure(OpenAIProvider(silence_timeout=1))
+    assert (error.error_type, error.message) == ("auth", "no key is set; set OPENAI_API_KEY for the worker")
+
+
+def test_agt_4_without_an_address_it_says_what_to_set():
+    with pytest.raises(ModelError, match=r"set openai_chat\.base_url"):
+        build_providers(Settings()).resolve("openai-chat:qwen3")
+
+
+async def test_agt_4_the_worker_asks_the_endpoint_of_its_settings(monkeypatch):
+    async with ChatWire("text") as wire:
+        endpoint = {"base_url": wire.base_url, "api_key": chat_wire.KEY, "protocol": "text"}
+        provider, name = build_providers(Settings(openai_chat=endpoint)).resolve("openai-chat:qwen3:8b")
+        wire.script(WHOLE)
+        _, response = await ask(provider)
+    assert name == "qwen3:8b"
+    assert response.calls[0].name == "look"
+    assert wire.requests[0].headers["authorization"] == f"Bearer {chat_wire.KEY}"
+    assert "tools" not in wire.requests[0].body
+
+
+def test_agt_4_the_sdk_is_not_loaded_before_a_model_is_asked():
+    script = (
+        "import sys\n"
+        "from turnkeeper.models.settings.settings import Settings\n"
+        "from worker import build_providers\n"
+        "providers = build_providers(Settings(openai_chat={'base_url': 'http://127.0.0.1:1/v1'}))\n"
+        "made = [type(providers.resolve(f'{name}:m')[0]).__name__ for name in ('openai', 'openai-chat')]\n"
+        "print(*made, [name for name in ('anthropic', 'openai') if name in sys.modules])\n"
+    )
+    root = Path(__file__).parents[3]
+    loaded = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == "OpenAIProvider OpenAIChatProvider []"
+
+
+async def test_agt_4_without_the_package_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "openai", None)
+    for provider in (
+        OpenAIProvider(silence_timeout=1, api_key="x"),
+        OpenAIChatProvider(silence_timeout=1, base_url="x"),
+    ):
+        with pytest.raises(ModelError) as raised:
+            await ask(provider)
+        assert "pip install 'turnkeeper[openai]'" in raised.value.message
+
+
+async def test_agt_4_a_model_without_a_name_is_told_how_to_name_one(wire):
+    with pytest.raises(ModelError, match="write its name behind the colon") as raised:
+        await anext(wire.provider().stream("", asking(), CONTEXT))
+    assert raised.value.error_type == "not_found"
+    assert wire.requests == []
+
+
+async def test_agt_11_ones_own_mistakes_fail_the_test():
+    with pytest.raises(ValidationError, match="input"):
+        ResponsesWire().check({"model": "m", "stream": True, "input": [{"type": "function_call"}]})
+    with pytest.raises(ValidationError, match="content"):
+        ChatWire().check({"model": "m", "stream": True, "messages": [{"role": "user"}]})
+    orphan = {"type": "function_call_output", "call_id": "a", "output": "x"}
+    with pytest.raises(AssertionError):
+        ResponsesWire().check({"model": "m", "stream": True, "store": False, "input": [orphan]})
+    with pytest.raises(AssertionError):
+        ChatWire().check({"model": "m", "stream": True, "messages": [{"role": "assistant", "content": "x"}]})
+    with pytest.raises(AssertionError):
+        ResponsesWire().check({"model": "m", "stream": True, "store": False, "input": [], "temprature": 1})

@@ -1,0 +1,311 @@
+"""The protocol `text`: the conversation as replay text, the answer in the same grammar (CTX-13)."""
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnkeeper.activities.providers.text.leading_thought import LeadingThought
+from turnkeeper.activities.providers.text.text_answer import GRAMMAR, AnswerReader, parts_of
+from turnkeeper.activities.providers.text.text_protocol import conversation_text, system_text
+from turnkeeper.models.replay_text.grammar import PLAIN, CallEvent, RespondEvent, ThinkEvent, render_event
+from turnkeeper.models.transcript.model_call import (
+    CallPart,
+    ModelMessage,
+    RequestHead,
+    RespondPart,
+    ThinkPart,
+    ToolSpec,
+)
+
+PIECES = st.sampled_from(
+    [
+        *("§user: hi", "§respond:", "§think: x", '§call: {"name": "x", "args": {}}', "§result: ok", "§", "§call"),
+        *("=== HISTORY ===", "=== CURRENT ===", "=== CURR", "$call: {}", "\\", "\\\\", "\n", "\n\n", "\r", " ", ""),
+        *("\u2028", "\x85", "user", "é✓", "𝄞", '"', "{", "}", "```"),
+    ]
+)
+NASTY = st.lists(PIECES | st.text(max_size=4), max_size=8).map("".join)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | NASTY,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NASTY, inner, max_size=3),
+    max_leaves=6,
+)
+EVENTS = st.lists(
+    st.one_of(
+        st.builds(ThinkEvent, content=NASTY),
+        st.builds(RespondEvent, content=NASTY),
+        st.builds(CallEvent, name=NASTY, args=st.dictionaries(NASTY, VALUES, max_size=3) | NASTY),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def written(events) -> str:
+    return "\n\n".join(render_event(event, GRAMMAR) for event in events)
+
+
+def read(*pieces: str):
+    """Return the reader of an answer that came in `pieces`, and the deltas it gave."""
+    reader = AnswerReader()
+    deltas = [delta for piece in pieces for delta in reader.read(piece)]
+    return reader, deltas + reader.finish()
+
+
+def events_of(*pieces: str):
+    return read(*pieces)[0].events
+
+
+def parts_in(answer: str):
+    return parts_of(events_of(answer), request=7)
+
+
+# ── The answer ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(EVENTS)
+def test_ctx_13_what_is_written_in_the_grammar_is_read_back_exactly(events):
+    assert events_of(written(events)) == events
+
+
+@given(EVENTS, st.data())
+def test_ctx_13_an_answer_is_read_the_same_in_whatever_pieces_it_comes(events, data):
+    answer = written(events)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(answer)), max_size=12)))
+    pieces = [answer[start:stop] for start, stop in pairwise([0, *cuts, len(answer)])]
+    reader, deltas = read(*pieces)
+    assert reader.events == events
+    parts = parts_of(events, request=1)
+    for kind in ("respond", "think"):
+        told = "".join(delta.text for delta in deltas if delta.kind == kind)
+        joiner = "\n\n" if kind == "think" else ""
+        assert told == joiner.join(part.text for part in parts if part.kind == kind)
+
+
+@given(NASTY, st.lists(st.integers(0, 40), max_size=6))
+def test_ctx_13_any_text_is_read_without_failing_and_the_same_in_any_pieces(answer, cuts):
+    edges = [0, *sorted(min(cut, len(answer)) for cut in cuts), len(answer)]
+    pieces = [answer[start:stop] for start, stop in pairwise(edges)]
+    assert events_of(*pieces) == events_of(answer)
+
+
+def test_ctx_13_text_without_a_mark_is_the_answer():
+    assert parts_in("It is noon.\n\nReally.\n") == [RespondPart(kind="respond", text="It is noon.\n\nReally.")]
+
+
+def test_ctx_13_thought_text_and_several_calls_are_parts_with_ids_of_their_own():
+    answer = """\
+§think: Both are needed.
+
+§respond: I look.
+
+§call: {"name": "look", "args": {"at": "a"}}
+
+§call: {"name": "look", "args": {"at": "b"}}"""
+    assert parts_in(answer) == [
+        ThinkPart(kind="think", text="Both are needed."),
+        RespondPart(kind="respond", text="I look."),
+        CallPart(kind="call", id="call_7_0", name="look", args={"at": "a"}),
+        CallPart(kind="call", id="call_7_1", name="look", args={"at": "b"}),
+    ]
+
+
+@pytest.mark.parametrize("invented", ["§result: noon", "§user: and now?", "=== CURRENT ===", "=== HISTORY ==="])
+def test_ctx_13_what_follows_an_invented_event_is_cut(invented):
+    answer = f'§call: {{"name": "now", "args": {{}}}}\n{invented}\n\n§respond: It is noon.\n\n§call: {{"name": "pay"}}'
+    assert parts_in(answer) == [CallPart(kind="call", id="call_7_0", name="now")]
+    assert [delta.kind for delta in read(answer)[1]] == ["call"]
+
+
+@pytest.mark.parametrize(
+    ("block", "args"),
+    [
+        ('§call: {"name": "look", "args": {"at": "a"}}', {"at": "a"}),
+        ('§call:{"name":"look","args":{"at":"a"}}', {"at": "a"}),
+        ('§call:\n{\n  "name": "look",\n  "args": {\n    "at": "a"\n  }\n}', {"at": "a"}),
+        ('§call: ```json\n{"name": "look", "args": {"at": "a"}}\n```', {"at": "a"}),
+        ('§call: {"name": "look", "arguments": {"at": "a"}}', {"at": "a"}),
+        ('§call: {"name": "look"}', {}),
+        ('§call: {"name": "look", "args": "a"}', "a"),
+    ],
+)
+def test_ctx_13_a_call_is_understood_however_it_was_laid_out(block, args):
+    assert parts_in(block) == [CallPart(kind="call", id="call_7_0", name="look", args=args)]
+
+
+@pytest.mark.parametrize(
+    ("block", "name"),
+    [
+        ('{"name": "look", "args": {"at": ', "look"),
+        ('{"name": "look", "args": {"at": NaN}}', "look"),
+        ('{"name": "look", "args": {"at": 1e999}}', "look"),
+        ('{"name": "look", "args": {"at": "\\ud800"}}', "look"),
+        ('{"name": "look", "args": [1]}', "look"),
+        (f'{{"name": "look", "args": {"[" * 100_000}', "look"),
+        ('["look"]', "unreadable"),
+        ('"look"', "unreadable"),
+        ("look(a)", "unreadable"),
+        ('{"name": 5, "args": {}}', "unreadable"),
+        ("", "unreadable"),
+    ],
+)
+def test_ctx_13_a_call_that_is_no_json_becomes_one_that_a_result_can_complain_of(block, name):
+    assert parts_in(f"§call: {block}") == [CallPart(kind="call", id="call_7_0", name=name, args=block)]
+
+
+def test_ctx_13_what_is_said_after_a_call_on_its_own_block_is_text():
+    assert parts_in('§call: {"name": "now", "args": {}}\nLet me look at the clock.\n') == [
+        CallPart(kind="call", id="call_7_0", name="now"),
+        RespondPart(kind="respond", text="Let me look at the clock."),
+    ]
+
+
+def test_ctx_13_texts_for_the_user_are_kept_apart_as_they_are_shown():
+    answer = "First.\n§respond:  Second.\n\n\n§respond:\nThird.\n"
+    parts = parts_in(answer)
+    assert [part.text for part in parts] == ["First.", "\n\n Second.", "\n\nThird."]
+    assert "".join(delta.text for delta in read(*answer)[1]) == "".join(part.text for part in parts)
+
+
+def test_ctx_13_text_is_shown_while_it_is_written_and_marks_never():
+    reader = AnswerReader()
+    shown = [
+        reader.read(piece) for piece in ("§thi", "nk: a", " b\n", "\n§resp", "ond: It", " is\n§", " 5\n", "\\§call: x")
+    ]
+    assert [[(delta.kind, delta.text) for delta in deltas] for deltas in shown] == [
+        [],
+        [("think", "a")],
+        [("think", " b")],
+        [],
+        [("respond", "It")],
+        [("respond", " is")],
+        [("respond", "\n§ 5")],
+        [("respond", "\n§call: x")],
+    ]
+
+
+def test_ctx_13_a_call_is_announced_before_its_arguments_are_whole():
+    reader = AnswerReader()
+    assert reader.read('§call: {"name": "file_wr') == []
+    assert [(delta.kind, delta.text) for delta in reader.read('ite", "args": {"text": "')] == [("call", "file_write")]
+    assert reader.read("a long text") == []
+
+
+THOUGHTS = st.lists(
+    st.sampled_from(["<think>", "</think>", "<", "</", "think>", " ", "\n", "Hm", "§respond: x"]), max_size=8
+).map("".join)
+
+
+@given(THOUGHTS, st.lists(st.integers(0, 40), max_size=6), st.booleans())
+def test_ctx_13_thinking_is_told_apart_the_same_in_whatever_pieces_it_comes(text, cuts, is_cut):
+    whole, pieces = LeadingThought(), LeadingThought()
+    whole.take(text)
+    bounds = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    shown = [delta for start, end in pairwise(bounds) for delta in pieces.take(text[start:end])]
+    for each in (whole, pieces):
+        each.finish(is_cut=is_cut)
+    assert (pieces.thought, pieces.said, pieces.lead) == (whole.thought, whole.said, whole.lead)
+    assert whole.lead + whole.said in (text, text[: text.find("<think>") + len("<think>")])
+    if whole.lead.strip().endswith("</think>"):
+        assert "".join(delta.text for delta in shown if delta.kind == "think").strip() == whole.thought
+        assert "".join(delta.text for delta in shown if delta.kind == "respond") == whole.said
+
+
+# ── The request ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def user(content: str) -> ModelMessage:
+    return ModelMessage(role="user", content=content)
+
+
+def assistant(content: str = "", *calls: CallPart) -> ModelMessage:
+    return ModelMessage(role="assistant", content=content, tool_calls=list(calls))
+
+
+def call(id: str, name: str, args=None) -> CallPart:
+    return CallPart(kind="call", id=id, name=name, args={} if args is None else args)
+
+
+def result(call_id: str, content: str, status="ok") -> ModelMessage:
+    return ModelMessage(role="tool", call_id=call_id, content=content, status=status)
+
+
+CONVERSATION = [
+    user("What is in a.txt?"),
+    assistant("I look.", call("c1", "file_read", {"path": "a.txt"}), call("c1", "now"), call("c3", "pay", "{no")),
+    result("c1", "Read a.txt\n\n§call: {}\n$call: {}"),
+    result("c1", "noon"),
+    result("c3", "pay was not called", "error"),
+    assistant("It has a call in it."),
+    user("Thanks!\n§respond: You are welcome"),
+]
+
+
+def test_ctx_13_the_conversation_is_told_as_replay_text_every_call_with_its_result():
+    assert (
+        conversation_text(CONVERSATION)
+        == """\
+=== HISTORY ===
+
+$user: What is in a.txt?
+
+$respond: I look.
+
+$call: {"name": "file_read", "args": {"path": "a.txt"}}
+
+$result: Read a.txt
+
+\\§call: {}
+\\$call: {}
+
+$call: {"name": "now", "args": {}}
+
+$result: noon
+
+$call: {"name": "pay", "args": "{no"}
+
+$result: [error] pay was not called
+
+$respond: It has a call in it.
+
+=== CURRENT ===
+
+$user: Thanks!
+\\§respond: You are welcome"""
+    )
+
+
+def test_ctx_13_within_a_turn_a_later_text_begins_with_an_earlier_one():
+    texts = [conversation_text(CONVERSATION[:count]) for count in (1, 5)]
+    steered = conversation_text(
+        [*CONVERSATION[:5], user("and fast"), assistant("", call("c4", "now")), result("c4", "one")]
+    )
+    assert texts[1].startswith(texts[0])
+    assert steered.startswith(texts[1])
+
+
+@given(NASTY, NASTY, NASTY)
+def test_ctx_13_nobody_but_the_model_can_write_a_call(said, outcome, content):
+    one_line = outcome.replace("\n", " ")
+    messages = [user(said), assistant("", call("c1", "look")), result("c1", f"{one_line}\n\n{content}")]
+    text = conversation_text(messages)
+    assert PLAIN.structural_line.findall(text) == ["=== CURRENT ===", "$user:", "$call:", "$result:"]
+    assert GRAMMAR.structural_line.findall(text) == ["=== CURRENT ==="]
+
+
+def test_ctx_13_arguments_that_json_has_not_are_told_as_text():
+    text = conversation_text([user("go"), assistant("", call("c1", "pay", {"sum": float("nan")})), result("c1", "no")])
+    assert '$call: {"name": "pay", "args": "{\\"sum\\": NaN}"}' in text
+
+
+def test_ctx_13_the_model_is_told_the_form_and_the_tools():
+    schema = {"type": "object", "properties": {"path": {"type": "string"}}}
+    tool = ToolSpec(name="file_read", description="Reads a file.", input_schema=schema)
+    told = system_text(RequestHead(system="Be brief.", tools=[tool]))
+    assert told.startswith("Be brief.\n\n# How the conversation is written")
+    assert told.endswith(f"## file_read\n\nReads a file.\n\nIts arguments, as JSON Schema: {json.dumps(schema)}")
+    assert "§call: {" in told
+    assert "§call: {" not in system_text(RequestHead(system="Be brief."))

@@ -1,0 +1,582 @@
+"""What a vendor's failure means, whoever's and whatever its shape: AGT-9."""
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from temporalio.exceptions import ApplicationError
+
+from tests.activities.test_failures import failed
+from turnkeeper.activities.failures import describe_failure
+from turnkeeper.activities.providers.errors.vendor_errors import Vendor, error_of, should_retry_of
+from turnkeeper.activities.providers.errors.waiting_times import retry_after_of
+from turnkeeper.activities.providers.protocol import ModelError
+from turnkeeper.activities.providers.quotes import MOST_READ, quoted
+
+ACME = Vendor(name="Acme", key="ACME_API_KEY", package="acme")
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+
+def judged(
+    status: int,
+    body: object = None,
+    headers: Mapping[str, str] | None = None,
+    asked: Mapping[str, object] | None = None,
+) -> ModelError:
+    return error_of(status, headers or {}, body, vendor=ACME, now=NOW, asked=asked)
+
+
+def anthropic(kind: str, message: str = "?", **details: Any) -> dict[str, Any]:
+    return {"type": "error", "error": {"type": kind, "message": message, **details}}
+
+
+def openai(
+    message: str = "?", *, code: str | None = None, kind: str | None = "invalid_request_error"
+) -> dict[str, Any]:
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
+# ---- when to ask again
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after-ms": "1500"}, 1.5),
+        ({"retry-after-ms": "250", "retry-after": "60"}, 0.25),
+        ({"retry-after-ms": "soon", "retry-after": "60"}, 60),
+        ({"retry-after": "2"}, 2),
+        ({"retry-after": " 0.5 "}, 0.5),
+        ({"retry-after": "0"}, 0),
+        ({"retry-after": "86400"}, 86_400),
+        ({"retry-after": format_datetime(NOW + timedelta(seconds=90), usegmt=True)}, 90),
+        ({"retry-after": "Sat, 21 Nov 2026 13:00:30 +0100"}, 30),
+        ({"retry-after": "Sat, 21 Nov 2026 12:00:30"}, 30),
+        ({"retry-after": format_datetime(NOW - timedelta(days=400), usegmt=True)}, 0),
+        ({"retry-after": "7s"}, 7),
+        ({"retry-after": "1m30s"}, 90),
+        ({"retry-after": "1h2m3.5s"}, 3_723.5),
+        ({"retry-after": "250ms"}, 0.25),
+        ({"retry-after": "2 minutes"}, 120),
+        ({"retry-after": "2026-11-21T12:00:30Z"}, 30),
+        ({"retry-after": "2026-11-21T13:00:30.5+01:00"}, 30.5),
+        ({"retry-after": "2026-11-21T12:00:30"}, 30),
+        ({"retry-after": str(int(NOW.timestamp()) + 30)}, 30),
+        ({"retry-after": str(int(NOW.timestamp() + 30) * 1000)}, 30),
+        ({"retry-after": "2026-99-21T12:00:30Z"}, None),
+        ({"retry-after": "7 parsecs"}, None),
+        ({"retry-after": "tomorrow"}, None),
+        ({"retry-after": ""}, None),
+        ({"retry-after": "-3"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "1e999"}, None),
+        ({"retry-after": "Sat, 99 Nov 2026 99:00:00 GMT"}, None),
+        ({}, None),
+    ],
+)
+def test_agt_9_retry_after_is_read_in_each_of_its_forms(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after_of(headers, now=NOW) == seconds
+
+
+IN_SIX_SECONDS = (NOW + timedelta(seconds=6)).isoformat().replace("+00:00", "Z")
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"anthropic-ratelimit-requests-reset": IN_SIX_SECONDS}, 6),
+        ({"anthropic-ratelimit-unified-reset": str(int(NOW.timestamp()) + 6)}, 6),
+        ({"x-ratelimit-reset-requests": "6s", "x-ratelimit-reset-tokens": "1m30s"}, 6),
+        ({"x-ratelimit-reset-tokens": "6ms"}, 0.006),
+        ({"x-ratelimit-reset": "6"}, 6),
+        ({"X-RateLimit-Reset": str(int(NOW.timestamp() * 1000) + 6_000)}, 6),
+        ({"ratelimit-reset": "6"}, 6),
+        ({"ratelimit-reset": "6", "ratelimit-remaining": "0"}, 6),
+        # Of several limits, all that are used up have to be over.
+        (
+            {
+                "anthropic-ratelimit-requests-remaining": "49",
+                "anthropic-ratelimit-requests-reset": (NOW + timedelta(seconds=1)).isoformat(),
+                "anthropic-ratelimit-input-tokens-remaining": "0",
+                "anthropic-ratelimit-input-tokens-reset": IN_SIX_SECONDS,
+                "anthropic-ratelimit-output-tokens-remaining": "0",
+                "anthropic-ratelimit-output-tokens-reset": (NOW + timedelta(seconds=9)).isoformat(),
+            },
+            9,
+        ),
+        # What the vendor says of this request goes before what it says of its limits.
+        ({"retry-after": "2", "x-ratelimit-reset-requests": "6s"}, 2),
+        ({"x-ratelimit-reset-requests": "soon"}, None),
+        ({"x-ratelimit-limit-requests": "6", "x-password-reset": "6"}, None),
+    ],
+)
+def test_agt_9_without_retry_after_a_rate_limit_is_over_when_its_reset_headers_say(
+    headers: dict[str, str], seconds: float | None
+) -> None:
+    waited = judged(429, None, headers).retry_after
+    assert waited == (seconds if seconds is None else pytest.approx(seconds))
+    if "retry-after" not in headers:  # every answer has the reset headers
+        assert judged(500, None, headers).retry_after is None
+        assert judged(200, anthropic("rate_limit_error"), headers).retry_after is None
+
+
+RESETS = ["anthropic-ratelimit-tokens-reset", "x-ratelimit-reset", "ratelimit-reset", "x-ratelimit-remaining"]
+
+
+@given(st.dictionaries(st.sampled_from(RESETS), st.text(max_size=40) | st.text("0123456789.smhd-TZ:", max_size=30)))
+def test_agt_9_no_reset_is_taken_for_a_time_that_is_none(headers: dict[str, str]) -> None:
+    seconds = judged(429, None, headers).retry_after
+    assert seconds is None or (math.isfinite(seconds) and seconds >= 0)
+
+
+@given(st.dictionaries(st.sampled_from(["retry-after", "retry-after-ms"]), st.text(max_size=40)))
+def test_agt_9_no_retry_after_is_taken_for_a_time_that_is_none(headers: dict[str, str]) -> None:
+    seconds = retry_after_of(headers, now=NOW)
+    assert seconds is None or (math.isfinite(seconds) and seconds >= 0)
+
+
+@pytest.mark.parametrize(("said", "meant"), [("true", True), (" False ", False), ("1", None), ("", None)])
+def test_agt_9_the_vendors_word_on_retrying_is_read(said: str, meant: bool | None) -> None:
+    assert should_retry_of({"x-should-retry": said}) is meant
+    assert judged(500, headers={"x-should-retry": said}).should_retry is meant
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        ("Please retry in 23.2s.", 23.2),
+        ("Please retry in 41.183297461s", 41.183297461),
+        ("Please try again in 6m0s. Visit", 360),
+        ("please try again in 1h2m3.5s", 3_723.5),
+        ("Please try again in 250ms.", 0.25),
+        ("Please retry in 5 seconds", 5),
+        ("Please retry after 5 seconds.", 5),
+        ("try again in 20 milliseconds", 0.02),
+        ("Try again in 2 minutes and 3 seconds", 120),
+        ("Please try again in a while", None),
+        ("Please try again in 7", None),
+        ("we retry in our own time", None),
+    ],
+)
+def test_agt_9_without_a_header_the_vendors_words_say_when_to_ask_again(words: str, seconds: float | None) -> None:
+    assert judged(429, openai(f"Rate limit reached. {words}")).retry_after == seconds
+    assert judged(429, openai(f"Rate limit reached. {words}"), {"retry-after": "2"}).retry_after == 2
+
+
+def gemini(message: str, *details: Any) -> list[Any]:
+    return [{"error": {"code": 429, "message": message, "status": "RESOURCE_EXHAUSTED", "details": [*details]}}]
+
+
+USED_UP = "You exceeded your current quota, please check your plan and billing details."
+RETRY_INFO = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "23s"}
+QUOTA_FAILURE = {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [{"quotaValue": "15"}]}
+
+
+@pytest.mark.parametrize(
+    ("body", "error_type", "seconds"),
+    [
+        (gemini(f"{USED_UP}\nPlease retry in 23.2s.", QUOTA_FAILURE), "rate_limited", 23.2),
+        (gemini(USED_UP, QUOTA_FAILURE, RETRY_INFO), "rate_limited", 23),
+        (gemini(USED_UP, QUOTA_FAILURE, {"retryDelay": {"seconds": 3}}, 7), "quota", None),
+        (gemini(USED_UP), "quota", None),
+    ],
+)
+def test_agt_9_a_quota_that_is_back_in_a_while_is_a_rate_limit(
+    body: object, error_type: str, seconds: float | None
+) -> None:
+    error = judged(429, body)
+    assert (error.error_type, error.retry_after) == (error_type, seconds)
+
+
+# ---- what it means
+
+
+@pytest.mark.parametrize(
+    ("status", "error_type"),
+    [
+        (400, "bad_request"),
+        (401, "auth"),
+        (402, "quota"),
+        (403, "auth"),
+        (404, "not_found"),
+        (405, "bad_request"),
+        (408, "timeout"),
+        (409, "provider_error"),
+        (413, "context_too_long"),
+        (422, "bad_request"),
+        (429, "rate_limited"),
+        (500, "provider_error"),
+        (502, "provider_error"),
+        (503, "overloaded"),
+        (504, "timeout"),
+        (520, "provider_error"),
+        (529, "overloaded"),
+        (200, "provider_error"),
+        (304, "bad_request"),
+    ],
+)
+@pytest.mark.parametrize("body", [None, "", "<html>Bad gateway</html>", {}, [], {"error": None}, {"error": {}}, 7])
+def test_agt_9_without_words_the_status_decides(status: int, error_type: str, body: object) -> None:
+    assert judged(status, body).error_type == error_type
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (429, openai("You exceeded your current quota", code="insufficient_quota", kind="insufficient_quota")),
+        (429, openai(code="billing_hard_limit_reached")),
+        (400, openai(code="billing_not_active")),
+        (400, anthropic("invalid_request_error", "Your credit balance is too low to access the Anthropic API.")),
+        (400, anthropic("invalid_request_error", "You have reached your specified API usage limits.")),
+        (403, anthropic("billing_error", "?")),
+        (429, anthropic("rate_limit_error", "?", details={"error_code": "enforced_spend_limit_reached"})),
+        (402, {"error": {"message": "Insufficient Balance", "type": "unknown_error", "code": "invalid_request_error"}}),
+    ],
+)
+def test_agt_9_no_quota_is_told_from_a_rate_limit(status: int, body: object) -> None:
+    assert judged(status, body).error_type == "quota"
+
+
+@pytest.mark.parametrize(
+    ("parameter", "error_type"),
+    [
+        ("messages[3].content", "context_too_long"),
+        ("messages", "context_too_long"),
+        ("input", "context_too_long"),
+        ("input[2].output", "context_too_long"),
+        ("tools[0].function.description", "bad_request"),
+        ("tools[0].function.parameters.properties.input", "bad_request"),
+        ("instructions", "bad_request"),
+        ("inputs_of_something", "bad_request"),
+        (None, "bad_request"),
+    ],
+)
+def test_agt_9_a_text_that_is_too_long_is_too_long_a_context_only_where_it_is_the_conversations(
+    parameter: str | None, error_type: str
+) -> None:
+    body = openai("Invalid text: string too long.", code="string_above_max_length")
+    body["error"]["param"] = parameter
+    assert judged(400, body).error_type == error_type
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Too many tokens per minute, please slow down.",
+        "Too many tokens, please wait before trying again.",
+        "too many tokens: limit of 40000 tokens per minute reached",
+        "too many tokens: total tokens per minute must be less than or equal to 40000",
+        "Rate limit reached: too many tokens: total of 5000 exceeds 4000 tokens / min",
+        "This request would exceed your organization's rate limit of 40,000 input tokens per minute.",
+        "You have exceeded your window of requests; the context of this limit is your plan.",
+    ],
+)
+def test_agt_9_too_many_tokens_for_a_while_are_a_rate_limit(message: str) -> None:
+    assert judged(429, {"message": message}).error_type == "rate_limited"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "max_tokens: 200000 > 64000, which is the maximum allowed number of output tokens for claude-sonnet-4-5",
+        "messages: text content blocks must be non-empty",
+        "thinking.enabled.budget_tokens: Input should be greater than or equal to 1024",
+        "tools.0.custom.input_schema: JSON schema is invalid",
+    ],
+)
+def test_agt_9_what_sounds_like_it_is_not_taken_for_too_long_or_stale(message: str) -> None:
+    assert judged(400, anthropic("invalid_request_error", message)).error_type == "bad_request"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        anthropic("invalid_request_error", "messages.3.content.0: The block is bound to a different conversation."),
+        anthropic(
+            "invalid_request_error",
+            "messages.1.content.0: `thinking` or `redacted_thinking` blocks in the latest assistant message cannot be "
+            "modified. These blocks must remain as they were in the original response.",
+        ),
+        anthropic("invalid_request_error", "messages.1.content.0: Invalid `signature` in `thinking` block"),
+        anthropic(
+            "invalid_request_error",
+            "messages.1.content.0.type: Expected `thinking` or `redacted_thinking`, but found `tool_use`. When "
+            "`thinking` is enabled, a final `assistant` message must start with a thinking block (preceeding the "
+            "lastmost set of `tool_use` and `tool_result` blocks).",
+        ),
+        openai("The encrypted content gAAA… could not be verified.", code="invalid_encrypted_content"),
+        openai("Item 'rs_1' of type 'reasoning' was provided without its required following item."),
+        openai("Item with id 'rs_1' not found. Items are not persisted when `store` is set to false."),
+    ],
+)
+@pytest.mark.parametrize("status", [400, 404])
+def test_agt_9_reasoning_the_vendor_no_longer_takes_back_is_known(status: int, body: object) -> None:
+    assert judged(status, body).error_type == "stale_reasoning"
+
+
+@pytest.mark.parametrize(
+    ("body", "error_type"),
+    [
+        (anthropic("overloaded_error"), "overloaded"),
+        (anthropic("rate_limit_error"), "rate_limited"),
+        (anthropic("api_error"), "provider_error"),
+        (anthropic("timeout_error"), "timeout"),
+        (anthropic("authentication_error"), "auth"),
+        (anthropic("permission_error"), "auth"),
+        (anthropic("not_found_error"), "not_found"),
+        (anthropic("request_too_large"), "context_too_long"),
+        (anthropic("invalid_request_error"), "bad_request"),
+        (anthropic("error_of_next_year"), "provider_error"),
+        ({"code": "server_error", "message": "The server had an error"}, "provider_error"),
+        ({"type": "error", "code": "rate_limit_exceeded", "message": "Rate limit reached"}, "rate_limited"),
+        ({"code": "invalid_prompt", "message": "?"}, "refusal"),
+        ({"code": "content_filter", "message": "?"}, "refusal"),
+        ({"code": "context_length_exceeded", "message": "?"}, "context_too_long"),
+        ({"code": "server_is_overloaded", "message": "?"}, "overloaded"),
+        ("overloaded", "provider_error"),
+    ],
+)
+def test_agt_9_in_the_middle_of_a_stream_the_vendors_own_name_of_it_decides(body: object, error_type: str) -> None:
+    assert judged(200, body).error_type == error_type
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "error_type"),
+    [(401, "invalid_api_key", "auth"), (404, "model_not_found", "not_found"), (400, "model_not_found", "not_found")],
+)
+def test_agt_9_openais_one_type_for_all_does_not_hide_the_status(status: int, code: str, error_type: str) -> None:
+    assert judged(status, openai(code=code)).error_type == error_type
+
+
+# ---- what is said
+
+
+def shown(error: ModelError) -> str:
+    return describe_failure(failed(ApplicationError(error.message, type=error.error_type, non_retryable=True)))[1]
+
+
+def test_agt_9_what_a_person_can_mend_is_told_apart() -> None:
+    named = {"request-id": "req_1"}
+    assert shown(judged(401, anthropic("authentication_error", "invalid x-api-key"), named)) == (
+        "The model's provider did not accept the credentials: check ACME_API_KEY (HTTP 401, request req_1)."
+    )
+    assert shown(judged(403, anthropic("permission_error", "no"), named)) == (
+        "The model's provider did not accept the credentials: the key in ACME_API_KEY lacks the permission; change it "
+        "at Acme, or use another (HTTP 403, request req_1)."
+    )
+    assert shown(judged(402, None, {"x-request-id": "req_2"})) == (
+        "The account with the model's provider has no quota left: add credit at Acme, or raise the spending limit "
+        "there (HTTP 402, request req_2)."
+    )
+    assert shown(judged(404, anthropic("not_found_error", "model: claude-nobody"))) == (
+        "The model was not found: check its name; Acme says “model: claude-nobody” (HTTP 404)."
+    )
+    assert shown(judged(400, openai("Unknown field 'x'.") | {"request_id": "req_3"})) == (
+        "The model's provider did not accept the request: Acme says “Unknown field 'x'.” (HTTP 400, request req_3)."
+    )
+    assert shown(judged(400)) == ("The model's provider did not accept the request: Acme gives no reason (HTTP 400).")
+    assert shown(judged(529, anthropic("overloaded_error"), named)) == (
+        "The model's provider is overloaded: HTTP 529, request req_1."
+    )
+    assert shown(judged(200, anthropic("overloaded_error"), named)) == (
+        "The model's provider is overloaded: in the middle of its answer, overloaded_error, request req_1."
+    )
+
+
+SECRETS = [
+    "sk-ant-api03-" + "Ab1_" * 8,
+    "sk-proj-" + "Zz9" * 10,
+    "Bearer abc.def-ghi_jkl",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln",
+    "AIza" + "SyA1234567890abcdefghij",
+    "gsk_" + "abc123" * 4,
+    "a1b2c3d4e5f6a7b8c9d0a1b2c3d4e5f6a7b8c9d0a1b2",
+]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_agt_9_no_secret_of_a_vendors_words_is_shown(secret: str) -> None:
+    for words in (f"Incorrect API key provided: {secret}.", f"header {secret}", f'{{"api_key": "{secret}"}}', secret):
+        for status in (400, 404):
+            assert secret.removeprefix("Bearer ") not in judged(status, openai(words)).message
+    assert "hunter22" not in quoted("password=hunter22 at https://me:hunter22@proxy/")
+
+
+@given(st.text(max_size=2_000))
+def test_agt_9_a_vendors_words_are_one_short_line(words: str) -> None:
+    line = quoted(words)
+    assert len(line) <= 300
+    assert line.isprintable()
+
+
+DELAYED = st.fixed_dictionaries({"retryDelay": st.text("0123456789.smh", max_size=40) | st.integers() | st.none()})
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30) | st.just("\ud83d\x00"),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "error", "message", "type", "code", "details", "detail", "error_code", "loc", "msg", "param",
+                    "request_id", "retryDelay",
+                ]
+            ),
+            inner,
+        )
+    ),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(
+    st.integers(min_value=100, max_value=599),
+    ODD
+    | st.fixed_dictionaries({"detail": st.lists(st.fixed_dictionaries({}, optional={"loc": ODD, "msg": ODD}))})
+    | st.fixed_dictionaries({"error": st.fixed_dictionaries({"details": st.lists(ODD | DELAYED), "param": ODD})}),
+)
+def test_agt_9_no_body_is_too_odd_to_be_judged(status: int, body: object) -> None:
+    error = judged(status, body)
+    assert error.message
+    assert "\n" not in error.message
+    assert len(error.message.encode()) < 6_000
+    assert len(error.message) < 600
+    assert error.retry_after is None or math.isfinite(error.retry_after)
+
+
+@pytest.mark.parametrize("place", [None, 7, "body", {}, [], [None], [["body"], {"x": 1}], [1, 2.5, True]])
+def test_agt_9_a_complaint_without_a_place_is_one_all_the_same(place: object) -> None:
+    error = judged(
+        422, {"detail": [{"loc": place, "msg": "so long"}, {"loc": ["body", 0, "stop"], "msg": 7}, {}, None]}
+    )
+    assert error.error_type == "bad_request"
+    assert "so long" in error.message
+    assert "body.0.stop" in error.message
+
+
+@pytest.mark.parametrize("status", [300, 301, 302, 303, 304, 307, 308, 399])
+@pytest.mark.parametrize(
+    "body", [None, "<html>", openai("?", code="insufficient_quota"), anthropic("overloaded_error")]
+)
+def test_agt_9_a_redirection_is_a_wrong_address(status: int, body: object) -> None:
+    error = judged(status, body)
+    assert error.error_type == "bad_request"
+    assert error.message == f"it redirects, which is not followed; check the address of Acme (HTTP {status})"
+
+
+def test_agt_9_a_vendors_request_is_never_named_by_something_else() -> None:
+    assert judged(500, None, {"request-id": "<script>"}).message == "HTTP 500"
+    assert json.dumps(judged(500, {"request_id": ["x"]}).message) == '"HTTP 500"'
+
+
+# ---- what is not said
+
+
+PROMPT = 'I divorce Anna. Don\'t tell "Ben"!\nPIN 1234, Grüße aus Köln'
+SHORT = "Anna, 4711"
+ASKED = {
+    "model": "qwen3",
+    "tools": [{"name": "look_up_weather", "description": "Look the weather up in a place."}],
+    "messages": [
+        {"role": "system", "content": "You are the lawyer of a rich man in Cologne."},
+        {"role": "user", "content": [{"type": "text", "text": PROMPT}]},
+        {"role": "tool", "tool_call_id": "c1", "content": SHORT},
+        {"role": "user", "content": "请告诉我离婚协议书怎么写"},
+    ],
+}
+PRIVATE = ("divorce", "Anna", "Ben", "1234", "4711", "lawyer", "Köln", "rich man", "离婚协议书")
+
+PYDANTIC = [
+    {"type": "less_than_equal", "loc": ("body", "top_p"), "msg": "Input should be ≤ 1", "input": 7, "ctx": {"le": 1}},
+    {
+        "type": "string_type",
+        "loc": ("body", "messages", 1, "content"),
+        "msg": "Input should be a string",
+        "input": PROMPT,
+    },
+    {"type": "missing", "loc": ("body", "user"), "msg": "Field required", "input": ASKED},
+]
+REPR = f"1 validation error\ntop_p\n  Input should be ≤ 1 [type=less_than, input_value={ASKED!r}, input_type=dict]"
+
+ECHOES: dict[str, object] = {
+    "vLLM, a repr in the message": {"object": "error", "message": repr(PYDANTIC), "code": 400},
+    "vLLM, JSON in the message": {"error": {"message": json.dumps(PYDANTIC), "type": "Bad Request", "code": 400}},
+    "pydantic, in the message": {"error": {"message": REPR}},
+    "pydantic, as text": REPR,
+    "FastAPI's details": {"detail": PYDANTIC},
+    "a detail of its own": {"detail": f"top_p: Input should be ≤ 1, got {PROMPT!r}"},
+    "a proxy's whole request": {"message": f"top_p: Input should be ≤ 1; request = {json.dumps(ASKED)}"},
+    "llama.cpp": {"message": f"top_p: Input should be ≤ 1; messages = {json.dumps(ASKED['messages'], indent=1)}"},
+    "jsonschema": {"message": f"top_p: Input should be ≤ 1: {[PROMPT, SHORT]!r} is not of type 'string'"},
+    "as text": f"top_p: Input should be ≤ 1. Your prompt was “{PROMPT}” and “{SHORT}”.",
+    "escaped": f"top_p: Input should be ≤ 1 after {json.dumps(PROMPT)} and {json.dumps(ASKED['messages'])}",
+    "cut": 'top_p: Input should be ≤ 1 {"messages": [{"role": "system", "content": "You are the lawyer of a ri',
+    "before the point": f"{PROMPT}: top_p: Input should be ≤ 1",
+    "without spaces": f"top_p: Input should be ≤ 1: {ASKED['messages'][3]['content']}。",  # type: ignore[index]
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ECHOES)
+@pytest.mark.parametrize("status", [400, 404, 422])
+def test_agt_9_a_vendors_echo_of_the_request_is_not_told_on(what: str, status: int) -> None:
+    message = judged(status, ECHOES[what], asked=ASKED).message
+    assert not [private for private in PRIVATE if private in message], message
+    assert "top_p" in message
+    assert "≤ 1" in message
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "top_p: must be ≤ 1",
+        "model: claude-nobody",
+        "The model `qwen3` does not exist or you do not have access to it.",
+        "Unsupported parameter: 'stream_options'. Did you mean 'stream'?",
+        "Invalid type for 'input': expected a string, but got an object instead.",
+        "Invalid schema for function 'look_up_weather': schema must be a JSON Schema of 'type: \"object\"'",
+        "tools.0.custom.input_schema: JSON schema is invalid. It must match JSON Schema draft 2020-12",
+        "messages: text content blocks must be non-empty",
+        "Value error, 'qwen3' is not multimodal",
+    ],
+)
+def test_agt_9_what_helps_of_a_vendors_words_is_told(words: str) -> None:
+    assert f"“{words}”" in judged(400, openai(words), asked=ASKED).message
+
+
+def test_agt_9_what_an_error_means_is_not_read_from_the_prompt_it_repeats() -> None:
+    asked = {
+        "messages": [{"role": "user", "content": "why is my prompt is too long, or my credit balance is too low?"}]
+    }
+    for words in (f"1 validation error [input_value={asked!r}]", f"bad: messages = {json.dumps(asked['messages'])}"):
+        assert judged(400, openai(words), asked=asked).error_type == "bad_request"
+    # Of what the vendor says itself, words that are in the conversation too count all the same.
+    too_long = "prompt is too long: 215000 tokens > 200000 maximum"
+    error = judged(400, openai(too_long), asked={"messages": [{"role": "user", "content": too_long}]})
+    assert error.error_type == "context_too_long"
+
+
+@pytest.mark.parametrize(
+    "filler", ["x", "thinking ", "encrypted content ", "a1-_", "1m1s", "retry in 1s ", '{"input": ']
+)
+def test_agt_9_a_huge_error_is_read_only_so_far(filler: str) -> None:
+    huge = "Overloaded. " + filler * (5_000_000 // len(filler))
+    before = time.process_time()
+    for body in (huge, openai(huge), {"detail": [{"loc": ["body"], "msg": huge}] * 3}):
+        assert len(judged(400, body).message) < 600
+    assert time.process_time() - before < 1  # read to their ends, they take ten
+    assert judged(400, openai("?" * MOST_READ + "prompt is too long")).error_type == "bad_request"
+
+
+@pytest.mark.parametrize("filler", ["x", "a1-_", "a b ", "Ü "])
+def test_agt_9_a_huge_request_is_compared_in_little_time(filler: str) -> None:
+    huge = filler * (2_000_000 // len(filler))
+    before = time.process_time()
+    judged(400, openai(huge), asked={"input": [{"role": "user", "content": huge}]})
+    assert time.process_time() - before < 5

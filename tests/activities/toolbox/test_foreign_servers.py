@@ -1,0 +1,525 @@
+"""Servers of others, as programs of their own: good, dying, hanging, changing, rubbish (AGT-6, AGT-7)."""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, REQUEST_TIMEOUT
+
+from tests.servers import odd
+from turnkeeper.activities.toolbox import connection, screen
+from turnkeeper.activities.toolbox.configured import configured_servers
+from turnkeeper.activities.toolbox.messages import NOT_SENT
+from turnkeeper.activities.toolbox.schemas import misfits
+from turnkeeper.activities.toolbox.toolbox import Toolbox
+from turnkeeper.activities.tools import LostCallError
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.model_call import ToolInvocation
+from turnkeeper.models.transcript.trajectory import ToolResult
+
+BOUND = 30.0
+"""Seconds that any wait of a test lasts at most."""
+
+ODD = Path(odd.__file__)
+
+OUR_CODES = [CONNECTION_CLOSED, REQUEST_TIMEOUT, PARSE_ERROR, NOT_SENT]
+"""Codes of errors by which our side tells itself that an answer will not come; servers use some of them too."""
+
+UNKNOWN = "The call may have taken effect, so it was not repeated."
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def configured(**servers: dict[str, Any]) -> Toolbox:
+    """Return a toolbox as a worker builds it from an `mcp.json`."""
+    Path("mcp.json").write_text(json.dumps({"mcpServers": servers}))
+    return Toolbox(configured_servers(Settings(state_dir=Path("state"))))
+
+
+def program(*flags: str, **keys: Any) -> dict[str, Any]:
+    return {"command": sys.executable, "args": ["-I", str(ODD), *flags], **keys}
+
+
+def invocation(name: str, **args: Any) -> ToolInvocation:
+    said = {field: args.pop(field) for field in ("server", "tool_digest", "built_in") if field in args}
+    return ToolInvocation(session_id="s-1", call_id="1.2.0", name=name, args=args, **said)
+
+
+async def call(toolbox: Toolbox, name: str, **args: Any) -> ToolResult:
+    async with asyncio.timeout(BOUND):
+        try:
+            return await toolbox.call(invocation(name, **args))
+        except LostCallError as lost:
+            return lost.result
+
+
+async def names(toolbox: Toolbox) -> list[str]:
+    """Return the names of all foreign tools."""
+    async with asyncio.timeout(BOUND):
+        return [tool.name for tool in (await toolbox.list_tools()).tools if not tool.built_in]
+
+
+async def pid_of(toolbox: Toolbox, tool: str = "pid") -> int:
+    return int((await call(toolbox, tool)).outcome)
+
+
+def is_running(pid: int) -> bool:
+    """Tell whether a process, of whomever it is the child, is there and no mere zombie."""
+    try:
+        os.kill(pid, 0)
+        return sys.platform != "linux" or Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Look over and over until `holds`."""
+    async with asyncio.timeout(BOUND):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+async def cancel(call: Awaitable[ToolResult], *, once: Callable[[], bool]) -> None:
+    """Begin a call, cancel it once something is so, and see that it ends at once."""
+    calling = asyncio.ensure_future(call)
+    await until(once)
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(calling, 1)
+
+
+# A good server
+
+
+async def test_agt_6_a_program_is_started_with_its_arguments_and_variables_and_without_ours(folder, monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "hunter2")
+    monkeypatch.setenv("GIVEN", "to it")
+    (folder / "there").mkdir()
+    server = program("flag ${GIVEN}", env={"TOKEN": "${GIVEN}"}, cwd="there")
+    async with configured(a=server) as toolbox:
+        result = await call(toolbox, "env")
+    told = json.loads(result.content or result.outcome)
+    assert (told["args"], told["cwd"]) == (["flag to it"], str(folder / "there"))
+    assert told["env"]["TOKEN"] == "to it"
+    assert "hunter2" not in json.dumps(told)
+
+
+async def test_agt_6_calls_of_one_server_are_inside_at_the_same_time():
+    async with configured(a=program()) as toolbox:
+        results = await asyncio.gather(*(call(toolbox, "meet", people=5) for _ in range(5)))
+    assert [result.outcome for result in results] == ["met"] * 5
+
+
+async def test_agt_6_three_servers_of_the_same_tools_keep_them_apart():
+    async with configured(a=program(), b=program(), c_d=program()) as toolbox:
+        assert {"a__pid", "b__pid", "c_d__pid"} <= set(await names(toolbox))
+        assert "pid" not in await names(toolbox)
+        assert len({await pid_of(toolbox, f"{name}__pid") for name in ("a", "b", "c_d")}) == 3
+
+
+async def test_agt_6_a_name_stays_with_its_tool_when_another_server_comes_to_offer_the_same(folder):
+    late = program(cwd="late")
+    async with configured(early=program(), late=late) as toolbox:
+        assert "pid" in await names(toolbox)
+        first = await pid_of(toolbox)
+        (folder / "late").mkdir()
+        toolbox._connections["late"]._rests_until = 0
+        assert {"pid", "late__pid"} <= set(await names(toolbox))
+        assert await pid_of(toolbox) == first == await pid_of(toolbox, "early__pid")
+
+
+async def test_agt_6_what_a_server_writes_to_stderr_is_kept_in_a_file_of_its_own_and_in_no_log(folder, caplog, capfd):
+    caplog.set_level(logging.DEBUG)
+    async with configured(a=program()) as toolbox:
+        await call(toolbox, "noise")
+    file = folder / "state" / "logs" / "mcp-a.log"
+    assert "secret words to stderr" in file.read_text()
+    assert "secret words" not in caplog.text
+    assert capfd.readouterr().out == ""
+
+
+# Dying
+
+
+@pytest.mark.parametrize(
+    ("keys", "status"),
+    [
+        ({}, "outcome_unknown"),
+        ({"trusted": False, "flag": "repeatable"}, "outcome_unknown"),
+        ({"trusted": True, "flag": "repeatable"}, "error"),
+    ],
+)
+async def test_agt_7_a_server_that_dies_in_the_middle_of_a_call_is_a_result_and_is_started_again(keys, status):
+    server = program(*filter(None, [keys.pop("flag", "")]), **keys)
+    async with configured(a=server) as toolbox:
+        first = await pid_of(toolbox)
+        result = await call(toolbox, "die")
+        assert result.status == status
+        assert (UNKNOWN in result.content) == (status == "outcome_unknown")
+        assert result.content.startswith("The tool server disconnected before answering")
+        assert await pid_of(toolbox) != first
+
+
+async def test_agt_7_a_server_killed_between_two_calls_is_started_again_without_a_word():
+    async with configured(a=program()) as toolbox:
+        first = await pid_of(toolbox)
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: not is_running(first))
+        await until(lambda: not toolbox._connections["a"]._link.is_usable)
+        assert await pid_of(toolbox) != first
+
+
+async def test_agt_7_calls_that_wait_for_a_server_that_dies_all_learn_of_it():
+    async with configured(a=program()) as toolbox:
+        waiting = [asyncio.create_task(call(toolbox, "hang")) for _ in range(3)]
+        await until(Path("hanging").exists)
+        os.kill(await pid_of(toolbox), signal.SIGKILL)
+        assert [result.status for result in await asyncio.gather(*waiting)] == ["outcome_unknown"] * 3
+
+
+@pytest.mark.parametrize("code", OUR_CODES)
+async def test_agt_7_an_error_of_the_server_s_own_is_one_by_whichever_code_and_the_call_is_not_repeated(code):
+    async with configured(a=program()) as toolbox:
+        claim = await call(toolbox, "claim", code=code)
+        assert (claim.status, claim.outcome, claim.content) == ("error", "claim failed", "call 1 was not so")
+        assert (await call(toolbox, "claim", code=code)).content == "call 2 was not so"
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        {"command": "no-such-program-anywhere"},
+        {"command": sys.executable, "args": ["-c", "raise SystemExit(3)"]},
+        {"command": sys.executable, "cwd": "no/such/folder"},
+        {"url": "http://127.0.0.1:1/mcp"},
+    ],
+)
+async def test_agt_6_a_server_that_cannot_be_started_takes_no_other_s_tools_away(server, caplog):
+    async with configured(broken=server, a=program()) as toolbox:
+        assert "echo" in await names(toolbox)
+        assert "the tools of 'broken' could not be read" in caplog.text
+        assert (await call(toolbox, "echo", text="hello")).outcome == "hello"
+        unknown = await call(toolbox, "broken__tool")
+    assert (unknown.status, unknown.outcome) == ("error", "There is no tool 'broken__tool'")
+    assert "Not known are the tools of servers that can't be reached now: broken" in unknown.content
+
+
+# Hanging
+
+
+async def test_agt_7_a_call_that_is_cancelled_ends_at_once_and_a_server_that_still_answers_is_kept():
+    async with configured(a=program()) as toolbox:
+        first = await pid_of(toolbox)
+        await cancel(call(toolbox, "hang"), once=Path("hanging").exists)
+        assert await pid_of(toolbox) == first
+        await until(lambda: not toolbox._connections["a"]._background)
+        assert await pid_of(toolbox) == first
+
+
+async def test_agt_7_a_server_that_hangs_is_ended_with_its_group_and_the_next_call_gets_another(monkeypatch):
+    monkeypatch.setattr(connection, "PROBE_SECONDS", 0.2)
+    async with configured(a=program("stubborn")) as toolbox:
+        first, grandchild = await pid_of(toolbox), await pid_of(toolbox, "child")
+        await cancel(call(toolbox, "freeze"), once=Path("frozen").exists)
+        await until(lambda: not toolbox._connections["a"]._link.is_usable)
+        assert await pid_of(toolbox) != first
+        await until(lambda: not is_running(first) and not is_running(grandchild))
+
+
+async def test_agt_7_a_server_that_hangs_may_yet_answer_its_other_calls_but_not_for_ever(monkeypatch):
+    monkeypatch.setattr(connection, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "DRAIN_SECONDS", 0.2)
+    async with configured(a=program()) as toolbox:
+        first = await pid_of(toolbox)
+        other = asyncio.create_task(call(toolbox, "hang"))
+        await until(Path("hanging").exists)
+        await cancel(call(toolbox, "freeze"), once=Path("frozen").exists)
+        assert (await other).status == "outcome_unknown"
+        assert await pid_of(toolbox) != first
+
+
+async def test_agt_7_a_server_s_own_timeout_ends_a_call_and_says_so():
+    async with configured(a=program(timeout=0.5)) as toolbox:
+        result = await call(toolbox, "hang")
+    assert result.status == "outcome_unknown"
+    assert result.content == f"No answer came within 0.5 s. {UNKNOWN}"
+
+
+async def test_agt_6_a_server_that_is_slow_to_list_holds_up_one_listing_and_no_later_one(monkeypatch):
+    monkeypatch.setattr(connection, "LISTING_SECONDS", 2.0)
+    async with configured(slow=program("no list"), a=program()) as toolbox:
+        await names(toolbox)
+        assert toolbox._connections["slow"]._reading is not None
+        for _ in range(20):
+            async with asyncio.timeout(1.0):
+                assert "echo" in await names(toolbox)
+
+
+async def test_agt_6_a_list_says_which_servers_could_not_be_asked(monkeypatch):
+    monkeypatch.setattr(connection, "LISTING_SECONDS", 1.5)
+    async with configured(slow=program("no list"), gone={"command": "no-such-program"}, a=program()) as toolbox:
+        listed = await toolbox.list_tools()
+        assert listed.unread == ["slow", "gone"]
+        assert "echo" in [tool.name for tool in listed.tools]
+
+
+async def test_agt_6_a_server_that_fails_again_and_again_is_asked_less_and_less_often(monkeypatch):
+    async with configured(gone={"command": "no-such-program"}) as toolbox:
+        failing, rests = toolbox._connections["gone"], []
+        for _ in range(9):
+            failing._rests_until = 0.0
+            begun = asyncio.get_running_loop().time()
+            await names(toolbox)
+            rests.append(failing._rests_until - begun)
+    assert [round(rest, -1 if rest > 9 else 0) for rest in rests[:5]] == [5, 10, 20, 40, 80]
+    assert max(rests) < connection.MOST_REST_SECONDS + 5
+
+
+# Changing
+
+
+async def as_known(toolbox: Toolbox, name: str) -> dict[str, str]:
+    """Return what a session that reads its tools now says of one when it calls it."""
+    (tool,) = [tool for tool in (await toolbox.list_tools()).tools if tool.name == name]
+    return {"server": tool.server, "tool_digest": tool.digest}
+
+
+CHANGED = "echo has changed, and was not called"
+
+
+async def test_agt_8_a_tool_that_has_changed_since_the_session_read_it_is_not_called():
+    async with configured(a=program("changing")) as toolbox:
+        before = await as_known(toolbox, "echo")
+        gone_later = await as_known(toolbox, "pid")
+        assert (await call(toolbox, "echo", text="a", **before)).outcome == "a"
+        await call(toolbox, "change")
+        now = await as_known(toolbox, "echo")
+        for text in ("a", 1):
+            result = await call(toolbox, "echo", text=text, **before)
+            assert (result.status, result.outcome, result.tool_changed) == ("error", CHANGED, True)
+        assert (await call(toolbox, "echo", text=1, **now)).outcome == "1"
+        complaint = await call(toolbox, "echo", text="a", **now)
+        assert "text: 'a' is not of type 'integer'" in complaint.content
+        gone = await call(toolbox, "pid", **gone_later)
+        assert (gone.outcome, gone.tool_changed) == ("There is no tool 'pid' of a", True)
+        # A session of an earlier release says nothing of what it knows.
+        assert (await call(toolbox, "echo", text=1)).outcome == "1"
+
+
+@pytest.mark.parametrize("why", ["restarted", "told", "long ago"])
+async def test_agt_8_a_tool_is_looked_at_again_before_a_call_where_it_may_have_changed(why, monkeypatch):
+    async with configured(a=program("changing", *["telling"] * (why == "told"))) as toolbox:
+        before = await as_known(toolbox, "echo")
+        first = await pid_of(toolbox)
+        await call(toolbox, "change")
+        if why == "restarted":
+            os.kill(first, signal.SIGKILL)
+            await until(lambda: not toolbox._connections["a"]._link.is_usable)
+        if why == "long ago":
+            monkeypatch.setattr(connection, "LIST_COUNTS_SECONDS", 0.001)
+        result = await call(toolbox, "echo", text="a", **before)
+        assert (result.outcome, result.tool_changed) == (CHANGED, True)
+
+
+async def test_agt_8_a_tool_that_another_worker_read_since_is_called_here_too():
+    async with configured(a=program("changing")) as toolbox, configured(a=program("changing")) as other:
+        await names(toolbox)
+        await call(other, "change")
+        result = await call(toolbox, "echo", text=1, **await as_known(other, "echo"))
+        assert (result.status, result.outcome) == ("ok", "1")
+
+
+async def test_agt_8_a_tool_of_another_effect_is_another_tool():
+    async with configured(a=program("repeatable", trusted=True)) as toolbox:
+        before = await as_known(toolbox, "echo")
+    async with configured(a=program(trusted=True)) as toolbox:
+        result = await call(toolbox, "echo", text="a", **before)
+        assert (result.outcome, result.tool_changed) == (CHANGED, True)
+
+
+async def test_agt_8_a_call_of_a_built_in_tool_reaches_no_foreign_one_of_its_name():
+    async with configured(a=program()) as toolbox:
+        gone = await call(toolbox, "echo", text="a", built_in=True)
+        assert (gone.status, gone.tool_changed) == ("error", True)
+        assert (await call(toolbox, "now", built_in=True)).status == "ok"
+
+
+# Rubbish
+
+
+@pytest.mark.parametrize("kind", list(odd.RUBBISH))
+async def test_agt_7_an_answer_that_cannot_be_read_is_told_at_once_and_the_server_goes_on(kind):
+    async with configured(a=program()) as toolbox:
+        first = await pid_of(toolbox)
+        result = await call(toolbox, "rubbish", kind=kind)
+        assert result.status == "outcome_unknown"
+        assert UNKNOWN in result.content
+        assert await pid_of(toolbox) == first
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome"), [("no UTF-8", "a\ufffd\ufffdb"), ("NUL", "a\ufffdb"), ("surrogate", "a\ufffdb")]
+)
+async def test_agt_7_a_text_with_what_is_no_text_is_told_without_it(kind, outcome):
+    async with configured(a=program()) as toolbox:
+        assert (await call(toolbox, "text", kind=kind)).outcome == outcome
+
+
+async def test_ctx_14_a_huge_answer_is_cut():
+    async with configured(a=program()) as toolbox:
+        result = await call(toolbox, "text", kind="huge")
+    assert result.status == "ok"
+    assert len(result.content) <= 30_000
+    assert "of 5,000,000 characters left out" in result.content
+
+
+async def test_agt_7_lines_that_are_no_messages_and_answers_to_nobody_are_passed_over(caplog):
+    async with configured(a=program()) as toolbox:
+        assert (await call(toolbox, "noise")).outcome == "after the noise"
+        assert (await call(toolbox, "wrong_id")).outcome == "and then the right one"
+    assert "lines to its output that are no messages" in caplog.text
+
+
+@pytest.mark.parametrize("flag", ["many", "endless", "circling", "twice", "odd names"])
+async def test_agt_6_whatever_is_listed_comes_to_a_bounded_list_of_usable_names(flag, caplog):
+    async with configured(a=program(flag), b=program()) as toolbox:
+        listed = await names(toolbox)
+        assert len(set(listed)) == len(listed) <= connection.MOST_TOOLS_OF_A_SERVER + len(odd.TOOLS)
+        assert "b__pid" in listed or flag == "endless"
+        assert (await call(toolbox, "b__echo", text="a")).outcome == "a"
+        if flag == "odd names":
+            for name in listed:
+                assert len(name) <= 64
+                assert name.isascii()
+
+
+@pytest.mark.parametrize("flag", ["many", "twice", "circling"])
+async def test_agt_6_what_is_left_out_of_a_list_is_logged(flag, caplog):
+    async with configured(a=program(flag)) as toolbox:
+        assert "echo" in await names(toolbox)
+    assert "are left out: too many, or of the same name" in caplog.text
+
+
+@pytest.mark.parametrize("flag", ["endless", "circling"])
+async def test_agt_6_a_list_without_an_end_is_read_so_far_and_logged(flag, caplog):
+    async with configured(a=program(flag)) as toolbox:
+        assert len(await names(toolbox)) <= connection.MOST_PAGES + 1
+    assert "tools of 'a' is left out: it has no end" in caplog.text
+
+
+async def test_agt_6_a_list_that_cannot_be_read_is_logged_and_takes_no_other_s_tools_away(caplog):
+    async with configured(a=program("no tools"), b=program()) as toolbox:
+        assert "echo" in await names(toolbox)
+    assert "the tools of 'a' could not be read" in caplog.text
+
+
+async def test_agt_6_what_is_no_tool_in_a_list_is_left_out_and_logged_and_takes_no_other_away(caplog):
+    async with configured(a=program("no schema")) as toolbox:
+        assert await names(toolbox) == sorted(odd.TOOLS)
+        assert (await call(toolbox, "echo", text="a")).outcome == "a"
+    assert f"of {len(odd.TOOLS) + 4} tools of 'a' 4 are none" in caplog.text
+
+
+@pytest.mark.parametrize("levels", [60, 120, 150, 400])
+async def test_agt_6_a_tool_whose_schema_is_nested_too_deeply_takes_no_other_of_its_server_away(levels):
+    async with configured(a=program(f"levels {levels}")) as toolbox:
+        assert await names(toolbox) == sorted([*odd.TOOLS, "deep"])
+        assert (await call(toolbox, "echo", text="a")).outcome == "a"
+
+
+@pytest.mark.parametrize(
+    ("block", "told"),
+    [
+        ({"type": "hologram", "x": 1}, "[hologram, left out]"),
+        ({"type": "text"}, "[text, left out]"),
+        ({"type": "x" * 100}, f"[{'x' * 40}, left out]"),
+        ({"type": ["text"]}, "[of no type, left out]"),
+        ({}, "[of no type, left out]"),
+        (5, "[of no type, left out]"),
+    ],
+)
+async def test_agt_7_of_an_answer_what_can_be_read_is_kept_and_what_cannot_is_named(block, told):
+    text = {"type": "text", "text": "words"}
+    async with configured(a=program()) as toolbox:
+        result = await call(toolbox, "blocks", blocks=[text, block, text])
+    assert (result.status, result.content) == ("ok", f"words\n{told}\nwords")
+
+
+async def test_agt_7_of_an_answer_in_very_many_blocks_the_first_are_kept(monkeypatch):
+    async with configured(a=program()) as toolbox:
+        await pid_of(toolbox)
+        monkeypatch.setattr(screen, "MOST_SCREENED", 2)
+        result = await call(toolbox, "blocks", blocks=[{"type": "text", "text": "words"}] * 1_002)
+    assert result.content == "words\nwords\n[1,000 more, left out]"
+
+
+def test_agt_7_a_pattern_that_takes_for_ever_is_not_tried():
+    schema = json.dumps({"type": "object", "properties": {"text": {"type": "string", "pattern": "^(a+)+$"}}})
+    assert misfits(schema, {"text": "a" * 60 + "b"}) == []
+    assert misfits(schema, {"text": 1}) != []
+
+
+# Nothing is left behind
+
+
+@pytest.mark.parametrize("flags", [(), ("stubborn",)])
+async def test_agt_7_when_the_toolbox_is_closed_nothing_of_its_servers_is_left(flags, monkeypatch):
+    async with configured(a=program(*flags)) as toolbox:
+        pids = [await pid_of(toolbox), await pid_of(toolbox, "child")]
+        assert all(map(is_running, pids))
+    await until(lambda: not any(map(is_running, pids)))
+
+
+WORKER = """
+import asyncio, json, sys
+from pathlib import Path
+from turnkeeper.activities.toolbox.configured import configured_servers
+from turnkeeper.activities.toolbox.toolbox import Toolbox
+from turnkeeper.models.transcript.model_call import ToolInvocation
+from turnkeeper.models.settings.settings import Settings
+
+async def main():
+    async with Toolbox(configured_servers(Settings(state_dir=Path("state")))) as toolbox:
+        for tool in ("pid", "child"):
+            result = await toolbox.call(ToolInvocation(session_id="s", call_id="1.1.0", name=tool, args={}))
+            print(result.outcome, flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_agt_7_when_the_worker_is_killed_nothing_of_its_servers_is_left():
+    configured(a=program("stubborn"))
+    worker = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", WORKER),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(BOUND):
+        pids = [int(await worker.stdout.readline()) for _ in range(2)]
+    assert all(map(is_running, pids))
+    worker.kill()
+    await until(lambda: not any(map(is_running, pids)))
+    await worker.wait()
+
+
+async def test_agt_7_a_tether_that_is_killed_leaves_no_server_once_its_client_ends():
+    async with configured(a=program("stubborn")) as toolbox:
+        pids = [await pid_of(toolbox), await pid_of(toolbox, "child")]
+        tether_pid = os.getpgid(pids[0])
+        os.kill(tether_pid, signal.SIGKILL)
+        await until(lambda: not is_running(tether_pid))
+        assert is_running(pids[0])
+    await until(lambda: not any(map(is_running, pids)))

@@ -1,0 +1,314 @@
+"""`mcp.json`: what it may say, and the sentence that refuses the rest (AGT-6, OPS-4)."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from turnkeeper.activities.toolbox.configured import own_tool_server
+from turnkeeper.activities.toolbox.toolbox import Toolbox
+from turnkeeper.models.settings.mcp_config import DEFAULT_FILE, ForeignServer, foreign_servers, load_foreign_servers
+from turnkeeper.models.settings.settings import Settings, SettingsError
+from turnkeeper.models.transcript.model_call import ToolInvocation
+from turnkeeper.models.transcript.trajectory import ToolResult
+
+SECRET = "hunter2"
+COMMENT = f"# {SECRET}"
+
+NO_URL = "is no URL of the form http://host:port/path or https://host:port/path"
+NO_REFERENCE = "holds a reference that is neither ${NAME} nor ${NAME:-default}, with no braces in the default"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def read(servers: object, **variables: str) -> dict[str, ForeignServer]:
+    return foreign_servers(json.dumps({"mcpServers": servers}), file="mcp.json", variables=variables)
+
+
+def refusal(text: str, **variables: str) -> str:
+    with pytest.raises(SettingsError) as refused:
+        foreign_servers(text, file="mcp.json", variables=variables)
+    return str(refused.value)
+
+
+def refusal_of(entry: object, **variables: str) -> str:
+    return refusal(json.dumps({"mcpServers": {"a": entry}}), **variables).removeprefix("mcp.json, server 'a': ")
+
+
+def test_agt_6_the_usual_form_is_read_as_other_clients_read_it():
+    servers = read(
+        {
+            "time": {"command": "uvx", "args": ["mcp-server-time"], "env": {"TZ": "UTC"}, "cwd": "/srv"},
+            "issues": {"type": "http", "url": "https://example.org/mcp", "headers": {"Authorization": "Bearer x"}},
+        }
+    )
+    assert servers == {
+        "time": ForeignServer(command="uvx", args=["mcp-server-time"], env={"TZ": "UTC"}, cwd="/srv"),
+        "issues": ForeignServer(type="http", url="https://example.org/mcp", headers={"Authorization": "Bearer x"}),
+    }
+    assert not servers["time"].trusted
+
+
+def test_agt_6_our_own_keys_say_whom_to_trust_what_to_leave_out_and_how_long_to_wait():
+    servers = read(
+        {
+            "a": {"command": "a", "trusted": True, "timeout": 30},
+            "off": {"command": "b", "disabled": True, "env": {"KEY": "${NOT_ON_THIS_MACHINE}"}},
+        }
+    )
+    assert servers == {"a": ForeignServer(command="a", trusted=True, timeout=30)}
+
+
+def test_agt_6_variables_are_put_in_every_text_but_not_in_names():
+    (server,) = read(
+        {
+            "a": {
+                "command": "${BIN}/run",
+                "args": ["--key=${KEY}", "${MISSING:-one}${EMPTY:-two}", "$KEY", "{KEY}"],
+                "env": {"TOKEN": "${KEY}", "${KEY}": ""},
+                "cwd": "${BIN}",
+            }
+        },
+        BIN="/bin",
+        KEY="${BIN}",
+        EMPTY="",
+    ).values()
+    assert (server.command, server.cwd) == ("/bin/run", "/bin")
+    assert server.args == ["--key=${BIN}", "onetwo", "$KEY", "{KEY}"]
+    assert server.env == {"TOKEN": "${BIN}", "${KEY}": ""}
+
+
+def test_agt_6_the_documented_example_is_read_and_every_key_is_documented():
+    page = (Path(__file__).parents[3] / "docs" / "settings.md").read_text()
+    (example,) = re.findall(r"^```json\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    servers = foreign_servers(example, file="mcp.json", variables={"HOME": "/home/me"})
+    assert list(servers) == ["time", "files", "issues"]
+    assert servers["files"].args[-1] == "/home/me/notes"
+    for key in ForeignServer.model_fields:
+        assert re.search(rf"^\|.*`{key}`.*\|.*\|$", page, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "mcp.json cannot be read as JSON: Expecting value: line 1 column 1 (char 0)."),
+        ("[" * 100_000, "mcp.json cannot be read as JSON: it is nested too deeply."),
+        ("[]", 'mcp.json is not of the form {"mcpServers": {"name": {...}}}.'),
+        ('{"mcpServers": []}', 'mcp.json is not of the form {"mcpServers": {"name": {...}}}.'),
+        ('{"mcpServers": {}, "inputs": []}', "mcp.json: 'inputs' is not a key; the only one is mcpServers."),
+        (
+            '{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}}}',
+            "mcp.json cannot be read as JSON: the key 'a' stands in one object twice.",
+        ),
+    ],
+)
+def test_agt_6_a_file_of_another_form_stops_the_start(text, told):
+    assert refusal(text) == told
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a.b", "é", "a__b", "_a", "a_", "x" * 33, "turnkeeper"])
+def test_agt_6_a_server_s_name_that_cannot_be_a_part_of_its_tools_names_stops_the_start(name):
+    told = refusal(json.dumps({"mcpServers": {name: {"command": "x"}}}))
+    assert told.startswith(f"mcp.json, server {name!r}: the name becomes a part of its tools' names; up to 32 letters")
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        ([], "it is no object with a command or a url."),
+        ({}, "give either a command or a url."),
+        ({"command": "x", "url": "http://a"}, "give either a command or a url."),
+        ({"comand": "x"}, "comand: unknown key. Did you mean command?"),
+        ({"command": ""}, "command: is empty."),
+        ({"command": "x", "headers": {}}, "headers: has no meaning beside command."),
+        ({"url": "http://a", "env": {}}, "env: has no meaning beside url."),
+        ({"url": "http://a", "type": "stdio"}, "type: 'stdio' does not go with url."),
+        ({"command": "x", "type": "http"}, "type: 'http' does not go with command."),
+        (
+            {"url": "http://a", "type": "sse"},
+            "type: 'sse' is a deprecated transport; give the url of a streamable HTTP endpoint.",
+        ),
+        ({"command": "x", "args": SECRET}, "args: must be a list."),
+        ({"command": "x", "env": {"KEY": 5}}, "env.KEY: must be a string."),
+        ({"command": "x", "env": {"A=B": SECRET}}, "env.…: is no name of an environment variable."),
+        (
+            {"command": "x", "env": {f"TOKEN={SECRET}": ""}},
+            "env.…: is no name of an environment variable.",
+        ),
+        ({"command": "x", "timeout": 600_000}, "timeout: must be at most 86,400."),
+        (
+            {"command": "x", "disabled": "perhaps"},
+            "disabled: must be true or false.",
+        ),
+        ({"command": f"{SECRET}\0"}, "command: holds NUL or a lone surrogate, which no program can be given."),
+        ({"url": f"ftp://{SECRET}"}, f"url: {NO_URL}."),
+        (
+            {"url": "http://a", "headers": {"Key": f"{SECRET}\n"}},
+            "headers.Key: holds what no HTTP header can; printable ASCII is allowed.",
+        ),
+        ({"url": "http://a", "headers": {"A b": SECRET}}, "headers.…: is no name of an HTTP header."),
+        (
+            {"url": "http://a", "headers": {f"Key: {SECRET}": ""}},
+            "headers.…: is no name of an HTTP header.",
+        ),
+        ({"url": f"http://a:99999/{SECRET}"}, f"url: {NO_URL}."),
+        ({"url": f"http://[::1/{SECRET}"}, f"url: {NO_URL}."),
+        ({"url": f"http://a:{SECRET}/"}, f"url: {NO_URL}."),
+        ({"url": f"http://me:{SECRET}@/"}, f"url: {NO_URL}."),
+        ({"url": f"http://?{SECRET}"}, f"url: {NO_URL}."),
+        ({"url": f" http://a/{SECRET}"}, f"url: {NO_URL}."),
+        (
+            {"command": "x", "args": ["a", "${TOKEN}"]},
+            "args[1]: the environment variable TOKEN is not set, and ${TOKEN} has no default.",
+        ),
+        (
+            {"command": "x", "env": {"KEY": "${env:TOKEN}"}},
+            f"env.KEY: {NO_REFERENCE}.",
+        ),
+        ({"command": "x", "env": {"KEY": "${OTHER:-${TOKEN}}"}}, f"env.KEY: {NO_REFERENCE}."),
+        ({"command": "x", "args": ["${OTHER"]}, f"args[0]: {NO_REFERENCE}."),
+        ({"command": "x", "args": ["${OTHER}${"]}, f"args[0]: {NO_REFERENCE}."),
+        ({"command": "x", "args": ["${OTHER ${TOKEN}"]}, f"args[0]: {NO_REFERENCE}."),
+        ({"command": "x", "env": {f"TOKEN={SECRET}": "${TOKEN"}}, f"env.…: {NO_REFERENCE}."),
+    ],
+)
+def test_agt_6_what_is_wrong_with_a_server_is_named_with_its_key_and_without_its_value(entry, told):
+    assert refusal_of(entry, OTHER=SECRET) == told
+    assert SECRET not in told
+
+
+def test_agt_6_what_was_put_in_the_place_of_a_key_is_not_repeated():
+    told = refusal_of({"command": "x", f"TOKEN={SECRET}": ""})
+    assert told.startswith("…: unknown key (allowed: command, args, env,")
+
+
+def test_agt_6_a_key_of_another_client_is_refused_with_those_we_know():
+    told = (
+        "alwaysAllow: unknown key (allowed: command, args, env, cwd, url, headers, type, trusted, disabled, timeout)."
+    )
+    assert refusal_of({"command": "x", "alwaysAllow": []}) == told
+
+
+def test_agt_6_credentials_are_in_no_picture_of_a_server_and_in_no_refusal_s_causes():
+    servers = read(
+        {
+            "a": {"command": "x", "args": ["${KEY}"], "env": {"KEY": "${KEY}"}},
+            "b": {"url": "http://me:${KEY}@a", "headers": {"Key": "${KEY}"}},
+        },
+        KEY=SECRET,
+    )
+    assert SECRET not in repr(servers)
+    with pytest.raises(SettingsError) as refused:
+        read({"a": {"url": "http://a", "headers": {"Key": "${KEY}"}}}, KEY=f"{SECRET}\n")
+    assert refused.value.__cause__ is None
+
+
+def test_agt_6_without_a_file_there_are_no_foreign_servers_and_the_usual_one_is_found(folder):
+    assert load_foreign_servers(Settings()) == {}
+    (folder / DEFAULT_FILE).write_text('\ufeff{"mcpServers": {"a": {"command": "x"}}}')
+    assert load_foreign_servers(Settings()) == {"a": ForeignServer(command="x")}
+
+
+def test_agt_6_a_file_that_is_named_is_the_one_that_is_read_and_must_be_there(folder, monkeypatch):
+    (folder / DEFAULT_FILE).write_text("{}")
+    monkeypatch.setenv("TURNKEEPER_MCP_CONFIG", "servers.json")
+    with pytest.raises(SettingsError, match=r"^mcp_config names 'servers.json', and there is no such file\.$"):
+        load_foreign_servers(Settings())
+    (folder / "servers.json").write_text('{"mcpServers": {}}')
+    assert load_foreign_servers(Settings()) == {}
+
+
+def test_agt_6_a_file_that_is_no_text_stops_the_start_without_its_content(folder):
+    (folder / DEFAULT_FILE).write_bytes(b"\xff" + SECRET.encode())
+    with pytest.raises(SettingsError, match=r"^mcp.json cannot be read: UnicodeDecodeError\.$"):
+        load_foreign_servers(Settings())
+
+
+# No session gets at what the worker is configured by
+
+
+TOUCHES: list[tuple[str, dict[str, object]]] = [
+    ("file_read", {}),
+    ("file_write", {"content": '{"mcpServers": {}}'}),
+    ("file_list", {}),
+    ("file_search", {"query": SECRET}),
+]
+
+
+async def touched(path: str, *, workspace: str = "", settings: Settings | None = None) -> list[ToolResult]:
+    """Return what becomes of every tool over files that is told `path`."""
+    async with Toolbox([own_tool_server(settings or Settings(workspace_root=Path()))]) as toolbox:
+        return [
+            await toolbox.call(
+                ToolInvocation(call_id="1.1.0", name=tool, args={"path": path, **args}, workspace=workspace)
+            )
+            for tool, args in TOUCHES
+        ]
+
+
+def is_off_limits(result: ToolResult) -> bool:
+    told = result.outcome + result.content
+    return result.status == "error" and "is not part of the workspace" in told and SECRET not in told
+
+
+@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.parametrize("name", ["mcp.json", "turnkeeper.toml"])
+@pytest.mark.parametrize(
+    "spelled", ["{}", "./x/..//{}", "{}/inside", "{upper}", "{title}", "{0}. ", "\u200d{}", "deep/../{}"]
+)
+async def test_agt_6_no_session_gets_at_what_the_worker_is_configured_by(folder, name, spelled, exists):
+    if exists:
+        (folder / name).write_text(COMMENT)
+    path = spelled.format(name, upper=name.upper(), title=name.title())
+    assert all(map(is_off_limits, await touched(path)))
+    assert [found.read_text() for found in folder.glob("[!.]*")] == [COMMENT] * exists
+
+
+@pytest.mark.parametrize("exists", [True, False])
+async def test_agt_6_no_session_gets_at_it_from_a_folder_of_its_own_or_by_another_name_of_it(
+    folder, monkeypatch, exists
+):
+    (folder / "conf").mkdir()
+    monkeypatch.setenv("TURNKEEPER_CONFIG", "conf/my.toml")
+    (folder / "turnkeeper.toml").symlink_to("conf/linked.toml")
+    settings = Settings(workspace_root=Path(), mcp_config=Path("conf/tools.json"), state_dir=Path("conf/state"))
+    names = ["my.toml", "tools.json", "linked.toml", "state"]
+    for name in names * exists:
+        (folder / "conf" / name).write_text(SECRET)
+        (folder / "conf" / f"other {name}").hardlink_to(folder / "conf" / name)
+        read, written, _, searched = await touched(f"other {name}", workspace="conf", settings=settings)
+        assert all(map(is_off_limits, [read, written, searched]))
+    for name in names:
+        assert all(map(is_off_limits, await touched(name, workspace="conf", settings=settings)))
+        assert all(map(is_off_limits, await touched("x", workspace=f"conf/{name}", settings=settings)))
+
+
+async def test_agt_6_what_the_worker_is_configured_by_is_neither_listed_nor_found_with_the_rest(folder):
+    for name in ("mcp.json", "turnkeeper.toml", "notes.txt"):
+        (folder / name).write_text(COMMENT)
+    async with Toolbox([own_tool_server(Settings(workspace_root=Path()))]) as toolbox:
+        for tool, args in (
+            ("file_list", {}),
+            ("file_list", {"pattern": "*"}),
+            ("file_search", {"query": SECRET}),
+        ):
+            result = await toolbox.call(ToolInvocation(call_id="1.1.0", name=tool, args=args))
+            assert (result.status, result.content.split(":")[0].split(" ")[0]) == ("ok", "notes.txt")
+            assert "mcp.json" not in result.content
+            assert "turnkeeper.toml" not in result.content
+
+
+async def test_agt_6_a_file_of_the_same_name_in_a_folder_below_is_a_file_like_any_other(folder):
+    (folder / "app").mkdir()
+    results = await touched("app/mcp.json")
+    assert not any(map(is_off_limits, results))
+    assert [result.outcome.split(" (")[0] for result in results[:2]] == [
+        "'app/mcp.json' does not exist in the workspace.",
+        "Wrote app/mcp.json",
+    ]

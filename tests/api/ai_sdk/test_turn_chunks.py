@@ -1,0 +1,491 @@
+"""Turns as chunks, whatever the order in which their news come: API-1, AGT-5."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.api.ai_sdk.ui_reader import Reader
+from tests.models.builders import at, send, session
+from turnkeeper.api.ai_sdk.turn_chunks import NOTHING_HELD, TurnChunks, answer_id, waits_for_people
+from turnkeeper.api.ai_sdk.ui_messages import AnswerMessage
+from turnkeeper.models.ids import call_id
+from turnkeeper.models.session.approvals import ResolveApproval
+from turnkeeper.models.session.session_state import Session
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, RespondPart, ThinkPart
+from turnkeeper.models.transcript.partial_output import PartialGrowth, PartialOutput, PartialPart, growth
+from turnkeeper.models.transcript.trajectory import (
+    BlobRef,
+    ModelStep,
+    ToolCall,
+    ToolResult,
+    ToolStatus,
+    Usage,
+    UserStep,
+)
+
+TURN = "p1"
+Parts = Sequence[tuple[Literal["think", "respond", "call"], str]]
+
+
+def growing(parts: Parts, *, step: int, attempt: int = 1, pieces: int = 3) -> Iterator[PartialOutput]:
+    """The snapshots of an answer, `pieces` for each of its parts."""
+    shown: list[PartialPart] = []
+    for kind, text in parts:
+        for piece in range(1, pieces + 1):
+            grown = text if kind == "call" else text[: len(text) * piece // pieces]
+            yield PartialOutput(
+                message_id=TURN,
+                turn=1,
+                step=step,
+                request=step,
+                attempt=attempt,
+                parts=[*shown, PartialPart(kind=kind, text=grown)],
+            )
+        shown.append(PartialPart(kind=kind, text=text))
+
+
+def growths(snapshots: Sequence[PartialOutput]) -> list[PartialGrowth]:
+    """What those who watch are told of the snapshots."""
+    told = [growth(old, new) for old, new in zip([None, *snapshots], snapshots, strict=False)]
+    return [growth for growth in told if growth]
+
+
+def response(parts: Parts) -> ModelResponse:
+    made: list[Any] = []
+    for number, (kind, text) in enumerate(parts):
+        if kind == "think":
+            made.append(ThinkPart(kind="think", text=text))
+        elif kind == "respond":
+            made.append(RespondPart(kind="respond", text=text))
+        else:
+            made.append(CallPart(kind="call", id=f"c{number}", name=text, args={"n": number}))
+    return ModelResponse(
+        parts=made, stop="tool_calls" if any(kind == "call" for kind, _ in parts) else "end_turn", model="m"
+    )
+
+
+@dataclass
+class Story:
+    """A turn that a real session has led, and every state in which it was seen."""
+
+    session: Session = field(default_factory=session)
+    seen: list[ConversationMessage] = field(default_factory=list)
+    written: list[PartialOutput] = field(default_factory=list)
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        send(self.session, "hello", id=TURN)
+        self.session.begin_turn(now=at(0))
+        self.see()
+
+    def see(self) -> None:
+        turn = self.session.transcript.get(TURN)
+        assert turn is not None
+        self.seen.append(turn)
+
+    def write(self, parts: Parts, *, attempt: int = 1, pieces: int = 3) -> None:
+        self.written += growing(parts, step=self.steps + 1, attempt=attempt, pieces=pieces)
+
+    def answer(self, parts: Parts) -> list[ToolCall]:
+        self.steps += 1
+        given = response(parts)
+        calls = [
+            ToolCall(id=call_id(1, self.steps, index), name=part.name, args=part.args)
+            for index, part in enumerate(given.calls)
+        ]
+        self.session.add_response(given, calls, now=at(self.steps))
+        self.see()
+        return calls
+
+    def steer(self, text: str) -> None:
+        send(self.session, text, id=f"s{self.steps}", mode="steer")
+        self.session.steer_turn(self.session.config.limits, now=at(self.steps))
+        self.see()
+
+    def ask(self, calls: Sequence[ToolCall]) -> None:
+        self.session.ask_for_approval([call.id for call in calls], timeout=60, now=at(self.steps))
+        self.see()
+
+    def decide(self, call: ToolCall, decision: str) -> None:
+        step = self.session.newest_step()
+        shown = next(shown for shown in step.tool_calls if shown.id == call.id)
+        assert shown.approval is not None
+        request = {"call_id": call.id, "args_digest": shown.approval.args_digest, "decision": decision}
+        self.session.resolve_approval(ResolveApproval.model_validate(request), now=at(self.steps))
+        self.see()
+
+    def result(self, call: ToolCall, status: ToolStatus = "ok") -> None:
+        self.session.add_result(call.id, ToolResult(outcome=f"{call.name}: {status}", content="text", status=status))
+        self.see()
+
+    def complete(self, text: str) -> None:
+        self.session.complete_turn(text, now=at(99))
+        self.see()
+
+    def fail(self, error_type: Any = "provider_error", sentence: str = "It broke.") -> None:
+        self.session.fail_turn(error_type, sentence, now=at(99))
+        self.see()
+
+    @property
+    def turn(self) -> ConversationMessage:
+        return self.seen[-1]
+
+
+def expected(turn: ConversationMessage) -> list[list[Any]]:
+    """What a client is to hold of the turn: of each step its thinking, its text and its calls' states."""
+    return [_expected_step(step) for step in turn.steps]
+
+
+def _expected_step(step: ModelStep | UserStep) -> list[Any]:
+    if isinstance(step, UserStep):
+        return [("steering-message", step.content)]
+    texts = [("reasoning", step.thinking), ("text", step.text)]
+    return [said for said in texts if said[1]] + [
+        ("dynamic-tool", call.id, call.name, call.args, _expected_state(call)) for call in step.tool_calls
+    ]
+
+
+def _expected_state(call: ToolCall) -> str:
+    if call.result:
+        ends = {"ok": "output-available", "denied": "output-denied"}
+        return ends.get(call.result.status, "output-error")
+    if call.approval:
+        return "approval-responded" if call.approval.decision else "approval-requested"
+    return "input-available"
+
+
+def held(reader: Reader) -> list[list[Any]]:
+    """What a client holds, step by step; a step in which nothing was left is none."""
+    steps: list[list[Any]] = []
+    for part in reader.parts:
+        if part["type"] == "step-start":
+            steps.append([])
+        elif part["type"] == "steering-message":
+            steps.append([("steering-message", part["text"])])
+        elif part["type"] == "dynamic-tool":
+            steps[-1].append(("dynamic-tool", part["toolCallId"], part["toolName"], part.get("input"), part["state"]))
+        else:
+            steps[-1].append((part["type"], part["text"]))
+    return [step for step in steps if step]
+
+
+def told(story: Story, news: Sequence[ConversationMessage | PartialGrowth]) -> tuple[TurnChunks, Reader]:
+    chunks, reader = TurnChunks("s1", TURN), Reader()
+    for event in news:
+        reader.read(chunks.on_turn(event) if isinstance(event, ConversationMessage) else chunks.on_partial(event))
+    return chunks, reader
+
+
+def types(chunks: Sequence[Any]) -> list[str]:
+    return [chunk["type"] for chunk in chunks]
+
+
+# ---- properties
+
+texts = st.text("ab \n", min_size=1, max_size=6)
+part = st.one_of(
+    st.tuples(st.just("think"), texts),
+    st.tuples(st.just("respond"), texts),
+    st.tuples(st.just("call"), st.sampled_from(["look", "pay"])),
+)
+statuses = st.sampled_from(["ok", "error", "cancelled", "outcome_unknown", "denied"])
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> Story:
+    story = Story()
+    for _ in range(draw(st.integers(0, 3))):
+        if story.steps and draw(st.booleans()):
+            story.steer(draw(texts))
+        _draw_calls(draw, story, _draw_step(draw, story))
+    if draw(st.booleans()):
+        story.write(draw(st.lists(part, min_size=1, max_size=3)), attempt=1)  # it was never recorded
+    ends = draw(st.sampled_from(["complete", "fail", "cancel"]))
+    if ends == "complete":
+        final: Parts = [("respond", draw(texts))]
+        story.write(final, attempt=2)
+        story.answer(final)
+        story.complete(final[0][1])
+    else:
+        story.fail("cancelled" if ends == "cancel" else "provider_error")
+    return story
+
+
+def _draw_step(draw: st.DrawFn, story: Story) -> list[ToolCall]:
+    attempts = draw(st.lists(st.lists(part, min_size=1, max_size=4), min_size=1, max_size=3))
+    for attempt, parts in enumerate(attempts, start=1):
+        story.write(parts, attempt=attempt)
+    return story.answer(attempts[-1] if draw(st.booleans()) else draw(st.lists(part, min_size=1, max_size=4)))
+
+
+def _draw_calls(draw: st.DrawFn, story: Story, calls: Sequence[ToolCall]) -> None:
+    """Lead the calls of a step to their results, with people's decisions on some of them."""
+    asked = [call for call in calls if draw(st.booleans())]
+    free = [call for call in calls if call not in asked]
+    if asked:
+        story.ask(asked)
+    for call in draw(st.permutations(free)):
+        _draw_result(draw, story, call)
+    for call in draw(st.permutations(asked)):
+        story.decide(call, draw(st.sampled_from(["approve", "reject"])))
+        _draw_result(draw, story, call)
+
+
+def _draw_result(draw: st.DrawFn, story: Story, call: ToolCall) -> None:
+    known = next(shown for shown in story.session.newest_step().tool_calls if shown.id == call.id)
+    rejected = known.approval is not None and known.approval.decision == "reject"
+    given = known.approval is not None and known.approval.is_given
+    status = draw(statuses.filter(lambda status: status != "denied" or not given))
+    story.result(call, "denied" if rejected else status)
+
+
+@st.composite
+def interleaved(draw: st.DrawFn) -> tuple[Story, list[Any]]:
+    """A story, and its news as a client may get them: some left out, the two kinds in any order."""
+    story = draw(stories())
+    waits = [index for index, turn in enumerate(story.seen) if turn.status == "awaiting_approval"]
+    kept = [
+        turn
+        for index, turn in enumerate(story.seen[1:-1], start=1)
+        if index not in waits and draw(st.booleans())  # where it waits, a stream ends: tested apart
+    ]
+    snapshots = [snapshot for snapshot in story.written if draw(st.booleans())]
+    two = [*kept], growths(snapshots)
+    news: list[Any] = [story.seen[0]]
+    while two[0] or two[1]:
+        news.append((two[0] or two[1]).pop(0) if draw(st.booleans()) else (two[1] or two[0]).pop(0))
+    return story, [*news, story.turn]
+
+
+@given(interleaved())
+def test_api_1_whatever_the_order_of_news_a_client_ends_with_exactly_what_the_session_holds(
+    given: tuple[Story, list[Any]],
+) -> None:
+    story, news = given
+    chunks, reader = told(story, news)
+    assert chunks.is_over
+    reader.assert_balanced()
+    assert held(reader) == [step for step in expected(story.turn) if step]
+    assert reader.message["id"] == answer_id(TURN)
+    assert reader.failure == (story.turn.error if story.turn.status == "failed" else None)
+    assert reader.was_aborted == (story.turn.status == "cancelled")
+
+
+@given(interleaved())
+def test_api_1_nothing_is_told_after_the_end(given: tuple[Story, list[Any]]) -> None:
+    story, news = given
+    chunks, _ = told(story, news)
+    assert [chunks.on_turn(story.turn), *(chunks.on_partial(late) for late in growths(story.written))] == [
+        [] for _ in range(1 + len(growths(story.written)))
+    ]
+
+
+@given(stories(), st.data())
+def test_agt_8_wherever_people_were_asked_the_next_stream_goes_on_from_what_the_client_holds(
+    story: Story, data: st.DataObject
+) -> None:
+    message = None
+    for turn in [turn for turn in story.seen if waits_for_people(turn)] + [story.turn]:
+        held_so_far = NOTHING_HELD
+        if message is not None:
+            _mark_decided(message, turn, data.draw)
+            held_so_far = AnswerMessage.model_validate(message).held
+        chunks = TurnChunks("s1", TURN, held_so_far)
+        reader = Reader(message).read(chunks.on_turn(turn))
+        assert chunks.is_over
+        reader.assert_balanced()
+        assert held(reader) == [step for step in expected(turn) if step]
+        message = reader.message
+
+
+def _mark_decided(message: dict[str, Any], turn: ConversationMessage, draw: Any) -> None:
+    """Show decisions as the client does by itself, where they were taken there."""
+    calls = {call.id: call for step in turn.steps if isinstance(step, ModelStep) for call in step.tool_calls}
+    for part in message["parts"]:
+        call = calls.get(part.get("toolCallId"))
+        is_decided = call is not None and call.approval is not None and call.approval.decision is not None
+        if part.get("state") == "approval-requested" and is_decided and draw(st.booleans()):
+            part["state"] = "approval-responded"
+            part["approval"] |= {"approved": call.approval.is_given}
+
+
+# ---- single stories
+
+
+def test_agt_5_text_is_told_as_it_is_written_and_the_durable_step_adds_only_the_rest() -> None:
+    story = Story()
+    story.write([("think", "Hm."), ("respond", "Hello")], pieces=1)
+    chunks = TurnChunks("s1", TURN)
+    assert types(chunks.on_turn(story.turn)) == ["start"]
+    early = [chunk for event in growths(story.written) for chunk in chunks.on_partial(event)]
+    assert types(early) == [
+        *("start-step", "reasoning-start", "reasoning-delta"),
+        *("reasoning-end", "text-start", "text-delta"),
+    ]
+    story.answer([("think", "Hm."), ("respond", "Hello there.")])
+    assert chunks.on_turn(story.turn) == [
+        {"type": "text-delta", "id": "text-1", "delta": " there."},
+        {"type": "text-end", "id": "text-1"},
+    ]
+    story.complete("Hello there.")
+    assert types(chunks.on_turn(story.turn)) == ["finish-step", "finish"]
+
+
+def test_agt_5_a_retried_attempt_takes_back_what_the_one_before_had_shown() -> None:
+    story = Story()
+    story.write([("respond", "Once upon")], pieces=1)
+    story.write([("respond", "There was")], attempt=2, pieces=1)
+    chunks = TurnChunks("s1", TURN)
+    chunks.on_turn(story.turn)
+    first, second = (chunks.on_partial(event) for event in growths(story.written))
+    assert types(first) == ["start-step", "text-start", "text-delta"]
+    assert types(second) == ["reset-step", "text-start", "text-delta"]
+
+
+def test_agt_5_an_attempt_that_begins_with_the_same_words_takes_nothing_back() -> None:
+    story = Story()
+    story.write([("respond", "Once upon")], pieces=1)
+    story.write([("respond", "Once upon a time")], attempt=2, pieces=1)
+    chunks = TurnChunks("s1", TURN)
+    chunks.on_turn(story.turn)
+    _, second = (chunks.on_partial(event) for event in growths(story.written))
+    assert second == [{"type": "text-delta", "id": "text-1", "delta": " a time"}]
+
+
+def test_agt_5_a_text_whose_beginning_is_not_known_is_shown_as_such_and_then_told_whole() -> None:
+    story = Story()
+    whole = "It was a dark and stormy night."
+    tail = [PartialPart(kind="respond", text=whole[-6:], omitted=len(whole) - 6)]
+    partial = PartialOutput(message_id=TURN, turn=1, step=1, request=1, attempt=1, parts=tail)
+    story.answer([("respond", whole)])
+    story.complete(whole)
+    chunks, reader = told(story, [story.seen[0], *growths([partial])])
+    assert held(reader) == [[("text", "…night.")]]
+    reader.read(chunks.on_turn(story.turn))
+    assert held(reader) == [[("text", whole)]]
+
+
+def test_agt_8_a_message_ends_where_only_people_can_go_on_and_the_next_stream_continues_it() -> None:
+    story = Story()
+    look, pay, mail = story.answer([("respond", "Let me."), ("call", "look"), ("call", "pay"), ("call", "mail")])
+    story.ask([pay, mail])
+    chunks, reader = told(story, [story.turn])
+    assert not chunks.is_over  # the other call is still under way
+    story.result(look)
+    reader.read(chunks.on_turn(story.turn))
+    assert (chunks.is_over, reader.finish_reason) == (True, "tool-calls")
+    assert held(reader) == expected(story.turn)
+    story.decide(pay, "approve")
+    story.result(pay)
+    story.decide(mail, "reject")
+    story.result(mail, "denied")
+    story.answer([("respond", "Done.")])
+    story.complete("Done.")
+    reader.message["parts"][3]["state"] = "approval-responded"  # by the client itself, when its user decides
+    reader.message["parts"][3]["approval"]["approved"] = True
+    rest = TurnChunks("s1", TURN, AnswerMessage.model_validate(reader.message).held).on_turn(story.turn)
+    assert types(rest) == [
+        *("start", "tool-output-available", "tool-approval-response", "tool-output-denied"),
+        *("start-step", "text-start", "text-delta", "text-end", "finish-step", "finish"),
+    ]
+    after = Reader(reader.message).read(rest)
+    after.assert_balanced()
+    assert held(after) == expected(story.turn)
+
+
+def test_agt_8_what_the_tool_policy_denies_is_shown_as_decided_by_itself() -> None:
+    story = Story()
+    (pay,) = story.answer([("call", "pay")])
+    story.result(pay, "denied")
+    story.fail()
+    _, reader = told(story, [story.turn])
+    assert held(reader) == [[("dynamic-tool", "1.1.0", "pay", {"n": 0}, "output-denied")]]
+
+
+def test_ses_7_a_message_that_joins_the_turn_stands_before_the_step_that_takes_it_up() -> None:
+    story = Story()
+    (look,) = story.answer([("call", "look")])
+    story.result(look)
+    before = story.turn
+    story.steer("and the weather?")
+    story.write([("respond", "Sunny.")], pieces=1)
+    _, reader = told(story, [before, *growths(story.written), story.turn])
+    assert [part["type"] for part in reader.parts[-4:]] == ["step-start", "steering-message", "step-start", "text"]
+
+
+@pytest.mark.parametrize(
+    ("error_type", "ends", "reason"),
+    [("cancelled", ["abort", "finish"], "other"), ("timeout", ["error", "finish"], "error")],
+)
+def test_api_1_a_turn_without_an_answer_ends_with_its_reason(error_type: str, ends: list[str], reason: str) -> None:
+    story = Story()
+    story.write([("respond", "Once upon")], pieces=1)
+    story.fail(error_type, "So it ended.")
+    chunks, reader = told(story, [story.seen[0], *growths(story.written)])
+    last = chunks.on_turn(story.turn)
+    assert types(last) == ["reset-step", "finish-step", *ends]
+    reader.read(last)
+    assert (reader.finish_reason, held(reader)) == (reason, [])
+    assert "So it ended." in (last[2].get("reason"), last[2].get("errorText"))
+
+
+def test_ses_9_what_was_written_of_an_interrupted_answer_is_settled_and_nothing_of_it_is_taken_back() -> None:
+    story = Story()
+    story.write([("think", "Hm."), ("respond", "Once upon"), ("call", "pay")], pieces=1)
+    given = response([("think", "Hm."), ("respond", "Once upon a"), ("call", "pay")])
+    result = ToolResult(outcome="pay was not called", status="cancelled")
+    story.session.add_response(
+        given, [ToolCall(id=call_id(1, 1, 0), name="pay", args={}, result=result)], now=at(1), interrupted=True
+    )
+    story.fail("cancelled", "Cancelled: Stopped by the user.")
+    chunks, reader = told(story, [story.seen[0], *growths(story.written[:2])])
+    last = chunks.on_turn(story.turn)
+    assert "reset-step" not in types(last)
+    assert types(last)[-3:] == ["finish-step", "abort", "finish"]
+    reader.read(last)
+    assert held(reader) == held(told(story, [story.turn])[1])
+    assert ("text", "Once upon a") in [part[:2] for part in held(reader)[0]]
+
+
+def test_api_1_the_end_says_what_the_turn_took() -> None:
+    story = Story()
+    answer = response([("respond", "Hi.")])
+    usage = Usage(input_tokens=7, output_tokens=2, cached_tokens=4, cost=0.01)
+    story.session.add_response(answer.model_copy(update={"usage": usage}), [], now=at(1))
+    story.complete("Hi.")
+    assert TurnChunks("s1", TURN).on_turn(story.turn)[-1] == {
+        "type": "finish",
+        "finishReason": "stop",
+        "messageMetadata": {
+            "model": "m",
+            "usage": {
+                "inputTokens": 7,
+                "outputTokens": 2,
+                "totalTokens": 9,
+                "reasoningTokens": 0,
+                "cachedInputTokens": 4,
+                "cost": 0.01,
+            },
+            "processingTimeMs": 99_000,
+        },
+    }
+
+
+def test_ses_15_what_is_kept_by_reference_says_where_it_is() -> None:
+    story = Story()
+    (look,) = story.answer([("call", "look")])
+    ref = BlobRef(hash="0" * 64, chars=9_000, bytes=9_000)
+    story.session.add_result(look.id, ToolResult(outcome="read", content="begin … end", blob=ref, duration_ms=5))
+    story.see()
+    *_, output = TurnChunks("s1", TURN).on_turn(story.turn)
+    assert output["output"] == {
+        "outcome": "read",
+        "content": "begin … end",
+        "durationMs": 5,
+        "blob": {"url": f"/workflow/s1/blobs/{'0' * 64}", "chars": 9_000},
+    }

@@ -1,0 +1,146 @@
+"""A gateway over a real server and a real worker."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from httpx import ASGITransport, AsyncClient
+from temporalio.client import (
+    Client,
+    Interceptor,
+    OutboundInterceptor,
+    QueryWorkflowInput,
+    StartWorkflowUpdateInput,
+)
+
+from tests.harness import BOUND, Stage, stage
+from turnkeeper.api.app import create_app
+from turnkeeper.api.http.bounded_connections import DEFAULT_BOUNDS, ConnectionBounds
+from turnkeeper.api.http.server import GatewayServer
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.stores.partials.carrier import PartialCarrier
+from turnkeeper.stores.partials.in_process import InProcessCarrier
+
+
+@asynccontextmanager
+async def gateway(
+    client: Client | None, task_queue: str, state_dir: Path, *, partials: PartialCarrier | None = None
+) -> AsyncIterator[AsyncClient]:
+    settings = Settings(task_queue=task_queue, state_dir=state_dir, task_timeout=2)
+    app = create_app(settings, client=client, partials=partials)
+    async with app.router.lifespan_context(app):
+        transport = ASGITransport(app=app, raise_app_exceptions=False)
+        async with AsyncClient(transport=transport, base_url="http://localhost", timeout=70) as http:
+            yield http
+
+
+class LoopbackServer(GatewayServer):
+    """In the test's own loop; signals stay pytest's."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def served(
+    client: Client | None,
+    settings: Settings,
+    *,
+    partials: PartialCarrier | None = None,
+    port: int = 0,
+    bounds: ConnectionBounds = DEFAULT_BOUNDS,
+) -> AsyncIterator[str]:
+    """A gateway that really listens, at the URL given: what is tested is the bytes on the wire, as they come."""
+    app = create_app(settings, client=client, partials=partials)
+    server = LoopbackServer(app, host="127.0.0.1", port=port, bounds=bounds)
+    serving = asyncio.create_task(server.serve())
+    try:
+        async with asyncio.timeout(BOUND):
+            while not server.started:
+                assert not serving.done(), "the server has ended"
+                await asyncio.sleep(0)
+        yield f"http://127.0.0.1:{server.port}"
+    finally:
+        server.should_exit = True
+        await serving
+
+
+class Asked(Interceptor):
+    """Notes what is asked of sessions: queries and updates, by name. They are what costs a worker something."""
+
+    def __init__(self) -> None:
+        self.queries: list[str] = []
+        self.updates: list[str] = []
+        self.anything = asyncio.Event()
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.queries.clear()
+        self.updates.clear()
+        self.anything.clear()
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
+        return _Noting(next, self)
+
+
+class _Noting(OutboundInterceptor):
+    def __init__(self, next: OutboundInterceptor, asked: Asked) -> None:
+        super().__init__(next)
+        self._asked = asked
+
+    async def query_workflow(self, input: QueryWorkflowInput) -> Any:
+        self._asked.queries.append(input.query)
+        self._asked.anything.set()
+        return await super().query_workflow(input)
+
+    async def start_workflow_update(self, input: StartWorkflowUpdateInput) -> Any:
+        self._asked.updates.append(input.update)
+        self._asked.anything.set()
+        return await super().start_workflow_update(input)
+
+
+@pytest.fixture
+def asked() -> Asked:
+    """What the gateway at `url` asks of sessions."""
+    return Asked()
+
+
+@pytest.fixture
+async def url(temporal: Client, on: Stage, asked: Asked) -> AsyncIterator[str]:
+    """Where the gateway listens, with a worker behind it that keeps its archive in the same place."""
+    settings = Settings(task_queue=on.task_queue, state_dir=on.settings.state_dir, task_timeout=2)
+    client = Client(**{**temporal.config(), "interceptors": [asked]})
+    async with served(client, settings, partials=on.partials) as url:
+        yield url
+
+
+@pytest.fixture
+async def on(temporal: Client) -> AsyncIterator[Stage]:
+    async with stage(temporal, partials=InProcessCarrier()) as staged:
+        yield staged
+
+
+@pytest.fixture
+async def http(temporal: Client, on: Stage) -> AsyncIterator[AsyncClient]:
+    """The gateway, with a worker behind it that keeps its archive in the same place, in the same process."""
+    async with gateway(temporal, on.task_queue, on.settings.state_dir, partials=on.partials) as client:
+        yield client
+
+
+@pytest.fixture
+async def http_alone(temporal: Client, tmp_path: Path) -> AsyncIterator[AsyncClient]:
+    """The gateway, with no worker anywhere."""
+    async with gateway(temporal, f"nobody-{tmp_path.name}", tmp_path) as client:
+        yield client
+
+
+@pytest.fixture
+async def http_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncClient]:
+    """The gateway, with no Temporal to reach."""
+    monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")
+    async with gateway(None, "q", tmp_path) as client:
+        yield client

@@ -1,0 +1,658 @@
+"""Session and archive as one transcript, large texts in full: SES-15, API-1, API-2."""
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from httpx import AsyncClient
+
+from tests.api.conftest import gateway
+from tests.api.http.test_bad_input import problem_of
+from tests.harness import BOUND, DrivenSession, Stage, asks, broken, heal, says
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.model_call import (
+    CallPart,
+    ModelResponse,
+    ProviderState,
+    RespondPart,
+    ThinkPart,
+    ToolInvocation,
+)
+from turnkeeper.models.transcript.partial_output import PartialOutput
+from turnkeeper.models.transcript.trajectory import ToolResult
+from turnkeeper.stores.archive import Archive, ArchivedTurn
+from turnkeeper.stores.blobs import Blobs
+from turnkeeper.stores.database.database import StoreUnavailableError
+from turnkeeper.stores.opaque import opaque_owner
+
+LIMITS = {"max_state_bytes": 40_000, "max_queued_bytes": 4_000, "max_steps": 1_000}
+SMALL = SessionInput.model_validate({"limits": LIMITS})
+
+
+async def chat(session: DrivenSession, numbers: range) -> None:
+    """Have one turn after the other; turn `n` of the transcript is called `p<n>`."""
+    for number in numbers:
+        await session.prompt(id=f"p{number}", text=f"prompt {number} " + "x" * 1_000)
+        await session.idle(turns=number)
+
+
+async def chat_over(http: AsyncClient, session: DrivenSession, numbers: range) -> None:
+    """Have turns through the gateway, which asks a workflow one thing at a time; two who ask it hold each other up."""
+    for number in numbers:
+        prompt = {"id": f"p{number}", "message": f"prompt {number} " + "x" * 1_000}
+        answer = await http.post(f"/workflow/{session.handle.id}/prompt?wait=20", json=prompt)
+        assert answer.json()["status"] == "completed"
+
+
+async def talked(on: Stage, turns: int = 30) -> DrivenSession:
+    """Start a session that has moved the first of its `turns` to the archive."""
+    session = await on.start(SMALL)
+    await chat(session, range(1, turns + 1))
+    await session.until(lambda state: state.archived_count > turns // 2)
+    await at_rest(session)
+    return session
+
+
+async def at_rest(session: DrivenSession) -> None:
+    """Return once nothing of the session is on its way anywhere."""
+    async with asyncio.timeout(BOUND):
+        while (await session.handle.describe()).raw_description.pending_activities:
+            await asyncio.sleep(0.02)
+    await session.state()
+
+
+def full(session: DrivenSession | str) -> str:
+    return f"/workflow/{session if isinstance(session, str) else session.handle.id}/conversation/full"
+
+
+async def walk(http: AsyncClient, path: str) -> list[dict[str, Any]]:
+    """Follow the links to the oldest page; all pages, newest first."""
+    pages = []
+    link: str | None = path
+    while link:
+        answer = await http.get(link)
+        assert answer.status_code == 200, answer.text
+        pages.append(answer.json())
+        link = pages[-1]["links"]["older"]
+        assert pages[-1]["has_more"] == (link is not None)
+    return pages
+
+
+def numbers_of(page: dict[str, Any]) -> list[int]:
+    """Return the turns' numbers, which their ids tell, and see that the page says the same."""
+    numbers = [int(turn["id"].removeprefix("p")) for turn in page["messages"]]
+    assert page["first_number"] == (numbers[0] if numbers else None)
+    return numbers
+
+
+def walked(pages: list[dict[str, Any]]) -> list[int]:
+    return [number for page in reversed(pages) for number in numbers_of(page)]
+
+
+def json_bytes(turn: dict[str, Any]) -> int:
+    return len(ConversationMessage.model_validate(turn).model_dump_json().encode())
+
+
+def file_of(on: Stage) -> Path:
+    return on.settings.state_dir / "archive.db"
+
+
+# ---- one transcript
+
+
+async def test_ses_15_walking_back_gives_every_turn_once_while_turns_are_archived(http: AsyncClient, on: Stage) -> None:
+    session = await talked(on)
+    before = (await session.state()).archived_count
+    going_on = asyncio.create_task(chat_over(http, session, range(31, 71)))
+    walks = 0
+    while not going_on.done() or not walks:
+        for limit in ("?limit=1", "?limit=4", "?limit=17", ""):
+            numbers = walked(await walk(http, full(session) + limit))
+            assert numbers == list(range(1, numbers[-1] + 1))
+            walks += 1
+    await going_on
+    assert (await session.state()).archived_count > before
+    assert walked(await walk(http, full(session))) == list(range(1, 71))
+
+
+async def test_api_1_pages_are_full_and_end_where_the_transcript_ends(http: AsyncClient, on: Stage) -> None:
+    session = await talked(on, 12)
+    for limit in range(1, 15):
+        pages = [numbers_of(page) for page in await walk(http, f"{full(session)}?limit={limit}")]
+        ends = range(12, 0, -limit)
+        assert pages == [list(range(max(1, end - limit + 1), end + 1)) for end in ends]
+
+
+async def test_api_1_any_turn_is_a_place_to_read_from(http: AsyncClient, on: Stage) -> None:
+    session = await talked(on, 12)
+    for number in range(1, 13):
+        page = (await http.get(f"{full(session)}?before=p{number}&limit=3")).json()
+        assert numbers_of(page) == list(range(max(1, number - 3), number))
+        assert page["has_more"] == (number > 4)
+        assert page["session"]["turn_count"] == 12
+
+
+async def test_api_1_a_page_is_as_long_as_it_may_be_and_no_longer(
+    http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnkeeper.api.history.transcript.PAGE_BYTES", 7_500)
+    session = await talked(on)
+    pages = await walk(http, full(session))
+    assert walked(pages) == list(range(1, 31))
+    sizes = [sum(map(json_bytes, page["messages"])) for page in pages]
+    assert max(sizes) <= 7_500
+    for (newer, size), older in pairwise([*zip(pages, sizes, strict=True), (None, 0)]):  # type: ignore[misc]
+        if older[0] is not None:
+            assert size + json_bytes(older[0]["messages"][-1]) > 7_500, numbers_of(newer)
+
+
+async def test_ses_15_a_turn_found_in_both_is_shown_once(http: AsyncClient, on: Stage) -> None:
+    session = await talked(on, 12)
+    state = await session.state()
+    held = [ArchivedTurn(number=n, turn=turn) for n, turn in enumerate(state.messages, start=state.first_number or 0)]
+    await on.stores.archive.put_turns(session.handle.id, held)
+    for limit in ("", "?limit=5"):
+        assert walked(await walk(http, full(session) + limit)) == list(range(1, 13))
+
+
+async def test_ses_15_an_ended_session_is_read_to_its_first_turn(http: AsyncClient, on: Stage) -> None:
+    session = await talked(on, 12)
+    await session.update("end_session", {})
+    await session.handle.result()
+    pages = await walk(http, f"{full(session)}?limit=5")
+    assert walked(pages) == list(range(1, 13))
+    assert {page["status"] for page in pages} == {"ended"}
+
+
+async def test_api_2_a_turn_that_neither_has_is_404(http: AsyncClient, on: Stage) -> None:
+    fresh, session = await on.start(), await talked(on, 12)
+    for path in (full(fresh), full(session)):
+        answer = await http.get(f"{path}?before=nope")
+        assert (answer.status_code, problem_of(answer)) == (404, "unknown-turn")
+
+
+async def test_api_2_turns_of_an_older_session_of_that_id_are_not_this_ones(http: AsyncClient, on: Stage) -> None:
+    other = await on.start()
+    await other.prompt(id="older", text="hi")
+    (turn,) = await other.idle(turns=1)
+    session = await on.start()
+    await on.stores.archive.put_turns(session.handle.id, [ArchivedTurn(number=1, turn=turn)])
+    answer = await http.get(f"{full(session)}?before=older")
+    assert (answer.status_code, problem_of(answer)) == (404, "unknown-turn")
+    assert (await http.get(full(session))).json()["messages"] == []
+
+
+async def test_api_1_the_turn_of_a_prompt_that_was_archived_meanwhile_is_still_answered(
+    http: AsyncClient, on: Stage
+) -> None:
+    session = await talked(on, 12)
+    answer = await http.post(f"/workflow/{session.handle.id}/prompt?wait=5", json={"message": "x", "id": "p1"})
+    assert (answer.status_code, answer.json()["id"]) == (200, "p1")
+    assert answer.json()["agent_message"].startswith("echo: prompt 1 ")
+
+
+# ---- long turns and large answers
+
+
+async def read(invocation: ToolInvocation) -> ToolResult:
+    return ToolResult(outcome="Read", content=f"result of {invocation.call_id}: ".ljust(300, "x"))
+
+
+async def test_ses_15_a_long_turn_is_shown_in_full_once_it_has_ended(http: AsyncClient, on: Stage) -> None:
+    on.tools.run = read
+    on.vendor.script = [asks(("look", {"n": n})) for n in range(60)]
+    session = await on.start(SMALL)
+    await session.prompt(id="p1", text="look around")
+    await on.vendor.gate.until_arrived(61)
+    (held,) = await session.idle(turns=1)
+    assert held.steps_omitted > 20
+    (turn,) = (await http.get(full(session))).json()["messages"]
+    assert turn["steps_omitted"] == 0
+    assert [step["number"] for step in turn["reasoning_trajectory"]["steps"]] == list(range(1, 62))
+    file = broken(on)
+    (turn,) = (await http.get(full(session))).json()["messages"]
+    assert turn["steps_omitted"] == held.steps_omitted
+    heal(file)
+
+
+async def test_ses_15_a_long_turn_that_runs_keeps_its_omitted_steps(http: AsyncClient, on: Stage) -> None:
+    on.tools.run = read
+    on.vendor.script = [asks(("look", {"n": n})) for n in range(60)]
+    on.vendor.gate.close()
+    session = await on.start(SMALL)
+    await session.prompt(id="p1", text="look around")
+    for arrived in range(1, 61):
+        await on.vendor.gate.until_arrived(arrived)
+        on.vendor.gate.open()
+        await asyncio.sleep(0)
+        on.vendor.gate.close()
+    running = await session.until(lambda state: state.messages[0].steps_omitted > 0)
+    (turn,) = (await http.get(full(session))).json()["messages"]
+    assert turn["status"] == "processing"
+    assert turn["steps_omitted"] >= running.messages[0].steps_omitted
+    assert len(turn["reasoning_trajectory"]["steps"]) <= 50
+
+
+async def test_ses_15_a_turn_longer_than_a_page_is_a_page_of_its_own(
+    http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnkeeper.api.history.transcript.PAGE_BYTES", 8_000)
+    on.tools.run = read
+    on.vendor.script = [says("one"), *(asks(("look", {"n": n})) for n in range(60)), says("two"), says("three")]
+    session = await on.start(SMALL)
+    for number in range(1, 4):
+        await session.prompt(id=f"p{number}", text="look around")
+        await session.idle(turns=number)
+    pages = await walk(http, full(session))
+    assert [numbers_of(page) for page in pages] == [[3], [2], [1]]
+    assert len(pages[1]["messages"][0]["reasoning_trajectory"]["steps"]) == 61
+
+
+LARGE = "w" * 20_000
+
+
+async def test_ses_15_an_answer_is_shown_whole_wherever_a_client_sees_it(http: AsyncClient, on: Stage) -> None:
+    on.vendor.script = [says(LARGE)]
+    session = await on.start()
+    path = f"/workflow/{session.handle.id}"
+    finished = (await http.post(f"{path}/prompt?wait=20", json={"message": "write", "id": "p1"})).json()
+    update = (await http.get(f"{path}/conversation")).json()["conversation_update"]
+    again = (await http.get(f"{path}/conversation?last_seen_message_id=p1")).json()["conversation_update"]
+    page = (await http.get(full(session))).json()
+    shown = [finished, *update["new_messages"], *again["updated_messages"], *page["messages"]]
+    assert len(shown) == 4
+    for turn in shown:
+        assert (turn["agent_message"], turn["agent_message_blob"]) == (LARGE, None)
+
+
+async def test_ses_15_an_answer_that_can_not_be_read_stays_an_excerpt(
+    http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on.vendor.script = [says(LARGE)]
+    session = await on.start()
+    await session.prompt(id="p1", text="write")
+    await session.idle(turns=1)
+
+    hanging = asyncio.Event()
+
+    async def hang(*_: object, **__: object) -> None:
+        await hanging.wait()
+        raise StoreUnavailableError("The store did not answer.")
+
+    file = broken(on)
+    for path, turns in ((full(session), "messages"), (f"/workflow/{session.handle.id}/conversation", "")):
+        answer = (await http.get(path)).json()
+        (turn,) = answer[turns] if turns else answer["conversation_update"]["new_messages"]
+        assert "characters left out" in turn["agent_message"]
+    monkeypatch.setattr(Blobs, "get", hang)
+    began = time.monotonic()
+    assert (await http.get(f"/workflow/{session.handle.id}/conversation")).status_code == 200
+    assert (await http.get(full(session))).status_code == 200
+    assert time.monotonic() - began < 6
+    hanging.set()
+    monkeypatch.undo()
+    heal(file)
+    (turn,) = (await http.get(full(session))).json()["messages"]
+    assert turn["agent_message"] == LARGE
+
+
+async def test_ses_15_many_who_are_shown_a_large_answer_read_it_once(
+    http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on.vendor.script = [says(LARGE)]
+    session = await on.start()
+    await session.prompt(id="p1", text="write")
+    await session.idle(turns=1)
+    reads, reading = [0], Blobs.get
+
+    async def counted(*args: Any) -> dict[str, str]:
+        reads[0] += 1
+        return await reading(*args)
+
+    monkeypatch.setattr(Blobs, "get", counted)
+    answers = await asyncio.gather(*(http.get(f"/workflow/{session.handle.id}/conversation") for _ in range(30)))
+    assert {answer.json()["conversation_update"]["new_messages"][0]["agent_message"] for answer in answers} == {LARGE}
+    assert reads == [1]
+
+
+async def test_api_3_a_poll_and_a_page_without_references_do_not_touch_the_store(http: AsyncClient, on: Stage) -> None:
+    session = await on.start()
+    path = f"/workflow/{session.handle.id}"
+    await http.post(f"{path}/prompt?wait=20", json={"message": "hi", "id": "p1"})
+    for tail in ("/conversation", "/conversation?wait=0.1&since_revision=99", "/conversation/full?before=p1", ""):
+        assert (await http.get(path + tail)).status_code == 200
+    assert (await http.get(full(session))).json()["messages"][0]["agent_message"] == "echo: hi"
+    assert not file_of(on).exists()
+
+
+# ---- the archive is down
+
+
+async def test_api_2_without_the_archive_what_the_session_holds_is_shown_and_the_rest_is_503(
+    http: AsyncClient, on: Stage
+) -> None:
+    session = await talked(on)
+    state = await session.state()
+    whole = (await http.get(full(session))).json()
+    file = broken(on)
+    newest = (await http.get(full(session))).json()
+    assert numbers_of(newest) == numbers_of(whole)[state.archived_count :]
+    assert newest["has_more"]
+    for before in (newest["messages"][0]["id"], "p3", "p1", "nope"):
+        began = time.monotonic()
+        older = await http.get(f"{full(session)}?before={before}")
+        assert (older.status_code, problem_of(older)) == (503, "archive-unavailable")
+        assert int(older.headers["retry-after"]) > 0
+        assert str(on.settings.state_dir) not in older.text
+        assert time.monotonic() - began < 3
+    assert newest["links"]["older"] == f"{full(session)}?before={newest['messages'][0]['id']}"
+    assert (await http.get(f"/workflow/{session.handle.id}/conversation")).status_code == 200
+    heal(file)
+    assert (await http.get(full(session))).json() == whole
+
+
+async def test_api_2_an_archive_that_hangs_holds_up_no_answer(
+    http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await talked(on, 12)
+
+    async def hang(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    for name in ("page", "number_of", "count"):
+        monkeypatch.setattr(Archive, name, hang)
+    for path, status in ((full(session), 200), (f"{full(session)}?before=p2", 503), ("/readyz", 200)):
+        began = time.monotonic()
+        assert (await http.get(path)).status_code == status
+        assert time.monotonic() - began < 3
+
+
+async def test_api_2_a_file_that_was_replaced_is_no_end_of_the_transcript(http: AsyncClient, on: Stage) -> None:
+    session = await talked(on)
+    file_of(on).rename(file_of(on).with_suffix(".away"))
+    async with gateway(on.client, on.task_queue, on.settings.state_dir) as fresh:
+        oldest = (await session.state()).messages[0].id
+        for before in (oldest, "p1"):
+            answer = await fresh.get(f"{full(session)}?before={before}")
+            assert (answer.status_code, problem_of(answer)) == (503, "archive-unavailable")
+        newest = (await fresh.get(full(session))).json()
+        assert newest["has_more"]
+        assert newest["messages"][0]["id"] == oldest
+    file_of(on).with_suffix(".away").replace(file_of(on))
+    assert walked(await walk(http, full(session))) == list(range(1, 31))
+
+
+async def test_api_1_the_description_says_how_the_archive_has_served(http: AsyncClient, on: Stage) -> None:
+    session = await talked(on, 12)
+    described = (await http.get(f"/workflow/{session.handle.id}")).json()
+    assert described["archived_count"] == (await session.state()).archived_count > 0
+    assert described["archive"]["failing_since"] is None
+    file = broken(on)
+    session = await on.start(SessionInput.model_validate({"limits": {**LIMITS, "max_state_bytes": 120_000}}))
+    await chat(session, range(1, 15))
+    await session.until(lambda state: state.session.archive.failing_since is not None)
+    described = (await http.get(f"/workflow/{session.handle.id}")).json()
+    report = described["archive"]
+    assert described["archived_count"] == 0
+    assert report["attempts_failed"] >= 1
+    assert "can't be opened" in report["last_error"]
+    heal(file)
+
+
+async def test_api_2_readiness_says_whether_the_archive_can_be_read(http: AsyncClient, on: Stage) -> None:
+    async with asyncio.timeout(BOUND):
+        while (answer := await http.get("/readyz")).status_code != 200:
+            await asyncio.sleep(0.05)  # Temporal has not seen the worker poll yet
+    assert answer.json()["archive"] == "ok"
+    file = broken(on)
+    answer = await http.get("/readyz")
+    assert (answer.status_code, answer.json()["archive"]) == (200, "unavailable")
+    heal(file)
+    assert (await http.get("/readyz")).json()["archive"] == "ok"
+
+
+# ---- large texts in full
+
+
+async def test_api_1_every_large_text_is_served_in_full_but_opaque_state(http: AsyncClient, on: Stage) -> None:
+    async def html(invocation: ToolInvocation) -> ToolResult:
+        return ToolResult(outcome="Read", content="<script>alert('é')</script>" * 1_000)
+
+    on.tools.run = html
+    state = ProviderState(api="test", model="test", items=[{"signature": "s" * 20_000}])
+    parts: list[Any] = [
+        ThinkPart(kind="think", text="t" * 10_000),
+        RespondPart(kind="respond", text="r" * 10_000),
+        CallPart(kind="call", id="c1", name="look", args={"text": "a" * 10_000}),
+    ]
+    on.vendor.script = [ModelResponse(parts=parts, stop="tool_calls", model="test", state=state), says("done")]
+    session = await on.start()
+    await session.prompt("one")
+    (turn,) = (await session.idle(turns=1))[:1]
+    step = turn.steps[0]
+    call = step.tool_calls[0]
+    wanted = {
+        step.thinking_blob.hash: "t" * 10_000,
+        step.text_blob.hash: "r" * 10_000,
+        call.args_blob.hash: '{"text":"' + "a" * 10_000 + '"}',
+        call.result.blob.hash: "<script>alert('é')</script>" * 1_000,
+    }
+    for name, text in wanted.items():
+        answer = await http.get(f"/workflow/{session.handle.id}/blobs/{name}")
+        assert (answer.status_code, answer.text) == (200, text)
+        assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["etag"] == f'"{name}"'
+    again = await http.get(f"/workflow/{session.handle.id}/blobs/{name}", headers={"If-None-Match": f'W/"{name}"'})
+    assert (again.status_code, again.content) == (304, b"")
+    (opaque,) = opaque_hashes(on, opaque_owner(session.handle.id))
+    for path in (f"{session.handle.id}/blobs/{opaque}", f"{session.handle.id}%2Fopaque/blobs/{opaque}"):
+        assert (await http.get(f"/workflow/{path}")).status_code == 404
+
+
+def opaque_hashes(on: Stage, owner: str) -> list[str]:
+    import sqlite3
+
+    with sqlite3.connect(file_of(on)) as connection:
+        return [name for (name,) in connection.execute("SELECT hash FROM blobs WHERE session_id = ?", (owner,))]
+
+
+async def test_api_2_a_text_of_another_session_or_of_none_is_404(http: AsyncClient, on: Stage) -> None:
+    on.vendor.script = [says(LARGE)]
+    mine, other = await on.start(), await on.start()
+    await mine.prompt("write")
+    ref = (await mine.idle(turns=1))[0].agent_message_blob
+    for session, name, problem in (
+        (mine.handle.id, "0" * 64, "unknown-blob"),
+        (other.handle.id, ref.hash, "unknown-blob"),
+        ("never-was", ref.hash, "unknown-session"),
+    ):
+        answer = await http.get(f"/workflow/{session}/blobs/{name}")
+        assert (answer.status_code, problem_of(answer)) == (404, problem)
+    file = broken(on)
+    answer = await http.get(f"/workflow/{mine.handle.id}/blobs/{ref.hash}")
+    assert (answer.status_code, problem_of(answer)) == (503, "archive-unavailable")
+    heal(file)
+
+
+# ---- deletion
+
+
+async def deleted(http: AsyncClient, session_id: str) -> dict[str, Any]:
+    """Ask for the receipt until all is gone."""
+    async with asyncio.timeout(120):
+        while (answer := await http.delete(f"/workflow/{session_id}")).status_code != 200:
+            assert answer.status_code in (202, 503)
+            if answer.status_code == 202:
+                assert answer.json()["status"] == "deleting"
+            await asyncio.sleep(0.1)
+    return answer.json()
+
+
+async def cleared(on: Stage, *texts: bytes) -> None:
+    """Return once the file has none of these left."""
+    async with asyncio.timeout(BOUND):
+        while any(text in file_of(on).read_bytes() for text in texts):
+            await asyncio.sleep(0.05)
+
+
+async def test_api_1_deletion_leaves_no_text_of_a_session_and_what_comes_after_it_alone(
+    http: AsyncClient, on: Stage
+) -> None:
+    kept = await talked(on, 6)
+    on.vendor.script = [says("secret answer " + LARGE)]
+    session, reused = await talked(on, 12), await talked(on, 12)
+    file = file_of(on)
+    assert b"secret answer" in file.read_bytes()
+    count = await on.stores.archive.count(session.handle.id)
+    assert (await http.delete(f"/workflow/{reused.handle.id}")).status_code == 202
+    receipt, _ = await asyncio.gather(deleted(http, session.handle.id), start_again(http, on, reused.handle.id))
+    assert receipt == {
+        "workflow_id": session.handle.id,
+        "status": "deleted",
+        "runs": 1,
+        "remaining": 0,
+        "archived_turns": count,
+    }
+    assert count > 5
+    assert b"secret answer" not in file.read_bytes()
+    assert session.handle.id.encode() not in file.read_bytes()
+    assert (await http.get(full(session))).status_code == 404
+    assert walked(await walk(http, full(kept))) == list(range(1, 7))
+    await until_deletions_end(http)
+    (turn,) = (await http.get(full(reused))).json()["messages"]
+    assert turn["agent_message"] == LARGE
+
+
+async def until_deletions_end(http: AsyncClient) -> None:
+    """Return once the gateway is busy with no deletion."""
+    async with asyncio.timeout(BOUND):
+        while http._transport.app.state.deletions._tasks:  # type: ignore[attr-defined]
+            await asyncio.sleep(0.05)
+
+
+async def start_again(http: AsyncClient, on: Stage, session_id: str) -> None:
+    """Start a session with an id as soon as it is free, and have it answer something large."""
+    async with asyncio.timeout(120):
+        while (await http.post("/workflow", json={"id": session_id})).status_code != 201:
+            await asyncio.sleep(0.02)
+    on.vendor.script = [says(LARGE)]
+    answer = await http.post(f"/workflow/{session_id}/prompt?wait=20", json={"message": "write", "id": "p1"})
+    assert answer.status_code == 200
+
+
+async def test_api_1_what_is_written_while_a_session_is_being_deleted_is_deleted_too(
+    http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnkeeper.api.history.deletion.QUIET_SECONDS", 3.0)
+    on.vendor.gate.close()
+    session = await on.start()
+    await session.prompt("write")
+    await on.vendor.gate.until_arrived(1)
+    await on.stores.blobs.put(session.handle.id, ["an early secret"])
+    assert (await http.delete(f"/workflow/{session.handle.id}")).status_code == 202
+    await cleared(on, b"early secret")
+    # As an activity does that has not heard of the termination yet.
+    for owner in (session.handle.id, opaque_owner(session.handle.id)):
+        await on.stores.blobs.put(owner, ["a late secret"])
+    left_by_a_dead_worker = PartialOutput(message_id="p", turn=9, step=1, request=9, attempt=1)
+    on.partials.show(session.handle.id, left_by_a_dead_worker)
+    assert b"late secret" in file_of(on).read_bytes()
+    await cleared(on, b"late secret")
+    async with on.partials.following(session.handle.id) as live:
+        assert not await live.beyond(0, until=asyncio.get_running_loop().time() + 0.1)
+    assert (await session.handle.describe()).close_time is not None, "its id is held until then"
+
+
+async def test_api_2_without_the_archive_nothing_is_deleted_and_none_says_so(http: AsyncClient, on: Stage) -> None:
+    session = await talked(on, 12)
+    file = broken(on)
+    answer = await http.delete(f"/workflow/{session.handle.id}")
+    assert (answer.status_code, problem_of(answer)) == (503, "archive-unavailable")
+    assert "Nothing was deleted" in answer.json()["detail"]
+    assert (await http.get(f"/workflow/{session.handle.id}")).json()["status"] == "idle"
+    heal(file)
+    assert (await http.delete(f"/workflow/{session.handle.id}")).json()["archived_turns"] > 5
+    await cleared(on, session.handle.id.encode())
+
+
+async def test_api_2_a_session_is_not_called_deleted_while_the_archive_keeps_text_of_it(
+    http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await talked(on, 12)
+    deleting, fails = Archive.delete, [True]
+
+    async def delete(archive: Archive, session_id: str) -> int:
+        if fails[0]:
+            raise StoreUnavailableError("The store's file can't be written.")
+        return await deleting(archive, session_id)
+
+    monkeypatch.setattr(Archive, "delete", delete)
+    monkeypatch.setattr("turnkeeper.api.history.deletion.CHECK_SECONDS", 0.2)
+    async with asyncio.timeout(BOUND):
+        while (answer := await http.delete(f"/workflow/{session.handle.id}")).status_code != 503:
+            assert answer.json()["status"] == "deleting"
+    assert problem_of(answer) == "archive-unavailable"
+    assert "not deleted yet" in answer.json()["detail"]
+    assert (await http.post("/workflow", json={"id": session.handle.id})).status_code == 409
+    fails[0] = False
+    await cleared(on, session.handle.id.encode())
+    async with asyncio.timeout(BOUND):
+        while (answer := await http.delete(f"/workflow/{session.handle.id}")).status_code == 503:
+            await asyncio.sleep(0.05)
+    assert answer.json()["archived_turns"] > 5
+
+
+async def test_api_1_a_session_that_temporal_has_forgotten_is_deleted_from_the_archive(
+    http: AsyncClient, on: Stage
+) -> None:
+    session = await on.start()
+    await session.prompt(id="p1", text="a secret")
+    turns = await session.idle(turns=1)
+    await on.stores.archive.put_turns("forgotten", [ArchivedTurn(number=1, turn=turns[0])])
+    await on.stores.blobs.put("forgotten", ["a large secret"])
+    await on.stores.blobs.put("without-turns", ["another large secret"])
+    for _ in range(2):
+        assert await deleted(http, "forgotten") == {
+            "workflow_id": "forgotten",
+            "status": "deleted",
+            "runs": 0,
+            "remaining": 0,
+            "archived_turns": 1,
+        }
+    unknown = await http.delete("/workflow/without-turns")
+    assert (unknown.status_code, problem_of(unknown)) == (404, "unknown-session")
+    assert b"secret" not in file_of(on).read_bytes()
+
+
+PAST = ConversationMessage(
+    id="p1",
+    timestamp=datetime(2026, 1, 1, tzinfo=UTC),
+    user_message="hello",
+    user_timestamp=datetime(2026, 1, 1, tzinfo=UTC),
+    agent_message="hello",
+    agent_timestamp=datetime(2026, 1, 1, tzinfo=UTC),
+    revision=2,
+    status="completed",
+)
+
+
+@pytest.mark.parametrize("way", ["start", "prompt", "chat"])
+async def test_api_1_the_id_of_a_session_that_temporal_has_forgotten_is_not_used_again(
+    on: Stage, http: AsyncClient, way: str
+) -> None:
+    session_id = f"s-{uuid4()}"
+    await on.stores.archive.put_turns(session_id, [ArchivedTurn(number=1, turn=PAST)])
+    answer = await {
+        "start": lambda: http.post("/workflow", json={"id": session_id}),
+        "prompt": lambda: http.post(f"/workflow/{session_id}/prompt?start=true", json={"message": "hi"}),
+        "chat": lambda: http.post("/chat", json={"message": "hi", "workflow_id": session_id}),
+    }[way]()
+    assert (answer.status_code, problem_of(answer)) == (409, "session-exists")

@@ -1,0 +1,514 @@
+"""Bad input and broken surroundings: each its own clear answer (API-2)."""
+
+import asyncio
+import json
+import socket
+import time
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import pytest
+from httpx import AsyncClient
+from pydantic import BaseModel, ValidationError
+from temporalio.client import Client
+
+from tests.harness import Stage
+from turnkeeper.api.bodies import StartSession
+from turnkeeper.models.session.session import Configure
+
+
+def problem_of(answer: Any) -> str:
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem = answer.json()
+    assert problem["status"] == answer.status_code
+    assert problem["detail"]
+    return problem["type"].removeprefix("urn:turnkeeper:problem:")
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "message"),
+        ({"message": ""}, "message"),
+        ({"message": " \n"}, "message"),
+        ({"message": "x" * 100_001}, "message"),
+        ({"message": "\u4e2d" * 50_000}, "message"),
+        ({"message": 5}, "message"),
+        ({"message": None}, "message"),
+        ({"message": "a\0b"}, "message"),
+        ({"message": "x", "mode": "later"}, "mode"),
+        ({"message": "x", "id": "a/b"}, "id"),
+        ({"message": "x", "id": ""}, "id"),
+        ({"message": "x", "attachments": [{"kind": "code"}]}, "attachments"),
+        ({"message": "x", "colour": "red"}, "colour"),
+        ([], "body"),
+        ("text", "body"),
+    ],
+)
+async def test_api_2_an_invalid_prompt_names_its_field(http: AsyncClient, on: Stage, body: Any, field: str) -> None:
+    session = await on.start()
+    answer = await http.post(f"/workflow/{session.handle.id}/prompt", json=body)
+    assert (answer.status_code, problem_of(answer)) == (422, "invalid")
+    assert [error["field"] for error in answer.json()["errors"]] == [field]
+    assert (await session.state()).revision == 0
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"message": "\\ud800"}',
+        b'{"\\ud800": 1, "message": "x"}',
+        b"{",
+        b"",
+        b"\xff\xfe",
+        b"[" * 50_000,
+        b'{"message": ' + b"9" * 6_000 + b"}",
+        b'{"message": NaN}',
+    ],
+)
+async def test_api_2_an_unreadable_body_is_a_422(http: AsyncClient, on: Stage, content: bytes) -> None:
+    session = await on.start()
+    answer = await http.post(
+        f"/workflow/{session.handle.id}/prompt", content=content, headers={"content-type": "application/json"}
+    )
+    assert (answer.status_code, problem_of(answer)) == (422, "invalid")
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"limits": {"max_steps": 0}}, "limits.max_steps"),
+        ({"limits": {"max_stepz": 5}}, "limits.max_stepz"),
+        ({"limits": []}, "limits"),
+        ({"history": {"max_messages": -1}}, "history.max_messages"),
+        ({"model": "nobody:x"}, "model"),
+        ({"model": "x"}, "model"),
+        ({"user": "a' OR AgentUser = 'b"}, "user"),
+        ({"user": "a\\"}, "user"),
+        ({"tool_policy": {"pay": "sometimes"}}, "tool_policy.pay"),
+        ({"workspace": "../etc"}, "workspace"),
+        ({"workspace": "/etc"}, "workspace"),
+        ({"title": ""}, "title"),
+        ({"id": "a b"}, "id"),
+        ({"prompt": " "}, "prompt"),
+        ({"attachments": []}, "attachments"),
+    ],
+)
+async def test_api_2_an_invalid_start_names_its_field(http: AsyncClient, body: Any, field: str) -> None:
+    answer = await http.post("/workflow", json=body)
+    assert (answer.status_code, problem_of(answer)) == (422, "invalid")
+    assert answer.json()["errors"][0]["field"] == field
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/workflow/{}"),
+        ("PATCH", "/workflow/{}"),
+        ("DELETE", "/workflow/{}"),
+        ("POST", "/workflow/{}/prompt"),
+        ("GET", "/workflow/{}/conversation"),
+        ("GET", "/workflow/{}/conversation?wait=5"),
+        ("GET", "/workflow/{}/conversation/full"),
+        ("GET", "/workflow/{}/conversation/full?before=p1"),
+        ("GET", "/workflow/{}/blobs/" + "a" * 64),
+        ("GET", "/workflow/{}/queue"),
+        ("DELETE", "/workflow/{}/queue/p1"),
+        ("POST", "/workflow/{}/cancel"),
+        ("POST", "/workflow/{}/end"),
+    ],
+)
+async def test_api_2_an_unknown_session_is_404_everywhere(http: AsyncClient, method: str, path: str) -> None:
+    body = {"message": "x"} if path.endswith("prompt") else {}
+    answer = await http.request(method, path.format("never-was"), json=body if method != "GET" else None)
+    assert (answer.status_code, problem_of(answer)) == (404, "unknown-session")
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/workflow/a%20b", "id"),
+        ("/workflow/{}/conversation?since_revision=-1", "since_revision"),
+        ("/workflow/{}/conversation?since_revision=x", "since_revision"),
+        ("/workflow/{}/conversation?limit=0", "limit"),
+        ("/workflow/{}/conversation?wait=61", "wait"),
+        ("/workflow/{}/conversation?wait=nan", "wait"),
+        ("/workflow/{}/conversation?colour=red", "colour"),
+        ("/workflow/{}/conversation/full?before=a%20b", "before"),
+        ("/workflow/{}/conversation/full?limit=0", "limit"),
+        ("/workflow/{}/conversation/full?limit=x", "limit"),
+        ("/workflow/{}/blobs/nope", "hash"),
+        ("/workflow/{}/blobs/" + "A" * 64, "hash"),
+        ("/workflow/{}/blobs/" + "a" * 65, "hash"),
+        ("/workflow/{}/blobs/" + "a" * 64 + "%0A", "hash"),
+        ("/workflow/{}/blobs/" + "a" * 64 + "?as=html", "as"),
+        ("/workflow?status=happy", "status"),
+        ("/workflow?user=a%22", "user"),
+        ("/workflow?user=a%3D", "user"),
+        ("/workflow?cursor=!!", "cursor"),
+        ("/workflow?q=", "q"),
+    ],
+)
+async def test_api_2_an_invalid_parameter_is_named(http: AsyncClient, on: Stage, path: str, field: str) -> None:
+    session = await on.start()
+    answer = await http.get(path.format(session.handle.id))
+    assert (answer.status_code, problem_of(answer)) == (422, "invalid")
+    assert [error["field"] for error in answer.json()["errors"]] == [field]
+
+
+async def test_api_2_nonsense_cursors_are_a_reset_and_never_an_error(http: AsyncClient, on: Stage) -> None:
+    session = await on.start()
+    await session.prompt("hi")
+    await session.idle(turns=1)
+    for params in ({"last_seen_message_id": "nonsense"}, {"since_revision": 10**9}, {"last_seen_message_id": "\ud83d"}):
+        answer = await http.get(
+            f"/workflow/{session.handle.id}/conversation",
+            params={
+                key: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+                for key, value in params.items()
+            },
+        )
+        update = answer.json()["conversation_update"]
+        assert update["reset"]
+        assert len(update["new_messages"]) == 1
+
+
+async def test_api_2_an_ended_session_takes_nothing_and_stays_readable(http: AsyncClient, on: Stage) -> None:
+    session = await on.start()
+    await session.prompt("hi")
+    await session.idle(turns=1)
+    await session.handle.signal("end_chat")
+    await session.handle.result()
+    path = f"/workflow/{session.handle.id}"
+    for method, tail, body in (
+        ("POST", "/prompt", {"message": "more"}),
+        ("PATCH", "", {"title": "x"}),
+        ("POST", "/cancel", {"message_id": "p"}),
+        ("POST", "/end", {}),
+        ("DELETE", "/queue/p1", None),
+    ):
+        answer = await http.request(method, path + tail, json=body)
+        assert (answer.status_code, problem_of(answer)) == (409, "session-ended"), tail
+    assert (await http.get(path)).json()["status"] == "ended"
+    assert (await http.get(path + "/conversation")).json()["conversation_update"]["status"] == "ended"
+
+
+async def test_api_2_a_terminated_session_says_so(http: AsyncClient, on: Stage) -> None:
+    on.vendor.gate.close()
+    session = await on.start()
+    await session.prompt("hi")
+    await on.vendor.gate.until_arrived(1)
+    await session.handle.terminate()
+    update = (await http.get(f"/workflow/{session.handle.id}/conversation")).json()["conversation_update"]
+    assert (update["status"], update["is_processing"]) == ("terminated", False)
+
+
+async def test_api_2_a_full_queue_is_429_with_retry_after(http: AsyncClient, on: Stage) -> None:
+    on.vendor.gate.close()
+    session = f"q-{uuid4()}"
+    await http.post("/workflow", json={"id": session, "prompt": "slow", "limits": {"max_queued_prompts": 1}})
+    await on.vendor.gate.until_arrived(1)
+    assert (await http.post(f"/workflow/{session}/prompt", json={"message": "fits"})).status_code == 202
+    full = await http.post(f"/workflow/{session}/prompt", json={"message": "too much"})
+    assert (full.status_code, problem_of(full)) == (429, "queue-full")
+    assert int(full.headers["retry-after"]) > 0
+
+
+async def test_api_2_a_body_over_a_mebibyte_is_413_announced_or_not(http: AsyncClient) -> None:
+    announced = await http.post("/workflow/x/prompt", content=b"x" * 2_000_000)
+    assert (announced.status_code, problem_of(announced)) == (413, "too-large")
+
+    async def stream() -> Any:
+        for _ in range(40):
+            yield b"x" * 100_000
+
+    streamed = await http.post("/workflow/x/prompt", content=stream(), headers={"content-type": "application/json"})
+    assert (streamed.status_code, problem_of(streamed)) == (413, "too-large")
+
+
+@pytest.mark.parametrize("is_announced", [True, False], ids=["announced", "chunked"])
+@pytest.mark.parametrize(("path", "size"), [("/chat", 3_000_000), ("/tasks/preview", 12_000_000)])
+async def test_api_2_a_client_that_sends_a_large_body_whole_before_it_reads_can_read_the_413(
+    url: str, path: str, size: int, is_announced: bool
+) -> None:
+    address = urlsplit(url)
+    head = f"POST {path} HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    body = b"x" * size
+    if is_announced:
+        request = f"{head}Content-Length: {size}\r\n\r\n".encode() + body
+    else:
+        request = f"{head}Transfer-Encoding: chunked\r\n\r\n{size:x}\r\n".encode() + body + b"\r\n0\r\n\r\n"
+    answer = await asyncio.to_thread(sent_whole, address.hostname, address.port, request)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"application/problem+json" in answer
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["type"] == "urn:turnkeeper:problem:too-large"
+
+
+def sent_whole(host: str, port: int, request: bytes) -> bytes:
+    """Send all of a request, and only then read the answer to its end."""
+    with socket.create_connection((host, port), timeout=60) as connection:
+        connection.sendall(request)
+        answer = b""
+        while piece := connection.recv(65_536):
+            answer += piece
+    return answer
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"HELLO\r\n\r\n",
+        b"GET / HTTP/9.9\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"POST /chat HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+    ids=["no method", "version", "two lengths", "bad chunk"],
+)
+async def test_api_2_what_is_no_http_request_is_answered_with_a_problem_too(url: str, request_bytes: bytes) -> None:
+    address = urlsplit(url)
+    answer = await asyncio.to_thread(sent_whole, address.hostname, address.port, request_bytes)
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"content-type: application/problem+json" in head
+    assert json.loads(body)["type"] == "urn:turnkeeper:problem:malformed-request"
+
+
+async def test_api_2_unknown_routes_and_methods_are_problems_too(http: AsyncClient) -> None:
+    assert problem_of(await http.get("/nowhere")) == "not-found"
+    wrong = await http.put("/workflow")
+    assert (wrong.status_code, problem_of(wrong), wrong.json()["title"]) == (
+        405,
+        "method-not-allowed",
+        "Method not allowed",
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/workflow", "GET, HEAD, OPTIONS, POST"),
+        ("/workflow/x", "DELETE, GET, HEAD, OPTIONS, PATCH"),
+        ("/workflow/x/queue/p1", "DELETE, GET, HEAD, OPTIONS"),
+        ("/workflow/x/prompt", "OPTIONS, POST"),
+        ("/healthz", "GET, HEAD, OPTIONS"),
+        ("/", "GET, HEAD, OPTIONS"),
+        ("/docs", "GET, HEAD, OPTIONS"),
+        ("/static/page.js", "GET, HEAD, OPTIONS"),
+    ],
+)
+async def test_api_2_a_path_says_all_its_methods(http_nowhere: AsyncClient, path: str, allowed: str) -> None:
+    wrong = await http_nowhere.put(path)
+    assert (wrong.status_code, problem_of(wrong), wrong.headers["allow"]) == (405, "method-not-allowed", allowed)
+    asked = await http_nowhere.options(path)
+    assert (asked.status_code, asked.content, asked.headers["allow"]) == (204, b"", allowed)
+    assert (await http_nowhere.options("/nowhere")).status_code == 404
+
+
+async def test_api_7_head_is_wherever_get_is(http: AsyncClient, on: Stage) -> None:
+    session = await on.start()
+    await session.prompt("hi")
+    await session.idle(turns=1)
+    for path, operations in (await http.get("/openapi.json")).json()["paths"].items():
+        concrete = path.replace("{id}", session.handle.id).replace("{message_id}", "p1").replace("{hash}", "a" * 64)
+        head = await http.head(concrete)
+        assert head.content == b""
+        if "get" not in operations:
+            assert head.status_code == 405, path
+        elif not path.endswith(("/events", "/stream")):
+            got = await http.get(concrete)
+            assert (head.status_code, head.headers["content-type"]) == (got.status_code, got.headers["content-type"])
+        else:
+            assert head.status_code in (200, 204)
+    for path in ("/", "/static/page.js", "/docs", "/redoc", "/openapi.json"):
+        head = await http.head(path)
+        assert (head.status_code, head.content) == (200, b"")
+
+
+async def test_api_2_without_a_worker_a_prompt_is_accepted_and_reading_is_504_within_three_seconds(
+    http_alone: AsyncClient, temporal: Client
+) -> None:
+    session = f"w-{uuid4()}"
+    assert (await http_alone.post("/workflow", json={"id": session})).status_code == 201
+    began = time.monotonic()
+    sent = await http_alone.post(f"/workflow/{session}/prompt", json={"message": "are you there?"})
+    assert (sent.status_code, sent.json()["position"]) == (202, None)
+    assert time.monotonic() - began < 3
+    for method, tail, body in (
+        ("GET", "/conversation", None),
+        ("GET", "", None),
+        ("GET", "/queue", None),
+        ("PATCH", "", {"title": "x"}),
+    ):
+        began = time.monotonic()
+        answer = await http_alone.request(method, f"/workflow/{session}{tail}", json=body)
+        assert (answer.status_code, problem_of(answer)) == (504, "no-worker")
+        assert "safe" in answer.json()["detail"]
+        assert time.monotonic() - began < 3
+    assert (await http_alone.get("/readyz")).status_code == 503
+    assert (await http_alone.post(f"/workflow/{session}/end")).status_code == 202
+    events = await temporal.get_workflow_handle(session).fetch_history()
+    assert "are you there?" in events.to_json() or events.events[1].event_type
+
+
+async def test_api_2_many_who_ask_in_vain_are_all_answered_within_three_seconds(http_alone: AsyncClient) -> None:
+    session = f"w-{uuid4()}"
+    await http_alone.post("/workflow", json={"id": session})
+    began = time.monotonic()
+    answers = await asyncio.gather(
+        *(http_alone.get(f"/workflow/{session}/conversation?since_revision={n}") for n in range(20))
+    )
+    assert {answer.status_code for answer in answers} == {504}
+    assert time.monotonic() - began < 3.5
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/workflow"),
+        ("GET", "/workflow"),
+        ("POST", "/chat"),
+        ("POST", "/workflow/s1/prompt"),
+        ("GET", "/workflow/s1"),
+        ("GET", "/workflow/s1/conversation"),
+        ("GET", "/workflow/s1/conversation/full"),
+        ("GET", "/workflow/s1/blobs/" + "a" * 64),
+        ("PATCH", "/workflow/s1"),
+        ("DELETE", "/workflow/s1"),
+        ("GET", "/readyz"),
+    ],
+)
+async def test_api_2_without_temporal_everything_is_503_within_three_seconds(
+    http_nowhere: AsyncClient, method: str, path: str
+) -> None:
+    body = {"message": "x"} if path.endswith(("prompt", "chat")) else {}
+    began = time.monotonic()
+    answer = await http_nowhere.request(method, path, json=None if method == "GET" else body)
+    assert (answer.status_code, problem_of(answer)) == (503, "temporal-unreachable")
+    assert time.monotonic() - began < 3
+    assert (await http_nowhere.get("/healthz")).status_code == 200
+
+
+async def test_api_2_a_session_whose_workflow_task_keeps_failing_is_stuck(
+    http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("a bug of ours")
+
+    session = f"w-{uuid4()}"
+    await http.post("/workflow", json={"id": session})
+    monkeypatch.setattr("turnkeeper.models.session.session_state.Session.begin_turn", broken)
+    await http.post(f"/workflow/{session}/prompt", json={"message": "hi"})
+    async with asyncio.timeout(30):
+        while (await http.get(f"/workflow/{session}")).json()["status"] != "stuck":
+            await asyncio.sleep(0.1)
+    answer = await http.get(f"/workflow/{session}/conversation")
+    assert (answer.status_code, problem_of(answer)) == (504, "session-stuck")
+    await on.client.get_workflow_handle(session).terminate()
+
+
+async def test_api_2_every_error_of_every_route_is_described_as_a_problem(http_nowhere: AsyncClient) -> None:
+    described = (await http_nowhere.get("/openapi.json")).json()
+    assert described["paths"]["/workflow/{id}/blobs/{hash}"]["get"]["responses"]["200"]["content"].keys() == {
+        "text/plain"
+    }
+    for path, operations in described["paths"].items():
+        for operation in operations.values():
+            errors = {status: answer for status, answer in operation["responses"].items() if status >= "400"}
+            assert "422" in errors, path
+            for answer in errors.values():
+                assert answer["content"] == {
+                    "application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}
+                }
+
+
+async def test_api_7_an_operation_lists_the_errors_that_it_can_have_and_no_others(http_nowhere: AsyncClient) -> None:
+    paths = (await http_nowhere.get("/openapi.json")).json()["paths"]
+
+    def errors(method: str, path: str) -> str:
+        return " ".join(status for status in sorted(paths[path][method]["responses"]) if status >= "400")
+
+    assert errors("get", "/healthz") == "422"
+    assert errors("get", "/workflow") == "403 422 429 503"
+    assert errors("post", "/workflow") == "403 409 413 422 429 503"
+    assert errors("get", "/workflow/{id}") == "403 404 422 429 503 504"
+    assert errors("post", "/workflow/{id}/prompt") == "403 404 409 413 422 429 503"
+    assert errors("post", "/markdown") == "403 413 422 429"
+    assert errors("get", "/workflow/{id}/blobs/{hash}") == "403 404 422 429 503"
+    deleted = paths["/workflow/{id}"]["delete"]["responses"]
+    assert {status: answer for status, answer in deleted.items() if status < "300"}.keys() == {"200", "202"}
+
+
+async def test_api_7_every_tag_is_described_and_the_bodies_that_people_write_have_examples(
+    http_nowhere: AsyncClient,
+) -> None:
+    document = (await http_nowhere.get("/openapi.json")).json()
+    tags = {tag for path in document["paths"].values() for operation in path.values() for tag in operation["tags"]}
+    assert tags == {tag["name"] for tag in document["tags"] if tag["description"]}
+    schemas = document["components"]["schemas"]
+    for name in ("StartSession", "SendPrompt", "Chat", "Decision", "PostChat", "Problem"):
+        assert schemas[name]["examples"], name
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "field"),
+    [
+        ("POST", "/workflow", {"unattended": 0}, "unattended"),
+        ("POST", "/workflow", {"unattended": "yes"}, "unattended"),
+        ("POST", "/workflow/{}/end", {"discard_queue": 0}, "discard_queue"),
+        ("POST", "/workflow/{}/end", {"discard_queue": "true"}, "discard_queue"),
+    ],
+)
+async def test_api_2_what_is_no_boolean_is_not_taken_for_one(
+    http: AsyncClient, on: Stage, method: str, path: str, body: Any, field: str
+) -> None:
+    session = await on.start()
+    answer = await http.request(method, path.format(session.handle.id), json=body)
+    assert (answer.status_code, problem_of(answer)) == (422, "invalid")
+    assert [error["field"] for error in answer.json()["errors"]] == [field]
+
+
+async def test_api_1_a_session_that_is_being_deleted_is_gone_to_who_asks(http: AsyncClient, on: Stage) -> None:
+    session = f"d-{uuid4()}"
+    await http.post("/workflow", json={"id": session})
+    assert (await http.post(f"/workflow/{session}/prompt?wait=60", json={"message": "hi"})).status_code == 200
+    assert (await http.delete(f"/workflow/{session}")).status_code == 202
+    for tail in ("", "/approvals", "/conversation", "/conversation/full", "/queue", "/context", "/events"):
+        answer = await http.get(f"/workflow/{session}{tail}")
+        assert (answer.status_code, problem_of(answer)) == (404, "unknown-session"), tail
+    assert (await http.delete(f"/workflow/{session}")).status_code in (200, 202)
+
+
+@pytest.mark.parametrize("field", ["limits", "history", "tool_policy"])
+@pytest.mark.parametrize("model", [StartSession, Configure])
+def test_ses_10_the_largest_body_that_is_taken_is_validated_within_half_a_second(
+    model: type[BaseModel], field: str
+) -> None:
+    values: list[Any] = [{f"k{number}": 1 for number in range(80_000)}, [0] * 500_000, [{}] * 300_000, "x" * 1_000_000]
+    for body in ({field: values[0], "unknown": values[1]}, values[0], *({field: value} for value in values)):
+        begun = time.process_time()
+        with pytest.raises(ValidationError):
+            model.model_validate(body)
+        assert time.process_time() - begun < 0.5
+
+
+@pytest.mark.parametrize("field", ["limits", "history", "tool_policy"])
+@pytest.mark.parametrize(("method", "path"), [("POST", "/workflow"), ("PATCH", "/workflow/{}")])
+async def test_ses_10_api_2_eighty_thousand_keys_are_refused_at_once_and_wedge_nothing(
+    http: AsyncClient, on: Stage, method: str, path: str, field: str
+) -> None:
+    session = await on.start()
+    body = {field: {f"k{number}": 1 for number in range(80_000)}}
+    answer = await http.request(method, path.format(session.handle.id), json=body)
+    assert (answer.status_code, problem_of(answer)) == (422, "invalid")
+    assert answer.json()["errors"] == [{"field": field, "reason": "has 80,000 keys; 200 are allowed"}]
+    await session.prompt("hello")
+    await session.idle(turns=1)
+
+
+async def test_ses_10_an_unknown_limit_is_answered_with_those_there_are(http: AsyncClient) -> None:
+    answer = await http.post("/workflow", json={"limits": {"max_stepz": 5}, "history": {"size": 5}})
+    reasons = {error["field"]: error["reason"] for error in answer.json()["errors"]}
+    assert reasons.keys() == {"limits.max_stepz", "history.size"}
+    assert "max_steps" in reasons["limits.max_stepz"]
+    assert "max_messages" in reasons["history.size"]

@@ -1,0 +1,226 @@
+"""No web page of another site gets through to any route, by whatever name its browser asks (API-4)."""
+
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from starlette.types import Message
+
+from tests.api.conftest import served
+from tests.harness import BOUND, Stage
+from turnkeeper.api.app import create_app
+from turnkeeper.models.settings.settings import Settings
+
+NOT_IN_THE_SCHEMA = ["/", "/static/page.js", "/static/nothing.js", "/docs", "/redoc", "/openapi.json", "/nowhere"]
+EXEMPT = ["/healthz", "/readyz"]
+HERE = "http://127.0.0.1:8080"
+
+
+def app_of(tmp_path: Path, **settings: Any) -> FastAPI:
+    """A gateway that is never started: what passes the check fails on its way, and what does not is a 403."""
+    return create_app(Settings(state_dir=tmp_path, **settings))
+
+
+def client_of(app: FastAPI, *, at: str = HERE) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app, raise_app_exceptions=False), base_url=at)
+
+
+def operations(app: FastAPI) -> Iterator[tuple[str, str]]:
+    """Every method and path there is, those that no document names included."""
+    for path, methods in app.openapi()["paths"].items():
+        for method in methods:
+            yield method.upper(), re.sub(r"{\w+}", "x", path)
+    for path in NOT_IN_THE_SCHEMA:
+        for method in ("GET", "HEAD", "POST", "OPTIONS"):
+            yield method, path
+
+
+def problem_of(answer: httpx.Response) -> str:
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.headers["cache-control"] == "no-store"
+    problem = answer.json()
+    assert problem["status"] == answer.status_code
+    return str(problem["type"]).removeprefix("urn:turnkeeper:problem:")
+
+
+FOREIGN_HOSTS = ["rebind.example:8080", "rebind.example", "127.0.0.1.nip.example", "localhost.evil.example", "10.0.0.7"]
+FOREIGN_PAGES: list[dict[str, str]] = [
+    {"Origin": "http://evil.example"},
+    {"Origin": "null"},
+    {"Origin": "https://127.0.0.1:8080"},
+    {"Origin": "http://127.0.0.1:8081"},
+    {"Origin": "http://127.0.0.1:8080.evil.example"},
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site"},
+    {"Origin": HERE, "Sec-Fetch-Site": "cross-site"},
+    {"Origin": "http://evil.example", "Sec-Fetch-Site": "same-origin"},
+]
+
+
+@pytest.mark.parametrize("host", FOREIGN_HOSTS)
+async def test_api_4_a_foreign_host_is_refused_on_every_route(tmp_path: Path, host: str) -> None:
+    app = app_of(tmp_path)
+    async with client_of(app) as http:
+        for method, path in operations(app):
+            answer = await http.request(method, path, headers={"Host": host})
+            if path in EXEMPT:
+                assert answer.status_code != 403, (method, path)
+            else:
+                assert answer.status_code == 403, (method, path)
+                assert method == "HEAD" or problem_of(answer) == "foreign-host"
+
+
+@pytest.mark.parametrize("headers", FOREIGN_PAGES, ids=str)
+async def test_api_4_a_foreign_page_changes_nothing_on_any_route(tmp_path: Path, headers: dict[str, str]) -> None:
+    app = app_of(tmp_path)
+    async with client_of(app) as http:
+        for method, path in operations(app):
+            answer = await http.request(method, path, headers=headers)
+            if method in ("GET", "HEAD") or path in EXEMPT:
+                assert answer.status_code != 403, (method, path)
+            else:
+                assert (answer.status_code, problem_of(answer)) == (403, "foreign-origin"), (method, path)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Origin": HERE},
+        {"Origin": HERE, "Sec-Fetch-Site": "same-origin"},
+        {"Sec-Fetch-Site": "none"},
+        {"Host": "LOCALHOST:8080", "Origin": "http://localhost:8080"},
+        {"Host": "localhost.:99"},
+        {"Host": "127.8.9.10"},
+        {"Host": "[::1]:8080", "Origin": "http://[::1]:8080"},
+        {"Host": "localhost:80", "Origin": "http://localhost"},
+    ],
+    ids=str,
+)
+async def test_api_4_programs_and_the_page_itself_get_through_on_every_route(
+    tmp_path: Path, headers: dict[str, str]
+) -> None:
+    app = app_of(tmp_path)
+    async with client_of(app) as http:
+        for method, path in operations(app):
+            answer = await http.request(method, path, headers=headers)
+            assert answer.status_code != 403, (method, path)
+
+
+async def test_api_4_a_foreign_page_embeds_nothing_and_may_link_to_the_page(tmp_path: Path) -> None:
+    async with client_of(app_of(tmp_path)) as http:
+        for kind in ("empty", "image", "script", "style", "iframe", "object"):
+            headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": kind}
+            answer = await http.get("/openapi.json", headers=headers)
+            assert (answer.status_code, problem_of(answer)) == (403, "foreign-origin"), kind
+        headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+        assert (await http.get("/", headers=headers)).status_code == 200
+
+
+async def test_api_4_a_refusal_is_short_and_says_which_setting_to_change(tmp_path: Path) -> None:
+    async with client_of(app_of(tmp_path)) as http:
+        host = (await http.get("/", headers={"Host": "<script>" + "x" * 5_000})).json()["detail"]
+        origin = (await http.post("/workflow", headers={"Origin": "http://" + "x" * 5_000})).json()["detail"]
+    assert "allowed_hosts" in host
+    assert "public_url" in origin
+    assert max(len(host), len(origin)) < 400
+
+
+@pytest.mark.parametrize(
+    ("settings", "hosts", "foreign"),
+    [
+        ({"public_url": "https://Agents.example:8443/chat"}, ["agents.example", "agents.example:1"], ["example"]),
+        ({"allowed_hosts": ["gateway", "::2"]}, ["gateway:8080", "Gateway.", "[::2]:8080"], ["a.gateway", "[::3]"]),
+        ({"api_host": "10.0.0.7", "api_trusted_network": True}, ["10.0.0.7:80", "localhost"], ["10.0.0.8"]),
+        # Any address may be the machine's own, and no page of another name is reached by one.
+        ({"api_host": "0.0.0.0", "api_trusted_network": True}, ["10.0.0.8:80", "[fe80::7]"], ["host.example"]),
+        ({"api_host": "::", "api_trusted_network": True}, ["10.0.0.8:80", "[fe80::7]"], ["host.example"]),
+    ],
+)
+async def test_api_4_the_gateway_answers_to_the_names_that_settings_give_it(
+    tmp_path: Path, settings: dict[str, Any], hosts: list[str], foreign: list[str]
+) -> None:
+    async with client_of(app_of(tmp_path, **settings)) as http:
+        for host in hosts:
+            assert (await http.get("/", headers={"Host": host})).status_code == 200, host
+        for host in foreign:
+            assert (await http.get("/", headers={"Host": host})).status_code == 403, host
+
+
+async def test_api_4_the_page_at_the_public_url_may_send_through_a_proxy(tmp_path: Path) -> None:
+    app = app_of(tmp_path, public_url="https://agents.example/chat", allowed_hosts=["other.example"])
+    send = {"url": "/workflow/s1/cancel", "json": {}}
+    async with client_of(app) as http:
+        for host in ("agents.example", "127.0.0.1:8080"):  # as the proxy passes it on
+            sent = await http.post(**send, headers={"Host": host, "Origin": "https://agents.example"})
+            assert sent.status_code != 403
+        for origin in ("https://agents.example:444", "https://other.example"):
+            sent = await http.post(**send, headers={"Host": "agents.example", "Origin": origin})
+            assert sent.status_code == 403, origin
+
+
+async def test_api_4_a_web_socket_of_a_foreign_page_is_refused(tmp_path: Path) -> None:
+    app = app_of(tmp_path)
+    for host, origin in (("rebind.example", "http://rebind.example"), ("127.0.0.1:8080", "http://evil.example")):
+        sent: list[Message] = []
+
+        async def receive() -> Message:
+            return {"type": "websocket.connect"}
+
+        async def send(message: Message, sent: list[Message] = sent) -> None:
+            sent.append(message)
+
+        headers = [(b"host", host.encode()), (b"origin", origin.encode())]
+        scope = {"type": "websocket", "scheme": "ws", "path": "/", "raw_path": b"/", "query_string": b""}
+        await app({**scope, "headers": headers, "subprotocols": []}, receive, send)
+        assert sent == [{"type": "websocket.close", "code": 1008, "reason": ""}]
+
+
+@pytest.mark.parametrize(
+    ("request_text", "status"),
+    [
+        ("GET / HTTP/1.1\r\nHost: localhost\r\n", 200),
+        ("GET / HTTP/1.0\r\n", 403),
+        ("GET / HTTP/1.1\r\nHost: localhost\r\nHost: rebind.example\r\n", 403),
+        ("GET / HTTP/1.1\r\nHost: rebind.example\r\nHost: localhost\r\n", 403),
+        ("GET / HTTP/1.1\r\nHost:\r\n", 403),
+        ("GET / HTTP/1.1\r\nHost: user@localhost\r\n", 403),
+        ("GET / HTTP/1.1\r\nHost: localhost, rebind.example\r\n", 403),
+        ("GET / HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-Host: rebind.example\r\n", 200),
+        ("GET / HTTP/1.1\r\nHost: rebind.example\r\nX-Forwarded-Host: localhost\r\n", 403),
+        ("GET http://localhost/ HTTP/1.1\r\nHost: rebind.example\r\n", 403),
+        (
+            "POST /workflow HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\nOrigin: http://evil.example\r\n",
+            403,
+        ),
+        ("GET //rebind.example/healthz HTTP/1.1\r\nHost: rebind.example\r\n", 403),
+        ("GET /healthz/../workflow HTTP/1.1\r\nHost: rebind.example\r\n", 403),
+        ("GET /healthz HTTP/1.1\r\nHost: 10.1.2.3:8080\r\n", 200),
+    ],
+)
+async def test_api_4_what_is_odd_on_the_wire_is_no_way_in(tmp_path: Path, request_text: str, status: int) -> None:
+    async with served(None, Settings(state_dir=tmp_path)) as url, asyncio.timeout(BOUND):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        writer.write(f"{request_text}Connection: close\r\n\r\n".encode())
+        answer = await reader.read()
+        writer.close()
+    assert int(answer.split(b" ")[1]) == status
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", None])
+async def test_api_4_a_body_that_is_not_json_by_its_type_is_refused_where_it_may_be_left_out_too(
+    http: httpx.AsyncClient, on: Stage, content_type: str | None
+) -> None:
+    session = await on.start()
+    path = f"/workflow/{session.handle.id}"
+    headers = {"content-type": content_type} if content_type else {}
+    for route in ("/workflow", f"{path}/cancel", f"{path}/end", f"{path}/retry"):
+        answer = await http.post(route, content=b"{}", headers=headers)
+        assert (answer.status_code, problem_of(answer)) == (422, "invalid"), route
+    state = await session.state()
+    assert (state.status, state.revision) == ("idle", 0)

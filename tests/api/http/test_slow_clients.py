@@ -1,0 +1,214 @@
+"""Clients that never come to an end of what they ask hold no connection for long (API-4)."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from temporalio.client import Client
+
+from tests.api.conftest import served
+from tests.harness import BOUND, Stage
+from turnkeeper.api.http.bounded_connections import DEFAULT_BOUNDS, MAX_HEAD_BYTES, ConnectionBounds
+from turnkeeper.models.settings.settings import Settings
+
+QUICK = ConnectionBounds(head_seconds=1, body_seconds=1, max_connections=500)
+
+HALF_A_HEAD = b"GET /workflow HTTP/1.1\r\nHost: localhost\r\nAccept: "
+HALF_A_BODY = (
+    b"POST /workflow HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b'Content-Length: 1000\r\n\r\n{"title": "'
+)
+HALF_A_CHUNK = (
+    b"POST /workflow HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"ti'
+)
+WHOLE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@dataclass
+class Connection:
+    """A client that sends what it is told to, byte by byte if need be."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def rest(self) -> bytes:
+        """Return what comes until the other side closes the connection."""
+        try:
+            async with asyncio.timeout(BOUND):
+                return await self.reader.read()
+        except ConnectionError:
+            return b""
+
+    async def answer(self) -> tuple[int, dict[str, object]]:
+        """Return status and body of one answer with a content-length."""
+        async with asyncio.timeout(BOUND):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode().lower()
+            length = int(head.partition("content-length: ")[2].split("\r\n")[0])
+            return int(head.split()[1]), json.loads(await self.reader.readexactly(length))
+
+    async def drip(self, data: bytes) -> bytes:
+        """Send a byte now and then until the other side closes the connection; return what came."""
+        reading = asyncio.ensure_future(self.rest())
+        for byte in data:
+            self.send(bytes([byte]))
+            if (await asyncio.wait({reading}, timeout=0.05))[0]:
+                return await reading
+        raise AssertionError("the connection is still open")
+
+
+@asynccontextmanager
+async def connected(url: str, count: int = 1) -> AsyncIterator[list[Connection]]:
+    where = urlsplit(url)
+    connections = [Connection(*await asyncio.open_connection(where.hostname, where.port)) for _ in range(count)]
+    try:
+        yield connections
+    finally:
+        for connection in connections:
+            connection.writer.transport.abort()
+
+
+@pytest.fixture
+async def impatient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+    """A gateway of small patience; no Temporal is needed for what is asked of it."""
+    monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")
+    async with served(None, Settings(state_dir=tmp_path), bounds=QUICK) as url:
+        yield url
+
+
+@pytest.fixture
+async def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+    """A gateway as the settings have it by default; no Temporal is needed for what is asked of it."""
+    monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")
+    async with served(None, Settings(state_dir=tmp_path)) as url:
+        yield url
+
+
+def problem(answer: bytes) -> str:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"application/problem+json" in head
+    assert b"connection: close" in head.lower()
+    return str(json.loads(body)["type"]).removeprefix("urn:turnkeeper:problem:")
+
+
+RESET = "reset"
+
+
+def problem_or_reset(answer: bytes) -> str:
+    """Name the answer: what is sent in the moment of a close resets the connection, and may take the answer with it."""
+    return problem(answer) if answer else RESET
+
+
+async def test_api_4_three_hundred_connections_with_half_a_request_are_all_closed_in_a_bounded_time(
+    impatient: str,
+) -> None:
+    """Before, all were open after 41 s."""
+    halves = [b"", HALF_A_HEAD, HALF_A_BODY, HALF_A_CHUNK]
+    async with connected(impatient, 300) as connections:
+        for number, connection in enumerate(connections):
+            connection.send(halves[number % 4])
+        answers = await asyncio.gather(*(connection.rest() for connection in connections))
+        assert set(answers[::4]) == {b""}
+        for kind in (1, 2, 3):
+            assert {problem(answer) for answer in answers[kind::4]} == {"request-timeout"}
+        async with httpx.AsyncClient(base_url=impatient) as http:
+            assert (await http.get("/healthz")).status_code == 200
+
+
+@pytest.mark.parametrize("begun", [HALF_A_HEAD, HALF_A_BODY])
+async def test_api_4_a_byte_now_and_then_holds_a_connection_no_longer(impatient: str, begun: bytes) -> None:
+    async with connected(impatient) as (connection,):
+        connection.send(begun)
+        assert problem_or_reset(await connection.drip(b"x" * 500)) in ("request-timeout", RESET)
+
+
+async def test_api_4_half_a_second_request_on_a_connection_is_bounded_too(impatient: str) -> None:
+    async with connected(impatient) as (connection,):
+        connection.send(WHOLE)
+        assert (await connection.answer())[0] == 200
+        connection.send(HALF_A_HEAD)
+        assert problem(await connection.rest()) == "request-timeout"
+
+
+async def test_api_4_a_request_in_pieces_is_answered_and_the_connection_goes_on(patient: str) -> None:
+    body = json.dumps({"description": "Go.", "constraints": ["x" * 200_000]}).encode()
+    head = "POST /tasks/preview HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
+    async with connected(patient) as (connection,):
+        for _ in range(3):
+            connection.send(head.encode())
+            await connection.writer.drain()
+            connection.send(f"{len(body)}\r\n\r\n".encode() + body[:100_000])
+            await connection.writer.drain()
+            connection.send(body[100_000:])
+            status, answer = await connection.answer()
+            assert (status, answer["type"]) == (422, "urn:turnkeeper:problem:invalid")
+
+
+async def test_api_4_requests_sent_at_once_on_one_connection_are_all_answered(patient: str) -> None:
+    async with connected(patient) as (connection,):
+        connection.send(WHOLE * 5)
+        assert [(await connection.answer())[0] for _ in range(5)] == [200] * 5
+
+
+async def test_api_4_a_head_without_an_end_is_refused(impatient: str) -> None:
+    async with connected(impatient) as (connection,):
+        connection.send(HALF_A_HEAD + b"x" * MAX_HEAD_BYTES)
+        assert problem_or_reset(await connection.rest()) in ("head-too-large", RESET)
+
+
+async def test_api_4_one_connection_too_many_is_told_so_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")
+    bounds = ConnectionBounds(head_seconds=BOUND, body_seconds=BOUND, max_connections=3)
+    async with served(None, Settings(state_dir=tmp_path), bounds=bounds) as url:
+        async with connected(url, 3) as connections:
+            for connection in connections:
+                connection.send(WHOLE)
+                assert (await connection.answer())[0] == 200
+                connection.send(HALF_A_HEAD)
+            async with connected(url) as (fourth,):
+                assert problem(await fourth.rest()) == "too-many-connections"
+            connections[0].send(b"x\r\n\r\n")
+            assert (await connections[0].answer())[0] == 503  # Temporal can't be reached: the connection serves
+        async with httpx.AsyncClient(base_url=url) as http, asyncio.timeout(BOUND):
+            while (await http.get("/healthz")).status_code != 200:
+                pass
+
+
+async def test_api_4_long_polls_and_event_streams_take_longer_than_any_request_may(temporal: Client, on: Stage) -> None:
+    settings = Settings(task_queue=on.task_queue, state_dir=on.settings.state_dir, task_timeout=2)
+    session = await on.start()
+    await session.prompt(id="p1", text="hello")
+    (turn,) = await session.idle(turns=1)
+    async with (
+        served(temporal, settings, partials=on.partials, bounds=QUICK) as url,
+        httpx.AsyncClient(base_url=url, timeout=BOUND) as http,
+        http.stream("GET", f"/workflow/{session.handle.id}/events") as events,
+    ):
+        lines = events.aiter_lines()
+        cursor = {"last_seen_message_id": "p1", "since_revision": (await session.state()).revision}
+        polled = await http.get(f"/workflow/{session.handle.id}/conversation", params={**cursor, "wait": 3})
+        assert polled.status_code == 200
+        assert polled.elapsed.total_seconds() > 2 * QUICK.head_seconds
+        await session.prompt(id="p2", text="and now?")
+        async with asyncio.timeout(BOUND):
+            async for line in lines:
+                if "echo: and now?" in line:
+                    break
+    assert turn.agent_message == "echo: hello"
+
+
+def test_api_4_the_bounds_are_settings_and_by_default_those_that_are_documented() -> None:
+    assert ConnectionBounds.of(Settings()) == DEFAULT_BOUNDS
+    settings = Settings(api_head_timeout=1, api_body_timeout=2, api_max_connections=3)
+    assert ConnectionBounds.of(settings) == ConnectionBounds(1, 2, 3)

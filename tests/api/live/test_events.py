@@ -1,0 +1,382 @@
+"""Watching a session live over a real connection: API-1, API-3."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from copy import deepcopy
+from itertools import pairwise
+from uuid import uuid4
+
+import httpx
+import pytest
+from temporalio.client import Client
+
+from tests.api.live.watching import Watcher, full_state, idle_after
+from tests.harness import BOUND, Gate, Stage, asks, says
+from turnkeeper.activities.providers.protocol import Delta, ModelError
+from turnkeeper.api.app import create_app
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.stores.partials.carrier import Live
+
+
+@pytest.fixture
+async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=url, timeout=BOUND, limits=httpx.Limits(max_connections=400)) as client:
+        yield client
+
+
+async def started(http: httpx.AsyncClient, prompt: str | None = None, **more: object) -> str:
+    session = f"e-{uuid4()}"
+    answer = await http.post("/workflow", json={"id": session, "prompt": prompt, **more})
+    assert answer.status_code == 201
+    return session
+
+
+async def test_api_1_a_watcher_sees_a_turn_from_its_beginning_to_its_end(http: httpx.AsyncClient, on: Stage) -> None:
+    on.vendor.gate.close()
+    session = await started(http)
+    watcher = Watcher(http, session)
+    async with watcher.stream() as events:
+        first = await anext(events)
+        assert (first.event, first.data["new_messages"], first.data["status"]) == ("update", [], "idle")
+        await http.post(f"/workflow/{session}/prompt", json={"message": "hello", "id": "p1"})
+        await watcher.until_in(events, lambda so_far: so_far.last.current_message_id == "p1")
+        assert watcher.answers == [None]
+        on.vendor.gate.open()
+        await watcher.until_in(events, idle_after(1))
+    assert watcher.answers == ["echo: hello"]
+
+
+async def test_agt_9_a_watcher_is_told_why_the_model_is_not_asked_now(http: httpx.AsyncClient, on: Stage) -> None:
+    on.vendor.script = [ModelError("overloaded", "HTTP 529", retry_after=300, vendor="Anthropic")]
+    session = await started(http)
+    watcher = Watcher(http, session)
+    reason = "Anthropic is overloaded: HTTP 529."
+    async with watcher.stream() as events:
+        await http.post(f"/workflow/{session}/prompt", json={"message": "hello", "id": "p1"})
+        await watcher.until_in(events, lambda so_far: so_far.last.status == "waiting_retry")
+        assert watcher.last is not None
+        assert watcher.last.waiting_reason == reason
+        described = (await http.get(f"/workflow/{session}")).json()
+        assert (described["status"], described["waiting_reason"]) == ("waiting_retry", reason)
+        await http.post(f"/workflow/{session}/cancel", json={"message_id": "p1"})
+        await watcher.until_in(events, idle_after(1))
+        assert watcher.last.waiting_reason is None
+
+
+async def test_api_1_what_waits_is_told_whenever_it_changes(http: httpx.AsyncClient, on: Stage) -> None:
+    on.vendor.gate.close()
+    session = await started(http, "slow")
+    await on.vendor.gate.until_arrived(1)
+    watcher = Watcher(http, session)
+    async with watcher.stream() as events:
+        for number in (1, 2):
+            await http.post(f"/workflow/{session}/prompt", json={"message": "more", "id": f"p{number}"})
+        await watcher.until_in(events, lambda so_far: len(so_far.waiting) == 2)
+        assert [(prompt["id"], prompt["position"]) for prompt in watcher.waiting] == [("p1", 1), ("p2", 2)]
+        await http.delete(f"/workflow/{session}/queue/p1")
+        await watcher.until_in(events, lambda so_far: [prompt["id"] for prompt in so_far.waiting] == ["p2"])
+        on.vendor.gate.open()
+        await watcher.until_in(events, lambda so_far: so_far.waiting == [])
+    asked = [event for event in watcher.told if event.event == "queue"]
+    assert all(before != after for before, after in pairwise(asked))
+
+
+async def test_api_1_one_who_comes_while_something_waits_is_told_after_the_first_update(
+    http: httpx.AsyncClient, on: Stage
+) -> None:
+    on.vendor.gate.close()
+    session = await started(http, "slow")
+    await http.post(f"/workflow/{session}/prompt", json={"message": "more", "id": "p1"})
+    await on.vendor.gate.until_arrived(1)
+    async with Watcher(http, session).stream() as events, asyncio.timeout(BOUND):
+        assert [(await anext(events)).event, (await anext(events)).event] == ["update", "queue"]
+
+
+async def test_agt_5_what_the_model_writes_is_shown_and_never_after_its_step(
+    http: httpx.AsyncClient, on: Stage
+) -> None:
+    rest = Gate(is_open=False)
+    on.vendor.script = [[Delta("respond", "Hel"), Delta("respond", "lo"), rest, says("Hello")]]
+    session = await started(http, "hi")
+    early, late = Watcher(http, session), Watcher(http, session)
+    async with early.stream() as events:
+        await early.until_in(events, lambda so_far: so_far.shown == ["Hello"])
+        await late.until(lambda so_far: so_far.shown == ["Hello"])
+        assert late.partial[0].fresh
+        rest.open()
+        await early.until_in(events, idle_after(1))
+    assert early.answers == ["Hello"]
+    assert early.told[-1].event == "update"
+    assert early.shown == []
+
+
+async def test_agt_5_one_who_comes_back_is_not_told_again_what_the_transcript_has(
+    http: httpx.AsyncClient, on: Stage
+) -> None:
+    rest, wants_to_pay = Gate(is_open=False), asks(("pay", {"amount": 5}), text="Paying.")
+    on.vendor.script = [[Delta("respond", "Paying."), rest, wants_to_pay], says("paid")]
+    session = await started(http, tool_policy={"pay": "ask"})
+    staying, back = Watcher(http, session), Watcher(http, session)
+    async with staying.stream() as events:
+        await http.post(f"/workflow/{session}/prompt", json={"message": "pay", "id": "p1"})
+        await staying.until_in(events, lambda so_far: so_far.shown == ["Paying."])
+        rest.open()
+        await staying.until_in(events, lambda so_far: so_far.last.status == "awaiting_approval")
+        back.last_event_id, back.held = staying.last_event_id, deepcopy(staying.held)
+        async with back.stream() as late:
+            assert (await anext(late)).data["updated_messages"] == []
+            (call,) = staying.held.turns[0].reasoning_trajectory.model_steps[0].tool_calls
+            await http.post(
+                f"/workflow/{session}/approvals/{call.id}",
+                json={"args_digest": call.approval.args_digest, "decision": "approve"},
+            )
+            await back.until_in(late, lambda so_far: so_far.is_idle)
+    assert back.answers == ["paid"]
+
+
+async def test_agt_5_nothing_is_followed_while_tools_run(
+    http: httpx.AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followers, following = set[str](), on.partials.following
+
+    @asynccontextmanager
+    async def noted(workflow_id: str) -> AsyncIterator[Live]:
+        followers.add(workflow_id)
+        try:
+            async with following(workflow_id) as live:
+                yield live
+        finally:
+            followers.discard(workflow_id)
+
+    monkeypatch.setattr(on.partials, "following", noted)
+    rest = Gate(is_open=False)
+    on.vendor.script = [asks(("look", {}), ("look", {})), [Delta("respond", "Loo"), rest, says("Looked")]]
+    on.tools.gate.close()
+    watcher = Watcher(http, await started(http))
+    async with watcher.stream() as events:
+        await http.post(f"/workflow/{watcher.session}/prompt", json={"message": "look", "id": "p1"})
+        await watcher.until_in(events, lambda so_far: bool(so_far.held.turns and so_far.held.turns[0].steps))
+        async with asyncio.timeout(BOUND):
+            while followers:
+                await asyncio.sleep(0)
+        on.tools.gate.open()
+        await watcher.until_in(events, lambda so_far: so_far.shown == ["Loo"])
+        rest.open()
+        await watcher.until_in(events, idle_after(1))
+
+
+# ---- the law, with cuts
+
+
+async def busy(http: httpx.AsyncClient, on: Stage, session: str, turns: int) -> None:
+    """Have `turns` turns go through the session, each with a tool call."""
+    on.vendor.answer = lambda request: (
+        asks(("look", {})) if request.messages[-1].role == "user" else says(f"looked {'x' * 3_000}")
+    )
+    for number in range(turns):
+        await http.post(f"/workflow/{session}/prompt", json={"message": f"m{number}", "id": f"p{number}"})
+
+
+@pytest.mark.parametrize(
+    ("limits", "turns"),
+    [
+        pytest.param({}, 5, id="in one run"),
+        pytest.param({"max_history_events": 50}, 8, id="through continue-as-new"),
+        pytest.param({"max_state_bytes": 40_000}, 12, id="through moves to the archive"),
+    ],
+)
+async def test_api_1_a_client_that_is_cut_after_any_event_holds_what_one_that_stays_holds(
+    http: httpx.AsyncClient, on: Stage, limits: dict[str, int], turns: int
+) -> None:
+    session = await started(http, limits=limits)
+    staying, every_one, every_third = (Watcher(http, session) for _ in range(3))
+
+    def done(so_far: Watcher) -> bool:
+        return so_far.is_idle and so_far.held.turns[-1:] != [] and so_far.held.turns[-1].id == f"p{turns - 1}"
+
+    watching = [
+        asyncio.create_task(coroutine)
+        for coroutine in (staying.until(done), every_one.cut_after(1, done), every_third.cut_after(3, done))
+    ]
+    await busy(http, on, session, turns)
+    await asyncio.gather(*watching)
+    transcript = [ConversationMessage.model_validate(turn) for turn in await full_state(http, session)]
+    assert [turn.id for turn in transcript] == [f"p{number}" for number in range(turns)]
+    for watcher in (staying, every_one, every_third):
+        held = watcher.held.turns
+        assert held == transcript[-len(held) :]
+        assert len(held) == turns or limits.get("max_state_bytes")
+    told = [event.id for event in staying.told if event.id]
+    assert len(told) == len(set(told))
+
+
+async def test_api_1_the_cursor_can_be_given_as_parameters_and_the_header_stands_above_them(
+    http: httpx.AsyncClient, on: Stage
+) -> None:
+    session = await started(http, "hi")
+    known = await Watcher(http, session).until(idle_after(1))
+    cursor = {"last_seen_message_id": known.last.last_seen_message_id, "since_revision": known.last.revision}
+    late = Watcher(http, session)
+    async with late.stream(**cursor) as events:
+        assert (await anext(events)).data["new_messages"] == []
+    fresh = Watcher(http, session)
+    fresh.last_event_id = "0."
+    async with fresh.stream(**cursor) as events:
+        assert len((await anext(events)).data["new_messages"]) == 1
+
+
+async def test_api_1_a_cursor_that_is_not_held_gets_everything_anew(http: httpx.AsyncClient, on: Stage) -> None:
+    session = await started(http, "hi")
+    await Watcher(http, session).until(idle_after(1))
+    for cursor in ("3.never-was", "9999."):
+        watcher = Watcher(http, session)
+        watcher.last_event_id = cursor
+        async with watcher.stream() as events:
+            first = await anext(events)
+        assert (first.data["reset"], len(first.data["new_messages"])) == (True, 1)
+
+
+# ---- what a session does
+
+
+async def test_api_1_a_session_that_waits_for_people_or_vendors_says_so(http: httpx.AsyncClient, on: Stage) -> None:
+    on.vendor.script = [
+        ModelError("overloaded", "busy", retry_after=3),
+        asks(("pay", {"amount": 5})),
+        says("paid"),
+    ]
+    session = await started(http, tool_policy={"pay": "ask"})
+    watcher = Watcher(http, session)
+    async with watcher.stream() as events:
+        await http.post(f"/workflow/{session}/prompt", json={"message": "pay", "id": "p1"})
+        await watcher.until_in(events, lambda so_far: so_far.last.status == "awaiting_approval")
+        (call,) = watcher.held.turns[0].reasoning_trajectory.model_steps[0].tool_calls
+        assert call.awaits_approval
+        await http.post(
+            f"/workflow/{session}/approvals/{call.id}",
+            json={"args_digest": call.approval.args_digest, "decision": "approve"},
+        )
+        await watcher.until_in(events, idle_after(1))
+    assert watcher.answers == ["paid"]
+
+
+async def test_api_1_a_stream_ends_with_its_session_and_is_not_begun_again(http: httpx.AsyncClient, on: Stage) -> None:
+    session = await started(http, "hi")
+    watcher = await Watcher(http, session).until(idle_after(1))
+    ending = asyncio.create_task(watcher.to_the_end())
+    await http.post(f"/workflow/{session}/end")
+    await ending
+    assert watcher.last.status == "ended"
+    # The session may still have been copying its turns away.
+    await on.adopt(on.client.get_workflow_handle(session)).handle.result()
+    async with asyncio.timeout(BOUND):
+        while (again := await come_back(http, watcher)).status_code == 200:
+            await watcher.to_the_end()
+    assert (again.status_code, again.content) == (204, b"")
+    assert (await Watcher(http, session).to_the_end()).answers == ["echo: hi"]
+
+
+async def come_back(http: httpx.AsyncClient, watcher: Watcher) -> httpx.Response:
+    return await http.get(f"/workflow/{watcher.session}/events", headers={"Last-Event-ID": watcher.last_event_id})
+
+
+async def test_api_1_a_terminated_session_is_told_to_those_who_knew_it_open_and_to_nobody_twice(
+    http: httpx.AsyncClient, on: Stage
+) -> None:
+    on.vendor.gate.close()
+    session = await started(http, "hi")
+    await on.vendor.gate.until_arrived(1)
+    there, away = Watcher(http, session), Watcher(http, session)
+    running = lambda so_far: so_far.last.is_processing  # noqa: E731
+    await away.until(running)
+    async with there.stream() as events:
+        await there.until_in(events, running)
+        await on.client.get_workflow_handle(session).terminate()
+        async with asyncio.timeout(BOUND):
+            assert [event.data["status"] async for event in events][-1] == "terminated"
+    assert (await away.to_the_end()).last.status == "terminated"
+    assert (there.last.is_processing, there.last.current_message_id) == (False, None)
+    for watcher in (there, away):
+        assert (await come_back(http, watcher)).status_code == 204
+    cursor = {"since_revision": there.last.revision, "last_seen_message_id": there.last.last_seen_message_id}
+    polled = await http.get(f"/workflow/{session}/conversation", params=cursor)
+    update = polled.json()["conversation_update"]
+    assert (update["status"], update["reset"]) == ("terminated", False)
+    again = {"if-none-match": polled.headers["etag"]}
+    assert (await http.get(f"/workflow/{session}/conversation", params=cursor, headers=again)).status_code == 304
+
+
+async def test_api_1_a_stream_of_a_session_that_is_deleted_ends(http: httpx.AsyncClient, on: Stage) -> None:
+    session = await started(http, "hi")
+    watcher = Watcher(http, session)
+    async with watcher.stream() as events:
+        await watcher.until_in(events, idle_after(1))
+        await http.delete(f"/workflow/{session}")
+        async with asyncio.timeout(BOUND):
+            async for _ in events:
+                pass
+
+
+# ---- what can't be watched
+
+
+async def test_api_1_what_is_wrong_is_said_before_a_stream_begins(http: httpx.AsyncClient, on: Stage) -> None:
+    session = await started(http)
+    path = f"/workflow/{session}/events"
+    for cursor in ("nonsense", "1", ".p1", "1e3.p1", "-1.p1", "9999999999999999.p1"):
+        malformed = await http.get(path, headers={"Last-Event-ID": cursor})
+        assert malformed.status_code == 422
+        assert malformed.json()["errors"][0]["field"] == "Last-Event-ID"
+    unknown_parameter = await http.get(path, params={"wait": 3})
+    assert unknown_parameter.json()["errors"][0]["field"] == "wait"
+    assert (await http.get(path, params={"since_revision": -1})).status_code == 422
+    unknown = await http.get(f"/workflow/{uuid4()}/events")
+    assert (unknown.status_code, unknown.headers["content-type"]) == (404, "application/problem+json")
+
+
+async def test_api_2_no_worker_and_no_temporal_are_said_before_a_stream_begins(
+    http_alone: httpx.AsyncClient, http_nowhere: httpx.AsyncClient
+) -> None:
+    session = await started(http_alone)
+    no_worker = await http_alone.get(f"/workflow/{session}/events")
+    assert (no_worker.status_code, no_worker.json()["title"]) == (504, "No worker")
+    nowhere = await http_nowhere.get(f"/workflow/{session}/events")
+    assert (nowhere.status_code, nowhere.json()["title"]) == (503, "Temporal unreachable")
+
+
+async def test_api_1_a_gateway_that_is_stopping_sends_nobody_away_for_good(temporal: Client, on: Stage) -> None:
+    app = create_app(on.settings, client=temporal, partials=on.partials)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http,
+    ):
+        session = await started(http)
+        app.state.feeds.stop()
+        refused = await http.get(f"/workflow/{session}/events")
+    assert (refused.status_code, refused.json()["title"]) == (503, "Stopping")
+
+
+async def test_api_7_the_stream_is_described(http: httpx.AsyncClient) -> None:
+    openapi = (await http.get("/openapi.json")).json()
+    described = openapi["paths"]["/workflow/{id}/events"]["get"]
+    event = described["responses"]["200"]["content"]["text/event-stream"]["itemSchema"]
+    bodies = event["properties"]["data"]["contentSchema"]["anyOf"]
+    assert [body["$ref"].rpartition("/")[2] for body in bodies] == [
+        "ConversationUpdate",
+        "WaitingPrompts",
+        "PartialGrowth",
+        "Problem",
+    ]
+    assert {parameter["name"] for parameter in described["parameters"]} == {
+        "id",
+        "last_seen_message_id",
+        "since_revision",
+        "last-event-id",
+    }
+
+
+async def test_api_4_nobody_stores_what_a_stream_says(http: httpx.AsyncClient, on: Stage) -> None:
+    session = await started(http)
+    async with http.stream("GET", f"/workflow/{session}/events") as answer:
+        assert answer.headers.get_list("cache-control") == ["no-store"]

@@ -1,0 +1,306 @@
+"""Watching while something is killed, cut off, slow or many: API-1, API-3."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+
+from tests.api.conftest import Asked, served
+from tests.api.live.test_events import started
+from tests.api.live.watching import Watcher, idle_after
+from tests.api.relay import Relay
+from tests.faults.scripted import next_worker, plan_of, start
+from tests.faults.test_worker_kills import doomed_worker
+from tests.harness import BOUND, Gate, Stage, says, stage
+from tests.ops.local.test_cli import Command
+from turnkeeper.activities.providers.protocol import Delta
+from turnkeeper.api.http import server
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.ops.local.ports import usable_port
+from turnkeeper.stores.blobs import Blobs
+from turnkeeper.stores.database.database import StoreUnavailableError
+from turnkeeper.stores.partials.in_process import InProcessCarrier
+
+MOST_STOP_SECONDS = 5.0
+
+
+@pytest.fixture
+async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(url) as client:
+        yield client
+
+
+def client_of(url: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=url, timeout=BOUND, limits=httpx.Limits(max_connections=500))
+
+
+# ---- workers
+
+
+async def test_api_1_a_stream_stays_open_while_its_worker_is_killed_and_another_goes_on(
+    temporal: Client, tmp_path: Path
+) -> None:
+    words = " ".join(f"word{number}" for number in range(20))
+    driven, given = await start(temporal, tmp_path, [{"text": words, "chunk_delay": 0.1}])
+    await driven.prompt(id="p1", text="count")
+    async with served(temporal, Settings(**given)) as url, client_of(url) as http:
+        watcher = Watcher(http, driven.handle.id)
+        plan = plan_of(temporal, given, pauses_at="model call 1 has written 10", pause="for ever")
+        async with doomed_worker(plan) as doomed:
+            await driven.state()  # asks until the worker has started
+            async with watcher.stream() as events:
+                await watcher.until_in(events, lambda so_far: "word9" in "".join(so_far.shown))
+                doomed.process.kill()
+                assert await doomed.exit_code() == -signal.SIGKILL
+                async with next_worker(temporal, given):
+                    await watcher.until_in(events, idle_after(1))
+    assert watcher.answers == [words]
+    assert [growth.attempt for growth in watcher.partial if growth.fresh] == [1, 2]
+
+
+async def test_api_1_one_who_comes_while_no_worker_is_there_is_told_so_and_one_who_is_there_is_not_sent_away(
+    temporal: Client, tmp_path: Path
+) -> None:
+    queue, partials = f"q-{uuid4()}", InProcessCarrier()
+    settings = Settings(task_queue=queue, state_dir=tmp_path)
+    async with served(temporal, settings, partials=partials) as url, client_of(url) as http:
+        async with stage(temporal, task_queue=queue, partials=partials):
+            watcher = Watcher(http, await started(http, "hi"))
+            stream = watcher.stream()
+            events = await stream.__aenter__()
+            await watcher.until_in(events, idle_after(1))
+        # Its worker has stopped; a prompt is accepted all the same, and tells the watch that something has changed.
+        await http.post(f"/workflow/{watcher.session}/prompt", json={"message": "more", "id": "p2"})
+        assert (await http.get(f"/workflow/{watcher.session}/events")).status_code == 504
+        await watcher.until_in(events, lambda so_far: so_far.trouble == "No worker")
+        async with stage(temporal, task_queue=queue, partials=partials):
+            await watcher.until_in(events, idle_after(2))
+            await stream.__aexit__(None, None, None)
+    assert watcher.answers == ["echo: hi", "echo: more"]
+
+
+async def test_api_2_a_stream_says_that_its_session_is_stuck_and_goes_on_once_it_is_mended(
+    http: httpx.AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("a bug of ours")
+
+    watcher = Watcher(http, await started(http))
+    async with watcher.stream() as events:
+        await anext(events)
+        with monkeypatch.context() as patched:
+            patched.setattr("turnkeeper.models.session.session_state.Session.begin_turn", broken)
+            await http.post(f"/workflow/{watcher.session}/prompt", json={"message": "hi", "id": "p1"})
+            await watcher.until_in(events, lambda so_far: so_far.trouble == "Session stuck")
+        await watcher.until_in(events, idle_after(1))
+    problems = [event for event in watcher.told if event.event == "problem"]
+    assert len({event.data["title"] for event in problems}) == len(problems)
+    assert all(event.id is None for event in problems)
+
+
+# ---- Temporal
+
+
+async def test_api_1_a_stream_outlives_temporal(temporal: Client, on: Stage, tmp_path: Path) -> None:
+    async with Relay(temporal.service_client.config.target_host) as relay:
+        client = await Client.connect(relay.address, data_converter=pydantic_data_converter)
+        settings = Settings(task_queue=on.task_queue, state_dir=tmp_path)
+        async with served(client, settings, partials=on.partials) as url, client_of(url) as http:
+            watcher = Watcher(http, await started(http, "hi"))
+            async with watcher.stream() as events:
+                await watcher.until_in(events, idle_after(1))
+                await relay.cut()
+                down = await http.get(f"/workflow/{watcher.session}/events")
+                assert (down.status_code, down.json()["title"]) == (503, "Temporal unreachable")
+                polled = await http.get(f"/workflow/{watcher.session}/conversation")
+                assert polled.status_code == 503
+                await on.adopt(temporal.get_workflow_handle(watcher.session)).prompt(id="p2", text="meanwhile")
+                await relay.heal()
+                await watcher.until_in(events, idle_after(2))
+    assert watcher.answers == ["echo: hi", "echo: meanwhile"]
+
+
+# ---- the store of large texts
+
+LARGE = "w" * 20_000
+
+
+class Switch:
+    """Turns the store of large texts off and on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        get, self.is_off = Blobs.get, False
+
+        async def get_if_on(blobs: Blobs, *args: Any) -> dict[str, str]:
+            if self.is_off:
+                raise StoreUnavailableError("The store did not answer.")
+            return await get(blobs, *args)
+
+        monkeypatch.setattr(Blobs, "get", get_if_on)
+
+
+async def test_api_1_an_answer_that_was_told_as_an_excerpt_is_told_whole_once_it_can_be_read(
+    http: httpx.AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on.vendor.script = [says(LARGE), says("short")]
+    store = Switch(monkeypatch)
+    store.is_off = True
+    session = await started(http)
+    staying, away = Watcher(http, session), Watcher(http, session)
+    async with staying.stream() as events:
+        await http.post(f"/workflow/{session}/prompt", json={"message": "write", "id": "p1"})
+        await staying.until_in(events, idle_after(1))
+        await away.until(idle_after(1))
+        await http.post(f"/workflow/{session}/prompt", json={"message": "more", "id": "p2"})
+        await staying.until_in(events, idle_after(2))
+        assert "characters left out" in staying.answers[0]
+        store.is_off = False
+        await staying.until_in(events, lambda so_far: so_far.answers == [LARGE, "short"])
+    assert staying.told[-1].data["new_messages"] == []
+    async with away.stream() as events:
+        assert [turn["agent_message"] for turn in (await anext(events)).data["updated_messages"]] == [LARGE]
+
+
+async def test_api_1_the_stream_of_an_ended_session_ends_with_its_whole_answers(
+    http: httpx.AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on.vendor.script = [says(LARGE)]
+    store = Switch(monkeypatch)
+    store.is_off = True
+    watcher = Watcher(http, await started(http, "write"))
+    async with watcher.stream() as events:
+        await watcher.until_in(events, idle_after(1))
+        await http.post(f"/workflow/{watcher.session}/end")
+        await watcher.until_in(events, lambda so_far: so_far.last.status == "ended")
+        store.is_off = False
+        async with asyncio.timeout(BOUND):
+            async for _ in events:
+                pass
+    assert watcher.answers == [LARGE]
+
+
+# ---- the gateway itself
+
+
+@asynccontextmanager
+async def gateway_process(temporal: Client, task_queue: str, folder: Path, port: int) -> AsyncIterator[Command]:
+    """Run `turnkeeper api`, as it is run."""
+    command = await Command.start(
+        "api",
+        TEMPORAL_ADDRESS=temporal.service_client.config.target_host,
+        TURNKEEPER_TASK_QUEUE=task_queue,
+        TURNKEEPER_STATE_DIR=str(folder),
+        TURNKEEPER_API_PORT=str(port),
+    )
+    try:
+        await command.until_said("Uvicorn running")
+        yield command
+    finally:
+        if command.is_running:
+            command.signal(signal.SIGKILL)
+            await command.ended()
+
+
+async def test_api_1_a_gateway_killed_in_mid_answer_is_come_back_to_without_loss_or_repetition(
+    temporal: Client, tmp_path: Path
+) -> None:
+    port, rest = usable_port(0, "127.0.0.1"), Gate(is_open=False)
+    async with stage(temporal) as on, client_of(f"http://127.0.0.1:{port}") as http:
+        on.vendor.script = [says("first"), [Delta("respond", "Hel"), Delta("respond", "lo"), rest, says("Hello")]]
+        async with gateway_process(temporal, on.task_queue, tmp_path, port) as gateway:
+            watcher = Watcher(http, await started(http, "one"))
+            await watcher.until(idle_after(1))
+            async with watcher.stream() as events:
+                await http.post(f"/workflow/{watcher.session}/prompt", json={"message": "two", "id": "p2"})
+                await watcher.until_in(events, lambda so_far: so_far.shown == ["Hello"])
+                gateway.signal(signal.SIGKILL)
+                with pytest.raises(httpx.RemoteProtocolError):
+                    await watcher.until_in(events, idle_after(2))
+        async with gateway_process(temporal, on.task_queue, tmp_path, port), watcher.stream() as events:
+            watcher.writing = {}
+            await watcher.until_in(events, lambda so_far: so_far.shown == ["Hello"])
+            rest.open()
+            await watcher.until_in(events, idle_after(2))
+    assert watcher.answers == ["first", "Hello"]
+
+
+async def test_api_3_a_gateway_that_is_told_to_stop_ends_a_hundred_streams_at_once(
+    temporal: Client, tmp_path: Path
+) -> None:
+    port = usable_port(0, "127.0.0.1")
+    async with (
+        stage(temporal) as on,
+        gateway_process(temporal, on.task_queue, tmp_path, port) as gateway,
+        client_of(f"http://127.0.0.1:{port}") as http,
+    ):
+        session = await started(http, "hi")
+        await Watcher(http, session).until(idle_after(1))
+        watchers = [Watcher(http, session) for _ in range(100)]
+        ends = [asyncio.create_task(watcher.to_the_end()) for watcher in watchers]
+        async with asyncio.timeout(BOUND):
+            while not all(watcher.told for watcher in watchers):
+                await asyncio.sleep(0)
+        began = monotonic()
+        gateway.signal(signal.SIGTERM)
+        await asyncio.gather(*ends)  # in good order: a stream that is cut off would raise
+        code, _ = await gateway.ended()
+    assert code == 0
+    assert monotonic() - began < MOST_STOP_SECONDS
+
+
+# ---- the slow and the many
+
+
+async def test_api_3_a_client_that_takes_nothing_holds_nobody_up_and_is_let_go(
+    http: httpx.AsyncClient, url: str, on: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server, "SEND_SECONDS", 1.0)
+    caplog.set_level("INFO", logger="turnkeeper.api.http.server")
+    on.vendor.answer = lambda _: says(os.urandom(200_000).hex())
+    session = await started(http)
+    host, _, port = url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port))) as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        deaf.sendall(f"GET /workflow/{session}/events HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        quick = Watcher(http, session)
+        async with quick.stream() as events:
+            turns = 0
+            async with asyncio.timeout(2 * BOUND):
+                while "took nothing" not in caplog.text:
+                    turns += 1
+                    await http.post(f"/workflow/{session}/prompt", json={"message": "more"})
+                    began = monotonic()
+                    await quick.until_in(events, idle_after(turns))
+                    assert monotonic() - began < server.SEND_SECONDS + 2
+    assert len(quick.answers) == turns
+    assert all(len(answer) == 400_000 for answer in quick.answers)
+
+
+async def test_api_3_two_hundred_watchers_cost_as_many_queries_as_one(
+    http: httpx.AsyncClient, asked: Asked, on: Stage
+) -> None:
+    on.vendor.gate.close()
+    session = await started(http, "hi")
+    await on.vendor.gate.until_arrived(1)
+    watchers = [Watcher(http, session) for _ in range(200)]
+    ends = [asyncio.create_task(watcher.until(idle_after(1))) for watcher in watchers]
+    async with asyncio.timeout(BOUND):
+        while not all(watcher.told for watcher in watchers):
+            await asyncio.sleep(0)
+    asked.clear()
+    on.vendor.gate.open()
+    await asyncio.gather(*ends)
+    assert {tuple(watcher.answers) for watcher in watchers} == {("echo: hi",)}
+    # As many as there were workflow tasks, and not two hundred times that.
+    assert len(asked.queries) <= 10

@@ -1,0 +1,217 @@
+"""A poll with `wait` is ended by what its client has not seen, and by nothing else (SES-12, API-1)."""
+
+import asyncio
+import time
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from httpx import AsyncClient
+
+from tests.harness import BOUND, Stage
+from turnkeeper.api.temporal.watch import LINGER_SECONDS, Watches
+
+SHORT = 1.5
+"""Seconds; a poll that is held takes at least so long."""
+
+
+def fresh() -> str:
+    return f"g-{uuid4()}"
+
+
+async def answered(http: AsyncClient, *texts: str) -> str:
+    """A session with these prompts answered."""
+    session = fresh()
+    await http.post("/workflow", json={"id": session})
+    for number, text in enumerate(texts):
+        sent = await http.post(f"/workflow/{session}/prompt?wait=60", json={"message": text, "id": f"p{number}"})
+        assert sent.status_code == 200
+    return session
+
+
+async def poll(
+    http: AsyncClient, session: str, *, etag: str | None = None, **params: Any
+) -> tuple[httpx.Response, float]:
+    """The answer, and the seconds that it took."""
+    began = time.monotonic()
+    headers = {"If-None-Match": etag} if etag else {}
+    answer = await http.get(f"/workflow/{session}/conversation", params=params, headers=headers)
+    return answer, time.monotonic() - began
+
+
+def update_of(answer: httpx.Response) -> Any:
+    assert answer.status_code == 200
+    return answer.json()["conversation_update"]
+
+
+async def test_ses_12_the_etag_of_a_page_does_not_hide_the_next_one(http: AsyncClient) -> None:
+    session = await answered(http, "one", "two", "three")
+    held: list[str] = []
+    params: dict[str, Any] = {"limit": 1}
+    etag = None
+    for _ in range(3):
+        answer, _took = await poll(http, session, etag=etag, **params)
+        update = update_of(answer)
+        held += [turn["user_message"] for turn in update["new_messages"]]
+        etag = answer.headers["etag"]
+        params |= {"last_seen_message_id": update["last_seen_message_id"], "since_revision": update["revision"]}
+    assert held == ["one", "two", "three"]
+    assert not update["has_more"]
+
+
+async def test_ses_12_an_etag_names_the_cursor_and_the_limit_too(http: AsyncClient) -> None:
+    session = await answered(http, "one", "two")
+    revision = update_of((await poll(http, session))[0])["revision"]
+    questions: list[dict[str, Any]] = [
+        {},
+        {"limit": 1},
+        {"last_seen_message_id": "p0"},
+        {"last_seen_message_id": "p0", "limit": 1},
+        {"last_seen_message_id": "p0", "since_revision": revision},
+        {"last_seen_message_id": "p1", "since_revision": revision},
+    ]
+    etags = [(await poll(http, session, **question))[0].headers["etag"] for question in questions]
+    assert len(set(etags)) == len(questions)
+    for question, etag in zip(questions, etags, strict=True):
+        for other in etags:
+            answer, _ = await poll(http, session, etag=other, **question)
+            assert answer.status_code == (304 if other == etag else 200)
+
+
+async def test_ses_12_a_client_that_knows_only_the_last_message_is_held_until_something_is_new(
+    http: AsyncClient,
+) -> None:
+    session = await answered(http, "one")
+    first = update_of((await poll(http, session))[0])
+    cursor = {"last_seen_message_id": first["last_seen_message_id"]}
+    for _ in range(2):
+        answer, took = await poll(http, session, wait=SHORT, **cursor)
+        assert took >= SHORT
+        assert update_of(answer)["new_messages"] == []
+    waiting = asyncio.create_task(poll(http, session, wait=50, **cursor))
+    await http.post(f"/workflow/{session}/prompt?wait=60", json={"message": "two"})
+    async with asyncio.timeout(BOUND / 2):
+        answer, _ = await waiting
+    assert [turn["user_message"] for turn in update_of(answer)["new_messages"]] == ["two"]
+
+
+async def test_ses_12_a_client_that_knows_only_the_last_message_is_given_its_end_at_once(
+    http: AsyncClient, on: Stage
+) -> None:
+    on.vendor.gate.close()
+    session = fresh()
+    await http.post("/workflow", json={"id": session, "prompt": "slow"})
+    await on.vendor.gate.until_arrived(1)
+    (running,) = update_of((await poll(http, session))[0])["new_messages"]
+    assert not running["is_complete"]
+    on.vendor.gate.open()
+    async with asyncio.timeout(BOUND):
+        while not update_of((await poll(http, session, since_revision=0))[0])["new_messages"][0]["is_complete"]:
+            pass
+        # It ended before this client came back: what it holds of the turn is out of date.
+        answer, _ = await poll(http, session, wait=60, last_seen_message_id=running["id"])
+    (ended,) = update_of(answer)["updated_messages"]
+    assert ended["is_complete"]
+    _, took = await poll(http, session, wait=SHORT, last_seen_message_id=running["id"])
+    assert took >= SHORT
+
+
+async def test_ses_12_each_of_two_clients_that_know_only_the_last_message_is_given_its_end(
+    http: AsyncClient, on: Stage
+) -> None:
+    on.vendor.gate.close()
+    session = fresh()
+    await http.post("/workflow", json={"id": session, "prompt": "slow"})
+    await on.vendor.gate.until_arrived(1)
+    for _ in range(2):
+        (running,) = update_of((await poll(http, session))[0])["new_messages"]
+    cursor = {"last_seen_message_id": running["id"], "wait": 50}
+    on.vendor.gate.open()
+    for _ in range(2):
+        async with asyncio.timeout(BOUND / 2):
+            turns: list[Any] = []
+            while not (turns and turns[0]["is_complete"]):
+                turns = update_of((await poll(http, session, **cursor))[0])["updated_messages"]
+
+
+async def test_ses_12_a_client_that_knows_only_the_etag_is_held_until_something_is_new(http: AsyncClient) -> None:
+    session = await answered(http, "one")
+    etag = (await poll(http, session))[0].headers["etag"]
+    answer, took = await poll(http, session, etag=etag, wait=SHORT)
+    assert (answer.status_code, answer.content) == (304, b"")
+    assert took >= SHORT
+    waiting = asyncio.create_task(poll(http, session, etag=etag, wait=50))
+    await http.post(f"/workflow/{session}/prompt?wait=60", json={"message": "two"})
+    async with asyncio.timeout(BOUND / 2):
+        answer, _ = await waiting
+    assert len(update_of(answer)["new_messages"]) == 2
+    assert answer.headers["etag"] != etag
+
+
+@pytest.mark.parametrize("sends_etag", [False, True])
+async def test_ses_12_a_client_that_knows_revision_and_etag_is_held_until_something_is_new(
+    http: AsyncClient, sends_etag: bool
+) -> None:
+    session = await answered(http, "one")
+    first, _ = await poll(http, session)
+    update = update_of(first)
+    cursor = {"last_seen_message_id": update["last_seen_message_id"], "since_revision": update["revision"]}
+    etag = first.headers["etag"]
+    for expected in (200, 304 if sends_etag else 200):
+        answer, took = await poll(http, session, etag=etag if sends_etag else None, wait=SHORT, **cursor)
+        assert took >= SHORT
+        assert answer.status_code == expected
+        etag = answer.headers["etag"]
+
+
+async def test_ses_12_a_client_that_knows_nothing_is_answered_at_once(http: AsyncClient) -> None:
+    session = await answered(http, "one")
+    async with asyncio.timeout(BOUND / 2):
+        answer, _ = await poll(http, session, wait=50)
+    assert len(update_of(answer)["new_messages"]) == 1
+
+
+async def test_ses_12_the_end_of_a_session_is_told_once_and_then_holds_whoever_knows_it(http: AsyncClient) -> None:
+    session = await answered(http, "one")
+    first = update_of((await poll(http, session))[0])
+    by_message = {"last_seen_message_id": first["last_seen_message_id"]}
+    waiting = [
+        asyncio.create_task(poll(http, session, wait=50, **by_message)),
+        asyncio.create_task(poll(http, session, wait=50, **by_message, since_revision=first["revision"])),
+    ]
+    await http.post(f"/workflow/{session}/end")
+    async with asyncio.timeout(BOUND / 2):
+        updates = [update_of((await task)[0]) for task in waiting]
+        while any(update["status"] != "ended" for update in updates):
+            updates = [
+                update_of((await poll(http, session, wait=50, since_revision=update["revision"], **by_message))[0])
+                for update in updates
+            ]
+    answer, took = await poll(http, session, wait=SHORT, **by_message, since_revision=updates[1]["revision"])
+    assert (update_of(answer)["status"], took >= SHORT) == ("ended", True)
+
+
+async def test_api_3_a_watch_that_nobody_needed_any_more_is_not_given_to_who_comes_as_it_ends() -> None:
+    """P12: a caller that came in the moment in which a watch was let go waited for changes that nobody noted."""
+
+    class Service:
+        async def get_workflow_execution_history(self, *args: object, **kwargs: object) -> None:
+            await asyncio.Event().wait()
+
+    class Silent:
+        namespace = "n"
+        workflow_service = Service()
+
+    watches = Watches(Silent())  # type: ignore[arg-type]
+    async with watches.watching("s") as first:
+        await asyncio.sleep(0)
+    first.left_at -= 2 * LINGER_SECONDS
+    watches._leave("s", first)
+    async with watches.watching("s") as second:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert first.is_over
+        assert not second.is_over
+        assert watches.get("s") is second
+    await watches.close()

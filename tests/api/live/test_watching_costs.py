@@ -1,0 +1,138 @@
+"""What watching and polling cost the workers: API-3."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import pytest
+from temporalio.client import Client
+
+from tests.api.conftest import Asked, served
+from tests.api.live.test_events import started
+from tests.api.live.watching import Watcher, idle_after
+from tests.harness import BOUND, Stage, stage
+from turnkeeper.api.temporal import waking, watch
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.stores.partials.in_process import InProcessCarrier
+
+OBSERVED_SECONDS = 3.0
+
+
+@pytest.fixture
+async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=url, timeout=BOUND, limits=httpx.Limits(max_connections=500)) as client:
+        yield client
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(BOUND):
+        while not holds():
+            await asyncio.sleep(0)
+
+
+async def polled(http: httpx.AsyncClient, session: str, **cursor: object) -> dict:
+    return (await http.get(f"/workflow/{session}/conversation", params=cursor)).json()["conversation_update"]
+
+
+async def workflow_tasks(client: Client, session: str) -> int:
+    history = await client.get_workflow_handle(session).fetch_history()
+    return sum(event.HasField("workflow_task_scheduled_event_attributes") for event in history.events)
+
+
+async def test_api_3_idle_watchers_cost_no_query_and_no_workflow_task(
+    http: httpx.AsyncClient, asked: Asked, on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Long polls that end and begin anew in the time observed, as they do every half a minute.
+    monkeypatch.setattr(watch, "POLL_SECONDS", OBSERVED_SECONDS / 6)
+    session = await started(http, "hi")
+    watchers = [Watcher(http, session) for _ in range(20)]
+    await asyncio.gather(*(watcher.until(idle_after(1)) for watcher in watchers))
+    streams = [watcher.stream() for watcher in watchers]
+    for stream in streams:
+        await anext(await stream.__aenter__())
+    tasks = await workflow_tasks(on.client, session)
+    asked.clear()
+    with suppress(TimeoutError):  # a bounded observation, which ends at once where anybody asks
+        async with asyncio.timeout(OBSERVED_SECONDS):
+            await asked.anything.wait()
+    assert (asked.queries, asked.updates) == ([], [])
+    assert await workflow_tasks(on.client, session) == tasks
+    for stream in streams:
+        await stream.__aexit__(None, None, None)
+
+
+async def test_api_3_a_session_polled_again_and_again_is_asked_only_when_it_has_changed(
+    http: httpx.AsyncClient, asked: Asked, on: Stage
+) -> None:
+    session = await started(http, "hi")
+    known = await Watcher(http, session).until(idle_after(1))
+    cursor = {"last_seen_message_id": known.last.last_seen_message_id, "since_revision": known.last.revision}
+    for _ in range(3):
+        await polled(http, session, **cursor)
+    asked.clear()
+    answers = await asyncio.gather(*(polled(http, session, **cursor) for _ in range(200)))
+    assert {answer["revision"] for answer in answers} == {known.last.revision}
+    assert asked.queries == []
+    await on.adopt(on.client.get_workflow_handle(session)).prompt(id="p2", text="more")
+    async with asyncio.timeout(BOUND):
+        while (await polled(http, session, **cursor))["status"] != "idle" or len(asked.queries) < 1:
+            await asyncio.sleep(0)
+    assert [turn["id"] for turn in (await polled(http, session, **cursor))["new_messages"]] == ["p2"]
+
+
+async def test_api_3_who_has_written_reads_what_it_wrote_however_many_poll(http: httpx.AsyncClient, on: Stage) -> None:
+    on.vendor.gate.close()
+    session = await started(http, "slow")
+    await on.vendor.gate.until_arrived(1)
+    async with Watcher(http, session).stream() as events:
+        await anext(events)
+        for number in range(30):
+            await http.post(f"/workflow/{session}/prompt", json={"message": "more", "id": f"p{number}"})
+            assert (await polled(http, session))["queue_length"] == number + 1
+        for number in range(30):
+            await http.delete(f"/workflow/{session}/queue/p{number}")
+            assert (await polled(http, session))["queue_length"] == 29 - number
+
+
+async def test_api_3_a_session_is_woken_once_when_its_worker_has_gone(
+    temporal: Client, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, partials = f"q-{tmp_path.name}", InProcessCarrier()
+    gone: set[str] = set()
+    looks: list[Sequence[str]] = []
+
+    async def present(client: Client, task_queue: str) -> Sequence[str]:
+        """What Temporal says a minute later: for so long it lists a worker that has left."""
+        looks.append([worker for worker in await polling_workers(client, task_queue) if worker not in gone])
+        return looks[-1]
+
+    polling_workers = waking.polling_workers
+    monkeypatch.setattr(waking, "polling_workers", present)
+    monkeypatch.setattr(waking, "LOOK_SECONDS", 0.0)
+    client = Client(**{**temporal.config(), "interceptors": [asked]})
+    async with (
+        served(client, Settings(task_queue=queue, state_dir=tmp_path), partials=partials) as url,
+        httpx.AsyncClient(base_url=url, timeout=BOUND) as http,
+    ):
+        async with stage(temporal, task_queue=queue, partials=partials):
+            session = await started(http, "hi")
+            await Watcher(http, session).until(idle_after(1))
+            gone.update(await polling_workers(temporal, queue))
+        assert len(gone) == 1
+        before = await temporal.get_workflow_handle(session).fetch_history()
+        async with stage(temporal, task_queue=queue, partials=partials):
+            watchers = [Watcher(http, session), Watcher(http, session)]
+            for number, watcher in enumerate(watchers):
+                watcher.last_event_id = f"{number}."  # where nobody else is: what is there is read for each
+            async with watchers[0].stream() as one, watchers[1].stream() as other:
+                await asyncio.gather(anext(one), anext(other))
+                await until(lambda: asked.updates != [])
+                for number in range(2, 7):
+                    looked = len(looks)
+                    await polled(http, session, since_revision=number)
+                    await until(lambda seen=looked: len(looks) > seen)
+            assert asked.updates == [waking.REFUSED_UPDATE]
+    after = await temporal.get_workflow_handle(session).fetch_history()
+    assert len(after.events) == len(before.events)

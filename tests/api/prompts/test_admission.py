@@ -1,0 +1,379 @@
+"""A 202 is a promise: SES-6, and the prompt's door: API-1, API-2."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from httpx import AsyncClient, Response
+from temporalio.client import Client
+
+from tests.api.conftest import Asked, gateway
+from tests.api.http.test_bad_input import problem_of
+from tests.harness import BOUND, Stage, stage
+from turnkeeper.api.http.prefer import prefers_async
+from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.session import SessionInput
+
+
+def fresh() -> str:
+    return f"a-{uuid4()}"
+
+
+@pytest.fixture
+async def second_gateway(temporal: Client, tmp_path: Path) -> AsyncIterator[AsyncClient]:
+    """Another gateway beside `http_alone`, which knows nothing of what that one has sent."""
+    async with gateway(temporal, f"nobody-{tmp_path.name}", tmp_path) as client:
+        yield client
+
+
+def worker_of(temporal: Client, folder: Path) -> Any:
+    """A worker for the sessions of the gateways that have none."""
+    return stage(temporal, task_queue=f"nobody-{folder.name}", state_dir=folder)
+
+
+async def sent(
+    http: AsyncClient, session: str, ids: Iterable[str], *, at_once: int = 64, query: str = "", **headers: str
+) -> dict[str, Response]:
+    """Send a prompt for each id, `at_once` at a time; the answers."""
+    gate, answers = asyncio.Semaphore(at_once), {}
+
+    async def send(message_id: str) -> None:
+        async with gate:
+            path = f"/workflow/{session}/prompt{query}"
+            body = {"message": f"say {message_id}", "id": message_id}
+            async with asyncio.timeout(120):
+                # A server that has too much to do is away for the gateway, which says so; it is safe to send again.
+                while (answer := await http.post(path, json=body, headers=headers)).status_code == 503:
+                    await asyncio.sleep(0.5)
+            answers[message_id] = answer
+
+    await asyncio.gather(*(send(message_id) for message_id in ids))
+    return answers
+
+
+def accepted(answers: dict[str, Response]) -> list[str]:
+    assert {answer.status_code for answer in answers.values()} <= {202, 429}
+    for answer in answers.values():
+        if answer.status_code == 429:
+            assert problem_of(answer) == "queue-full"
+            assert int(answer.headers["retry-after"]) > 0
+    return [message_id for message_id, answer in answers.items() if answer.status_code == 202]
+
+
+async def until_turns(http: AsyncClient, session: str, count: int) -> dict[str, Any]:
+    """Wait until the session has had so many turns and is idle; its description."""
+    revision = 0
+    async with asyncio.timeout(150):
+        while True:
+            described = (await http.get(f"/workflow/{session}")).json()
+            if described.get("turn_count", 0) >= count and described["status"] == "idle":
+                return described
+            polled = await http.get(f"/workflow/{session}/conversation?limit=1&wait=1&since_revision={revision}")
+            if polled.status_code == 200:
+                revision = polled.json()["conversation_update"]["revision"]
+
+
+async def fates(http: AsyncClient, session: str, ids: Iterable[str]) -> Counter[str]:
+    found = Counter[str]()
+    for message_id in ids:
+        answer = await http.get(f"/workflow/{session}/queue/{message_id}")
+        found[answer.json().get("fate") or problem_of(answer)] += 1
+    return found
+
+
+async def test_ses_6_five_hundred_prompts_sent_while_no_worker_runs_become_turns_or_are_refused_at_the_door(
+    http_alone: AsyncClient, temporal: Client, tmp_path: Path
+) -> None:
+    session = fresh()
+    await http_alone.post("/workflow", json={"id": session})
+    promised = accepted(await sent(http_alone, session, (f"m{number}" for number in range(500))))
+    assert 0.9 * Limits().max_queued_prompts <= len(promised) <= Limits().max_queued_prompts
+    async with worker_of(temporal, tmp_path):
+        described = await until_turns(http_alone, session, len(promised))
+        assert described["turn_count"] == len(promised)
+        assert await fates(http_alone, session, promised) == {"started": len(promised)}
+
+
+@pytest.mark.timeout(400)
+async def test_ses_6_what_two_gateways_admit_at_once_is_processed_too(
+    http_alone: AsyncClient, second_gateway: AsyncClient, temporal: Client, tmp_path: Path
+) -> None:
+    session = fresh()
+    await http_alone.post("/workflow", json={"id": session})
+    one, two = await asyncio.gather(
+        sent(http_alone, session, (f"a{number}" for number in range(150))),
+        sent(second_gateway, session, (f"b{number}" for number in range(150))),
+    )
+    promised = accepted(one) + accepted(two)
+    assert Limits().max_queued_prompts <= len(promised) <= 2 * Limits().max_queued_prompts
+    async with worker_of(temporal, tmp_path):
+        described = await until_turns(second_gateway, session, len(promised))
+        assert described["turn_count"] == len(promised)
+        assert await fates(second_gateway, session, promised) == {"started": len(promised)}
+
+
+async def test_ses_6_a_gateway_that_was_restarted_counts_what_no_worker_has_taken(
+    http_alone: AsyncClient, second_gateway: AsyncClient
+) -> None:
+    session = fresh()
+    await http_alone.post("/workflow", json={"id": session, "limits": {"max_queued_prompts": 5}})
+    assert len(accepted(await sent(http_alone, session, (f"m{number}" for number in range(8))))) == 5
+    (refused,) = (await sent(second_gateway, session, ["x"])).values()
+    assert (refused.status_code, problem_of(refused)) == (429, "queue-full")
+    assert "max_queued_prompts allows 5" in refused.json()["detail"]
+
+
+async def test_ses_6_a_session_that_was_asked_to_end_promises_nothing_more_while_no_worker_runs(
+    http_alone: AsyncClient, second_gateway: AsyncClient
+) -> None:
+    session = fresh()
+    await http_alone.post("/workflow", json={"id": session})
+    await http_alone.post(f"/workflow/{session}/end")
+    (refused,) = (await sent(second_gateway, session, ["x"])).values()
+    assert (refused.status_code, problem_of(refused)) == (409, "session-ended")
+
+
+async def test_ses_6_the_bytes_of_what_waits_are_bounded_while_no_worker_runs(http_alone: AsyncClient) -> None:
+    session, text = fresh(), "x" * 60_000
+    await http_alone.post("/workflow", json={"id": session})
+    prompts = [
+        http_alone.post(f"/workflow/{session}/prompt", json={"message": text, "id": f"m{number}"})
+        for number in range(8)
+    ]
+    statuses = Counter(answer.status_code for answer in await asyncio.gather(*prompts))
+    assert statuses == {202: Limits().queued_bytes // len(text), 429: 8 - Limits().queued_bytes // len(text)}
+
+
+async def test_ses_6_a_prompt_that_was_accepted_is_never_refused_when_it_is_sent_again(
+    http_alone: AsyncClient, second_gateway: AsyncClient, temporal: Client, tmp_path: Path
+) -> None:
+    session, ids = fresh(), [f"m{number}" for number in range(5)]
+    await http_alone.post("/workflow", json={"id": session, "limits": {"max_queued_prompts": 5}})
+    assert accepted(await sent(http_alone, session, ids, at_once=1)) == ids
+    for http in (http_alone, second_gateway):
+        assert accepted(await sent(http, session, [*ids, "other"])) == ids
+    async with worker_of(temporal, tmp_path) as on:
+        on.vendor.gate.close()
+        await on.vendor.gate.until_arrived(1)
+        async with asyncio.timeout(BOUND):  # the first has started, so one more has room, once the gateway looks again
+            while (sixth := (await sent(http_alone, session, ["m5"]))["m5"]).status_code == 429:
+                await asyncio.sleep(0.1)
+        assert (sixth.status_code, sixth.json()["position"]) == (202, 5)
+        again = await sent(http_alone, session, [*ids, "other"])
+        assert set(accepted(again)) == set(ids)
+        assert [again[message_id].json()["position"] for message_id in ids] == [0, 1, 2, 3, 4]
+        on.vendor.gate.open()
+        assert (await until_turns(http_alone, session, 6))["turn_count"] == 6
+
+
+async def test_ses_6_sixty_four_clients_at_once_on_sixty_four_sessions_are_each_answered(
+    http_alone: AsyncClient,
+) -> None:
+    sessions = [fresh() for _ in range(64)]
+    answers = [
+        answer
+        for sending in await asyncio.gather(*(sent(http_alone, one, ["p1"], query="?start=true") for one in sessions))
+        for answer in sending.values()
+    ]
+    assert {(answer.status_code, answer.json()["message_id"]) for answer in answers} == {(202, "p1")}
+
+
+async def test_ses_6_many_clients_of_one_session_do_not_pass_the_limit_together(http: AsyncClient, on: Stage) -> None:
+    on.vendor.gate.close()
+    session = fresh()
+    await http.post("/workflow", json={"id": session, "limits": {"max_queued_prompts": 10}, "prompt": "slow"})
+    await on.vendor.gate.until_arrived(1)
+    answers = await sent(http, session, (f"m{number}" for number in range(64)))
+    count = len(accepted(answers))
+    assert 8 <= count <= 10  # the one that runs counts as waiting until the session has said that it does not
+    on.vendor.gate.open()
+    assert (await until_turns(http, session, count + 1))["turn_count"] == count + 1
+    assert set((await fates(http, session, answers)).keys()) == {"started", "unknown-prompt"}
+
+
+async def test_ses_6_prompts_that_are_worked_off_make_room_though_nobody_reads(http: AsyncClient, on: Stage) -> None:
+    session, prefer = fresh(), {"Prefer": "respond-async"}
+    await http.post("/workflow", json={"id": session, "limits": {"max_queued_prompts": 3}})
+    for number in range(9):
+        answer = await http.post(f"/workflow/{session}/prompt", json={"message": f"m{number}"}, headers=prefer)
+        assert answer.status_code == 202
+        await until_turns(http, session, number + 1)
+
+
+async def test_api_1_a_prompt_costs_one_signal_and_one_question_shared_by_all(
+    url: str, on: Stage, asked: Asked
+) -> None:
+    session = fresh()
+    async with AsyncClient(base_url=url, timeout=60) as http:
+        await http.post("/workflow", json={"id": session})
+        on.vendor.gate.close()
+        await http.post(f"/workflow/{session}/prompt", json={"message": "slow"})
+        assert asked.queries == ["get_queue"]
+        await on.vendor.gate.until_arrived(1)
+        asked.clear()
+        answers = await sent(http, session, (f"m{number}" for number in range(64)))
+        # On a busy machine the worker does not answer all in time.
+        positions = [answer.json()["position"] for answer in answers.values() if answer.json()["position"]]
+        assert len(set(positions)) == len(positions)
+        assert set(positions) <= set(range(1, 65))
+        assert set(asked.queries) == {"get_queue"}
+        assert len(asked.queries) < 40
+
+
+async def test_api_1_respond_async_asks_nobody(url: str, on: Stage, asked: Asked) -> None:
+    session = fresh()
+    async with AsyncClient(base_url=url, timeout=60) as http:
+        await http.post("/workflow", json={"id": session})
+        path, headers = f"/workflow/{session}/prompt", {"Prefer": "handling=lenient, Respond-Async"}
+        answer = await http.post(path, json={"message": "hi", "id": "p1"}, headers=headers)
+        assert (answer.status_code, answer.json()["position"]) == (202, None)
+        assert answer.headers["preference-applied"] == "respond-async"
+        assert asked.queries == []
+        assert (await until_turns(http, session, 1))["turn_count"] == 1
+        plain = await http.post(path, json={"message": "hi"}, headers={"Prefer": "return=minimal"})
+        assert "preference-applied" not in plain.headers
+        unknown = await http.post(f"/workflow/{fresh()}/prompt", json={"message": "hi"}, headers=headers)
+        assert (unknown.status_code, problem_of(unknown)) == (404, "unknown-session")
+        chat = await http.post("/chat", json={"message": "hi"}, headers=headers)
+        assert (chat.status_code, chat.headers["preference-applied"]) == (202, "respond-async")
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_preferred"),
+    [
+        (["respond-async"], True),
+        (["wait=10", "RESPOND-ASYNC"], True),
+        (['respond-async=""; x=1'], True),
+        (["respond-async; wait=5"], True),
+        (["foo, , respond-async ,"], True),
+        (["respond-async=true"], False),
+        (["x; respond-async"], False),
+        (['x="\\", respond-async'], False),
+        (['x="' + '\\"' * 20_000], False),
+        ([""], False),
+    ],
+)
+def test_api_1_the_header_prefer_is_read_as_the_rfc_has_it(headers: list[str], is_preferred: bool) -> None:
+    assert prefers_async(headers) is is_preferred
+
+
+async def test_api_2_without_a_worker_a_prompt_takes_no_longer_than_its_receipt_is_waited_for(
+    http_alone: AsyncClient,
+) -> None:
+    session = fresh()
+    await http_alone.post("/workflow", json={"id": session})
+    for query, bound in (("", 1.4), ("?wait=2", 3.0), ("?wait=0.1", 1.4)):
+        began = time.monotonic()
+        (answer,) = (await sent(http_alone, session, [f"m{query[-1:]}"], query=query)).values()
+        assert (answer.status_code, answer.json()["position"]) == (202, None)
+        assert time.monotonic() - began < bound
+
+
+async def test_api_1_who_waits_for_a_turn_is_told_though_nobody_could_answer_when_it_ended(
+    http: AsyncClient, on: Stage
+) -> None:
+    session = fresh()
+    await http.post("/workflow", json={"id": session})
+    sessions = http._transport.app.state.sessions
+    query, ended_at = sessions._query, 0.0
+
+    async def silent_for_a_while(session_id: str, question: Any) -> Any:
+        nonlocal ended_at
+        if not ended_at:
+            async with asyncio.timeout(20):
+                while (await on.client.get_workflow_handle(session).query("get_conversation_state"))["is_processing"]:
+                    await asyncio.sleep(0.05)
+            ended_at = time.monotonic()
+        # The last change is over for a second and more: the watch has counted it.
+        await asyncio.sleep(max(0.0, ended_at + 2 - time.monotonic()))
+        return await query(session_id, question)
+
+    sessions._query = silent_for_a_while
+    began = time.monotonic()
+    answer = await http.post(f"/workflow/{session}/prompt?wait=50", json={"message": "hi"})
+    assert (answer.status_code, answer.json().get("agent_message")) == (200, "echo: hi")
+    assert time.monotonic() - began < 30
+
+
+# ---- the fate of any prompt
+
+
+async def test_ses_6_the_fate_of_any_prompt_can_be_asked_for(http: AsyncClient, on: Stage) -> None:
+    session = fresh()
+    await http.post("/workflow", json={"id": session})
+
+    async def fate(message_id: str) -> dict[str, Any]:
+        answer = await http.get(f"/workflow/{session}/queue/{message_id}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    await http.post(f"/workflow/{session}/prompt?wait=20", json={"message": "hi", "id": "first"})
+    on.vendor.gate.close()
+    for message_id in ("running", "second", "third"):
+        await http.post(f"/workflow/{session}/prompt", json={"message": "hi", "id": message_id})
+    await on.vendor.gate.until_arrived(2)
+    await http.delete(f"/workflow/{session}/queue/second")
+    assert (await fate("first"))["fate"] == "started"
+    assert (await fate("running"))["turn_id"] == "running"
+    assert (await fate("second"))["fate"] == "withdrawn"
+    assert ((await fate("third"))["fate"], (await fate("third"))["position"]) == ("waiting", 1)
+    unknown = await http.get(f"/workflow/{session}/queue/nope")
+    assert (unknown.status_code, problem_of(unknown)) == (404, "unknown-prompt")
+    nowhere = await http.get(f"/workflow/{fresh()}/queue/nope")
+    assert (nowhere.status_code, problem_of(nowhere)) == (404, "unknown-session")
+    await http.post(f"/workflow/{session}/end", json={"discard_queue": True})
+    on.vendor.gate.open()
+    async with asyncio.timeout(60):
+        while (await http.get(f"/workflow/{session}")).json()["status"] != "ended":
+            await asyncio.sleep(0.05)
+    assert (await fate("third"))["fate"] == "discarded"
+    assert (await fate("first"))["turn_id"] == "first"
+
+
+async def test_ses_6_without_a_worker_a_prompt_that_temporal_has_waits(
+    http_alone: AsyncClient, second_gateway: AsyncClient, temporal: Client
+) -> None:
+    session = fresh()
+    await http_alone.post("/workflow", json={"id": session})
+    assert len(accepted(await sent(http_alone, session, ["m1", "m2"]))) == 2
+    for message_id in ("m1", "m2"):
+        began = time.monotonic()
+        answer = await second_gateway.get(f"/workflow/{session}/queue/{message_id}")
+        assert (answer.status_code, answer.json()["fate"], answer.json()["position"]) == (200, "waiting", None)
+        assert time.monotonic() - began < 3
+    nobody = await second_gateway.get(f"/workflow/{session}/queue/m3")
+    assert (nobody.status_code, problem_of(nobody)) == (504, "no-worker")
+    await temporal.get_workflow_handle(session).terminate("by the operator")
+    closed = await second_gateway.get(f"/workflow/{session}/queue/m1")
+    assert (closed.status_code, closed.json()["fate"]) == (200, "discarded")
+
+
+async def test_ses_6_a_turn_in_the_archive_tells_what_became_of_its_prompt_also_without_a_worker(
+    temporal: Client, tmp_path: Path
+) -> None:
+    session, queue = fresh(), f"nobody-{tmp_path.name}"
+    async with gateway(temporal, queue, tmp_path) as http:
+        async with worker_of(temporal, tmp_path):
+            await http.post("/workflow", json={"id": session})
+            await http.post(f"/workflow/{session}/prompt?wait=20", json={"message": "hi", "id": "p1"})
+            await http.post(f"/workflow/{session}/end")
+            async with asyncio.timeout(60):
+                while (await http.get(f"/workflow/{session}")).json()["status"] != "ended":
+                    await asyncio.sleep(0.05)
+        answer = await http.get(f"/workflow/{session}/queue/p1")
+        assert (answer.status_code, answer.json()["fate"], answer.json()["turn_id"]) == (200, "started", "p1")
+
+
+async def test_ses_6_a_session_of_which_a_gateway_has_read_nothing_is_taken_by_what_it_was_started_with(
+    http_alone: AsyncClient, temporal: Client, tmp_path: Path
+) -> None:
+    session = fresh()
+    start = SessionInput(limits=Limits(max_queued_prompts=3))
+    await temporal.start_workflow("AgenticAIWorkflow", start, id=session, task_queue=f"nobody-{tmp_path.name}")
+    await temporal.get_workflow_handle(session).signal("prompt", "a bare string")
+    assert len(accepted(await sent(http_alone, session, [f"m{number}" for number in range(6)]))) == 2

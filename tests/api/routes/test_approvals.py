@@ -1,0 +1,127 @@
+"""Approvals over HTTP: AGT-8, API-1, API-2."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from httpx import AsyncClient
+
+from tests.api.http.test_bad_input import problem_of
+from tests.harness import DrivenSession, Stage, asks, says
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.transcript.model_call import ToolSpec
+
+
+async def asking(on: Stage, start: SessionInput | None = None) -> tuple[DrivenSession, str]:
+    """A session that waits for a decision on sending a mail, and the path of its approvals."""
+    on.tools.specs = [ToolSpec(name="send_mail", description="Sends a mail.")]
+    on.vendor.script = [asks(("send_mail", {"to": "bob"})), says("done")]
+    session = await on.start(start)
+    await session.prompt(id="p1", text="write to bob")
+    await session.awaited_approvals()
+    return session, f"/workflow/{session.handle.id}/approvals"
+
+
+async def test_agt_8_what_waits_is_listed_and_decided_over_http(http: AsyncClient, on: Stage) -> None:
+    session, path = await asking(on)
+    listed = (await http.get(path)).json()
+    (pending,) = listed["approvals"]
+    assert (pending["tool"], pending["args"], pending["description"]) == ("send_mail", {"to": "bob"}, "Sends a mail.")
+    assert (await http.get(f"/workflow/{session.handle.id}")).json()["status"] == "awaiting_approval"
+    decision = {"args_digest": pending["args_digest"], "decision": "reject", "reason": "Not today."}
+    answer = await http.post(f"{path}/{pending['call_id']}", json=decision)
+    assert (answer.status_code, answer.json()) == (
+        200,
+        {"workflow_id": session.handle.id, "call_id": "1.1.0", "decision": "reject"},
+    )
+    (turn,) = await session.idle(turns=1)
+    assert turn.steps[0].tool_calls[0].result.content == "Reason: Not today."
+    assert (await http.get(path)).json() == {"approvals": [], "omitted": 0, "allowances": []}
+    again = await http.post(f"{path}/{pending['call_id']}", json=decision)
+    assert again.status_code == 200
+    late = await http.post(f"{path}/{pending['call_id']}", json={**decision, "decision": "approve"})
+    assert (late.status_code, problem_of(late)) == (409, "not-awaiting-approval")
+
+
+async def test_agt_8_large_arguments_are_shown_by_reference_and_read_in_full(http: AsyncClient, on: Stage) -> None:
+    on.tools.specs = [ToolSpec(name="send_mail")]
+    on.vendor.script = [asks(("send_mail", {"text": "x" * 20_000})), says("done")]
+    session = await on.start()
+    await session.prompt("write a long mail")
+    (pending,) = await session.awaited_approvals()
+    assert pending.args_blob is not None
+    assert pending.args_digest == pending.args_blob.hash
+    whole = await http.get(f"/workflow/{session.handle.id}/blobs/{pending.args_blob.hash}")
+    assert whole.text == '{"text":"' + "x" * 20_000 + '"}'
+    await session.decide(pending, "approve")
+    await session.idle(turns=1)
+    assert on.tools.calls[0].args == {"text": "x" * 20_000}
+
+
+async def test_api_2_many_decisions_at_once_are_all_taken(http: AsyncClient, on: Stage) -> None:
+    on.tools.specs = [ToolSpec(name="send_mail")]
+    on.vendor.script = [asks(*[("send_mail", {"n": number}) for number in range(120)]), says("done")]
+    session = await on.start()
+    await session.prompt("write to everybody")
+    path = f"/workflow/{session.handle.id}/approvals"
+    waiting = await session.awaited_approvals(120)
+    answers = await asyncio.gather(
+        *[
+            http.post(f"{path}/{call.call_id}", json={"args_digest": call.args_digest, "decision": "approve"})
+            for call in waiting
+        ]
+    )
+    assert {answer.status_code for answer in answers} == {200}
+    await session.idle(turns=1)
+    assert sorted(call.call_id for call in on.tools.calls) == sorted(call.call_id for call in waiting)
+
+
+@pytest.mark.parametrize(
+    ("call_id", "body", "status", "problem"),
+    [
+        ("1.1.0", {}, 422, "invalid"),
+        ("1.1.0", {"decision": "maybe"}, 422, "invalid"),
+        ("1.1.0", {"args_digest": "short"}, 422, "invalid"),
+        ("1.1.0", {"args_digest": "0" * 64}, 409, "other-arguments"),
+        ("1.1.0", {"reason": "x" * 501}, 422, "invalid"),
+        ("1.1.0", {"reason": "a\0b"}, 422, "invalid"),
+        ("1.1.0", {"extra": 1}, 422, "invalid"),
+        ("1.1.9", {"decision": "approve"}, 404, "unknown-call"),
+        ("7.1.0", {"decision": "approve"}, 404, "unknown-call"),
+        ("999999999.1.0", {"decision": "approve"}, 404, "unknown-call"),
+        ("one", {"decision": "approve"}, 422, "invalid"),
+        ("1.1", {"decision": "approve"}, 422, "invalid"),
+    ],
+)
+async def test_api_2_a_decision_that_can_not_be_taken_says_why(
+    http: AsyncClient, on: Stage, call_id: str, body: dict[str, Any], status: int, problem: str
+) -> None:
+    session, path = await asking(on)
+    (pending,) = await session.approvals()
+    given = {"args_digest": pending.args_digest, "decision": "approve", **body} if body else {}
+    answer = await http.post(f"{path}/{call_id}", json=given)
+    assert (answer.status_code, problem_of(answer)) == (status, problem)
+    assert await session.approvals() == [pending]
+
+
+async def test_api_2_a_session_that_never_was_or_has_ended_has_nothing_to_decide(http: AsyncClient, on: Stage) -> None:
+    decision = {"args_digest": "0" * 64, "decision": "approve"}
+    for answer in (
+        await http.get("/workflow/never-was/approvals"),
+        await http.post("/workflow/never-was/approvals/1.1.0", json=decision),
+    ):
+        assert (answer.status_code, problem_of(answer)) == (404, "unknown-session")
+    session, path = await asking(on)
+    await session.handle.terminate()
+    assert (await http.get(path)).json() == {"approvals": [], "omitted": 0, "allowances": []}
+    answer = await http.post(f"{path}/1.1.0", json=decision)
+    assert (answer.status_code, problem_of(answer)) == (409, "session-ended")
+
+
+async def test_agt_8_a_session_is_started_unattended_over_http(http: AsyncClient, on: Stage) -> None:
+    on.tools.specs = [ToolSpec(name="send_mail")]
+    on.vendor.script = [asks(("send_mail", {})), says("denied")]
+    started = await http.post("/workflow", json={"unattended": True, "prompt": "write"})
+    session = on.adopt(on.client.get_workflow_handle(started.json()["workflow_id"]))
+    (turn,) = await session.idle(turns=1)
+    assert turn.steps[0].tool_calls[0].result.status == "denied"

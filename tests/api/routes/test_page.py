@@ -1,0 +1,129 @@
+"""The files of the chat page, and what the browser is told to do with them (API-4, API-5)."""
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from httpx import ASGITransport, AsyncClient
+
+from turnkeeper.api.app import create_app
+from turnkeeper.api.routes.sessions import default_input
+from turnkeeper.models.settings.settings import Settings
+
+ROOT = Path(__file__).parents[3]
+STATIC = ROOT / "clients" / "page"
+FILES = sorted(path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*") if path.is_file())
+MODULES = [name for name in FILES if name.endswith(".js")]
+
+
+async def test_api_5_the_page_is_there_with_a_policy_that_lets_nothing_else_in(http: AsyncClient) -> None:
+    answer = await http.get("/?session=some-session")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/html")
+    policy = dict(part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; "))
+    assert policy == {
+        "default-src": "'none'",
+        "script-src": "'self'",
+        "style-src": "'self'",
+        "img-src": "'self' data:",
+        "connect-src": "'self'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "frame-ancestors": "'none'",
+        "require-trusted-types-for": "'script'",
+        "trusted-types": "sanitised-markdown",
+    }
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["referrer-policy"] == "no-referrer"
+
+
+async def test_api_5_the_page_has_no_script_and_no_style_of_its_own_and_names_no_other_place() -> None:
+    page = (STATIC / "index.html").read_text()
+    assert not re.search(r"<script(?![^>]* src=)|<style|\son\w+=|\sstyle=|javascript:", page)
+    for name in FILES:
+        text = (STATIC / name).read_text().replace("http://www.w3.org/2000/svg", "")
+        assert not re.search(r"https?://", text), name
+
+
+@pytest.mark.parametrize("name", FILES)
+async def test_api_5_every_file_is_served_once_and_then_only_if_it_has_changed(http: AsyncClient, name: str) -> None:
+    answer = await http.get(f"/static/{name}")
+    assert answer.status_code == 200
+    assert answer.headers["cache-control"] == "no-cache"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    again = await http.get(f"/static/{name}", headers={"If-None-Match": answer.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+async def test_api_5_the_page_itself_is_asked_for_again_only_if_it_has_changed(http: AsyncClient) -> None:
+    etag = (await http.get("/")).headers["etag"]
+    assert (await http.get("/", headers={"If-None-Match": etag})).status_code == 304
+
+
+@pytest.mark.parametrize(
+    "path", ["/nothing", "/static/nothing.js", "/static/../app.py", "/static/%2e%2e/app.py", "/static/"]
+)
+async def test_api_2_an_unknown_path_is_a_problem_and_not_the_page(http: AsyncClient, path: str) -> None:
+    answer = await http.get(path)
+    assert answer.status_code == 404
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+async def test_api_2_the_page_takes_no_parameter_that_it_does_not_know(http: AsyncClient) -> None:
+    assert (await http.get("/?sesion=a")).status_code == 422
+
+
+async def test_api_5_the_page_says_which_model_new_sessions_get(tmp_path: Path) -> None:
+    app = create_app(Settings(state_dir=tmp_path, model='openai-chat:x"><script>'))
+    async with AsyncClient(transport=ASGITransport(app=app), base_url="http://localhost") as http:
+        page = (await http.get("/")).text
+    assert '<meta name="turnkeeper:first-model" content="openai-chat:x&quot;&gt;&lt;script&gt;" />' in page
+
+
+async def test_api_5_a_session_links_to_its_page_from_the_gateway_and_from_temporal(http: AsyncClient) -> None:
+    session = (await http.post("/workflow")).json()["workflow_id"]
+    links = (await http.get(f"/workflow/{session}")).json()["links"]
+    assert links["chat"] == f"/?session={session}"
+    assert (await http.get(links["chat"])).status_code == 200
+    started = default_input(Settings(public_url="https://agents.example"), "support-42")
+    assert started.chat_url == "https://agents.example/?session=support-42"
+
+
+def test_api_5_every_module_and_every_style_is_used() -> None:
+    texts = {name: (STATIC / name).read_text() for name in FILES}
+    used = {"index.html", *(match for text in texts.values() for match in re.findall(r'"/static/([\w./]+)"', text))}
+    for name, text in texts.items():
+        for path in re.findall(r'(?:from|import\()\s*"(\.[\w./]+\.js)"', text):
+            used.add(os.path.normpath(Path(name).parent / path))
+    assert used == set(FILES)
+
+
+def test_api_5_every_module_is_fetched_at_once_and_not_one_after_the_other() -> None:
+    fetched = re.findall(r'rel="modulepreload" href="/static/([\w/]+\.js)"', (STATIC / "index.html").read_text())
+    assert (
+        sorted([*fetched, "page.js", "conversation/wire.js"]) == MODULES
+    )  # the one that begins, and the one that is types only
+
+
+def test_api_5_every_icon_that_is_shown_is_there_and_every_one_that_is_there_is_shown() -> None:
+    page = (STATIC / "index.html").read_text()
+    there = set(re.findall(r'<symbol id="icon-(\w+)"', page))
+    scripts = "\n".join((STATIC / name).read_text() for name in MODULES)
+    shown = set(re.findall(r'href="#icon-(\w+)"', page)) | set(re.findall(r'icon\("(\w+)"\)', scripts))
+    shown |= set(re.findall(r': \["\w+", "(\w+)", "[^"]+"\]', scripts))  # how a tool call stands
+    shown |= {name for pair in re.findall(r'icon\(\w+ \? "(\w+)" : "(\w+)"\)', scripts) for name in pair}
+    assert shown == there
+
+
+def test_api_5_the_wheel_has_the_page(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT)]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    if built.returncode and "hatchling" in built.stderr:
+        pytest.skip("hatchling can't be fetched from its registry")
+    assert built.returncode == 0, built.stderr
+    packed = zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist()
+    assert {f"turnkeeper/clients/page/{name}" for name in FILES} <= set(packed)

@@ -1,0 +1,110 @@
+"""Sending a failed turn's prompt again: API-1."""
+
+import asyncio
+
+import pytest
+from httpx import AsyncClient
+
+from tests.api.routes.test_conversation_routes import finished, fresh
+from tests.harness import Stage, says
+from turnkeeper.activities.providers.protocol import ModelError
+
+
+async def failed_session(http: AsyncClient, on: Stage, *, limits: dict[str, int] | None = None) -> str:
+    on.vendor.script = [ModelError("auth", "no key"), *on.vendor.script]
+    session = fresh()
+    await http.post("/workflow", json={"id": session, "limits": limits})
+    await http.post(f"/workflow/{session}/prompt?wait=10", json={"message": "hello", "id": "p1"})
+    return session
+
+
+async def retried(http: AsyncClient, session: str, **body: object) -> tuple[int, dict]:
+    answer = await http.post(f"/workflow/{session}/retry", json=body or None)
+    return answer.status_code, answer.json()
+
+
+async def test_api_1_a_failed_turn_is_sent_again_and_twice_is_once(http: AsyncClient, on: Stage) -> None:
+    session = await failed_session(http, on)
+    on.vendor.gate.close()
+    status, first = await retried(http, session)
+    assert (status, first["workflow_id"]) == (202, session)
+    assert await retried(http, session, message_id="p1") == (202, {**first, "position": 0})
+    on.vendor.gate.open()
+    turns = await finished(http, session, 2)
+    assert [(turn["user_message"], turn["agent_message"]) for turn in turns] == [
+        ("hello", None),
+        ("hello", "echo: hello"),
+    ]
+    assert turns[1]["id"] == first["message_id"]
+    assert (await retried(http, session))[1]["message_id"] == first["message_id"]
+    assert len(await finished(http, session, 2)) == 2
+
+
+async def test_api_1_without_a_name_it_is_the_newest_failed_turn_and_a_stopped_one_counts(
+    http: AsyncClient, on: Stage
+) -> None:
+    session = await failed_session(http, on)
+    on.vendor.gate.close()
+    await http.post(f"/workflow/{session}/prompt", json={"message": "stopped", "id": "p2"})
+    await on.vendor.gate.until_arrived(2)
+    await http.post(f"/workflow/{session}/cancel", json={"message_id": "p2"})
+    await finished(http, session, 2)
+    on.vendor.answer = lambda _: says("now it works")
+    on.vendor.gate.open()
+    assert (await retried(http, session))[0] == 202
+    turns = await finished(http, session, 3)
+    assert (turns[2]["user_message"], turns[2]["agent_message"]) == ("stopped", "now it works")
+
+
+async def test_api_1_a_retry_that_fails_can_be_retried(http: AsyncClient, on: Stage) -> None:
+    session = await failed_session(http, on)
+    on.vendor.script = [ModelError("auth", "still no key")]
+    _, second = await retried(http, session)
+    await finished(http, session, 2)
+    _, third = await retried(http, session)
+    assert third["message_id"] != second["message_id"]
+    assert (await finished(http, session, 3))[2]["agent_message"] == "echo: hello"
+
+
+async def test_api_1_what_has_not_failed_is_not_sent_again(http: AsyncClient, on: Stage) -> None:
+    on.vendor.gate.close()
+    session = fresh()
+    await http.post("/workflow", json={"id": session})
+    await http.post(f"/workflow/{session}/prompt", json={"message": "hello", "id": "p1"})
+    await on.vendor.gate.until_arrived(1)
+
+    async def refused(**body: object) -> tuple[int, str]:
+        status, problem = await retried(http, session, **body)
+        return status, problem["type"].rpartition(":")[2]
+
+    assert await refused() == await refused(message_id="p1") == (409, "not-failed")
+    on.vendor.gate.open()
+    await finished(http, session)
+    assert await refused() == await refused(message_id="p1") == (409, "not-failed")
+    assert await refused(message_id="nope") == (404, "unknown-turn")
+    assert await refused(message_id="no such id") == (422, "invalid")
+    assert await refused(id="p1") == (422, "invalid")
+    unknown = await http.post(f"/workflow/{fresh()}/retry")
+    assert (unknown.status_code, unknown.json()["title"]) == (404, "Unknown session")
+
+
+async def test_api_1_an_ended_session_sends_nothing_again(http: AsyncClient, on: Stage) -> None:
+    session = await failed_session(http, on)
+    await http.post(f"/workflow/{session}/end")
+    await on.adopt(on.client.get_workflow_handle(session)).handle.result()
+    status, problem = await retried(http, session)
+    assert (status, problem["title"]) == (409, "Session ended")
+
+
+@pytest.mark.timeout(120)
+async def test_api_1_an_archived_turn_is_sent_again_by_its_name(http: AsyncClient, on: Stage) -> None:
+    session = await failed_session(http, on, limits={"max_state_bytes": 40_000})
+    driven = on.adopt(on.client.get_workflow_handle(session))
+    on.vendor.answer = lambda _: says("x" * 6_000)
+    async with asyncio.timeout(100):
+        while not (await driven.state()).archived_count:
+            await http.post(f"/workflow/{session}/prompt?wait=10", json={"message": "more"})
+    assert (await retried(http, session))[0] == 409
+    assert (await retried(http, session, message_id="p1"))[0] == 202
+    state = await driven.until(lambda s: s.messages[-1].user_message == "hello" and s.messages[-1].is_complete)
+    assert state.messages[-1].agent_message.startswith("xxx")

@@ -1,0 +1,358 @@
+"""Clients of the gateway see only states that Temporal has committed (SES-12); struggling sessions are spared (API-3).
+
+A worker can answer a query from a workflow task that it never completes. Here the test itself is a worker: it takes a
+session's workflow task from the queue and does nothing, while the query goes to a real worker together with the
+history, in which that task has begun.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.query.v1 import WorkflowQuery
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import (
+    PollWorkflowTaskQueueRequest,
+    PollWorkflowTaskQueueResponse,
+    QueryWorkflowRequest,
+)
+from temporalio.client import Client, WorkflowUpdateFailedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from tests.api.conftest import Asked, served
+from tests.api.live.test_events import started
+from tests.api.live.watching import Watcher, full_state, idle_after
+from tests.conftest import QUICK, server_with
+from tests.harness import BOUND, DrivenSession, Stage, stage
+from turnkeeper.api.temporal import commits, sessions, temporal_calls
+from turnkeeper.api.temporal.commits import Commits
+from turnkeeper.api.temporal.temporal_calls import STUCK_ATTEMPTS
+from turnkeeper.api.temporal.watch import Watches
+from turnkeeper.api.temporal.workflow_tasks import WorkflowTasks, newest_tasks
+from turnkeeper.models.as_of import AsOf, TaskStart
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.conversation import ConversationState
+from turnkeeper.stores.partials.in_process import InProcessCarrier
+
+OBSERVED_SECONDS = 6.0
+
+PATIENT_SECONDS = 20.0
+"""How long the gateway waits for a worker where a test is about what it answers, not when."""
+
+
+@pytest.fixture
+async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=url, timeout=BOUND) as client:
+        yield client
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "CALL_SECONDS", PATIENT_SECONDS)
+    monkeypatch.setattr(temporal_calls, "CALL_SECONDS", PATIENT_SECONDS)
+
+
+async def taken_task(client: Client, task_queue: str) -> PollWorkflowTaskQueueResponse:
+    """Take the next workflow task, or query, that no worker has taken; it is never answered."""
+    return await client.workflow_service.poll_workflow_task_queue(
+        PollWorkflowTaskQueueRequest(
+            namespace=client.namespace, task_queue=TaskQueue(name=task_queue), identity="a worker that does nothing"
+        ),
+        timeout=timedelta(seconds=BOUND),
+    )
+
+
+@asynccontextmanager
+async def gateway_alone(
+    temporal: Client, folder: Path, asked: Asked, partials: InProcessCarrier
+) -> AsyncIterator[tuple[httpx.AsyncClient, str]]:
+    """A gateway whose workers come and go as the test likes; its URL's client, and the task queue."""
+    queue = f"q-{uuid4()}"
+    client = Client(**{**temporal.config(), "interceptors": [asked]})
+    async with (
+        served(client, Settings(task_queue=queue, state_dir=folder, task_timeout=2), partials=partials) as url,
+        httpx.AsyncClient(base_url=url, timeout=BOUND) as http,
+    ):
+        yield http, queue
+
+
+# ---- committed states
+
+RACES = 12
+"""Sessions tried, since Temporal hands out a waiting query and a workflow task in either order."""
+
+
+@pytest.mark.parametrize("is_watched", [False, True])
+async def test_ses_12_a_state_of_a_workflow_task_that_was_never_completed_is_shown_to_nobody(
+    temporal: Client, tmp_path: Path, asked: Asked, patient: None, is_watched: bool
+) -> None:
+    partials = InProcessCarrier()
+    async with gateway_alone(temporal, tmp_path, asked, partials) as (http, queue):
+        async with stage(temporal, task_queue=queue, partials=partials) as on:
+            started_sessions = [await started(http, "hi") for _ in range(RACES)]
+            for session in started_sessions:
+                await on.adopt(temporal.get_workflow_handle(session)).idle(turns=1)
+                if is_watched:
+                    await Watcher(http, session).until(idle_after(1))
+        for session in started_sessions:
+            asked.clear()
+            reading = asyncio.create_task(http.get(f"/workflow/{session}/conversation"))
+            if await task_is_lost_after_the_query(temporal, session, queue, asked):
+                async with stage(temporal, task_queue=queue, partials=partials) as on:
+                    on.vendor.gate.close()
+                    answer = await reading
+                    was_asked_again = len(asked.queries) > 1
+                    on.vendor.gate.open()
+                    await on.adopt(temporal.get_workflow_handle(session)).idle(turns=2)
+                    begun = {turn["id"]: turn["timestamp"] for turn in await full_state(http, session)}
+                if answer.status_code == 504:
+                    continue  # Temporal gave the query up together with the task
+                shown = answer.json()["conversation_update"]["new_messages"]
+                assert all(turn["timestamp"] == begun[turn["id"]] for turn in shown)
+                if was_asked_again:
+                    return
+            reading.cancel()
+    raise AssertionError("no query was answered from a task that was lost")
+
+
+async def test_ses_12_events_that_no_workflow_task_has_taken_are_shown_to_nobody(
+    temporal: Client, tmp_path: Path, asked: Asked, patient: None
+) -> None:
+    """A worker that replays a session for a query goes on with them, as if the last task had taken them."""
+    partials = InProcessCarrier()
+    async with gateway_alone(temporal, tmp_path, asked, partials) as (http, queue):
+        async with stage(temporal, task_queue=queue, partials=partials) as on:
+            started_sessions = [await started(http, "hi") for _ in range(RACES)]
+            for session in started_sessions:
+                await on.adopt(temporal.get_workflow_handle(session)).idle(turns=1)
+        for session in started_sessions:
+            asked.clear()
+            reading = asyncio.create_task(http.get(f"/workflow/{session}/conversation"))
+            await signal_after_the_query(temporal, session, asked)
+            async with stage(temporal, task_queue=queue, partials=partials) as on:
+                answer = await reading
+                was_asked_again = len(asked.queries) > 1
+                await on.adopt(temporal.get_workflow_handle(session)).idle(turns=2)
+                begun = {turn["id"]: turn["timestamp"] for turn in await full_state(http, session)}
+            if answer.status_code == 504:
+                continue  # Temporal gave the query up
+            shown = answer.json()["conversation_update"]["new_messages"]
+            assert all(turn["timestamp"] == begun[turn["id"]] for turn in shown)
+            if was_asked_again:
+                return
+    raise AssertionError("no query was answered with events that no task had taken")
+
+
+async def signal_after_the_query(temporal: Client, session: str, asked: Asked) -> None:
+    """Send a prompt while the query waits for a worker."""
+    async with asyncio.timeout(BOUND):
+        await asked.anything.wait()
+    handle = temporal.get_workflow_handle(session)
+    for _ in range(3):  # what was sent before these has arrived
+        await handle.describe()
+    await handle.signal("prompt", {"id": "p2", "text": "more"})
+
+
+async def task_is_lost_after_the_query(temporal: Client, session: str, queue: str, asked: Asked) -> bool:
+    """Make a workflow task while the query waits for a worker, and take it; `False` if the query came first."""
+    await signal_after_the_query(temporal, session, asked)
+    is_first = True
+    while True:
+        task = await taken_task(temporal, queue)
+        if task.workflow_execution.workflow_id == session:
+            if not task.query.query_type:
+                return is_first
+            is_first = False
+
+
+async def test_ses_12_no_attempt_of_a_task_but_the_completed_one_is_committed(temporal: Client) -> None:
+    queue, watches = f"q-{uuid4()}", Watches(temporal)
+    handle = await temporal.start_workflow(
+        "AgenticAIWorkflow",
+        SessionInput(),
+        id=f"s-{uuid4()}",
+        task_queue=queue,
+        task_timeout=timedelta(seconds=1),
+    )
+    # Of the second attempt nothing is ever in the history.
+    lost = [(await taken_task(temporal, queue)).history.events[-1].event_time for _ in range(2)]
+    async with stage(temporal, task_queue=queue) as on, asyncio.timeout(BOUND):
+        session = on.adopt(handle)
+        async with session.watches.watching(handle.id) as watch:
+            await watch.stirred(lambda: watch.changes > 0)
+        committed = await stamp(session)
+        for is_watched in (False, True):
+            async with watches.watching(handle.id) if is_watched else nullcontext():
+                tasks = Commits(temporal, watches)
+                for begun in lost:
+                    as_of = committed.model_copy(update={"task": TaskStart(started_at=begun.ToDatetime(tzinfo=UTC))})
+                    assert not await tasks.has(handle.id, as_of)
+                assert await tasks.has(handle.id, committed)
+    await watches.close()
+
+
+# ---- which task an answer names
+
+
+async def stamp(session: DrivenSession) -> AsOf:
+    as_of = (await session.handle.query("get_conversation_state", result_type=ConversationState)).as_of
+    assert as_of is not None
+    return as_of
+
+
+async def completed_tasks(session: DrivenSession) -> dict[str, list[datetime]]:
+    """Return when the completed workflow tasks of each run began."""
+    tasks: dict[str, list[datetime]] = {}
+    for history in await session.histories():
+        events = {event.event_id: event for event in history.events}
+        begun = [
+            events[event.workflow_task_completed_event_attributes.started_event_id].event_time.ToDatetime(tzinfo=UTC)
+            for event in history.events
+            if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+        ]
+        tasks[history.run_id or ""] = begun
+    return tasks
+
+
+async def test_ses_12_an_answer_names_the_task_that_changed_the_session_last(temporal: Client) -> None:
+    async with stage(temporal, limits={"max_history_events": 50}) as on:
+        session = await on.start(SessionInput())
+        seen = [await stamp(session)]
+        for number in range(1, 9):
+            await session.prompt(id=f"p{number}", text="hi")
+            await session.idle(turns=number)
+            before = await stamp(session)
+            # The tasks of refused updates leave no trace, and change nothing.
+            with pytest.raises(WorkflowUpdateFailedError):
+                await session.update("cancel_turn", {})
+            assert await stamp(session) == before
+            seen.append(before)
+    async with stage(temporal, task_queue=on.task_queue):
+        assert (await stamp(session)).task == seen[-1].task  # replayed by a worker that never had the session
+        tasks = await completed_tasks(session)
+    assert len({as_of.run_id for as_of in seen}) > 1
+    assert all(task.started_at in tasks[as_of.run_id] for as_of in seen for task in as_of.tasks)
+    assert seen[-1].task.started_at == tasks[seen[-1].run_id][-1]
+
+
+async def test_ses_12_no_client_is_shown_which_task_an_answer_names(http: httpx.AsyncClient, on: Stage) -> None:
+    session = await started(http, "hi")
+    await Watcher(http, session).until(idle_after(1))
+    paths = ["", "/conversation", "/conversation/full", "/queue", "/approvals", "/context", "/context?format=replay"]
+    for path in paths:
+        answer = await http.get(f"/workflow/{session}{path}")
+        assert answer.status_code == 200
+        assert "as_of" not in answer.text
+    assert "as_of" not in (await http.get("/openapi.json")).text
+
+
+async def test_api_3_the_history_of_a_session_at_rest_is_read_once_however_often_it_is_asked_about(
+    http: httpx.AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+
+    async def noted(client: Client, workflow_id: str, **more: Any) -> WorkflowTasks:
+        reads.append(workflow_id)
+        return await newest_tasks(client, workflow_id, **more)
+
+    monkeypatch.setattr(commits, "newest_tasks", noted)
+    session = await started(http, "hi")
+    await on.adopt(on.client.get_workflow_handle(session)).idle(turns=1)
+    for _ in range(5):
+        assert (await http.get(f"/workflow/{session}/queue")).status_code == 200
+    assert reads == [session]
+
+
+# ---- sessions that struggle
+
+
+async def test_api_2_a_session_whose_workflow_task_times_out_again_and_again_is_stuck(
+    temporal: Client, tmp_path: Path, asked: Asked
+) -> None:
+    async with gateway_alone(temporal, tmp_path, asked, InProcessCarrier()) as (http, queue):
+        session = await started(http)
+        driven = DrivenSession(temporal, temporal.get_workflow_handle(session))
+        async with asyncio.timeout(2 * BOUND):
+            for number in range(STUCK_ATTEMPTS):
+                await taken_task(temporal, queue)
+                # After a signal Temporal counts the attempts anew.
+                await driven.prompt(id=f"p{number}", text="hi")
+            answer = await http.get(f"/workflow/{session}")
+            while answer.status_code != 200 or answer.json()["status"] != "stuck":
+                answer = await http.get(f"/workflow/{session}")
+        assert (await http.get(f"/workflow/{session}/conversation")).json()["title"] == "Session stuck"
+
+
+async def test_api_3_a_session_whose_workflow_task_fails_is_asked_ever_less_and_at_once_when_it_is_well_again(
+    http: httpx.AsyncClient, asked: Asked, on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("a bug of ours")
+
+    watcher = Watcher(http, await started(http, "hi"))
+    async with watcher.stream() as events:
+        await watcher.until_in(events, idle_after(1))
+        with monkeypatch.context() as patched:
+            patched.setattr("turnkeeper.models.session.session_state.Session.begin_turn", broken)
+            await http.post(f"/workflow/{watcher.session}/prompt", json={"message": "more", "id": "p2"})
+            asked.clear()
+            answers: list[int] = []
+            with suppress(TimeoutError):  # a bounded observation
+                async with asyncio.timeout(OBSERVED_SECONDS):
+                    while True:
+                        polls = (http.get(f"/workflow/{watcher.session}/conversation") for _ in range(5))
+                        answers += [answer.status_code for answer in await asyncio.gather(*polls)]
+            assert set(answers) == {504}
+            # Pauses of 0.5, 1, 2 and 4 s, a fifth shorter at times, each after one query.
+            assert len(asked.queries) <= 6
+        await watcher.until_in(events, idle_after(2))
+
+
+async def test_api_3_a_full_query_buffer_is_no_reason_to_send_a_client_away(
+    tmp_path: Path, asked: Asked, patient: None
+) -> None:
+    partials = InProcessCarrier()
+    async with (
+        server_with({**QUICK, "history.MaxBufferedQueryCount": "1"}) as temporal,
+        gateway_alone(temporal, tmp_path, asked, partials) as (http, queue),
+    ):
+        session = await started(http)
+        await taken_task(temporal, queue)
+        handle = temporal.get_workflow_handle(session)
+        # Temporal holds one query of this session until its workflow task is done; the others are sent again and again.
+        held = [asyncio.create_task(handle.query("get_queue", rpc_timeout=timedelta(seconds=BOUND))) for _ in range(3)]
+        async with asyncio.timeout(BOUND):
+            while not await is_buffer_full(temporal, session):
+                pass
+            reading = asyncio.create_task(http.get(f"/workflow/{session}/conversation"))
+            await asked.anything.wait()
+            refusals = 0
+            while refusals < 5:
+                refusals += await is_buffer_full(temporal, session)
+            assert not reading.done(), "the gateway was refused as well, and tries again"
+            async with stage(temporal, task_queue=queue, partials=partials):
+                assert (await reading).status_code == 200
+        await asyncio.gather(*held, return_exceptions=True)
+
+
+async def is_buffer_full(temporal: Client, session: str) -> bool:
+    """Ask without patience: only a full buffer refuses."""
+    request = QueryWorkflowRequest(
+        namespace=temporal.namespace,
+        execution=WorkflowExecution(workflow_id=session),
+        query=WorkflowQuery(query_type="get_queue"),
+    )
+    try:
+        await temporal.workflow_service.query_workflow(request, timeout=timedelta(seconds=0.1))
+    except RPCError as error:
+        return error.status == RPCStatusCode.RESOURCE_EXHAUSTED
+    return False

@@ -1,0 +1,122 @@
+"""Lists of sessions: cursors, names and titles (API-1, API-2, API-4, SES-17)."""
+
+import asyncio
+import base64
+import json
+import time
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from httpx import AsyncClient
+from temporalio.client import Client
+
+from tests.harness import BOUND, Stage
+from turnkeeper.api.temporal.listing import _checksum
+from turnkeeper.models.session.session import SessionInput
+
+
+def junk_cursors() -> list[str]:
+    old_token = base64.urlsafe_b64encode(json.dumps({"CloseTime": "2025-01-01T00:00:00Z", "RunID": "x"}).encode())
+    texts = ["nope", "abcd", "AAAA", "Zm9v", "null", "True", "!!!", "A" * 600, "0" * 600, old_token.decode(), "", "%00"]
+    return [*texts, "é", " ", "A" * 3_999]
+
+
+@pytest.mark.parametrize("cursor", junk_cursors(), ids=lambda cursor: cursor[:12] or "empty")
+async def test_api_2_a_made_up_cursor_is_refused_at_once_and_temporal_never_sees_it(
+    http_nowhere: AsyncClient, cursor: str
+) -> None:
+    answer = await http_nowhere.get("/workflow", params={"cursor": cursor})
+    # Without Temporal, whatever is passed on to it is a 503.
+    assert answer.status_code == 422
+    assert [error["field"] for error in answer.json()["errors"]] == ["cursor"]
+
+
+@pytest.mark.parametrize("token", [b"nope", b"{}", b"\0\xff", b'{"CloseTime": 5}'])
+async def test_api_2_a_cursor_with_the_right_checksum_and_nonsense_in_it_is_no_outage(
+    http: AsyncClient, token: bytes
+) -> None:
+    cursor = base64.urlsafe_b64encode(_checksum(token) + token).decode()
+    began = time.monotonic()
+    answer = await http.get("/workflow", params={"cursor": cursor})
+    assert answer.status_code in (200, 422)
+    assert time.monotonic() - began < 20
+
+
+async def test_api_1_a_list_goes_on_from_its_own_cursor(http: AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnkeeper.api.temporal.listing.PAGE", 2)
+    user = f"u-{uuid4().hex[:12]}"
+    started = [(await http.post("/workflow", json={"user": user})).json()["workflow_id"] for _ in range(5)]
+    async with asyncio.timeout(BOUND):
+        while len(found := await all_of(http, user=user)) < 5:
+            pass
+    assert sorted(found) == sorted(started)
+
+
+async def all_of(http: AsyncClient, **params: Any) -> list[str]:
+    """The ids of all pages of a list."""
+    found: list[str] = []
+    cursor: dict[str, str] = {}
+    while True:
+        page = (await http.get("/workflow", params={**params, **cursor})).json()
+        found += [session["workflow_id"] for session in page["sessions"]]
+        if page["next_cursor"] is None:
+            return found
+        cursor = {"cursor": page["next_cursor"]}
+
+
+async def test_ses_17_a_new_title_is_listed_at_once(http: AsyncClient, temporal: Client) -> None:
+    session, old, new = f"ttl-{uuid4()}", f"Old {uuid4().hex[:8]}", f"New {uuid4().hex[:8]}"
+    await http.post("/workflow", json={"id": session, "title": old})
+    assert (await http.patch(f"/workflow/{session}", json={"title": new, "model": "offline:x"})).status_code == 202
+    # The workflow has written it when the call is answered; Temporal's list follows in a moment.
+    memo = await (await temporal.get_workflow_handle(session).describe()).memo()
+    assert memo["title"] == new
+    async with asyncio.timeout(BOUND):
+        while not (found := (await http.get("/workflow", params={"q": new})).json()["sessions"]):
+            pass
+    assert [(row["workflow_id"], row["title"], row["model"]) for row in found] == [(session, new, "offline:x")]
+    assert (await http.get("/workflow", params={"q": old})).json()["sessions"] == []
+
+
+HOSTILE = [
+    "x' OR AgentUser ~ 'y",
+    "' OR WorkflowType ~ '",
+    "'' OR ''",
+    "'",
+    "''",
+    "a' OR 'b",
+    "\u2019 OR \u2019",
+]
+
+
+async def test_api_4_a_user_with_an_apostrophe_is_listed_and_nobody_else_is(http: AsyncClient, on: Stage) -> None:
+    mark = uuid4().hex[:8]
+    names = [f"Miles O'Brien {mark}", f"Miles O\u2019Brien {mark}", f"Miles O {mark}", f"Brien {mark}", f"O'' {mark}"]
+    ids = {}
+    for name in names:
+        started = await http.post("/workflow", json={"user": name, "prompt": "hi"})
+        assert started.status_code == 201
+        ids[name] = started.json()["workflow_id"]
+    for name in names:
+        async with asyncio.timeout(BOUND):
+            while not (found := (await http.get("/workflow", params={"user": name})).json()["sessions"]):
+                pass
+        assert [(row["workflow_id"], row["user"]) for row in found] == [(ids[name], name)]
+        description = (await http.get(f"/workflow/{ids[name]}")).json()
+        assert description["user"] == name
+    for name in HOSTILE:
+        answer = await http.get("/workflow", params={"user": name})
+        assert answer.status_code == (422 if "=" in name else 200)
+        assert answer.json()["sessions"] == []
+
+
+async def test_api_4_a_session_started_by_hand_has_its_user_encoded_too(http: AsyncClient, on: Stage) -> None:
+    name = f"Miles O'Brien {uuid4().hex[:8]}"
+    session = await on.start(SessionInput(user=name))
+    await session.prompt("hi")
+    await session.idle(turns=1)
+    async with asyncio.timeout(BOUND):
+        while not (found := (await http.get("/workflow", params={"user": name})).json()["sessions"]):
+            pass
+    assert [(row["workflow_id"], row["user"]) for row in found] == [(session.handle.id, name)]

@@ -1,0 +1,190 @@
+"""A tab of a browser in a test's hands. It notes all that a page must not do, and says so at the end."""
+
+import html
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+from playwright.async_api import Browser, BrowserContext, Locator, Page, Request, expect
+
+from tests.harness import BOUND
+from turnkeeper.api.markdown import render_markdown
+from turnkeeper.clients.terminal.words import ending
+from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
+
+expect.set_options(timeout=BOUND * 1000)
+
+WATCH_THE_POLICY = """
+window.violations = [];
+document.addEventListener("securitypolicyviolation", (event) =>
+  window.violations.push(`${event.violatedDirective}: ${event.blockedURI} ${event.sample}`));
+"""
+
+
+def _ending(turn: ConversationMessage) -> str | None:
+    """Return how the turn ended, in the words that page and terminal have in common."""
+    return ending(turn.error) if turn.error is not None and turn.status == "cancelled" else turn.error
+
+
+@dataclass
+class Tab:
+    """One tab. `faults` is what the browser complained of, `strays` the requests to anywhere but the gateway."""
+
+    page: Page
+    url: str
+    faults: list[str] = field(default_factory=list)
+    strays: list[str] = field(default_factory=list)
+    may_be_cut_off: bool = False
+    """The gateway is killed in this test: that requests to it fail is no fault of the page."""
+
+    @classmethod
+    async def opened(cls, context: BrowserContext, url: str) -> "Tab":
+        page = await context.new_page()
+        tab = cls(page, url)
+        page.on("console", lambda message: tab._note(message.type, message.text))
+        page.on("pageerror", lambda error: tab.faults.append(f"uncaught: {error}"))
+        page.on("request", tab._note_request)
+        await page.add_init_script(WATCH_THE_POLICY)
+        page.set_default_timeout(BOUND * 1000)
+        return tab
+
+    def _note(self, kind: str, text: str) -> None:
+        if kind not in ("error", "warning"):
+            return
+        is_network = "Failed to load resource" in text or "net::ERR_" in text
+        if not (is_network and self.may_be_cut_off):
+            self.faults.append(f"{kind}: {text}")
+
+    def _note_request(self, request: Request) -> None:
+        address = urlsplit(request.url)
+        if address.scheme != "data" and f"{address.scheme}://{address.netloc}" != self.url:
+            self.strays.append(request.url)
+
+    async def check(self) -> None:
+        """Nothing has happened that must not."""
+        assert self.faults == []
+        assert self.strays == []
+        assert await self.page.evaluate("window.violations") == []
+
+    # ---- going somewhere
+
+    async def open(self, session: str | None = None) -> None:
+        await self.page.goto(f"{self.url}/?session={session}" if session else f"{self.url}/")
+
+    @property
+    def session(self) -> str:
+        """The session that the address names."""
+        return urlsplit(self.page.url).query.removeprefix("session=")
+
+    # ---- what is there
+
+    @property
+    def text(self) -> Locator:
+        return self.page.get_by_label("Your prompt")
+
+    @property
+    def log(self) -> Locator:
+        return self.page.get_by_role("log")
+
+    @property
+    def turns(self) -> Locator:
+        return self.page.locator("#turns > .turn")
+
+    @property
+    def answers(self) -> Locator:
+        """The rendered texts of the model."""
+        return self.page.locator("#turns .prose:not(.plain)")
+
+    @property
+    def growing(self) -> Locator:
+        return self.page.locator(".growing")
+
+    @property
+    def tools(self) -> Locator:
+        return self.page.locator(".tool")
+
+    @property
+    def queue(self) -> Locator:
+        return self.page.locator("#tray-list > li")
+
+    @property
+    def state(self) -> Locator:
+        return self.page.get_by_role("status")
+
+    @property
+    def notice(self) -> Locator:
+        """What was not done, until it is dismissed."""
+        return self.page.get_by_role("alert")
+
+    @property
+    def stop(self) -> Locator:
+        return self.page.get_by_role("button", name="Stop")
+
+    def button(self, name: str) -> Locator:
+        return self.page.get_by_role("button", name=name, exact=True)
+
+    # ---- doing something
+
+    async def send(self, text: str) -> None:
+        await self.text.fill(text)
+        await self.text.press("Enter")
+
+    async def shows(self, count: int) -> None:
+        """So many turns are shown, and nothing runs or waits any more."""
+        await expect(self.turns).to_have_count(count)
+        await expect(self.stop).to_be_hidden()
+        await expect(self.queue).to_have_count(0)
+        await expect(self.page.locator("#turns .prose.plain")).to_have_count(0)
+
+    async def shown_turns(self) -> list[dict[str, Any]]:
+        """What a reader sees of each turn."""
+        turns: list[dict[str, Any]] = await self.page.evaluate(
+            """() => [...document.querySelectorAll("#turns > .turn")].map((turn) => ({
+              id: turn.dataset.turn,
+              status: turn.dataset.status,
+              asked: turn.querySelector(".request .bubble").textContent,
+              said: [...turn.querySelectorAll(".prose")].map((prose) => prose.textContent.trim()),
+              error: turn.querySelector(".turn-error p")?.textContent ?? null,
+            }))"""
+        )
+        return turns
+
+    async def shows_the_transcript(self) -> None:
+        """What is shown is what the gateway has, turn by turn: nothing is missing, nothing is there twice."""
+        async with httpx.AsyncClient(base_url=self.url) as http:
+            full = (await http.get(f"/workflow/{self.session}/conversation/full")).json()
+        shown = await self.shown_turns()
+        kept = ConversationState.model_validate({key: value for key, value in full.items() if key != "links"})
+        assert [(turn["id"], turn["status"], turn["asked"], turn["error"]) for turn in shown] == [
+            (turn.id, turn.status, turn.user_message, _ending(turn)) for turn in kept.messages
+        ]
+        assert [turn["said"][-1] for turn in shown if turn["status"] == "completed"] == [
+            words_of(turn.agent_message) for turn in kept.messages if turn.agent_message is not None
+        ]
+
+
+def words_of(markdown: str) -> str:
+    """What a reader sees of a text once it is rendered."""
+    return html.unescape(re.sub(r"<[^>]*>", "", render_markdown(markdown))).strip()
+
+
+@asynccontextmanager
+async def tabs_of(browser: Browser, url: str, **context_options: Any) -> AsyncIterator[Callable[[], Awaitable[Tab]]]:
+    """A way to open tabs, all of one person; at the end each must have kept to what a page may do."""
+    context = await browser.new_context(**context_options)
+    tabs: list[Tab] = []
+
+    async def open_tab() -> Tab:
+        tabs.append(await Tab.opened(context, url))
+        return tabs[-1]
+
+    try:
+        yield open_tab
+        for tab in tabs:
+            await tab.check()
+    finally:
+        await context.close()

@@ -1,0 +1,210 @@
+"""The page for everyone: axe finds nothing grave, in any state, size and colour; the keyboard reaches everything."""
+
+import httpx
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from tests.clients.page.from_npm import npm_package
+from tests.clients.page.tab import Tab, tabs_of
+from tests.harness import Gate, Stage, asks, says
+from turnkeeper.activities.providers.protocol import Delta, ModelError
+from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, RespondPart, ThinkPart
+
+SIZES = {"phone": {"width": 390, "height": 844}, "desk": {"width": 1440, "height": 900}}
+
+EVERYTHING = """# Heading
+
+Some **bold**, *emphasis*, `code`, ~~gone~~ and a [link](https://example.org).
+
+- one
+- two
+
+> quoted
+
+```python
+# a comment
+def double(x: int) -> str:
+    return "text" * 2
+```
+
+| File | Lines |
+|:-----|------:|
+| a.py | 12 |
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+async def test_api_5_axe_finds_nothing_serious_in_any_state(
+    browser: Browser, url: str, on: Stage, request: pytest.FixtureRequest, size: str, scheme: str
+) -> None:
+    axe = (npm_package(request, "axe-core", "4.14.1") / "axe.min.js").read_text()
+    async with tabs_of(browser, url, viewport=SIZES[size], color_scheme=scheme) as open_tab:
+        tab = await open_tab()
+        faults: dict[str, list[str]] = {}
+
+        async def look(state: str) -> None:
+            faults[state] = await grave_faults(tab.page, axe)
+
+        await tab.open()
+        await look("nothing yet")
+        await _every_kind_of_turn(tab, on)
+        for summary in await tab.page.locator("#turns summary").all():
+            await summary.click()
+        await look("a conversation, all of it open")
+        await _a_turn_that_waits(tab, on)
+        await look("an approval and a queue")
+        await tab.button("Reject…").click()
+        await look("a rejection")
+        await tab.page.get_by_role("button", name="What the model remembers").click()
+        await look("what the model remembers")
+        await tab.button("Close").click()
+        await tab.page.get_by_role("button", name="More about this session").click()
+        await look("the menu")
+        await tab.button("Change the model…").click()
+        await look("a question")
+        await tab.page.keyboard.press("Escape")
+        if size == "phone":
+            await tab.button("Sessions").click()
+            await look("the list of sessions")
+            await tab.page.keyboard.press("Escape")
+        assert {state: found for state, found in faults.items() if found} == {}
+
+
+async def grave_faults(page: Page, axe: str) -> list[str]:
+    """What axe calls serious or critical in the page as it is now, and where."""
+    await page.evaluate(axe)  # by the debugger, which the page's own policy does not bind
+    found = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{fault['id']} ({fault['impact']}): {[node['html'][:200] for node in fault['nodes']]}"
+        for fault in found["violations"]
+        if fault["impact"] in ("serious", "critical")
+    ]
+
+
+async def _every_kind_of_turn(tab: Tab, on: Stage) -> None:
+    parts = [
+        ThinkPart(kind="think", text="Let me look."),
+        CallPart(kind="call", id="c", name="look", args={"path": "src"}),
+    ]
+    on.vendor.script = [
+        ModelResponse(parts=parts, stop="tool_calls", model="test"),
+        ModelResponse(parts=[RespondPart(kind="respond", text=EVERYTHING)], model="test"),
+        ModelError("auth", "the key was refused"),
+    ]
+    await tab.send("What is there?")
+    await tab.shows(1)
+    await tab.send("And now?")
+    await expect(tab.page.locator(".turn-error")).to_be_visible()
+
+
+async def _a_turn_that_waits(tab: Tab, on: Stage) -> None:
+    async with httpx.AsyncClient(base_url=tab.url) as http:
+        (await http.patch(f"/workflow/{tab.session}", json={"tool_policy": {"pay": "ask"}})).raise_for_status()
+    on.vendor.script = [asks(("pay", {"amount": 12})), says("Paid.")]
+    await tab.send("Pay")
+    await expect(tab.page.locator(".approval")).to_be_visible()
+    await tab.send("and then this")
+    await expect(tab.queue).to_have_count(1)
+
+
+async def test_api_5_only_notices_and_the_state_line_are_read_aloud_and_not_every_second(tab: Tab, on: Stage) -> None:
+    gate = Gate(is_open=False)
+    on.vendor.script = [[Delta("respond", "Some"), gate, says("Some text.")]]
+    await tab.open()
+    await tab.send("Hi")
+    await expect(tab.growing).to_have_text("Some")
+    live = await tab.page.evaluate(
+        """() => [...document.querySelectorAll("[aria-live], [role=status], [role=log], [role=alert]")]
+             .filter((element) => element.ariaLive !== "off").map((element) => element.id)"""
+    )
+    assert live == ["notice", "state-words"]
+    changes = tab.page.evaluate(
+        """() => new Promise((resolve) => {
+             const spoken = [];
+             new MutationObserver(() => spoken.push(document.querySelector("#state-words").textContent))
+               .observe(document.querySelector("#state-words"), {childList: true, characterData: true, subtree: true});
+             new MutationObserver((_, observer) => {
+               if (!/^2 s/.test(document.querySelector("#state-seconds").textContent)) return;
+               observer.disconnect();
+               resolve(spoken);
+             }).observe(document.querySelector("#state-seconds"), {childList: true});
+           })"""
+    )
+    assert await changes == []
+    gate.open()
+    await tab.shows(1)
+
+
+async def test_api_5_the_keyboard_alone_reads_decides_and_answers(tab: Tab, on: Stage) -> None:
+    await tab.open()
+    await expect(tab.text).to_be_focused()
+    await tab.send("Hi")
+    await tab.shows(1)
+    await expect(tab.text).to_be_focused()
+    async with httpx.AsyncClient(base_url=tab.url) as http:
+        (await http.patch(f"/workflow/{tab.session}", json={"tool_policy": {"pay": "ask"}})).raise_for_status()
+    on.vendor.script = [asks(("pay", {"amount": 12})), says("Paid.")]
+    await tab.send("Pay")
+    await expect(tab.page.locator(".approval")).to_be_visible()
+    for _ in range(20):
+        await tab.page.keyboard.press("Shift+Tab")
+        if await tab.button("Approve").evaluate("(button) => button === document.activeElement"):
+            break
+    await tab.page.keyboard.press("Enter")
+    await tab.shows(2)
+
+
+async def test_api_5_on_a_small_screen_the_list_covers_the_conversation_only_while_it_is_wanted(
+    browser: Browser, url: str
+) -> None:
+    async with tabs_of(browser, url, viewport=SIZES["phone"]) as open_tab:
+        tab = await open_tab()
+        await tab.open()
+        opener = tab.button("Sessions")
+        await expect(tab.page.get_by_label("Search sessions")).to_be_hidden()
+        await opener.click()
+        await expect(tab.page.get_by_label("Search sessions")).to_be_visible()
+        await expect(tab.page.locator("#main")).to_have_attribute("inert", "")
+        await tab.page.keyboard.press("Escape")
+        await expect(tab.page.get_by_label("Search sessions")).to_be_hidden()
+        await expect(opener).to_be_focused()
+        assert await tab.page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+@pytest.mark.parametrize("typed", [1, 40])
+async def test_api_5_beside_a_phones_keyboard_the_log_has_room_and_all_that_sends_and_stops_is_in_view(
+    browser: Browser, url: str, on: Stage, typed: int
+) -> None:
+    async with tabs_of(browser, url, viewport={"width": 390, "height": 420}) as open_tab:
+        tab = await open_tab()
+        gate = Gate(is_open=False)
+        on.vendor.script = [[Delta("respond", "Some"), gate, says("Some text.")]]
+        await tab.open()
+        await tab.send("Hi")
+        await expect(tab.growing).to_have_text("Some")
+        for number in range(8):
+            await tab.send(f"and number {number}, which is long enough to need more than a line of its own")
+            await expect(tab.queue).to_have_count(number + 1)
+        await tab.text.fill("a line\n" * typed)
+        for needed in (tab.page.locator("#send"), tab.stop, tab.text, tab.queue.first.get_by_role("button")):
+            await expect(needed).to_be_in_viewport(ratio=1)
+        log = await tab.log.bounding_box()
+        assert log is not None
+        assert log["height"] >= 420 / (3 if typed == 1 else 5)
+        gate.open()
+        await tab.shows(9)
+
+
+async def test_api_5_who_wants_no_motion_gets_none(browser: Browser, url: str, on: Stage) -> None:
+    gate = Gate(is_open=False)
+    on.vendor.script = [[Delta("respond", "Some"), gate, says("Some text.")]]
+    async with tabs_of(browser, url, reduced_motion="reduce") as open_tab:
+        tab = await open_tab()
+        await tab.open()
+        await tab.send("Hi")
+        await expect(tab.growing).to_have_text("Some")
+        # An animation that runs once, for no time, is over before anyone could look.
+        await tab.page.wait_for_function("document.getAnimations().every((one) => one.playState === 'finished')")
+        gate.open()
+        await tab.shows(1)

@@ -1,0 +1,99 @@
+"""Deciding on tool calls, in the card that shows them (API-5, AGT-8)."""
+
+import httpx
+from playwright.async_api import expect
+
+from tests.clients.page.tab import Tab
+from tests.harness import Stage, asks, says
+
+UNSEEN = "\u202eolleh\u202c \u200bü🙂\u2028\x85\U000e0041\u3164"
+UNSEEN_SHOWN = r"\u202eolleh\u202c \u200bü🙂\u2028\u0085\udb40\udc41\u3164"
+"""Turned around, hidden, or on a line of its own; and how JSON escapes it."""
+
+PAY = ("pay", {"to": "Registrar", "amount": 12})
+
+
+async def a_session_that_asks(tab: Tab, on: Stage) -> None:
+    """A session whose next turn wants to pay, and has to ask."""
+    await tab.open()
+    await tab.send("Hi")
+    await tab.shows(1)
+    async with httpx.AsyncClient(base_url=tab.url) as http:
+        answer = await http.patch(f"/workflow/{tab.session}", json={"tool_policy": {"pay": "ask"}})
+        answer.raise_for_status()
+
+
+async def test_api_5_a_call_is_approved_in_its_card_with_its_arguments_in_sight(tab: Tab, on: Stage) -> None:
+    await a_session_that_asks(tab, on)
+    on.vendor.script = [asks(PAY), says("Paid.")]
+    await tab.send("Pay")
+    await expect(tab.state).to_have_text("A tool call needs your approval.")
+    await expect(tab.page).to_have_title("(!) Hi · Turnkeeper")
+    await expect(tab.tools.get_by_label("Arguments", exact=True)).to_be_visible()
+    await expect(tab.tools.get_by_label("Arguments", exact=True)).to_contain_text('"to": "Registrar"')
+    assert on.tools.calls == []
+    await tab.button("Approve").click()
+    await tab.shows(2)
+    assert [call.name for call in on.tools.calls] == ["pay"]
+    await expect(tab.page.locator(".approval")).to_have_count(0)
+    await expect(tab.tools).to_contain_text("Approved")
+    await tab.shows_the_transcript()
+
+
+async def test_api_5_a_call_is_rejected_with_a_reason_that_the_model_is_told(tab: Tab, on: Stage) -> None:
+    await a_session_that_asks(tab, on)
+    on.vendor.script = [asks(PAY), says("I see.")]
+    await tab.send("Pay")
+    await tab.button("Reject…").click()
+    await tab.page.get_by_label("Reason for the model").fill("Far too much")
+    await tab.page.keyboard.press("Escape")  # back to the choice, and not Stop
+    await expect(tab.button("Approve")).to_be_focused()
+    await expect(tab.stop).to_be_visible()
+    await tab.button("Reject…").click()
+    await expect(tab.page.get_by_label("Reason for the model")).to_have_value("Far too much")
+    await tab.button("Reject").click()
+    await tab.shows(2)
+    assert on.tools.calls == []
+    await expect(tab.tools).to_contain_text("Rejected: Far too much")
+    assert "Far too much" in on.vendor.requests[-1].model_dump_json()
+
+
+async def test_api_5_a_tool_that_is_allowed_for_the_session_is_not_asked_about_again(tab: Tab, on: Stage) -> None:
+    await a_session_that_asks(tab, on)
+    on.vendor.script = [asks(PAY), says("Paid."), asks(PAY), says("Paid again.")]
+    await tab.send("Pay")
+    await tab.button("Allow for this session").click()
+    await tab.shows(2)
+    await tab.send("Pay again")
+    await tab.shows(3)
+    assert len(on.tools.calls) == 2
+
+
+async def test_api_5_what_is_written_in_one_card_survives_the_decision_in_another(tab: Tab, on: Stage) -> None:
+    await a_session_that_asks(tab, on)
+    on.vendor.script = [asks(PAY, ("pay", {"to": "Landlord", "amount": 900})), says("Done.")]
+    await tab.send("Pay both")
+    await expect(tab.page.locator(".approval")).to_have_count(2)
+    second = tab.page.locator(".tool", has_text="Landlord")
+    await second.get_by_role("button", name="Reject…").click()
+    await second.get_by_label("Reason for the model").fill("Not this month")
+    await tab.page.locator(".tool", has_text="Registrar").get_by_role("button", name="Approve").click()
+    await expect(tab.page.locator(".approval")).to_have_count(1)
+    await expect(second.get_by_label("Reason for the model")).to_have_value("Not this month")
+    await second.get_by_role("button", name="Reject", exact=True).click()
+    await tab.shows(2)
+    assert [call.args["to"] for call in on.tools.calls] == ["Registrar"]
+
+
+async def test_api_5_what_is_approved_is_what_is_read_whatever_turns_text_around_or_hides_it(
+    tab: Tab, on: Stage
+) -> None:
+    await a_session_that_asks(tab, on)
+    on.vendor.script = [asks(("pay", {"to": UNSEEN}), ("pay", {"to": UNSEEN * 20_000})), says("Paid.")]
+    await tab.send("Pay")
+    await expect(tab.page.locator(".approval")).to_have_count(2)
+    await expect(tab.tools.first.locator(".tool-gist")).to_have_text(f"to: {UNSEEN_SHOWN}", use_inner_text=True)
+    arguments = tab.tools.get_by_label("Arguments", exact=True)
+    await expect(arguments.first).to_have_text(f'{{\n  "to": "{UNSEEN_SHOWN}"\n}}', use_inner_text=True)
+    await expect(arguments.last).to_contain_text(UNSEEN_SHOWN)
+    assert not set(UNSEEN) & set(await arguments.last.text_content() or "") - set("hello ü🙂")

@@ -1,0 +1,127 @@
+"""A line that goes dead without a word, or breaks in the middle of an answer, is noticed and got over (API-5)."""
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from playwright.async_api import Browser, expect
+
+from tests.clients.page.line import Line, line_to
+from tests.clients.page.tab import Tab, tabs_of
+from tests.clients.page.test_sessions import SEEN, started
+from tests.harness import Gate, Stage, says
+from turnkeeper.activities.providers.protocol import Delta
+
+
+@pytest.fixture
+async def line(url: str) -> AsyncIterator[Line]:
+    async with line_to(url) as line:
+        yield line
+
+
+@pytest.fixture
+async def tab(browser: Browser, line: Line) -> AsyncIterator[Tab]:
+    """A tab whose line to the gateway is not to be relied on."""
+    async with tabs_of(browser, line.url) as open_tab:
+        tab = await open_tab()
+        tab.may_be_cut_off = True
+        yield tab
+
+
+async def said_elsewhere(url: str, session: str, prompt: str) -> None:
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+        await http.post(f"/workflow/{session}/prompt?wait=30", json={"message": prompt})
+
+
+async def test_api_5_a_stream_that_has_gone_dead_without_a_word_is_opened_anew(tab: Tab, line: Line, on: Stage) -> None:
+    await tab.page.clock.install()
+    await tab.open()
+    await tab.send("one")
+    await tab.shows(1)
+    line.kill_streams()
+    await said_elsewhere(line.target, tab.session, "two")
+    await tab.page.clock.run_for(20_000)
+    await expect(tab.turns).to_have_count(1)
+    await tab.page.clock.run_for(30_000)
+    await tab.shows(2)
+    await tab.shows_the_transcript()
+
+
+async def test_api_5_who_comes_back_to_a_tab_sees_at_once_what_is_true(tab: Tab, line: Line, on: Stage) -> None:
+    await tab.page.clock.install()
+    await tab.open()
+    await tab.send("one")
+    await tab.shows(1)
+    await tab.page.evaluate(SEEN.format(state="hidden"))
+    line.kill_streams()
+    await said_elsewhere(line.target, tab.session, "two")
+    await tab.page.clock.run_for(10_000)
+    await expect(tab.turns).to_have_count(1)
+    await tab.page.evaluate(SEEN.format(state="visible"))
+    await tab.shows(2)
+
+
+async def test_api_5_an_answer_that_a_dead_stream_keeps_back_is_missed_and_fetched(
+    tab: Tab, line: Line, on: Stage
+) -> None:
+    gate = Gate(is_open=False)
+    on.vendor.script = [[Delta("respond", "Half of"), gate, says("Half of it, and the rest.")]]
+    await tab.page.clock.install()
+    await tab.open()
+    await tab.send("one")
+    await expect(tab.growing).to_have_text("Half of")
+    line.kill_streams()
+    gate.open()
+    await said_elsewhere(line.target, tab.session, "two")  # it is answered after the first
+    await tab.page.clock.run_for(7_000)
+    await tab.shows(2)
+    await tab.shows_the_transcript()
+
+
+@pytest.mark.parametrize(
+    "request_line", ["GET /workflow/[^/]+/conversation/full", "GET /workflow/[^/]+ ", "GET /workflow[? ]"]
+)
+async def test_api_5_an_answer_that_is_cut_in_its_middle_is_asked_for_again(
+    tab: Tab, line: Line, on: Stage, request_line: str
+) -> None:
+    session = f"{on.task_queue}-s"
+    await started(line.target, session, "one")
+    line.cuts.append(request_line)
+    await tab.open(session)
+    await tab.shows(1)
+    await expect(tab.state).to_have_text("")
+    assert line.cuts == []
+
+
+async def test_api_5_a_prompt_whose_acceptance_is_cut_off_is_one_turn(tab: Tab, line: Line, on: Stage) -> None:
+    session = f"{on.task_queue}-s"
+    await started(line.target, session, "one")
+    await tab.open(session)
+    await tab.shows(1)
+    line.cuts.append("POST /workflow/[^/]+/prompt")
+    await tab.send("two")
+    await tab.shows(2)
+    assert line.cuts == []
+
+
+async def test_api_5_what_arrives_byte_by_byte_is_read_as_it_was_sent(tab: Tab) -> None:
+    await tab.open()
+    events = await tab.page.evaluate(
+        """async () => {
+          const { eventsOf } = await import("/static/conversation/event_stream.js");
+          const sent = ": alive\\r\\n\\r\\n"
+            + "event: update\\r\\nid: 1.a\\r\\ndata: {\\"ä\\":\\r\\ndata: \\"🦊\\"}\\r\\n\\r\\n"
+            + "data:x\\n\\nevent: half";
+          const bytes = [...new TextEncoder().encode(sent)].map((byte) => new Uint8Array([byte]));
+          let signs = 0;
+          const read = [];
+          const body = new ReadableStream({
+            pull: (stream) => (bytes.length ? stream.enqueue(bytes.shift()) : stream.close()),
+          });
+          const count = bytes.length;
+          for await (const event of eventsOf(body, () => { signs += 1; })) read.push(event);
+          return { read, areAllSigns: signs === count };
+        }"""
+    )
+    read = [{"name": "update", "text": '{"ä":\n"🦊"}'}, {"name": "", "text": "x"}]
+    assert events == {"read": read, "areAllSigns": True}

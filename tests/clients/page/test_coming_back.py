@@ -1,0 +1,210 @@
+"""Whatever happens to a tab or a gateway, the page shows what is true, once (API-5)."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+from playwright.async_api import Browser, expect
+from temporalio.client import Client
+
+from tests.api.conftest import served
+from tests.clients.page.tab import Tab, tabs_of
+from tests.clients.page.test_sessions import started
+from tests.harness import BOUND, Gate, Stage, says, stage
+from turnkeeper.activities.providers.protocol import Delta
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.ops.local.ports import usable_port
+from turnkeeper.ops.local.supervisor import own_command
+
+ROOT = Path(__file__).parents[3]
+
+
+async def test_api_5_two_tabs_on_one_session_show_the_same(browser: Browser, url: str, on: Stage) -> None:
+    gate = Gate(is_open=False)
+    on.vendor.script = [[Delta("respond", "Half of"), gate, says("Half of it, and the rest.")]]
+    async with tabs_of(browser, url) as open_tab:
+        first, second = await open_tab(), await open_tab()
+        await first.open()
+        await first.send("one")
+        await expect(first.growing).to_have_text("Half of")
+        await second.open(first.session)
+        await expect(second.growing).to_have_text("Half of")
+        await second.send("two")
+        await expect(first.queue).to_contain_text("two")
+        await first.send("three")
+        await expect(second.queue).to_have_count(2)
+        await first.button("Remove: three").click()
+        await expect(second.queue).to_have_count(1)
+        gate.open()
+        for tab in (first, second):
+            await tab.shows(2)
+            await tab.shows_the_transcript()
+        assert await first.shown_turns() == await second.shown_turns()
+
+
+async def test_api_5_a_reload_in_the_middle_of_an_answer_loses_nothing(tab: Tab, on: Stage) -> None:
+    gate = Gate(is_open=False)
+    on.vendor.script = [[Delta("respond", "Half of"), gate, says("Half of it, and the rest.")]]
+    await tab.open()
+    await tab.send("one")
+    await expect(tab.growing).to_have_text("Half of")
+    await tab.send("two")
+    await expect(tab.queue).to_have_count(1)
+    await tab.text.fill("three, not yet sent")
+    await tab.page.reload()
+    await expect(tab.growing).to_have_text("Half of")
+    await expect(tab.queue).to_contain_text("two")
+    await expect(tab.text).to_have_value("three, not yet sent")
+    gate.open()
+    await tab.shows(2)
+    await tab.shows_the_transcript()
+
+
+async def test_api_5_a_prompt_that_could_not_be_sent_is_kept_over_a_reload_and_sent_once(tab: Tab, on: Stage) -> None:
+    await tab.open()
+    await tab.send("one")
+    await tab.shows(1)
+    tab.may_be_cut_off = True
+    # What the gateway has done, and could not say: the worst kind of failure.
+    await tab.page.route("**/prompt", lambda route: _done_but_not_answered(route))
+    await tab.send("two")
+    await tab.shows(2)
+    await tab.page.unroute("**/prompt")
+    await tab.page.route("**/prompt", lambda route: route.abort())
+    await tab.send("three")
+    await expect(tab.queue).to_contain_text("Not sent: Can't reach the server.")
+    await tab.page.unroute("**/prompt")
+    await tab.page.reload()
+    await tab.shows(3)
+    await tab.shows_the_transcript()
+
+
+async def _done_but_not_answered(route) -> None:
+    await route.fetch()
+    await route.abort()
+
+
+async def test_api_5_a_prompt_that_failed_is_sent_by_its_retry(tab: Tab, on: Stage) -> None:
+    await tab.open()
+    await tab.send("one")
+    await tab.shows(1)
+    tab.may_be_cut_off = True
+    await tab.page.route("**/prompt", lambda route: route.abort())
+    await tab.send("two")
+    await tab.queue.get_by_role("button", name="Retry").wait_for()
+    await tab.page.unroute("**/prompt")
+    await tab.queue.get_by_role("button", name="Retry").click()
+    await tab.shows(2)
+    await tab.shows_the_transcript()
+
+
+@asynccontextmanager
+async def gateway_process(client: Client, on: Stage, port: int) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A gateway in a process of its own, which can be killed; at the end it is."""
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("TURNKEEPER_")},
+        "TEMPORAL_ADDRESS": client.service_client.config.target_host,
+        "TURNKEEPER_TASK_QUEUE": on.task_queue,
+        "TURNKEEPER_STATE_DIR": str(on.settings.state_dir),
+        "TURNKEEPER_API_PORT": str(port),
+        "TURNKEEPER_LOG_LEVEL": "error",
+    }
+    process = await asyncio.create_subprocess_exec(*own_command("api"), cwd=ROOT, env=environment)
+    try:
+        await _answers(port)
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def _answers(port: int) -> None:
+    async with asyncio.timeout(BOUND), httpx.AsyncClient() as http:
+        while True:
+            try:
+                if (await http.get(f"http://127.0.0.1:{port}/healthz")).status_code == 200:
+                    return
+            except httpx.TransportError:
+                await asyncio.sleep(0.05)  # nothing tells from outside that a process listens
+
+
+async def test_api_5_a_gateway_killed_in_the_middle_of_an_answer_leaves_no_gap_and_nothing_twice(
+    browser: Browser, temporal: Client
+) -> None:
+    gate = Gate(is_open=False)
+    async with stage(temporal) as on:  # the answer travels by heartbeats: worker and gateway are two processes
+        on.vendor.script = [says("first"), [Delta("respond", "Half of"), gate, says("Half of it, and the rest.")]]
+        port = usable_port(0, "127.0.0.1")
+        async with tabs_of(browser, f"http://127.0.0.1:{port}") as open_tab:
+            async with gateway_process(temporal, on, port) as process:
+                tab = await open_tab()
+                await tab.open()
+                await tab.send("one")
+                await tab.shows(1)
+                await tab.send("two")
+                await expect(tab.growing).to_have_text("Half of")
+                tab.may_be_cut_off = True
+                process.send_signal(signal.SIGKILL)
+                await process.wait()
+                await expect(tab.state).to_contain_text("Can't reach the server")
+                await tab.send("three")
+                await expect(tab.queue).to_contain_text("three")
+            async with gateway_process(temporal, on, port):
+                await expect(tab.growing).to_have_text("Half of")
+                await expect(tab.queue).to_contain_text("three")
+                gate.open()
+                await tab.shows(3)
+                await tab.shows_the_transcript()
+
+
+async def test_api_5_the_page_says_that_no_worker_answers_and_goes_on_when_one_is_back(
+    browser: Browser, temporal: Client
+) -> None:
+    queue = "left-alone"
+    async with stage(temporal, task_queue=queue) as on:
+        settings = Settings(task_queue=queue, state_dir=on.settings.state_dir, task_timeout=2)
+        async with served(temporal, settings) as url, tabs_of(browser, url) as open_tab:
+            tab = await open_tab()
+            tab.may_be_cut_off = True
+            await tab.open()
+            await tab.send("one")
+            await tab.shows(1)
+            await on.worker.shutdown()
+            await tab.send("two")
+            await expect(tab.state).to_contain_text("No worker is answering")
+            await expect(tab.log.get_by_text("two", exact=True)).to_have_count(1)
+            async with stage(temporal, task_queue=queue):
+                await tab.shows(2)
+                await expect(tab.state).to_have_text("")
+                await tab.shows_the_transcript()
+
+
+async def test_api_5_a_session_that_is_not_there_is_said_to_be_not_there(tab: Tab) -> None:
+    tab.may_be_cut_off = True  # the browser notes the 404
+    await tab.open("never-started")
+    await expect(tab.state).to_contain_text("This session doesn't exist or was deleted.")
+    await expect(tab.page.locator("#session-title")).to_have_text("Session not found")
+    await expect(tab.page.locator("#session-actions")).to_be_hidden()
+    await expect(tab.text).to_be_disabled()
+    await tab.button("New session").click()
+    await expect(tab.page.locator("#session-title")).to_have_text("New session")
+    await expect(tab.page).to_have_url(f"{tab.url}/")
+    await tab.send("Hi")
+    await tab.shows(1)
+
+
+async def test_api_5_a_session_that_can_t_be_read_is_not_called_new(tab: Tab, on: Stage) -> None:
+    session = f"{on.task_queue}-s"
+    await started(tab.url, session, "one")
+    tab.may_be_cut_off = True
+    await tab.page.route(f"**/workflow/{session}**", lambda route: route.abort())
+    await tab.open(session)
+    await expect(tab.state).to_contain_text("Can't reach the server")
+    await expect(tab.page.locator("#session-title")).to_have_text(session)
+    await tab.page.unroute(f"**/workflow/{session}**")
+    await expect(tab.page.locator("#session-title")).to_have_text("one")

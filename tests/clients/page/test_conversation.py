@@ -1,0 +1,401 @@
+"""A conversation, as a person leads it in the page (API-5)."""
+
+import re
+
+import httpx
+import pytest
+from playwright.async_api import Route, expect
+
+from tests.clients.page.tab import Tab
+from tests.harness import Gate, Stage, asks, says
+from turnkeeper.activities.providers.protocol import Delta, ModelError
+from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, RespondPart, ThinkPart
+from turnkeeper.models.transcript.trajectory import ToolResult, Usage
+
+
+def held(*before: Delta, then: str) -> tuple[Gate, list[object]]:
+    """An answer that stops in the middle until its gate is opened."""
+    gate = Gate(is_open=False)
+    return gate, [*before, gate, says(then)]
+
+
+async def test_api_5_a_first_prompt_starts_a_session_and_its_answer_is_streamed_then_rendered(
+    tab: Tab, on: Stage
+) -> None:
+    begun, done = Gate(is_open=False), Gate(is_open=False)
+    on.vendor.script = [
+        [
+            Delta("think", "He greets."),
+            begun,
+            Delta("respond", "**Hel"),
+            done,
+            Delta("respond", "lo**"),
+            says("**Hello**"),
+        ]
+    ]
+    await tab.open()
+    await tab.send("Hi there")
+    await expect(tab.page.locator(".thinking .peek")).to_have_text("He greets.")
+    begun.open()
+    await expect(tab.growing).to_have_text("**Hel")
+    await expect(tab.state).to_have_text("Working on it")
+    done.open()
+    await tab.shows(1)
+    await expect(tab.answers.locator("strong")).to_have_text("Hello")
+    await expect(tab.state).to_have_text("")
+    await tab.shows_the_transcript()
+
+
+async def test_api_5_a_prompt_is_echoed_before_anyone_has_answered_and_shown_once(tab: Tab, on: Stage) -> None:
+    gate = Gate(is_open=False)
+
+    async def hold(route):  # the gateway is slow to take it
+        await gate.pass_through()
+        await route.continue_()
+
+    await tab.open()
+    await tab.page.route("**/prompt", hold)
+    await tab.send("Are you there?")
+    await gate.until_arrived(1)
+    await expect(tab.page.locator("#echo .bubble")).to_have_text("Are you there?")
+    await expect(tab.turns).to_have_count(0)
+    gate.open()
+    await tab.shows(1)
+    await expect(tab.log.get_by_text("Are you there?", exact=True)).to_have_count(1)
+
+
+WATCH_THE_PROMPT = """() => {
+  window.gaps = 0;
+  window.isBegun = false;
+  const count = () => {
+    const shown = [...document.querySelectorAll("#log .bubble")].filter((one) => one.textContent === "Hello").length;
+    if (shown !== 1 && window.isBegun) window.gaps += 1;
+    if (shown === 1) window.isBegun = true;
+  };
+  new MutationObserver(count).observe(document.querySelector("#log"), { subtree: true, childList: true });
+  const frame = () => { count(); requestAnimationFrame(frame); };
+  requestAnimationFrame(frame);
+}"""
+
+
+@pytest.mark.parametrize("slow", ["POST .*/workflow", "GET .*/full.*", "POST .*/prompt", "GET .*/events.*"])
+async def test_api_5_the_first_prompt_of_a_session_never_blinks(tab: Tab, slow: str) -> None:
+    """U5: from its echo on it is shown, once, whatever is slow."""
+    gate = Gate(is_open=False)
+
+    async def hold(route: Route) -> None:
+        if re.fullmatch(slow, f"{route.request.method} {route.request.url}"):
+            await gate.pass_through()
+        await route.continue_()
+
+    await tab.page.route("**/workflow**", hold)
+    await tab.page.route("**/workflow/**", hold)
+    await tab.open()
+    await tab.page.evaluate(WATCH_THE_PROMPT)
+    await tab.send("Hello")
+    await expect(tab.page.locator("#echo .bubble")).to_have_text("Hello")
+    await gate.until_arrived(1)
+    gate.open()
+    await tab.shows(1)
+    assert await tab.page.evaluate("[window.isBegun, window.gaps]") == [True, 0]
+
+
+async def test_api_5_a_tool_call_is_a_card_that_says_what_was_called_with_what_and_what_came_of_it(
+    tab: Tab, on: Stage
+) -> None:
+    async def look(invocation):
+        return ToolResult(outcome="2 matches", content="a.py\nb.py", duration_ms=1_234)
+
+    on.tools.run = look
+    on.tools.gate.close()
+    on.vendor.script = [asks(("look", {"path": "src"}), text="Let me look."), says("Two files.")]
+    await tab.open()
+    await tab.send("What is there?")
+    await expect(tab.tools).to_contain_text("running")
+    on.tools.gate.open()
+    await tab.shows(1)
+    await expect(tab.tools.locator("summary")).to_have_text("lookpath: srcdone1.2 s")
+    await expect(tab.tools.get_by_text("2 matches")).to_be_hidden()
+    await tab.tools.locator("summary").click()
+    await expect(tab.tools.get_by_label("Arguments", exact=True)).to_have_text('{\n  "path": "src"\n}')
+    await expect(tab.tools.get_by_label("Result", exact=True)).to_have_text("a.py\nb.py")
+    await tab.shows_the_transcript()
+
+
+async def test_api_5_a_large_result_is_shown_whole_to_who_asks_for_it(tab: Tab, on: Stage) -> None:
+    whole = "".join(f"line {number}\n" for number in range(5_000))
+
+    async def look(invocation):
+        return ToolResult(outcome="5,000 lines", content=whole)
+
+    on.tools.run = look
+    on.vendor.script = [asks(("look", {})), says("Read.")]
+    await tab.open()
+    await tab.send("Read it all")
+    await tab.shows(1)
+    await tab.tools.locator("summary").click()
+    result = tab.tools.get_by_label("Result", exact=True)
+    assert "line 2500" not in (await result.text_content() or "")
+    await tab.page.get_by_role("button", name="Show all of it").click()
+    await expect(result).to_have_text(whole)
+
+
+async def test_api_5_a_large_text_before_a_call_is_an_excerpt_until_somebody_asks_for_all_of_it(
+    tab: Tab, on: Stage
+) -> None:
+    whole = "\n\n".join(f"paragraph {number}" for number in range(5_000))
+    on.vendor.script = [asks(("look", {}), text=whole), says("Read."), says("Still here.")]
+    await tab.open()
+    await tab.send("Think aloud")
+    await tab.shows(1)
+    said = tab.page.locator("#turns .prose").first
+    assert "paragraph 2500" not in (await said.text_content() or "")
+    await tab.page.get_by_role("button", name="Show all of it").click()
+    await expect(said).to_contain_text("paragraph 2500")
+    await expect(tab.page.get_by_role("button", name="Show all of it")).to_have_count(0)
+
+
+async def test_api_5_an_answer_that_came_as_an_excerpt_is_shown_and_copied_whole_where_it_can_be_read(
+    tab: Tab, on: Stage
+) -> None:
+    await tab.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    whole = "\n\n".join(f"paragraph {number}" for number in range(5_000))
+    on.vendor.script = [says(whole)]
+    await tab.open()
+    await tab.send("Say it all")
+    await tab.shows(1)
+    session = tab.session
+
+    async def without_the_store(route):  # the gateway could not read it in time: what it sends then
+        answer = await route.fetch()
+        page = await answer.json()
+        [turn] = page["messages"]
+        blob = turn["reasoning_trajectory"]["steps"][-1]["text_blob"]
+        turn |= {"agent_message": "paragraph 0 … paragraph 4999", "agent_message_blob": blob}
+        await route.fulfill(json=page)
+
+    await tab.page.route("**/conversation/full*", without_the_store)
+    await tab.open(session)
+    await expect(tab.answers).to_have_text("paragraph 0 … paragraph 4999")
+    await tab.button("Copy answer").click()
+    await expect(tab.page.get_by_title("Copied")).to_be_visible()
+    assert await tab.page.evaluate("navigator.clipboard.readText()") == whole
+    await tab.page.get_by_role("button", name="Show all of it").click()
+    await expect(tab.answers).to_contain_text("paragraph 2500")
+
+
+async def test_api_5_what_the_model_thought_is_folded_and_opens(tab: Tab, on: Stage) -> None:
+    thinks = ThinkPart(kind="think", text="First this, then that.")
+    on.vendor.script = [ModelResponse(parts=[thinks, RespondPart(kind="respond", text="Done.")], model="test")]
+    await tab.open()
+    await tab.send("Do it")
+    await tab.shows(1)
+    await expect(tab.page.get_by_text("First this, then that.")).to_be_hidden()
+    await tab.page.get_by_text("Thought").click()
+    await expect(tab.page.get_by_text("First this, then that.")).to_be_visible()
+
+
+async def test_api_5_a_turn_says_its_model_its_time_its_tokens_and_what_they_cost(tab: Tab, on: Stage) -> None:
+    usage = Usage(input_tokens=1_000, output_tokens=234, cost=0.0125)
+    said = [RespondPart(kind="respond", text="Hello.")]
+    on.vendor.answer = lambda request: ModelResponse(parts=said, model="some-model", usage=usage)
+    await tab.open()
+    await tab.send("Hi")
+    await tab.shows(1)
+    facts = tab.page.locator(".response .facts")
+    await expect(facts).to_contain_text("some-model")
+    await expect(facts).to_contain_text("1,234 tokens · $0.01")
+    await tab.send("Again")
+    await tab.shows(2)
+    await expect(tab.page.locator("#session-usage")).to_have_text("2,468 tokens · $0.03")
+
+
+async def test_api_5_stop_ends_the_running_turn_by_its_button_and_by_escape(tab: Tab, on: Stage) -> None:
+    await tab.open()
+    for stop in (tab.stop.click, lambda: tab.text.press("Escape")):
+        gate, answer = held(Delta("respond", "On and on"), then="never")
+        on.vendor.script = [answer]
+        await tab.send("Talk")
+        await gate.until_arrived(1)
+        await expect(tab.growing).to_have_text("On and on")
+        await stop()
+        await expect(tab.stop).to_be_hidden()
+        await expect(tab.turns.last.locator(".turn-error")).to_contain_text("You stopped this answer.")
+    await tab.shows(2)
+    await tab.shows_the_transcript()
+
+
+async def test_ses_9_what_was_written_of_a_stopped_answer_stays_also_after_a_reload(tab: Tab, on: Stage) -> None:
+    gate, answer = held(Delta("think", "Let me see."), Delta("respond", "On and **on**"), then="never")
+    on.vendor.script = [answer]
+    await tab.open()
+    await tab.send("Talk")
+    await gate.until_arrived(1)
+    await expect(tab.growing).to_have_text("On and **on**")
+    await tab.stop.click()
+    for _ in range(2):
+        turn = tab.turns.last
+        await expect(turn.locator(".step strong")).to_have_text("on")
+        await expect(turn.locator(".interrupted")).to_have_text("Stopped here")
+        await expect(turn.locator(".turn-error p")).to_have_text("You stopped this answer.")
+        await expect(turn.locator(".step")).to_have_count(1)
+        await expect(turn.locator(".thinking")).to_have_count(1)
+        await tab.shows_the_transcript()
+        await tab.page.reload()
+    await tab.button("Retry").click()
+    await tab.shows(2)
+    await expect(tab.turns.last.locator(".prose")).to_contain_text("echo: Talk")
+
+
+async def test_ses_9_what_was_written_of_an_answer_that_broke_off_stays(tab: Tab, on: Stage) -> None:
+    on.vendor.script = [[Delta("respond", "On and on"), ModelError("auth", "the key is not accepted")]]
+    await tab.open()
+    await tab.send("Talk")
+    await expect(tab.turns.last.locator(".step .prose")).to_have_text("On and on")
+    await expect(tab.turns.last.locator(".interrupted")).to_have_text("Interrupted here")
+    await expect(tab.turns.last.locator(".turn-error")).to_contain_text("the key is not accepted")
+
+
+async def test_api_5_while_a_turn_runs_prompts_queue_in_sight_and_each_can_be_removed(tab: Tab, on: Stage) -> None:
+    gate, answer = held(then="first")
+    on.vendor.script = [answer]
+    await tab.open()
+    await tab.send("one")
+    await gate.until_arrived(1)
+    for text in ("two", "three", "four"):
+        await tab.send(text)
+    await expect(tab.queue).to_have_count(3)
+    await expect(tab.page.locator("#tray-title")).to_have_text("3 prompts queued")
+    await tab.button("Remove: three").click()
+    await expect(tab.queue.locator(".waiting-text")).to_have_text(["two", "four"])
+    gate.open()
+    await tab.shows(3)
+    assert [turn["asked"] for turn in await tab.shown_turns()] == ["one", "two", "four"]
+    await tab.shows_the_transcript()
+
+
+async def test_api_5_a_prompt_can_be_steered_into_the_running_turn(tab: Tab, on: Stage) -> None:
+    on.tools.gate.close()
+    on.vendor.script = [asks(("look", {})), says("As you wish.")]
+    await tab.open()
+    await tab.send("one")
+    await on.tools.gate.until_arrived(1)
+    await tab.page.get_by_role("radio", name="Steer").check()
+    await tab.send("rather look elsewhere")
+    await expect(tab.queue).to_contain_text("joins this turn")
+    await expect(tab.page.get_by_role("radio", name="Queue")).to_be_checked()
+    on.tools.gate.open()
+    await tab.shows(1)
+    await expect(tab.page.locator(".steered .bubble")).to_have_text("rather look elsewhere")
+    await tab.shows_the_transcript()
+
+
+async def test_api_5_a_prompt_can_interrupt_the_running_turn(tab: Tab, on: Stage) -> None:
+    gate, answer = held(Delta("respond", "Once upon a time"), then="never")
+    on.vendor.script = [answer, says("At once.")]
+    await tab.open()
+    await tab.send("tell me a story")
+    await gate.until_arrived(1)
+    await tab.page.get_by_role("radio", name="Interrupt").check()
+    await tab.send("no, the time")
+    await tab.shows(2)
+    assert [turn["status"] for turn in await tab.shown_turns()] == ["cancelled", "completed"]
+    await tab.shows_the_transcript()
+
+
+async def test_api_5_a_failed_turn_says_why_and_is_tried_again_by_its_button(tab: Tab, on: Stage) -> None:
+    on.vendor.script = [ModelError("auth", "the key was refused"), says("Now it works.")]
+    await tab.open()
+    await tab.send("Hello?")
+    await expect(tab.page.locator(".turn-error p")).to_contain_text("the key was refused")
+    await tab.button("Retry").click()
+    await tab.shows(2)
+    assert [turn["asked"] for turn in await tab.shown_turns()] == ["Hello?", "Hello?"]
+    await expect(tab.answers).to_have_text("Now it works.")
+    await tab.shows_the_transcript()
+
+
+async def test_api_5_the_arrow_up_brings_the_last_prompt_back_and_shift_enter_begins_a_line(
+    tab: Tab, on: Stage
+) -> None:
+    await tab.open()
+    await tab.send("first words")
+    await tab.shows(1)
+    await tab.text.press("ArrowUp")
+    await expect(tab.text).to_have_value("first words")
+    await tab.text.press("Shift+Enter")
+    await tab.text.press_sequentially("and more")
+    await expect(tab.text).to_have_value("first words\nand more")
+    await tab.text.press("Enter")
+    await tab.shows(2)
+    await expect(tab.text).to_have_value("")
+
+
+async def test_api_5_enter_that_an_input_method_uses_sends_nothing(tab: Tab) -> None:
+    await tab.open()
+    await tab.text.fill("にほん")
+    await tab.text.evaluate(
+        """(text) => text.dispatchEvent(
+             new KeyboardEvent("keydown", {key: "Enter", isComposing: true, bubbles: true, cancelable: true}))"""
+    )
+    await expect(tab.text).to_have_value("にほん")
+    assert not tab.session
+
+
+async def test_api_5_answers_prompts_and_code_are_copied_as_they_were_written(tab: Tab, on: Stage) -> None:
+    await tab.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    answer = "Like **this**:\n\n```python\nprint(1)\n```"
+    on.vendor.script = [says(answer)]
+    await tab.open()
+    await tab.send("How?")
+    await tab.shows(1)
+    for name, text in (("Copy answer", answer), ("Copy prompt", "How?"), ("Copy code", "print(1)\n")):
+        await tab.button(name).click()
+        assert await tab.page.evaluate("navigator.clipboard.readText()") == text
+
+
+async def test_api_5_a_call_that_begins_is_shown_while_it_is_written_and_replaced_by_its_card(
+    tab: Tab, on: Stage
+) -> None:
+    gate = Gate(is_open=False)
+    call = CallPart(kind="call", id="c", name="look", args={})
+    on.vendor.script = [[Delta("call", "look"), gate, ModelResponse(parts=[call], stop="tool_calls", model="test")]]
+    await tab.open()
+    await tab.send("Look")
+    await expect(tab.tools.locator("summary")).to_have_text("lookpreparing")
+    gate.open()
+    await tab.shows(1)
+    await expect(tab.tools).to_have_count(1)
+    await expect(tab.tools.locator(".tool-state")).to_have_text("done")
+
+
+async def test_api_5_a_retried_attempt_replaces_what_the_first_had_shown(tab: Tab, on: Stage) -> None:
+    gate = Gate(is_open=False)
+    on.vendor.script = [
+        [Delta("respond", "The first try"), gate, ModelError("overloaded", "busy", retry_after=0.0)],
+        [Delta("respond", "The second"), (second := Gate(is_open=False)), says("The second one.")],
+    ]
+    await tab.open()
+    await tab.send("Go")
+    await expect(tab.growing).to_have_text("The first try")
+    gate.open()
+    await expect(tab.growing).to_have_text("The second")
+    second.open()
+    await tab.shows(1)
+    await expect(tab.answers).to_have_text("The second one.")
+
+
+async def test_api_5_an_ended_session_says_so_and_keeps_the_prompt_it_refuses(tab: Tab, on: Stage) -> None:
+    await tab.open()
+    await tab.send("Hi")
+    await tab.shows(1)
+    async with httpx.AsyncClient(base_url=tab.url) as http:
+        await http.post(f"/workflow/{tab.session}/end")
+    await expect(tab.state).to_contain_text("This session has ended")
+    tab.may_be_cut_off = True  # the browser notes the 409 of the next prompt
+    await tab.send("One more?")
+    await expect(tab.queue).to_contain_text("One more?")
+    await expect(tab.queue).to_contain_text("Not sent")
+    await tab.button("Edit").click()
+    await expect(tab.text).to_have_value("One more?")
+    await expect(tab.queue).to_have_count(0)

@@ -1,0 +1,117 @@
+"""What is written in a tab reaches the session in the order in which it was written, whatever stands in its way."""
+
+import asyncio
+
+from playwright.async_api import Route, expect
+
+from tests.clients.page.tab import Tab
+from tests.harness import Gate, Stage, says
+from turnkeeper.activities.providers.protocol import Delta
+
+PROMPTS = ["one", "two", "three", "four"]
+
+
+async def asked(tab: Tab) -> list[str]:
+    return [turn["asked"] for turn in await tab.shown_turns()]
+
+
+async def test_api_5_prompts_written_quickly_become_turns_in_their_order(tab: Tab, on: Stage) -> None:
+    first_may_go = asyncio.Event()
+    sent = list[str]()
+
+    async def slow_at_first(route: Route) -> None:
+        sent.append(route.request.post_data_json["message"])
+        if len(sent) == 1:
+            await first_may_go.wait()
+        await route.continue_()
+
+    await tab.page.route("**/prompt", slow_at_first)
+    await tab.open()
+    for prompt in PROMPTS:
+        await tab.send(prompt)
+    await expect(tab.queue).to_have_count(len(PROMPTS) - 1)
+    assert sent in ([], ["one"])
+    first_may_go.set()
+    await tab.shows(len(PROMPTS))
+    assert await asked(tab) == PROMPTS
+    await tab.shows_the_transcript()
+
+
+async def test_api_5_a_prompt_that_can_t_be_sent_holds_up_those_behind_it_but_not_one_for_the_running_turn(
+    tab: Tab, on: Stage
+) -> None:
+    gate = Gate(is_open=False)
+    on.vendor.script = [[Delta("respond", "Half of"), gate, says("Half of it, and the rest.")]]
+    await tab.open()
+    await tab.send("one")
+    await expect(tab.growing).to_have_text("Half of")
+    tab.may_be_cut_off = True
+
+    async def only_for_now(route: Route) -> None:
+        if route.request.post_data_json["mode"] == "enqueue":
+            await route.abort()
+        else:
+            await route.continue_()
+
+    await tab.page.route("**/prompt", only_for_now)
+    await tab.send("two")
+    await tab.send("three")
+    await expect(tab.page.locator("#tray-title")).to_have_text("2 prompts not sent")
+    await tab.page.get_by_role("radio", name="Steer").check()
+    await tab.send("steered")
+    await expect(tab.page.locator("#tray-title")).to_have_text("1 prompt queued, 2 prompts not sent")
+    await tab.page.unroute("**/prompt")
+    await tab.button("Retry").last.click()
+    await expect(tab.page.locator("#tray-title")).to_have_text("3 prompts queued")
+    gate.open()
+    await tab.shows(4)
+    assert await asked(tab) == ["one", "steered", "two", "three"]  # no step was left for it to join: it goes next
+
+
+async def test_api_5_what_was_written_offline_is_sent_by_itself_in_its_order(tab: Tab, on: Stage) -> None:
+    await tab.open()
+    await tab.send("zero")
+    await tab.shows(1)
+    tab.may_be_cut_off = True
+    await tab.page.context.set_offline(True)
+    for prompt in PROMPTS:
+        await tab.send(prompt)
+    await expect(tab.page.locator("#tray-title")).to_have_text("4 prompts not sent")
+    await tab.page.context.set_offline(False)
+    await tab.shows(1 + len(PROMPTS))
+    assert await asked(tab) == ["zero", *PROMPTS]
+
+
+async def test_api_5_what_could_not_be_sent_is_tried_again_while_the_stream_stays_live(tab: Tab, on: Stage) -> None:
+    await tab.page.clock.install()
+    await tab.open()
+    await tab.send("one")
+    await tab.shows(1)
+    tab.may_be_cut_off = True
+    await tab.page.route("**/prompt", lambda route: route.abort())
+    await tab.send("two")
+    for _ in range(4):
+        await tab.page.clock.run_for(2_500)
+    await expect(tab.page.locator("#tray-title")).to_have_text("1 prompt not sent")
+    await tab.page.unroute("**/prompt")
+    await tab.page.clock.run_for(60_000)
+    await tab.shows(2)
+
+
+async def test_api_5_a_prompt_that_a_closed_session_refuses_is_not_offered_to_be_sent_again(
+    tab: Tab, on: Stage
+) -> None:
+    await tab.open()
+    await tab.send("one")
+    await tab.shows(1)
+    await tab.page.get_by_role("button", name="More about this session").click()
+    await tab.button("End the session…").click()
+    await tab.button("End session").click()
+    await expect(tab.state).to_contain_text("This session has ended")
+    tab.may_be_cut_off = True  # the browser notes the refusal
+    await tab.send("too late")
+    await expect(tab.page.locator("#tray-title")).to_have_text("1 prompt not sent")
+    await expect(tab.button("Retry")).to_have_count(0)
+    await tab.button("Edit").click()
+    await expect(tab.text).to_have_value("too late")
+    await expect(tab.queue).to_have_count(0)

@@ -1,0 +1,364 @@
+"""Many sessions and long ones: the list, the links, what can be done to a session as a whole (API-5)."""
+
+import asyncio
+import re
+from datetime import UTC, datetime, timedelta
+
+import httpx
+from playwright.async_api import Browser, Route, expect
+from temporalio.client import Client
+
+from tests.api.conftest import served
+from tests.clients.page.tab import Tab, tabs_of
+from tests.harness import BOUND, Gate, Stage, says
+from turnkeeper.activities.providers.protocol import Delta, ModelError
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.model_call import ModelResponse, RespondPart
+
+
+async def started(url: str, session: str, *prompts: str, **start: object) -> None:
+    """A session with so many answered turns."""
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+        (await http.post("/workflow", json={"id": session, **start})).raise_for_status()
+        for prompt in prompts:
+            answer = await http.post(f"/workflow/{session}/prompt?wait=30", json={"message": prompt})
+            assert answer.status_code == 200
+
+
+FOUR_MESSAGES = {"max_messages": 4, "preserve_first_n": 0, "preserve_last_n": 2, "evict_block": 0}
+
+
+async def _states(http: httpx.AsyncClient, stem: str) -> list[str]:
+    listed = (await http.get("/workflow", params={"q": stem})).json()["sessions"]
+    return sorted(session["status"] for session in listed)
+
+
+async def test_api_5_sessions_are_listed_with_titles_and_states_searched_and_filtered(tab: Tab, on: Stage) -> None:
+    stem = on.task_queue[:8]
+    await started(tab.url, f"{stem}-a", title=f"{stem} Apples")
+    await started(tab.url, f"{stem}-p", title=f"{stem} Pears")
+    async with httpx.AsyncClient(base_url=tab.url) as http:
+        (await http.post(f"/workflow/{stem}-p/end")).raise_for_status()
+        async with asyncio.timeout(BOUND):  # what Temporal's visibility knows comes a moment later
+            while await _states(http, stem) != ["ended", "open"]:
+                pass
+    await tab.open()
+    entries = tab.page.locator("#sessions li")
+    await tab.page.get_by_label("Search sessions").fill(stem)
+    await expect(entries).to_have_count(2)
+    await tab.page.get_by_label("Show only sessions").select_option("ended")
+    await expect(entries).to_have_count(1)
+    await expect(entries).to_contain_text(f"{stem} Pears")
+    await expect(entries).to_contain_text("ended")
+    await tab.page.get_by_label("Search sessions").fill("no such thing")
+    await expect(tab.page.get_by_text("No matching sessions")).to_be_visible()
+
+
+async def test_api_5_every_session_has_an_address_and_back_leads_back(tab: Tab, on: Stage) -> None:
+    first, second = f"{on.task_queue}-1", f"{on.task_queue}-2"
+    await started(tab.url, first, "one", title="First")
+    await started(tab.url, second, "two", title="Second")
+    await tab.open(first)
+    await expect(tab.answers).to_have_text("echo: one")
+    await tab.page.get_by_label("Search sessions").fill("Second")
+    await tab.page.locator(f'#sessions a[href="/?session={second}"]').click()
+    await expect(tab.answers).to_have_text("echo: two")
+    assert tab.session == second
+    await expect(tab.page).to_have_title("Second · Turnkeeper")
+    await tab.page.go_back()
+    await expect(tab.answers).to_have_text("echo: one")
+    await tab.page.get_by_role("link", name="New session").click()
+    await expect(tab.page.get_by_role("heading", name="What shall we work on?")).to_be_visible()
+    await expect(tab.turns).to_have_count(0)
+
+
+async def test_api_5_a_session_is_renamed_given_another_model_and_ended(tab: Tab, on: Stage) -> None:
+    session = f"{on.task_queue}-s"
+    await started(tab.url, session, "one")
+    await tab.open(session)
+    more = tab.page.get_by_role("button", name="More about this session")
+    await more.click()
+    await tab.button("Rename…").click()
+    await tab.page.get_by_label("Title", exact=True).fill("Renamed")
+    await tab.button("Rename").click()
+    await expect(tab.page.locator("#session-title")).to_have_text("Renamed")
+    await more.click()
+    await tab.button("Change the model…").click()
+    await tab.page.locator("#model-name").fill("anthropic:claude-x")
+    await tab.button("Change").click()
+    await expect(tab.page.locator("#session-model")).to_have_text("anthropic:claude-x")
+    await more.click()
+    await tab.button("End the session…").click()
+    await tab.button("End session").click()
+    await expect(tab.state).to_contain_text("This session has ended")
+    await more.click()
+    await expect(tab.button("Rename…")).to_be_disabled()
+
+
+async def test_api_5_a_model_that_there_cannot_be_is_refused_in_words(tab: Tab, on: Stage) -> None:
+    session = f"{on.task_queue}-s"
+    await started(tab.url, session, "one")
+    tab.may_be_cut_off = True  # the browser notes the 422
+    await tab.open(session)
+    await expect(tab.page.locator("#session-model")).to_have_text("offline:")
+    await tab.page.get_by_role("button", name="More about this session").click()
+    await tab.button("Change the model…").click()
+    await tab.page.locator("#model-name").fill("nonsense")
+    await tab.button("Change").click()
+    await expect(tab.notice).to_contain_text("nonsense")
+    await expect(tab.page.locator("#session-model")).to_have_text("offline:")
+
+
+async def test_api_5_what_was_not_done_stays_beside_the_state_until_it_is_dismissed(tab: Tab, on: Stage) -> None:
+    """U12: it neither hides what goes on nor goes away unread."""
+    session = f"{on.task_queue}-s"
+    await started(tab.url, session, "one")
+    tab.may_be_cut_off = True  # the browser notes the 422
+    await tab.page.clock.install()
+    await tab.open(session)
+    await tab.page.get_by_role("button", name="More about this session").click()
+    await tab.button("Change the model…").click()
+    await tab.page.locator("#model-name").fill("nonsense")
+    await tab.button("Change").click()
+    await expect(tab.notice).to_contain_text("nonsense")
+    gate = Gate(is_open=False)
+    on.vendor.script = [[Delta("respond", "Half"), gate, says("Half and half.")]]
+    await tab.send("two")
+    await expect(tab.state).to_have_text("Working on it")
+    await tab.page.clock.run_for(60_000)
+    await expect(tab.notice).to_contain_text("nonsense")
+    gate.open()
+    await tab.shows(2)
+    await tab.button("Dismiss").click()
+    await expect(tab.notice).to_have_count(0)
+    await expect(tab.text).to_be_focused()
+
+
+async def test_api_5_an_old_session_opened_by_its_link_stands_where_its_age_puts_it(tab: Tab, on: Stage) -> None:
+    """U4: beyond the list's first page."""
+    session = f"{on.task_queue}-old"
+    await started(tab.url, session, "one", title="An old one")
+
+    def listed(number: int, hour: int) -> dict[str, object]:
+        at = datetime(2099 if hour else 2000, 1, 1, hour, tzinfo=UTC).isoformat()
+        return {"workflow_id": f"s{number}", "title": f"Session {number}", "user": None, "model": None,
+                "status": "open", "turn_count": 1, "started_at": at, "closed_at": None}  # fmt: skip
+
+    async def page_one(route: Route) -> None:
+        await route.fulfill(json={"sessions": [listed(1, 2), listed(2, 1), listed(3, 0)], "next_cursor": "more"})
+
+    await tab.page.route(re.compile(r"/workflow(\?|$)"), page_one)
+    began = datetime.now(UTC) - timedelta(hours=3)
+
+    async def described(route: Route) -> None:
+        answer = await route.fetch()
+        await route.fulfill(json={**await answer.json(), "created_at": began.isoformat()})
+
+    await tab.page.route(re.compile(rf"/workflow/{session}$"), described)
+    await tab.open(session)
+    rows = tab.page.locator("#sessions li")
+    await expect(rows).to_have_count(4)
+    titles = [text.split("\n")[0] for text in await rows.all_inner_texts()]
+    assert titles == ["Session 1", "Session 2", "An old one", "Session 3"]
+    await expect(rows.nth(2)).to_contain_text("3 h")
+
+
+async def test_api_5_the_page_says_that_offline_is_a_stand_in_and_takes_another_model(tab: Tab, on: Stage) -> None:
+    await tab.open()
+    await expect(tab.page.locator("#stand-in")).to_contain_text("The built-in demo model answers. It works offline")
+    await expect(tab.page.locator("#session-model")).to_have_text("offline:")
+    await tab.page.get_by_role("textbox", name="Model").fill("openai:gpt-x")
+    await tab.send("Hi")
+    await tab.shows(1)
+    await expect(tab.page.locator("#session-model")).to_have_text("openai:gpt-x")
+
+
+async def test_api_5_the_page_tells_what_the_model_still_remembers(tab: Tab, on: Stage) -> None:
+    session = f"{on.task_queue}-s"
+    await started(tab.url, session, *(f"prompt {n}" for n in range(6)), history=FOUR_MESSAGES)
+    await tab.open(session)
+    await tab.shows(6)
+    forgotten = tab.turns.first.locator(".seen")
+    await expect(forgotten).to_have_text("The model no longer sees this turn")
+    await expect(tab.turns.last.locator(".seen")).to_have_count(0)
+    await tab.page.get_by_role("button", name="What the model remembers").click()
+    rows = tab.page.locator(".turns-in-context li")
+    await expect(rows).to_have_count(6)
+    await expect(rows.first).to_contain_text("prompt 5")
+    await expect(rows.first).to_contain_text("in full")
+    await expect(rows.last).to_contain_text("not sent any more")
+
+
+async def test_ctx_7_the_page_tells_what_is_sent_since_an_overflow_and_of_a_refused_turn(tab: Tab, on: Stage) -> None:
+    session = f"{on.task_queue}-o"
+    too_long = ModelError("context_too_long", "200001 tokens")
+    on.vendor.script = [says("hello"), too_long, says("again"), ModelError("refusal", "no")]
+    await started(tab.url, session, "prompt 0", "prompt 1", "a bad prompt")
+    await tab.open(session)
+    await tab.shows(3)
+    await tab.page.get_by_role("button", name="What the model remembers").click()
+    body = tab.page.locator("#context-body")
+    await expect(body).to_contain_text("An earlier request was too long for it: at most ")
+    await expect(tab.page.locator('.turns-in-context li[data-seen="refused"]')).to_contain_text("left out")
+
+
+async def test_api_5_of_a_long_session_the_newest_turns_are_shown_and_older_ones_come_without_a_jump(
+    tab: Tab, on: Stage
+) -> None:
+    session = f"{on.task_queue}-long"
+    on.vendor.answer = lambda request: ModelResponse(
+        parts=[RespondPart(kind="respond", text="\n\n".join(["A paragraph of the answer."] * 8))], model="test"
+    )
+    await started(tab.url, session, *(f"prompt {n}" for n in range(75)))
+    await tab.open(session)
+    await expect(tab.turns).to_have_count(30)
+    await expect(tab.turns.last).to_be_in_viewport()
+    await expect(tab.turns.first.locator(".bubble")).to_have_text("prompt 45")
+    first = tab.turns.filter(has_text="prompt 45")
+    top = "(turn) => turn.getBoundingClientRect().top"
+    await tab.page.locator("#log").evaluate("(log) => { log.scrollTop = 400; }")
+    before = await first.evaluate(top)
+    await tab.page.locator("#older").evaluate("(button) => button.click()")
+    await expect(tab.turns).to_have_count(60)
+    assert abs(await first.evaluate(top) - before) <= 2
+    await tab.page.locator("#log").evaluate("(log) => { log.scrollTop = 0; }")
+    await expect(tab.turns).to_have_count(75)
+    await expect(tab.page.locator("#older")).to_be_hidden()
+    assert [turn["asked"] for turn in await tab.shown_turns()] == [f"prompt {n}" for n in range(75)]
+
+
+async def test_api_5_who_reads_above_stays_there_and_who_is_at_the_end_stays_at_the_end(tab: Tab, on: Stage) -> None:
+    session = f"{on.task_queue}-scroll"
+    gate = Gate(is_open=False)
+    on.vendor.answer = lambda request: says("\n\n".join(["A paragraph of the answer."] * 20))
+    await started(tab.url, session, "one", "two")
+    await tab.open(session)
+    await tab.shows(2)
+    on.vendor.script = [[Delta("respond", "more\n" * 60), gate, says("more\n" * 60)]]
+    await tab.send("three")
+    await expect(tab.growing).to_contain_text("more")
+    distance = "(log) => log.scrollHeight - log.scrollTop - log.clientHeight"
+    assert await tab.log.evaluate(distance) <= 2
+    await tab.log.hover()
+    await tab.page.mouse.wheel(0, -600)
+    await expect(tab.button("Jump to latest")).to_be_visible()
+    place = await tab.log.evaluate("(log) => log.scrollTop")
+    gate.open()
+    await tab.shows(3)
+    assert abs(await tab.log.evaluate("(log) => log.scrollTop") - place) <= 2
+    await tab.button("Jump to latest").click()
+    await expect(tab.button("Jump to latest")).to_be_hidden()
+    assert await tab.log.evaluate(distance) <= 2
+
+
+async def test_api_5_an_update_touches_only_the_turns_that_changed(tab: Tab, on: Stage) -> None:
+    session = f"{on.task_queue}-still"
+    gate = Gate(is_open=False)
+    await started(tab.url, session, "one", "two")
+    await tab.open(session)
+    await tab.shows(2)
+    await expect(tab.page.locator("#session-title")).to_have_text("one")
+    on.vendor.script = [[Delta("respond", "begun"), gate, Delta("respond", ", and on"), says("begun, and on")]]
+    await tab.page.evaluate(
+        """() => {
+          window.touched = [];
+          new MutationObserver((changes) => changes.forEach((change) => {
+            const element = change.target.nodeType === 1 ? change.target : change.target.parentElement;
+            window.touched.push(element.closest(".turn")?.querySelector(".bubble").textContent ?? "");
+          })).observe(document.querySelector("#turns"), {subtree: true, childList: true, characterData: true});
+        }"""
+    )
+    await tab.send("three")
+    await expect(tab.growing).to_have_text("begun")
+    gate.open()
+    await tab.shows(3)
+    assert set(await tab.page.evaluate("window.touched")) == {"", "three"}  # the list of turns, and the new one
+
+
+async def test_api_5_the_theme_is_the_system_s_or_the_one_that_was_chosen(browser: Browser, url: str) -> None:
+    async with tabs_of(browser, url, color_scheme="light") as open_tab:
+        tab = await open_tab()
+        await tab.open()
+        paper = "getComputedStyle(document.body).backgroundColor"
+        light = await tab.page.evaluate(paper)
+        await tab.page.get_by_label("Theme").select_option("dark")
+        dark = await tab.page.evaluate(paper)
+        assert dark != light
+        await tab.page.reload()
+        assert await tab.page.evaluate(paper) == dark
+        await tab.page.get_by_label("Theme").select_option("")
+        assert await tab.page.evaluate(paper) == light
+
+
+async def test_api_5_a_long_prompt_is_folded_until_it_is_asked_for(tab: Tab, on: Stage) -> None:
+    await tab.open()
+    await tab.send("a line\n" * 100)
+    await tab.shows(1)
+    bubble = tab.turns.locator(".bubble")
+    height = "(bubble) => bubble.getBoundingClientRect().height"
+    assert await bubble.evaluate(height) < 300
+    await tab.button("Show all of it").click()
+    assert await bubble.evaluate(height) > 1_000
+
+
+async def test_api_5_the_page_links_to_the_session_in_temporal(browser: Browser, temporal: Client, on: Stage) -> None:
+    settings = Settings(
+        task_queue=on.task_queue,
+        state_dir=on.settings.state_dir,
+        task_timeout=2,
+        temporal_ui_url="http://temporal.example",
+    )
+    async with served(temporal, settings, partials=on.partials) as url, tabs_of(browser, url) as open_tab:
+        tab = await open_tab()
+        await tab.open()
+        await tab.send("Hi")
+        await tab.shows(1)
+        await tab.page.get_by_role("button", name="More about this session").click()
+        link = tab.page.get_by_role("link", name="Open in Temporal")
+        await expect(link).to_have_attribute(
+            "href", f"http://temporal.example/namespaces/default/workflows/{tab.session}"
+        )
+
+
+async def test_api_5_a_session_that_waits_for_the_model_says_until_when(tab: Tab, on: Stage) -> None:
+    on.vendor.script = [ModelError("overloaded", "busy", retry_after=300.0)]
+    await tab.open()
+    await tab.send("Hi")
+    await expect(tab.state).to_have_text("The model's provider is overloaded: busy. Trying again")
+    await expect(tab.page.locator("#state")).to_contain_text(re.compile(r"Trying again\s+in 4 min \d+ s"))
+    await tab.stop.click()
+    await expect(tab.page.locator(".turn-error")).to_contain_text("You stopped this answer.")
+
+
+async def test_api_5_a_session_that_is_stuck_says_so(tab: Tab, on: Stage) -> None:
+    session = f"{on.task_queue}-s"
+    await started(tab.url, session, "one")
+    stuck = {"type": "urn:turnkeeper:problem:session-stuck", "status": 504, "detail": "It is stuck."}
+    tab.may_be_cut_off = True  # the browser notes the 504
+    await tab.page.route("**/conversation/full*", lambda route: route.fulfill(status=504, json=stuck))
+    await tab.open(session)
+    await expect(tab.state).to_contain_text("This session is stuck")
+    await tab.page.unroute("**/conversation/full*")
+    await tab.shows(1)
+
+
+async def test_api_5_a_tab_that_nobody_sees_lets_its_connection_go_and_takes_it_up_again(tab: Tab, on: Stage) -> None:
+    await tab.page.clock.install()
+    await tab.open()
+    await tab.send("one")
+    await tab.shows(1)
+    await tab.page.evaluate(SEEN.format(state="hidden"))
+    async with tab.page.expect_event("requestfailed", lambda request: "/events" in request.url):
+        await tab.page.clock.run_for(61_000)
+    async with httpx.AsyncClient(base_url=tab.url, timeout=60) as http:
+        await http.post(f"/workflow/{tab.session}/prompt?wait=30", json={"message": "two"})
+    await expect(tab.turns).to_have_count(1)
+    await tab.page.evaluate(SEEN.format(state="visible"))
+    await tab.shows(2)
+    await tab.shows_the_transcript()
+
+
+SEEN = """() => {{
+  Object.defineProperty(document, "visibilityState", {{value: "{state}", configurable: true}});
+  document.dispatchEvent(new Event("visibilitychange"));
+}}"""

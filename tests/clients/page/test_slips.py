@@ -1,0 +1,93 @@
+"""Slips of a hand, and what the page makes of them: the right session, nothing twice, nothing lost (API-5)."""
+
+import httpx
+import pytest
+from playwright.async_api import expect
+
+from tests.clients.page.tab import Tab
+from tests.clients.page.test_sessions import started
+from tests.harness import Gate, Stage, says
+from turnkeeper.activities.providers.protocol import Delta
+
+
+async def test_api_5_a_question_about_one_session_is_not_answered_of_another(tab: Tab, on: Stage) -> None:
+    first, second = f"{on.task_queue}-1", f"{on.task_queue}-2"
+    await started(tab.url, first, "one", title="First")
+    await started(tab.url, second, "two", title="Second")
+    await tab.open(second)
+    await expect(tab.answers).to_have_text("echo: two")
+    await tab.page.get_by_label("Search sessions").fill("First")
+    await tab.page.locator(f'#sessions a[href="/?session={first}"]').click()
+    await expect(tab.page.locator("#session-title")).to_have_text("First")
+    await tab.page.get_by_role("button", name="More about this session").click()
+    await tab.button("End the session…").click()
+    await expect(tab.page.get_by_role("dialog", name="End “First”")).to_be_visible()
+    await tab.page.go_back()
+    await expect(tab.answers).to_have_text("echo: two")
+    await expect(tab.page.get_by_role("dialog")).to_have_count(0)
+
+
+async def test_api_5_escape_in_a_field_is_the_field_s_and_in_the_composer_stops_the_turn(tab: Tab, on: Stage) -> None:
+    on.vendor.script = [[Delta("respond", "Half of"), Gate(is_open=False), says("Half of it.")]]
+    await tab.open()
+    await tab.send("one")
+    await expect(tab.growing).to_have_text("Half of")
+    async with httpx.AsyncClient(base_url=tab.url) as http:
+        for field in ("Search sessions", "Show only sessions", "Theme"):
+            await tab.page.get_by_label(field).press("Escape")
+        assert (await http.get(f"/workflow/{tab.session}")).json()["status"] == "processing"
+    await tab.text.press("Escape")
+    await expect(tab.page.locator(".turn-error")).to_contain_text("You stopped this answer.")
+
+
+async def test_api_5_what_was_sent_is_no_draft_any_more(tab: Tab, on: Stage) -> None:
+    await tab.open()
+    await tab.send("one")
+    await tab.shows(1)
+    await expect(tab.text).to_have_value("")
+    await tab.page.get_by_role("link", name="New session").click()
+    await expect(tab.text).to_have_value("")
+
+
+async def test_api_5_a_session_that_can_t_be_started_gives_back_what_was_written(tab: Tab, on: Stage) -> None:
+    tab.may_be_cut_off = True  # the browser notes the 422
+    await tab.open()
+    await tab.page.get_by_role("textbox", name="Model").fill("nonsense")
+    await tab.send("one")
+    await expect(tab.notice).to_contain_text("nonsense")
+    await expect(tab.page).to_have_url(f"{tab.url}/")
+    await expect(tab.text).to_have_value("one")
+    model = tab.page.get_by_role("textbox", name="Model")
+    await expect(model).to_have_value("nonsense")
+    await model.fill("openai:gpt-x")
+    await tab.text.press("Enter")
+    await tab.shows(1)
+    await tab.shows_the_transcript()
+
+
+async def test_api_5_a_second_click_on_an_example_asks_nothing(tab: Tab, on: Stage) -> None:
+    await tab.open()
+    await tab.button("What time is it?").dblclick()
+    await tab.shows(1)
+    await tab.send("last")
+    await tab.shows(2)
+
+
+@pytest.mark.parametrize("address", ["a%2Fb", "..", "a%20b"])
+async def test_api_5_an_address_that_names_no_session_is_said_to_name_none(tab: Tab, address: str) -> None:
+    await tab.open(address)
+    await expect(tab.state).to_contain_text("This session doesn't exist")
+
+
+async def test_api_5_a_duration_is_rounded_before_it_is_parted(tab: Tab) -> None:
+    await tab.open()
+    words = await tab.page.evaluate(
+        """async (all) => {
+          const { duration } = await import("/static/words.js");
+          return all.map(duration);
+        }""",
+        [999.4, 999.6, 9_940, 9_960, 59_400, 59_600, 119_400, 119_700, 3_599_700, 7_260_000],
+    )
+    assert words == [
+        "999 ms", "1.0 s", "9.9 s", "10 s", "59 s", "1 min 0 s", "1 min 59 s", "2 min 0 s", "1 h 0 min", "2 h 1 min",
+    ]  # fmt: skip

@@ -1,0 +1,179 @@
+"""The Python client when what answers is odd, broken, or gone for a while: API-8."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx2
+import pytest
+
+from turnkeeper.clients.python.conversation import Conversation
+from turnkeeper.clients.python.errors import GatewayError, GatewayProblem, GatewayUnreachable, GatewayUnreadable
+from turnkeeper.clients.python.events import ConnectionLost, Event, UpdateEvent
+from turnkeeper.clients.python.gateway import GatewayClient
+from turnkeeper.models.session.queue.prompts import QueuedPrompt
+from turnkeeper.models.transcript.conversation import ConversationUpdate
+
+BOUND = 20.0
+SSE = {"content-type": "text/event-stream"}
+PAGE = "<html>It works!</html>"
+
+
+def update(**more: Any) -> ConversationUpdate:
+    standing: dict[str, Any] = {"is_processing": False, "current_message_id": None, "last_seen_message_id": ""}
+    told = {"new_messages": [], "updated_messages": [], "reset": False, "has_more": False, "queue_length": 0}
+    return ConversationUpdate(**{**standing, **told, "status": "idle", "revision": 1, **more})
+
+
+def as_event(told: ConversationUpdate) -> bytes:
+    return f"event: update\nid: {told.revision}.\ndata: {told.model_dump_json()}\n\n".encode()
+
+
+class Broadcast(httpx2.AsyncByteStream):
+    """Sends `chunks`, is silent but for keep-alives for some seconds, and is cut off."""
+
+    def __init__(self, *chunks: bytes, alive_seconds: float = 0.0) -> None:
+        self._chunks = chunks
+        self._alive_seconds = alive_seconds
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for chunk in self._chunks:
+            yield chunk
+        clock = asyncio.get_running_loop().time
+        until = clock() + self._alive_seconds
+        while clock() < until:
+            await asyncio.sleep(0.01)
+            yield b": ping\n\n"
+        raise httpx2.ReadError("cut")
+
+
+def client_of(*answers: Callable[[], httpx2.Response], url: str = "http://gateway") -> GatewayClient:
+    """A client whose requests are answered by `answers`, one after the other, the last one for ever."""
+    rest = list(answers)
+
+    def answer(_: httpx2.Request) -> httpx2.Response:
+        return (rest.pop(0) if len(rest) > 1 else rest[0])()
+
+    return GatewayClient(url, patience=0.0, transport=httpx2.MockTransport(answer))
+
+
+def answers(status: int, **more: Any) -> Callable[[], httpx2.Response]:
+    return lambda: httpx2.Response(status, **more)
+
+
+async def events_of(client: GatewayClient, *, patience: float | None) -> tuple[Sequence[Event], GatewayError | None]:
+    """What a watcher is told until the session is over, or until it is given up."""
+    seen: list[Event] = []
+    async with asyncio.timeout(BOUND), client, aclosing(client.events("s", patience=patience)) as events:
+        try:
+            async for event in events:
+                seen.append(event)
+        except GatewayError as error:
+            return seen, error
+    return seen, None
+
+
+# ---- watching
+
+
+async def test_api_8_patience_counts_from_when_the_connection_was_lost() -> None:
+    """A quiet session is not a lost one: keep-alives say nothing, and yet somebody is there."""
+    client = client_of(
+        lambda: httpx2.Response(200, headers=SSE, stream=Broadcast(as_event(update()), alive_seconds=0.8)),
+        lambda: httpx2.Response(200, headers=SSE, content=as_event(update(revision=2, status="ended"))),
+    )
+    seen, error = await events_of(client, patience=0.6)
+    assert error is None
+    assert [type(event) for event in seen] == [UpdateEvent, ConnectionLost, UpdateEvent]
+
+
+async def test_api_8_a_stream_that_ends_at_once_again_and_again_is_given_up_in_the_end() -> None:
+    asked: list[float] = []
+
+    def empty() -> httpx2.Response:
+        asked.append(asyncio.get_running_loop().time())
+        return httpx2.Response(200, headers=SSE)
+
+    seen, error = await events_of(client_of(empty), patience=1.0)
+    assert isinstance(error, GatewayUnreachable)
+    assert {type(event) for event in seen} == {ConnectionLost}
+    assert 2 <= len(asked) <= 4  # after 0, 0.2, 0.6 and 1.4 seconds
+
+
+async def test_api_8_what_sends_no_events_is_named_and_not_asked_again() -> None:
+    client = client_of(lambda: httpx2.Response(200, html=PAGE))
+    seen, error = await events_of(client, patience=None)
+    assert (seen, type(error)) == ([], GatewayUnreadable)
+
+
+async def test_api_8_a_proxy_that_misses_the_gateway_for_a_while_is_waited_for() -> None:
+    client = client_of(
+        answers(502, html=PAGE), answers(200, headers=SSE, content=as_event(update(status="ended", revision=2)))
+    )
+    seen, error = await events_of(client, patience=5.0)
+    assert error is None
+    assert [type(event) for event in seen] == [ConnectionLost, UpdateEvent]
+
+
+def test_api_8_nothing_waits_once_an_update_says_so() -> None:
+    copy = Conversation()
+    copy.apply(update(queue_length=1))
+    copy.apply_queue([QueuedPrompt(id="p2", position=1, text="waits", mode="enqueue", received_at=datetime.now(UTC))])
+    copy.apply(update(queue_length=1, revision=2))
+    assert [prompt.id for prompt in copy.waiting] == ["p2"]
+    copy.apply(update(queue_length=0, revision=3))
+    assert copy.waiting == []
+
+
+# ---- asking
+
+
+@pytest.mark.parametrize("status", [200, 404])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.describe("s"),
+        lambda client: client.ask("s", "hello", wait=1),
+        lambda client: client.health(),
+    ],
+)
+async def test_api_8_what_is_no_gateway_is_named_by_every_call(
+    call: Callable[[GatewayClient], Any], status: int
+) -> None:
+    async with client_of(answers(status, html=PAGE)) as client:
+        with pytest.raises(GatewayUnreadable, match="no Turnkeeper gateway"):
+            await call(client)
+
+
+async def test_api_8_an_answer_that_can_not_be_unpacked_is_unreadable() -> None:
+    class Packed(httpx2.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield b"no gzip"
+
+    async with client_of(lambda: httpx2.Response(200, headers={"content-encoding": "gzip"}, stream=Packed())) as client:
+        with pytest.raises(GatewayUnreadable):
+            await client.health()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://127.0.0.1:99999", "http://127.0.0.1:-1", "http://127.0.0.1:abc", "http://[::1", "http://\u2603.x"),
+        *("http://", "ftp://gateway", "127.0.0.1:8080", "gateway", ""),
+    ],
+)
+async def test_api_8_what_is_no_address_is_said_in_a_sentence(url: str) -> None:
+    with pytest.raises(GatewayUnreachable, match="that is no http address"):
+        GatewayClient(url)
+
+
+@pytest.mark.parametrize(("header", "seconds"), [("7", 7.0), ("²", None), ("soon", None), ("-1", None)])
+async def test_api_8_a_retry_after_that_counts_no_seconds_is_left_aside(header: str, seconds: float | None) -> None:
+    problem = {"type": "urn:turnkeeper:problem:queue-full", "title": "Full", "status": 429, "detail": "Full."}
+    headers = {"retry-after": header.encode("latin-1")}
+    async with client_of(lambda: httpx2.Response(429, headers=headers, json=problem)) as client:
+        with pytest.raises(GatewayProblem) as full:
+            await client.prompt("s", "hello")
+    assert full.value.retry_after == seconds

@@ -1,0 +1,104 @@
+"""Terminals in front of a real gateway, with a worker behind it whose model answers when the test says so."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client
+
+from tests.api.conftest import served
+from tests.clients.terminal.terminal import Terminal, terminal_with
+from tests.harness import BOUND, Stage, stage
+from turnkeeper.clients.python.gateway import GatewayClient
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.ops.local.supervisor import own_command
+from turnkeeper.stores.partials.in_process import InProcessCarrier
+
+ROOT = Path(__file__).parents[3]
+COMMAND = own_command("chat")
+
+READY = "/help lists the commands"
+
+Chat = Callable[..., AbstractAsyncContextManager[Terminal]]
+
+
+def plain_env(**more: str) -> dict[str, str]:
+    """What a command on a test's terminal sees: nothing of the developer's own, but where programs are, ours too."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {"PATH": path, "LANG": "C.UTF-8", "PYTHONPATH": str(ROOT), **more}
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+async def on(temporal: Client) -> AsyncIterator[Stage]:
+    async with stage(temporal, partials=InProcessCarrier()) as staged:
+        yield staged
+
+
+@pytest.fixture
+def settings(on: Stage) -> Settings:
+    return Settings(task_queue=on.task_queue, state_dir=on.settings.state_dir, task_timeout=2)
+
+
+@pytest.fixture
+async def url(temporal: Client, on: Stage, settings: Settings) -> AsyncIterator[str]:
+    async with served(temporal, settings, partials=on.partials) as url:
+        yield url
+
+
+@pytest.fixture
+async def gateway(url: str) -> AsyncIterator[GatewayClient]:
+    async with GatewayClient(url) as client:
+        yield client
+
+
+@pytest.fixture
+def chat(url: str, tmp_path: Path) -> Chat:
+    """Open a terminal with `turnkeeper chat` in it; it has begun when the block does, if that `is_awaited`."""
+
+    @asynccontextmanager
+    async def open_terminal(
+        *arguments: str, at: str = url, columns: int = 90, rows: int = 32, is_awaited: bool = True, **env: str
+    ) -> AsyncIterator[Terminal]:
+        command = [*COMMAND, "--url", at, *arguments]
+        async with terminal_with(command, env=plain_env(**env), cwd=tmp_path, columns=columns, rows=rows) as terminal:
+            if is_awaited:
+                await terminal.until(READY)
+            yield terminal
+
+    return open_terminal
+
+
+async def run_chat(*arguments: str, cwd: Path, stdin: str | None = None, **env: str) -> Finished:
+    """Run `turnkeeper chat` without a terminal, to its end."""
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND,
+        *arguments,
+        stdin=asyncio.subprocess.PIPE if stdin is not None else asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=plain_env(**env),
+        cwd=cwd,
+    )
+    try:
+        async with asyncio.timeout(BOUND):
+            out, err = await process.communicate(stdin.encode() if stdin is not None else None)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode is not None
+    return Finished(process.returncode, out.decode(), err.decode())

@@ -1,0 +1,420 @@
+"""`turnkeeper chat` as a person has it in front of them: API-6."""
+
+import re
+from pathlib import Path
+from uuid import uuid4
+
+from tests.clients.terminal.conftest import Chat, plain_env
+from tests.clients.terminal.terminal import Terminal, terminal_with
+from tests.harness import Gate, Stage, asks, says
+from turnkeeper.activities.providers.protocol import Delta, ModelError
+from turnkeeper.clients.python.gateway import GatewayClient
+from turnkeeper.models.transcript.trajectory import ToolResult
+
+
+def closed() -> Gate:
+    return Gate(is_open=False)
+
+
+def session_in(terminal: Terminal) -> str:
+    found = re.search(r"Turnkeeper · (\S+)", terminal.text)
+    assert found is not None
+    return found[1]
+
+
+def is_idle(terminal: Terminal) -> bool:
+    return " · ready" in terminal.shown
+
+
+async def test_api_6_a_conversation_with_a_tool_is_printed_as_it_becomes_final(chat: Chat, on: Stage) -> None:
+    on.tools.run = slow_look
+    on.vendor.script = [asks(("look", {"at": "notes.txt"}), text="I will look."), says("It says **hello**.")]
+    async with chat() as terminal:
+        assert "Come back with: turnkeeper chat --session chat-" in terminal.text
+        terminal.type("read notes.txt")
+        await terminal.until("turn 1 ·")
+        printed = [line for line in terminal.lines[4:] if line]
+    assert printed[:4] == ["› read notes.txt", "  I will look.", '  ⚒ look(at="notes.txt") ✓ 12 ms', "  It says hello."]
+    assert printed[4].startswith("  turn 1 · ")
+
+
+async def slow_look(invocation: object) -> ToolResult:
+    return ToolResult(outcome="seen", content="hello", duration_ms=12)
+
+
+async def test_api_6_text_is_seen_while_it_is_written_and_once_when_it_is_whole(chat: Chat, on: Stage) -> None:
+    first, second = closed(), closed()
+    on.vendor.script = [
+        [
+            Delta("think", "Let me see."),
+            Delta("respond", "The begin"),
+            first,
+            Delta("respond", "ning, and"),
+            second,
+            says("The beginning, and the end."),
+        ]
+    ]
+    async with chat() as terminal:
+        terminal.type("tell me")
+        await terminal.until("The begin")
+        first.open()
+        await terminal.until("The beginning, and")
+        assert "the end" not in terminal.text
+        second.open()
+        await terminal.until("turn 1 ·")
+        assert terminal.text.count("The beginning") == 1
+        assert "The beginning, and the end." in terminal.text
+
+
+async def test_api_6_what_a_failed_attempt_had_written_is_gone(chat: Chat, on: Stage) -> None:
+    fails, goes_on = closed(), closed()
+    on.vendor.script = [
+        [Delta("respond", "A false start"), fails, ModelError("overloaded", "busy", retry_after=0.01)],
+        [Delta("respond", "A true"), goes_on, says("A true answer.")],
+    ]
+    async with chat() as terminal:
+        terminal.type("go")
+        await terminal.until("A false start")
+        fails.open()
+        await terminal.until("A true")
+        assert "A false start" not in terminal.text
+        goes_on.open()
+        await terminal.until("A true answer.")
+
+
+async def test_api_6_one_types_while_an_answer_is_written_and_it_waits_visibly(chat: Chat, on: Stage) -> None:
+    gate = closed()
+    on.vendor.script = [
+        [Delta("respond", "Half an ans"), gate, says("Half an answer.")],
+        says("The second."),
+        says("3"),
+    ]
+    async with chat() as terminal:
+        terminal.type("first")
+        await terminal.until("Half an ans")
+        terminal.type("second question")
+        terminal.type("third question")
+        await terminal.until("queued 2  third question")
+        assert "queued 1  second question" in terminal.shown
+        assert "› second question" not in terminal.text
+        terminal.type("/queue")
+        await terminal.until("2  third question")
+        terminal.type("/remove 2")
+        await terminal.until_gone("queued 2")
+        terminal.type("not yet sent", enter=False)
+        gate.open()
+        await terminal.until("turn 2 ·")
+        assert "› not yet sent" in terminal.shown
+        assert terminal.text.index("Half an answer.") < terminal.text.index("› second question")
+        assert "› third question" not in terminal.text
+
+
+async def test_api_6_ctrl_c_stops_the_turn_and_once_more_leaves_saying_how_to_come_back(chat: Chat, on: Stage) -> None:
+    gate = closed()
+    on.vendor.script = [[Delta("respond", "An endless"), gate, says("never")]]
+    async with chat() as terminal:
+        terminal.type("go on for ever")
+        await terminal.until("An endless")
+        terminal.press("c-c")
+        await terminal.until("Stopping this turn")
+        await terminal.until("✗ You stopped this answer.")
+        await terminal.until(is_idle)
+        assert terminal.text.index("An endless") < terminal.text.index("(interrupted here)"), "SES-9: what was written"
+        terminal.press("c-c")
+        assert await terminal.exit_code() == 0
+        session = session_in(terminal)
+        await terminal.until(f"The session goes on. Come back with: turnkeeper chat --session {session}")
+
+
+async def test_api_6_ctrl_c_of_somebody_else_s_turn_only_leaves(chat: Chat, on: Stage, gateway: GatewayClient) -> None:
+    gate = closed()
+    on.vendor.script = [[Delta("respond", "Slowly"), gate, says("Slowly done.")]]
+    session = f"t-{uuid4()}"
+    await gateway.start(session, prompt="theirs")
+    async with chat("--session", session) as terminal:
+        await terminal.until("Slowly")
+        terminal.press("escape")
+        await terminal.until("This turn was not started here. /stop stops it.")
+        terminal.type("half a line", enter=False)
+        await terminal.until("half a line")
+        terminal.press("c-c")
+        await terminal.until_gone("half a line")
+        terminal.press("c-c")
+        assert await terminal.exit_code() == 0
+        await terminal.until("The session goes on. Come back with:")
+    gate.open()
+    (turn,) = (await gateway.updates(session, wait=10)).new_messages
+    while not turn.is_complete:
+        update = await gateway.updates(session, wait=10)
+        (turn,) = update.new_messages
+    assert turn.agent_message == "Slowly done."
+
+
+async def test_api_6_a_turn_of_one_s_own_is_stopped_by_esc_and_another_s_by_its_command(
+    chat: Chat, on: Stage, gateway: GatewayClient
+) -> None:
+    gate = closed()
+    on.vendor.script = [[Delta("respond", "Mine"), gate, says("never")], [Delta("respond", "Theirs"), gate, says("no")]]
+    async with chat() as terminal:
+        terminal.type("/help")
+        await terminal.until("Esc")
+        terminal.type("go on for ever")
+        await terminal.until("Mine")
+        terminal.press("escape")
+        await terminal.until("✗ You stopped this answer.")
+        await gateway.prompt(session_in(terminal), "and for ever")
+        await terminal.until("Theirs")
+        terminal.type("/stop")
+        await terminal.until(lambda t: t.text.count("✗ You stopped this answer.") == 2)
+
+
+async def test_api_6_what_is_typed_before_the_prompt_appears_is_sent_line_by_line(chat: Chat) -> None:
+    """U8: the terminal itself had taken Enter for a line break."""
+    async with chat(is_awaited=False) as terminal:
+        terminal.type("first grüße")
+        terminal.type("second" + " word" * 300)
+        terminal.type("/help")
+        terminal.type("not yet sent", enter=False)
+        await terminal.until("turn 2 ·")
+        await terminal.until("remove queued prompt N")
+        await terminal.until("› not yet sent")
+        assert re.findall(r"^› (\w+ \w+)", terminal.text, re.MULTILINE) == ["first grüße", "second word", "not yet"]
+        assert "echo: first grüße\n" in terminal.text
+
+
+async def test_api_6_who_leaves_before_the_prompt_appears_has_left(chat: Chat) -> None:
+    async with chat(is_awaited=False) as terminal:
+        terminal.type("first")
+        terminal.press("c-d")
+        assert await terminal.exit_code() == 0
+        await terminal.until("The session goes on.")
+
+
+async def test_api_6_the_printed_commands_can_be_typed_as_they_stand(chat: Chat, tmp_path: Path) -> None:
+    """U3: in a shell that does not find `turnkeeper` by its name."""
+    shell = {"PATH": "/usr/bin:/bin"}
+    async with chat("hello", columns=250, **shell) as terminal:
+        await terminal.until("turn 1 ·")
+        terminal.press("c-d")
+        assert await terminal.exit_code() == 0
+        await terminal.until("The session goes on. Come back with: ")
+        command = terminal.text.rpartition("Come back with: ")[2].strip()
+    assert command.split()[1:3] == ["chat", "--session"]
+    async with terminal_with(["/bin/sh", "-c", command], env=plain_env(**shell), cwd=tmp_path, columns=250) as terminal:
+        await terminal.until("echo: hello")
+
+
+async def test_api_6_ctrl_c_with_nothing_to_stop_asks_once_more_before_it_leaves(chat: Chat) -> None:
+    async with chat() as terminal:
+        await terminal.until(is_idle)
+        terminal.type("half a line", enter=False)
+        await terminal.until("half a line")
+        terminal.press("c-c")
+        await terminal.until_gone("half a line")
+        terminal.press("c-c")
+        await terminal.until("Ctrl-C again leaves")
+        terminal.type("x", enter=False)
+        terminal.press("backspace")
+        terminal.press("c-c")
+        await terminal.until(lambda t: t.text.count("Ctrl-C again leaves") == 2)
+        terminal.press("c-c")
+        assert await terminal.exit_code() == 0
+
+
+async def test_api_6_a_session_in_which_nothing_was_said_is_not_left_behind(chat: Chat, gateway: GatewayClient) -> None:
+    async with chat() as terminal:
+        terminal.press("c-d")
+        assert await terminal.exit_code() == 0
+        await terminal.until("Nothing was said, so the session was ended.")
+        session = session_in(terminal)
+    assert (await gateway.updates(session, wait=10)).status == "ended"
+
+
+async def test_api_6_who_comes_back_is_shown_the_last_turns_and_goes_on(chat: Chat, gateway: GatewayClient) -> None:
+    session = f"t-{uuid4()}"
+    await gateway.start(session)
+    for number in range(1, 6):
+        await gateway.ask(session, f"question {number}", wait=20)
+    async with chat("--session", session) as terminal:
+        await terminal.until("turn 5 ·")
+        assert "… 2 earlier turns" in terminal.text
+        assert "question 2" not in terminal.text
+        assert terminal.text.count("echo: question 3") == 1
+        terminal.type("question 6")
+        await terminal.until("turn 6 ·")
+        assert terminal.text.count("echo: question 5") == 1
+        terminal.type("/details 1")
+        await terminal.until("turn 1, opened")
+        await terminal.until("› question 1")
+
+
+async def test_api_6_two_terminals_of_one_session_are_in_step(chat: Chat, on: Stage) -> None:
+    gate = closed()
+    on.vendor.script = [says("one"), [Delta("respond", "Slowly"), gate, says("Slowly done.")], says("three")]
+    async with chat() as left:
+        left.type("from the left")
+        await left.until("turn 1 ·")
+        async with chat("--session", session_in(left)) as right:
+            await right.until("› from the left")
+            right.type("from the right")
+            await left.until("Slowly")
+            left.type("waits")
+            await right.until("queued 1  waits")
+            gate.open()
+            for terminal in (left, right):
+                await terminal.until("turn 3 ·")
+                conversation = terminal.text[terminal.text.index("› from the left") :]
+                asked = re.findall(r"^› (.+)$", conversation, re.MULTILINE)
+                assert asked == ["from the left", "from the right", "waits"]
+                assert terminal.text.count("Slowly done.") == 1
+
+
+async def test_api_6_a_turn_is_steered_interrupted_and_asked_again(chat: Chat, on: Stage) -> None:
+    on.vendor.gate.close()
+    on.vendor.script = [asks(("look", {})), says("Steered."), says("never"), says("Quick.")]
+    async with chat() as terminal:
+        terminal.type("begin")
+        await on.vendor.gate.until_arrived(1)
+        terminal.type("/steer look left first")
+        await terminal.until("joins in  look left first")
+        on.vendor.gate.open()
+        await terminal.until("↳ look left first")
+        await terminal.until("turn 1 ·")
+        on.vendor.gate.close()
+        terminal.type("a long one")
+        await on.vendor.gate.until_arrived(3)
+        terminal.type("/interrupt quick")
+        await terminal.until("✗ Stopped, because you sent a new prompt.")
+        on.vendor.gate.open()
+        await terminal.until("turn 3 ·")
+
+
+async def test_api_6_the_last_failed_turn_is_asked_again(chat: Chat, on: Stage) -> None:
+    on.vendor.script = [ModelError("bad_request", "no such parameter"), says("Now it works.")]
+    async with chat() as terminal:
+        terminal.type("try this")
+        await terminal.until("turn 1 ·")
+        assert "✗ " in terminal.text
+        terminal.type("/retry")
+        await terminal.until("Now it works.")
+        assert terminal.text.count("› try this") == 2
+
+
+async def test_api_6_commands_say_what_they_did_and_how_they_are_meant(chat: Chat, gateway: GatewayClient) -> None:
+    async with chat() as terminal:
+        await terminal.until(is_idle)
+        terminal.type("/title A walk")
+        await terminal.until("The title is 'A walk'.")
+        assert (await gateway.describe(session_in(terminal))).title == "A walk"
+        terminal.type("/model offline:other")
+        await terminal.until("The model is offline:other from the next turn on.")
+        terminal.type("/open")
+        await terminal.until(f"{gateway.url}/?session={session_in(terminal)}")
+        terminal.type("/dance")
+        await terminal.until("There is no command /dance")
+        await terminal.until("› /dance")
+        terminal.press("c-c")
+        terminal.type("/stop")
+        await terminal.until("No turn is running.")
+        terminal.press("c-c")
+        terminal.type("//etc is a folder")
+        await terminal.until("echo: /etc is a folder")
+        terminal.type("/help")
+        await terminal.until("remove queued prompt N")
+        terminal.type("/quit")
+        assert await terminal.exit_code() == 0
+
+
+async def test_api_6_what_cannot_be_is_said_and_the_line_goes_on(chat: Chat) -> None:
+    async with chat() as terminal:
+        await terminal.until(is_idle)
+        terminal.type("/title " + "x" * 400)
+        await terminal.until("Not done: title: may have at most 120 characters.")
+        terminal.type_bytes(b"ol\xe9!\r")
+        await terminal.until("echo: ol")
+
+
+async def test_api_6_a_refused_prompt_is_not_lost_to_what_was_typed_meanwhile(
+    chat: Chat, on: Stage, gateway: GatewayClient
+) -> None:
+    on.vendor.gate.close()
+    async with chat("slow") as terminal:
+        await on.vendor.gate.until_arrived(1)
+        await gateway.end(session_in(terminal))
+        await terminal.until(" · ending")
+        terminal.type("my long precious prompt\rz", enter=False)
+        await terminal.until("The session is ending and takes no more prompts (ended by the user).")
+        await terminal.until("  my long precious prompt")
+        assert "› z" in terminal.shown
+
+
+async def test_api_6_a_message_on_the_command_line_is_asked_and_the_conversation_goes_on(chat: Chat) -> None:
+    async with chat("hello there") as terminal:
+        await terminal.until("echo: hello there")
+        terminal.type("and again")
+        await terminal.until("echo: and again")
+
+
+async def test_api_6_a_session_that_is_ended_elsewhere_is_left(chat: Chat, gateway: GatewayClient) -> None:
+    async with chat("hello") as terminal:
+        await terminal.until("turn 1 ·")
+        await gateway.end(session_in(terminal))
+        await terminal.until("The session is over (ended).")
+        assert await terminal.exit_code() == 0
+        assert "Come back with" not in terminal.text[terminal.text.index("is over") :]
+
+
+async def test_api_6_a_session_that_is_over_can_still_be_read(chat: Chat, gateway: GatewayClient) -> None:
+    session = f"t-{uuid4()}"
+    await gateway.start(session)
+    await gateway.ask(session, "the last words", wait=20)
+    await gateway.end(session)
+    async with chat("--session", session) as terminal:
+        await terminal.until("The session is over (ended).")
+        assert await terminal.exit_code() == 0
+        assert terminal.text.count("echo: the last words") == 1
+
+
+async def test_api_6_what_others_write_cannot_steer_the_terminal(chat: Chat, on: Stage) -> None:
+    on.vendor.script = [
+        asks(("look", {"at": "\x1b]0;owned\x07\u202etxt"}), text="\x1b[2J\x1b[Hwiped"),
+        says("\x9bok\x1b[31m"),
+    ]
+    async with chat() as terminal:
+        terminal.type("go")
+        await terminal.until("turn 1 ·")
+        assert "Turnkeeper" in terminal.text
+        assert "␛[2J␛[Hwiped" in terminal.text
+        assert terminal.screen.title == ""
+        assert b"\x1b]0;" not in b"".join(chunk for _, chunk in terminal.recording)
+
+
+async def test_api_6_without_colours_there_are_none(chat: Chat) -> None:
+    async with chat(NO_COLOR="1") as terminal:
+        terminal.type("hello")
+        await terminal.until("turn 1 ·")
+        written = b"".join(chunk for _, chunk in terminal.recording)
+    colours = re.findall(rb"\x1b\[(?:\d+;)*(?:3[0-7]|4[0-7]|9[0-7]|38|48)(?:;\d+)*m", written)
+    assert colours == []
+
+
+async def test_api_6_a_terminal_that_knows_ascii_only_is_written_ascii(chat: Chat, on: Stage) -> None:
+    on.vendor.script = [asks(("look", {"at": "x"})), says("• Grüße …")]
+    async with chat(LANG="C", LC_ALL="C", PYTHONIOENCODING="ascii", PYTHONUTF8="0") as terminal:
+        terminal.type("hello")
+        await terminal.until("turn 1 -")
+        assert '* look(at="x") ok' in terminal.text
+        assert "* Gr??e ..." in terminal.text
+        assert terminal.text.isascii()
+
+
+async def test_api_6_a_narrow_terminal_that_changes_its_size_stays_readable(chat: Chat, on: Stage) -> None:
+    gate = closed()
+    on.vendor.script = [[Delta("respond", "word " * 30), gate, says("word " * 30)]]
+    async with chat(columns=40, rows=16) as terminal:
+        terminal.type("many words")
+        await terminal.until("word word")
+        terminal.resize(columns=60, rows=20)
+        gate.open()
+        await terminal.until("turn 1 ·")
+        assert max(map(len, terminal.lines)) <= 60

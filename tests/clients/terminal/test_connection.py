@@ -1,0 +1,85 @@
+"""What a terminal does when the gateway goes away, is not there, or knows nothing of the session: API-6."""
+
+import signal
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client
+
+from tests.api.conftest import served
+from tests.clients.terminal.conftest import Chat, run_chat
+from tests.harness import Gate, Stage, says
+from turnkeeper.activities.providers.protocol import Delta
+from turnkeeper.models.settings.settings import Settings
+
+
+async def test_api_6_a_gateway_that_is_restarted_in_mid_answer_is_waited_for(
+    temporal: Client, on: Stage, settings: Settings, chat: Chat
+) -> None:
+    gate = Gate(is_open=False)
+    on.vendor.script = [
+        says("One."),
+        [Delta("respond", "The first half"), gate, says("The first half and the second.")],
+    ]
+    async with served(temporal, settings, partials=on.partials) as url:
+        opened = chat("hello", at=url)
+        terminal = await opened.__aenter__()
+        await terminal.until("turn 1 ·")
+        terminal.type("tell me more")
+        await terminal.until("The first half")
+    try:
+        await terminal.until("can't be reached")
+        assert "reconnecting" in terminal.shown
+        terminal.type("and this too")
+        gate.open()
+        async with served(temporal, settings, partials=on.partials, port=int(url.rpartition(":")[2])):
+            await terminal.until("Connected again: nothing was lost.")
+            await terminal.until("turn 3 ·")
+            for once in ("The first half and the second.", "› hello", "› tell me more", "› and this too", "One."):
+                assert terminal.text.count(once) == 1, once
+            terminal.press("c-d")
+            assert await terminal.exit_code() == 0
+    finally:
+        await opened.__aexit__(None, None, None)
+
+
+async def test_api_6_a_terminal_that_is_closed_or_told_to_end_is_left_in_order(chat: Chat) -> None:
+    async with chat("hello") as terminal:
+        await terminal.until("turn 1 ·")
+        terminal.process.send_signal(signal.SIGTERM)
+        assert await terminal.exit_code() == 0
+        await terminal.until("The session goes on.")
+
+
+async def test_api_6_nobody_there_is_said_in_a_sentence(tmp_path: Path) -> None:
+    ended = await run_chat("hello", "--url", "http://127.0.0.1:1", cwd=tmp_path)
+    assert ended.code == 2
+    assert ended.err == "The gateway at http://127.0.0.1:1 can't be reached: nothing listens there.\n"
+    assert ended.out == ""
+
+
+async def test_api_6_without_a_url_the_stack_of_this_folder_is_talked_to(tmp_path: Path) -> None:
+    ended = await run_chat("hello", cwd=tmp_path, TURNKEEPER_API_PORT="1")
+    assert ended.code == 2
+    assert ended.err.endswith("nothing listens there. Start it with `turnkeeper up`.\n")
+
+
+async def test_api_6_an_unknown_session_is_said_in_a_sentence(url: str, tmp_path: Path) -> None:
+    ended = await run_chat("hello", "--url", url, "--session", "nobody", cwd=tmp_path)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == "There is no session 'nobody'.\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--session", "", "--session '' is not a session's id, which has 1 to 128 letters, digits or . _ ~ -."),
+        ("--session", "a/b", "--session 'a/b' is not a session's id, which has 1 to 128 letters, digits or . _ ~ -."),
+        ("--url", "", "--url is blank. Give the gateway's address, as http://HOST:PORT."),
+    ],
+)
+async def test_api_6_what_names_nothing_is_refused_at_the_door(
+    tmp_path: Path, option: str, value: str, said: str
+) -> None:
+    ended = await run_chat("hello", option, value, cwd=tmp_path)
+    assert (ended.code, ended.out, ended.err) == (1, "", said + "\n")

@@ -1,0 +1,162 @@
+"""Deciding on tool calls in a terminal: API-6, AGT-8."""
+
+import pytest
+
+from tests.clients.terminal.conftest import Chat
+from tests.harness import Gate, Stage, asks, says
+from turnkeeper.models.transcript.model_call import ToolSpec
+from turnkeeper.models.transcript.trajectory import ToolResult
+
+KEYS = "[y]es once / [a]lways in this session / [n]o + reason"
+
+
+def with_mail(on: Stage) -> None:
+    on.tools.specs = [ToolSpec(name="send_mail", description="Sends a mail.")]
+    on.tools.run = sent
+
+
+async def sent(invocation: object) -> ToolResult:
+    return ToolResult(outcome="sent", duration_ms=3)
+
+
+async def test_api_6_a_call_is_approved_in_the_line_one_types_in(chat: Chat, on: Stage) -> None:
+    with_mail(on)
+    on.vendor.script = [asks(("send_mail", {"to": "bob"})), says("It is sent.")]
+    async with chat() as terminal:
+        terminal.type("write to bob")
+        await terminal.until(f'? send_mail(to="bob") — {KEYS}')
+        assert "needs your approval" in terminal.shown
+        terminal.type("y")
+        await terminal.until("It is sent.")
+        assert '⚒ send_mail(to="bob") ✓ 3 ms' in terminal.text
+        assert KEYS not in terminal.text
+    assert len(on.tools.calls) == 1
+
+
+async def test_api_6_a_rejection_tells_the_model_why(chat: Chat, on: Stage) -> None:
+    with_mail(on)
+    on.vendor.script = [asks(("send_mail", {"to": "bob"})), says("I will not.")]
+    async with chat() as terminal:
+        terminal.type("write to bob")
+        await terminal.until(KEYS)
+        terminal.type("n, he is on holiday")
+        await terminal.until("I will not.")
+        assert '⚒ send_mail(to="bob") ✗ rejected: he is on holiday' in terminal.text
+    assert on.tools.calls == []
+    assert "he is on holiday" in on.vendor.requests[-1].messages[-1].model_dump_json()
+
+
+async def test_api_6_several_calls_are_asked_about_one_after_the_other(chat: Chat, on: Stage) -> None:
+    with_mail(on)
+    calls = [("send_mail", {"to": name}) for name in ("ann", "bob", "cay")]
+    on.vendor.script = [asks(*calls), says("Two of three.")]
+    async with chat() as terminal:
+        terminal.type("write to all")
+        await terminal.until('send_mail(to="ann") (2 more calls after it)')
+        terminal.type("yes")
+        await terminal.until('send_mail(to="bob") (1 more call after it)')
+        terminal.type("no")
+        await terminal.until(f'send_mail(to="cay") — {KEYS}')
+        terminal.type("y")
+        await terminal.until("Two of three.")
+    assert [call.args["to"] for call in on.tools.calls] == ["ann", "cay"]
+
+
+async def test_api_6_always_is_about_all_further_calls_of_the_tool(chat: Chat, on: Stage) -> None:
+    with_mail(on)
+    on.vendor.script = [asks(("send_mail", {"to": "ann"})), asks(("send_mail", {"to": "bob"})), says("Both.")]
+    async with chat() as terminal:
+        terminal.type("write to both")
+        await terminal.until(KEYS)
+        terminal.type("a")
+        await terminal.until("Both.")
+    assert len(on.tools.calls) == 2
+
+
+async def test_api_6_what_is_no_answer_is_a_prompt_that_waits(chat: Chat, on: Stage) -> None:
+    with_mail(on)
+    on.vendor.script = [asks(("send_mail", {"to": "bob"})), says("Done."), says("A list.")]
+    async with chat() as terminal:
+        terminal.type("write to bob")
+        await terminal.until(KEYS)
+        terminal.type("a list of files, please")
+        await terminal.until("queued 1  a list of files, please")
+        assert KEYS in terminal.shown
+        terminal.type("y")
+        await terminal.until("A list.")
+
+
+async def test_api_6_an_answer_goes_to_the_question_that_was_there_when_it_was_begun(chat: Chat, on: Stage) -> None:
+    with_mail(on)
+    on.vendor.script = [asks(("send_mail", {"to": "ann"})), asks(("send_mail", {"to": "bob"})), says("Done.")]
+    async with chat() as mine:
+        mine.type("write to both")
+        await mine.until('? send_mail(to="ann")')
+        session = next(line.split(" · ")[1] for line in mine.lines if line.startswith("Turnkeeper · "))
+        async with chat("--session", session) as theirs:
+            await theirs.until('? send_mail(to="ann")')
+            mine.type("ye", enter=False)
+            await mine.until("› ye")
+            theirs.type("y")
+            await mine.until('? send_mail(to="bob")')
+            mine.type("s")
+            await mine.until("The question changed while you were typing")
+            assert len(on.tools.calls) == 1
+            mine.press("c-c")
+            await mine.until("Stopping this turn")
+
+
+async def test_api_6_all_that_is_decided_on_is_shown(chat: Chat, on: Stage) -> None:
+    with_mail(on)
+    text = "first line\n" + "middle " * 40 + "\nlast line"
+    on.vendor.script = [
+        asks(("send_mail", {"to": "bob", "text": text})),
+        asks(("send_mail", {"text": "x" * 9_000 + "END"})),
+    ]
+    async with chat() as terminal:
+        terminal.type("write a letter")
+        await terminal.until("last line")
+        await terminal.until(KEYS)
+        assert "Run send_mail with these arguments?" in terminal.text
+        terminal.type("n")
+        await terminal.until("5,014 more characters")
+
+
+@pytest.mark.parametrize(
+    ("columns", "keys"), [(100, KEYS), (92, KEYS), (56, KEYS), (40, "[y]es [a]lways [n]o"), (18, "y/a/n")]
+)
+async def test_api_6_the_keys_of_a_question_stand_in_one_line(chat: Chat, on: Stage, columns: int, keys: str) -> None:
+    with_mail(on)
+    on.vendor.script = [asks(("send_mail", {"to": "bob", "about": "漢" * 30, "text": "long " * 9}))]
+    async with chat("write to bob", columns=120) as terminal:
+        await terminal.until(KEYS)
+        terminal.resize(columns=columns, rows=32)
+        await terminal.until(lambda t: any(line.strip() == keys for line in t.shown.split("\n")))
+
+
+async def test_api_6_a_question_waits_for_who_comes_back(chat: Chat, on: Stage) -> None:
+    with_mail(on)
+    on.vendor.script = [asks(("send_mail", {"to": "bob"})), says("It is sent.")]
+    async with chat() as terminal:
+        terminal.type("write to bob")
+        await terminal.until(KEYS)
+        session = next(line.split(" · ")[1] for line in terminal.lines if line.startswith("Turnkeeper · "))
+        terminal.press("c-d")
+        assert await terminal.exit_code() == 0
+    async with chat("--session", session) as again:
+        await again.until(KEYS)
+        again.type("y")
+        await again.until("It is sent.")
+
+
+async def test_api_6_while_a_call_runs_it_is_seen_running(chat: Chat, on: Stage) -> None:
+    on.tools.gate = Gate(is_open=False)
+    on.vendor.script = [asks(("look", {"at": "the sea"})), says("Waves.")]
+    async with chat() as terminal:
+        terminal.type("look")
+        await terminal.until('⚒ look(at="the sea") ')
+        assert "✓" not in terminal.text
+        on.tools.gate.open()
+        await terminal.until('⚒ look(at="the sea") ✓ 1 ms')
+        await terminal.until("Waves.")
+        assert terminal.text.count("look(at=") == 1

@@ -1,0 +1,185 @@
+"""`turnkeeper chat` without a person in front of it: pipes, scripts, `--json`: API-6."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.clients.terminal.conftest import COMMAND, plain_env, run_chat
+from tests.clients.terminal.terminal import terminal_with
+from tests.harness import Gate, Stage, asks, says
+from turnkeeper.activities.providers.protocol import Delta, ModelError
+from turnkeeper.clients.python.events import UpdateEvent
+from turnkeeper.clients.python.gateway import GatewayClient
+from turnkeeper.models.transcript.model_call import ToolSpec
+
+
+def events_in(out: str) -> list[tuple[str, dict[str, Any]]]:
+    lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    assert all(line.keys() == {"event", "data"} for line in lines)
+    return [(line["event"], line["data"]) for line in lines]
+
+
+async def test_api_6_a_piped_question_gets_its_answer_and_nothing_else(url: str, on: Stage, tmp_path: Path) -> None:
+    on.vendor.script = [asks(("look", {}), text="I will look."), says("It is **4711**.")]
+    ended = await run_chat("--url", url, cwd=tmp_path, stdin="what is the code?\n")
+    assert (ended.code, ended.out, ended.err) == (0, "It is **4711**.\n", "")
+    assert on.vendor.requests[0].messages[-1].content.strip() == "what is the code?"
+
+
+async def test_api_6_a_given_question_goes_on_with_a_session(url: str, gateway: GatewayClient, tmp_path: Path) -> None:
+    session = f"t-{uuid4()}"
+    await gateway.start(session)
+    for number in (1, 2):
+        ended = await run_chat(f"m{number}", "--session", session, "--url", url, cwd=tmp_path)
+        assert (ended.code, ended.out) == (0, f"echo: m{number}\n")
+    assert (await gateway.describe(session)).turn_count == 2
+
+
+async def test_api_6_a_failed_turn_is_said_on_stderr(url: str, on: Stage, tmp_path: Path) -> None:
+    on.vendor.script = [ModelError("bad_request", "no such parameter")]
+    ended = await run_chat("hello", "--url", url, cwd=tmp_path)
+    assert (ended.code, ended.out) == (1, "")
+    assert "no such parameter" in ended.err
+
+
+async def test_ses_9_what_was_written_of_an_answer_that_broke_off_is_said_on_stderr(
+    url: str, on: Stage, tmp_path: Path
+) -> None:
+    broken_off = [Delta("respond", "It was a dark"), ModelError("bad_request", "no such parameter")]
+    on.vendor.script = [broken_off, broken_off]
+    ended = await run_chat("hello", "--url", url, cwd=tmp_path)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.startswith("It was a dark\n(interrupted here)\n")
+    assert "no such parameter" in ended.err
+    as_json = await run_chat("hello", "--json", "--url", url, cwd=tmp_path)
+    (final,) = [told for name, told in events_in(as_json.out) if name == "final"]
+    assert (as_json.code, final["answer"], final["unfinished"]) == (1, None, "It was a dark")
+
+
+async def test_api_6_a_needed_decision_ends_with_code_3_and_says_how_to_decide(
+    url: str, on: Stage, gateway: GatewayClient, tmp_path: Path
+) -> None:
+    on.tools.specs = [ToolSpec(name="send_mail")]
+    on.vendor.script = [asks(("send_mail", {"to": "bob"}))]
+    ended = await run_chat("write to bob", "--url", url, cwd=tmp_path)
+    assert (ended.code, ended.out) == (3, "")
+    session = ended.err.split("--session ")[1].split()[0]
+    assert ended.err == (
+        'Approval needed: send_mail(to="bob")\n'
+        f"The prompt is safe. Decide with: turnkeeper chat --session {session} --url {url}\n"
+    )
+    assert (await gateway.describe(session)).status == "awaiting_approval"
+
+
+async def test_api_6_a_prompt_that_is_taken_back_elsewhere_ends_its_wait(
+    url: str, on: Stage, gateway: GatewayClient, tmp_path: Path
+) -> None:
+    on.vendor.gate.close()
+    session = f"t-{uuid4()}"
+    await gateway.start(session, prompt="slow")
+    await on.vendor.gate.until_arrived(1)
+    command = [*COMMAND, "waits", "--session", session, "--url", url, "--json"]
+    async with terminal_with(command, env=plain_env(), cwd=tmp_path, columns=2_000) as terminal:
+        await terminal.until('"text":"waits"')
+        (waiting,) = (await gateway.queue(session)).waiting
+        await gateway.withdraw(session, waiting.id)
+        assert await terminal.exit_code() == 1
+        await terminal.until("was withdrawn")
+
+
+async def test_api_6_a_blank_question_is_not_asked(url: str, tmp_path: Path) -> None:
+    ended = await run_chat("--url", url, cwd=tmp_path, stdin="  \n")
+    assert (ended.code, ended.out, ended.err) == (1, "", "There is nothing to send: the message is blank.\n")
+
+
+async def test_api_6_json_tells_everything_that_happens_line_by_line(url: str, on: Stage, tmp_path: Path) -> None:
+    gate = Gate(is_open=False)
+    on.vendor.script = [[Delta("respond", "Hel"), gate, Delta("respond", "lo"), says("Hello!")]]
+    command = [*COMMAND, "--json", "hi", "--url", url]
+    async with terminal_with(command, env=plain_env(), cwd=tmp_path, columns=4_000, rows=60) as terminal:
+        await terminal.until('"Hel"')  # flushed while the model still writes
+        gate.open()
+        assert await terminal.exit_code() == 0
+        await terminal.until('"event":"final"')
+        events = events_in(terminal.text)
+    names = [name for name, _ in events]
+    assert set(names) <= {"update", "queue", "partial", "final"}
+    assert names.index("partial") > names.index("update")
+    assert names[-1] == "final"
+    final = events[-1][1]
+    assert (final["status"], final["answer"], final["exit_code"]) == ("answered", "Hello!", 0)
+    ended = [turn for name, told in events if name == "update" for turn in told["updated_messages"]]
+    assert ended[-1]["agent_message"] == "Hello!"
+
+
+async def test_api_6_json_without_a_question_watches_and_takes_every_line_as_a_prompt(url: str, tmp_path: Path) -> None:
+    command = [*COMMAND, "--json", "--url", url]
+    async with terminal_with(command, env=plain_env(), cwd=tmp_path, columns=4_000, rows=60) as terminal:
+        await terminal.until('"event":"update"')
+        terminal.type("one", enter=False)
+        terminal.press("enter")
+        await terminal.until("echo: one")
+        terminal.press("c-d")
+        assert await terminal.exit_code() == 0
+
+
+@pytest.mark.parametrize("stdin", [None, "one\ntwo"])
+async def test_api_6_json_watches_to_the_end_of_the_session_not_of_stdin(
+    url: str, gateway: GatewayClient, tmp_path: Path, stdin: str | None
+) -> None:
+    session = f"t-{uuid4()}"
+    await gateway.start(session)
+    asked = len((stdin or "").splitlines())
+    async with asyncio.TaskGroup() as group:
+        watching = group.create_task(run_chat("--json", "--session", session, "--url", url, cwd=tmp_path, stdin=stdin))
+        async for event in gateway.events(session):
+            is_idle = isinstance(event, UpdateEvent) and event.update.status == "idle"
+            if is_idle and (await gateway.describe(session)).turn_count == asked:
+                break
+        await gateway.end(session)
+    ended = watching.result()
+    assert (ended.code, ended.err) == (0, "")
+    events = events_in(ended.out)
+    assert events[-1][1]["status"] == "ended"
+    assert {name for name, _ in events} <= {"update", "queue", "partial"}
+
+
+async def test_api_6_json_tells_of_a_refused_line_and_goes_on(
+    url: str, on: Stage, gateway: GatewayClient, tmp_path: Path
+) -> None:
+    on.vendor.gate.close()
+    session = f"t-{uuid4()}"
+    await gateway.start(session, prompt="slow")
+    await on.vendor.gate.until_arrived(1)
+    await gateway.end(session)
+    command = [*COMMAND, "--json", "--session", session, "--url", url]
+    async with terminal_with(command, env=plain_env(), cwd=tmp_path, columns=4_000, rows=60) as terminal:
+        await terminal.until('"status":"ending"')
+        terminal.type("late")
+        await terminal.until('"event":"refused"')
+        on.vendor.gate.open()
+        await terminal.until('"status":"ended"')
+        assert await terminal.exit_code() == 0
+        (refused,) = [told for name, told in events_in(terminal.text) if name == "refused"]
+    assert refused["text"] == "late"
+    assert "is ending and takes no more prompts" in refused["reason"]
+
+
+async def test_api_6_ctrl_c_stops_a_question_that_nobody_waits_for_any_more(
+    url: str, on: Stage, gateway: GatewayClient, tmp_path: Path
+) -> None:
+    on.vendor.gate.close()
+    session = f"t-{uuid4()}"
+    await gateway.start(session)
+    command = [*COMMAND, "--json", "slow", "--session", session, "--url", url]
+    async with terminal_with(command, env=plain_env(), cwd=tmp_path, columns=4_000, rows=60) as terminal:
+        await terminal.until('"user_message":"slow"')
+        terminal.press("c-c")
+        assert await terminal.exit_code() == 130
+    (turn,) = (await gateway.updates(session, wait=10)).new_messages
+    assert turn.status in ("cancelled", "processing")
+    assert (await gateway.ask(session, "slow", message_id=turn.id, wait=20)).error == "Cancelled: Stopped by the user."

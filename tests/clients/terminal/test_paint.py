@@ -1,0 +1,45 @@
+"""What a model writes, as a terminal shows it: nothing of it is left out. API-6."""
+
+import pytest
+
+from turnkeeper.clients.terminal.interactive.look import Look
+from turnkeeper.clients.terminal.interactive.paint import Painter
+
+
+def printed(text: str, *, columns: int = 60) -> str:
+    look = Look(lambda: columns, colour=False)
+    lines = look.render(Painter(look).markdown(text)).split("\n")
+    assert max(map(len, lines)) <= columns
+    return "\n".join(line.strip() for line in lines).strip()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "List<int> is <b>not</b> a Map<K,V>",
+        "<div>\nall of the answer\n</div>",
+        "<!-- hi -->",
+        "[ref]: http://example.org/x",
+        "see [x][ref]\n\n[ref]: http://example.org/x",
+        "#",
+    ],
+)
+def test_api_6_what_markdown_would_leave_out_is_printed_as_it_was_written(text: str) -> None:
+    assert printed(text) == text
+
+
+def test_api_6_an_image_is_its_words_and_its_address() -> None:
+    assert printed("![a cat](http://e/cat.png)") == "!a cat (http://e/cat.png)"
+
+
+@pytest.mark.parametrize("columns", [60, 24, 18])
+@pytest.mark.parametrize("cells", [["x" * 70, "y"], [letter * 7 for letter in "abcdefghijklmnop"]])
+def test_api_6_no_cell_of_a_table_is_cut(cells: list[str], columns: int) -> None:
+    table = "\n".join(f"|{'|'.join(row)}|" for row in (["?"] * len(cells), ["---"] * len(cells), cells))
+    shown = printed(table, columns=columns)
+    assert [shown.count(cell[0]) for cell in cells] == [len(cell) for cell in cells]
+
+
+def test_api_6_a_character_reference_cannot_steer_the_terminal() -> None:
+    shown = printed("a&#8238;b &#x200b;c `&#27;` &lt;b&gt; &amp;\n\n[l](http://e/&#8238;)")
+    assert shown == "a\\u202eb \\u200bc &#27; <b> &\n\nl (http://e/%E2%80%AE)"

@@ -1,5 +1,0 @@
-"""The gateway's own fixtures: faces are routes of it."""
-
-from tests.gateway.conftest import asked, http, http_alone, http_nowhere, on, url
-
-__all__ = ["asked", "http", "http_alone", "http_nowhere", "on", "url"]

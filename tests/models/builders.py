@@ -1,0 +1,45 @@
+"""Small, valid things to test with."""
+
+from datetime import UTC, datetime, timedelta
+
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.session_state import Session
+from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, Part, RespondPart
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def session(**config: object) -> Session:
+    return Session("s1", SessionInput.model_validate(config), now=NOW)
+
+
+def says(text: str) -> ModelResponse:
+    return ModelResponse(parts=[RespondPart(kind="respond", text=text)], model="test")
+
+
+def asks(*names: str) -> ModelResponse:
+    calls: list[Part] = [CallPart(kind="call", id=f"c{index}", name=name) for index, name in enumerate(names)]
+    return ModelResponse(parts=calls, stop="tool_calls", model="test")
+
+
+def send(target: Session, text: str, *, id: str | None = None, mode: str = "enqueue", seconds: float = 0) -> None:
+    new_id = id or f"p{target.revision}"
+    target.receive({"text": text, "id": new_id, "mode": mode}, extra_arguments=0, new_id=new_id, now=at(seconds))
+
+
+def answer_turn(target: Session, text: str = "ok", *, seconds: float = 1) -> None:
+    target.begin_turn(now=at(seconds))
+    target.add_response(says(text), [], now=at(seconds + 1))
+    target.show_step(state=None)
+    target.complete_turn(text, now=at(seconds + 1))
+
+
+def roomy(target: Session) -> Session:
+    """Let a session hold more than could be carried, so that paging shows."""
+    limits = target.config.limits.model_copy(update={"max_state_bytes": 100_000_000})
+    target.config = target.config.model_copy(update={"limits": limits})
+    return target

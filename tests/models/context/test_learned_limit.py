@@ -1,0 +1,297 @@
+"""What is sent once a vendor said that the context is too long, or refused a turn: CTX-7, CTX-8."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.models.builders import NOW, answer_turn, asks, send, session
+from tests.models.context.test_model_view import orphans
+from turnkeeper.models.context.model_context import CarriedContext, Halved
+from turnkeeper.models.context.model_view import REFUSED_NOTE
+from turnkeeper.models.context.request_size import head_tokens
+from turnkeeper.models.ids import call_id
+from turnkeeper.models.session.outside_start import check_outside_start
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.session_state import Session
+from turnkeeper.models.session.views import context_of
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.model_call import ModelMessage, ProviderState
+from turnkeeper.models.transcript.trajectory import BlobRef, ToolCall, ToolResult
+
+MODEL = "offline:"
+
+
+def look(target: Session, *results: str, state: ProviderState | None = None, blob: BlobRef | None = None) -> None:
+    """Let the running turn make a step of parallel calls with these results."""
+    turn = target.running_turn
+    assert turn is not None
+    made = [
+        ToolCall(id=call_id(target.turn_count, len(turn.steps) + 1, index), name="look", args={})
+        for index in range(len(results))
+    ]
+    target.add_response(asks(*["look"] * len(results)), made, now=NOW)
+    for call, result in zip(made, results, strict=True):
+        target.add_result(call.id, ToolResult(outcome="Looked", content=result, blob=blob))
+    target.show_step(state=state)
+
+
+def overflow(target: Session) -> None:
+    target.learn_limit(target.config.history, model=MODEL)
+
+
+def contents(target: Session) -> list[str]:
+    return [message.content for message in target.view.messages]
+
+
+def begin(target: Session, text: str) -> None:
+    send(target, text, id=f"m{target.turn_count + 1}")
+    target.begin_turn(now=NOW)
+    target.make_room(target.config.history, model=MODEL)
+
+
+def turns(target: Session, count: int, *, size: int = 400) -> None:
+    for _ in range(count):
+        begin(target, f"turn {target.turn_count + 1} ".ljust(size, "."))
+        look(target, "x" * size)
+        end(target)
+
+
+def end(target: Session) -> None:
+    target.complete_turn("ok", now=NOW)
+
+
+def test_ctx_7_what_is_sent_is_halved_by_its_size_and_not_by_its_messages() -> None:
+    target = session()
+    turns(target, 5, size=100)
+    begin(target, "read the long file")
+    look(target, "y" * 40_000)
+    look(target, "z" * 40_000)
+    before = target.view.estimated_tokens
+    overflow(target)
+    assert before / 4 < target.view.estimated_tokens <= before / 2
+    assert contents(target)[0].startswith("turn 1 "), "the head stays"
+    assert "read the long file" in contents(target)
+    assert not orphans(target.view.messages)
+
+
+def test_ctx_7_one_turn_with_large_results_leaves_a_memory_of_as_many_messages_as_fit() -> None:
+    target = session()
+    begin(target, "read the three files")
+    look(target, *["y" * 30_000] * 3)
+    overflow(target)
+    limit = target.context.max_tokens(target.config.history, model=MODEL)
+    assert limit is not None
+    assert limit > 10_000
+    end(target)
+    for number in range(40):
+        begin(target, f"a small turn {number}")
+        end(target)
+        assert head_tokens(target.head) + target.view.estimated_tokens <= limit
+    assert target.view.message_count > 30
+
+
+def test_ctx_7_results_of_the_newest_step_are_shortened_where_they_alone_are_too_long() -> None:
+    target = session()
+    begin(target, "earlier")
+    end(target)
+    begin(target, "not so long ago")
+    end(target)
+    begin(target, "read the three files")
+    look(target, "a" * 30_000, "short", "c" * 30_000)
+    overflow(target)
+    assert target.view.chars <= 30_500
+    *earlier, _, _, first, second, third = contents(target)
+    assert earlier == ["earlier", "not so long ago"], "memory is worth more than the middle of a result"
+    assert first.startswith("Looked\n\naaa")
+    assert "characters left out" in first
+    assert second == "Looked\n\nshort"
+    assert len(first) == len(third)
+    turn = context_of(target).turns[-1]
+    assert turn.seen == "truncated"
+    assert turn.characters_cut > 29_000
+    newest = target.newest_step().tool_calls[0].result
+    assert newest is not None
+    assert newest.content == "a" * 30_000, "the transcript is never altered"
+    carried = Session("s", target.carry(), now=NOW)
+    assert carried.view.digest(carried.head) == target.view.digest(target.head)
+
+
+def test_ctx_7_a_result_that_is_kept_by_reference_is_sent_as_its_excerpt_once_it_was_too_long() -> None:
+    target = session()
+    begin(target, "read")
+    look(target, "the excerpt", blob=BlobRef(hash="0" * 64, chars=60_000, bytes=60_000))
+    overflow(target)
+    assert target.view.messages[-1].blob is None
+    assert contents(target)[-1] == "Looked\n\nthe excerpt"
+
+
+def test_ctx_7_an_overflow_opens_a_segment_without_the_state_of_earlier_steps() -> None:
+    target = session()
+    begin(target, "look")
+    look(target, "a chair", state=ProviderState(api="test", model="m", items=["signed"]))
+    segment = target.view.segment
+    overflow(target)
+    assert target.view.segment > segment
+    assert not any(message.state for message in target.view.messages)
+
+
+@given(st.lists(st.integers(0, 3_000), min_size=1, max_size=40), st.integers(0, 3))
+def test_ctx_7_an_overflow_leaves_half_or_what_must_stay(sizes: list[int], first: int) -> None:
+    target = session(history={"preserve_first_n": first, "max_messages": 0})
+    for size in sizes[:-1]:
+        turns(target, 1, size=size)
+    begin(target, "now " + "!" * sizes[-1])
+    before = target.view.chars
+    head = [message.content for message in target.view.messages[:first]]
+    overflow(target)
+    assert not orphans(target.view.messages)
+    assert contents(target)[-1].startswith("now !") or sizes[-1] == 0
+    assert len(contents(target)) >= len(head)
+    allowed = max(before // 2, sizes[-1] + 4 + 210 * (first + 2))
+    assert target.view.chars <= allowed
+
+
+def test_ctx_7_the_limit_is_kept_by_evicting_a_third_at_once() -> None:
+    """Between two evictions the view only grows at its end, as it does under a cap of messages (CTX-4)."""
+    target = session(history={"max_messages": 0})
+    turns(target, 20)
+    begin(target, "too much")
+    overflow(target)
+    end(target)
+    limit = target.context.max_tokens(target.config.history, model=MODEL)
+    assert limit is not None
+    segments: list[int] = []
+    before: list[ModelMessage] = []
+    for _ in range(40):
+        turns(target, 1)
+        begin(target, "and now?")
+        assert head_tokens(target.head) + target.view.estimated_tokens <= limit
+        if segments and target.view.segment == segments[-1]:
+            assert target.view.messages[: len(before)] == before
+        segments.append(target.view.segment)
+        before = target.view.messages
+        end(target)
+    assert 3 < len(set(segments)) < 25
+
+
+def test_ctx_7_a_request_over_the_limit_that_is_answered_raises_it() -> None:
+    target = session()
+    begin(target, "x" * 4_000)
+    overflow(target)
+    history = target.config.history
+    assert target.context.max_tokens(history, model=MODEL) == head_tokens(target.head) + 500
+    target.context.confirm_limit(history, model=MODEL, tokens=1_234)
+    assert target.context.max_tokens(history, model=MODEL) == 1_234
+    target.context.confirm_limit(history, model=MODEL, tokens=100)
+    assert target.context.max_tokens(history, model=MODEL) == 1_234
+
+
+def test_ctx_7_the_limit_holds_for_the_model_and_the_window_that_it_was_learned_with() -> None:
+    target = session()
+    turns(target, 5)
+    begin(target, "now")
+    overflow(target)
+    history = target.config.history
+    assert target.context.max_tokens(history, model="anthropic:claude-sonnet-5-5") is None
+    assert target.context.max_tokens(history.model_copy(update={"max_messages": 50}), model=MODEL) is None
+
+
+def test_ctx_7_the_limit_is_carried_to_the_next_run_and_may_come_from_outside() -> None:
+    target = session()
+    turns(target, 5)
+    begin(target, "now")
+    overflow(target)
+    end(target)
+    carried = Session("s", SessionInput.model_validate_json(target.carry().model_dump_json()), now=NOW)
+    history = carried.config.history
+    assert carried.context.max_tokens(history, model=MODEL) == target.context.max_tokens(history, model=MODEL)
+    check_outside_start(target.carry(), now=NOW)
+
+
+def test_ctx_7_a_window_that_an_earlier_release_has_halved_stays_so_until_the_next_overflow() -> None:
+    target = session()
+    turns(target, 10)
+    history = target.config.history
+    halved = CarriedContext(halved=Halved(cap=6, model=MODEL, config=history))
+    start = target.carry()
+    assert start.carried is not None
+    earlier = start.carried.model_copy(update={"context": halved, "default_rules": 2})
+    loaded = SessionInput.model_validate_json(start.model_copy(update={"carried": earlier}).model_dump_json())
+    for rules in (2, 3):
+        goes_on = Session("s", loaded, now=NOW, rules=rules)
+        assert goes_on.context.window(history, model=MODEL).max_messages == 6
+        begin(goes_on, "now")
+        assert goes_on.view.message_count <= 6
+        if rules == 3:
+            overflow(goes_on)
+            assert goes_on.context.window(history, model=MODEL) == history
+            view = context_of(goes_on)
+            assert (view.window_halved, view.max_messages) == (True, 100)
+            assert view.max_tokens == goes_on.context.max_tokens(history, model=MODEL)
+
+
+# ---- refused turns
+
+
+def refused_turn(target: Session, text: str = "something bad") -> ConversationMessage:
+    begin(target, text)
+    look(target, "found something bad")
+    send(target, "bad words, steered in", mode="steer", id="steered")
+    target.steer_turn(target.config.limits, now=NOW)
+    target.leave_out_turn()
+    target.fail_turn("refusal", "The model refused to answer.", now=NOW)
+    turn = target.transcript.newest
+    assert turn is not None
+    return turn
+
+
+def test_ctx_7_a_refused_turn_is_left_out_with_a_note_in_its_place() -> None:
+    target = session()
+    turns(target, 1)
+    segment = target.view.segment
+    refused = refused_turn(target)
+    assert target.view.segment > segment
+    begin(target, "an innocent question")
+    assert contents(target)[-2:] == [REFUSED_NOTE, "an innocent question"]
+    assert not any("bad" in content for content in contents(target))
+    assert not orphans(target.view.messages)
+    view = context_of(target)
+    assert [turn.seen for turn in view.turns] == ["verbatim", "refused", "verbatim"]
+    assert view.turns[1].message_id == refused.id
+    assert view.turns[1].characters_cut > 50
+    assert refused.user_message == "something bad", "the transcript is never altered"
+
+
+def test_ctx_7_a_refused_turn_stays_left_out_in_later_runs_and_in_the_archive() -> None:
+    target = session()
+    turns(target, 1)
+    refused = refused_turn(target)
+    start = SessionInput.model_validate_json(target.carry().model_dump_json())
+    check_outside_start(start, now=NOW)
+    carried = Session("s", start, now=NOW)
+    carried.context.detach(refused, kept_bytes=10)
+    assert carried.context.texts_of([refused], kept_bytes=10) == []
+    assert contents(carried) == contents(target)
+    assert context_of(carried).turns[1].seen == "refused"
+
+
+def test_ctx_7_a_refused_turn_is_in_no_summary() -> None:
+    target = session(history={"max_messages": 6, "preserve_last_n": 1, "evict_block": 4, "summarize_on_trim": True})
+    begin(target, "something bad")
+    for _ in range(4):
+        look(target, "something bad")
+        target.make_room(target.config.history, model=MODEL)
+    assert target.context.waiting
+    target.leave_out_turn()
+    assert not target.context.waiting
+
+
+def test_ctx_7_a_note_of_a_refused_turn_is_evicted_as_other_messages_are() -> None:
+    target = session(history={"max_messages": 6, "preserve_last_n": 1, "evict_block": 4})
+    turns(target, 1)
+    refused_turn(target)
+    for _ in range(6):
+        answer = f"m{target.turn_count + 1}"
+        send(target, answer, id=answer)
+        answer_turn(target)
+    begin(target, "now")
+    assert REFUSED_NOTE not in contents(target)

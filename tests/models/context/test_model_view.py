@@ -1,0 +1,201 @@
+"""The model view over a session's life: CTX-3, CTX-4, CTX-6, and the digests of AGT-2."""
+
+from hashlib import sha256
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.models.builders import NOW, answer_turn, asks, says, send, session
+from turnkeeper.models.context.model_view import digest_of
+from turnkeeper.models.ids import call_id
+from turnkeeper.models.session.session_state import Session
+from turnkeeper.models.transcript.large_texts import resolve_request
+from turnkeeper.models.transcript.model_call import ModelMessage, ProviderState
+from turnkeeper.models.transcript.trajectory import INTERRUPTED_NOTE, ToolCall, ToolResult
+
+
+def run_step(target: Session, *, calls: int = 1, state: ProviderState | None = None) -> None:
+    turn = target.running_turn
+    assert turn is not None
+    made = [
+        ToolCall(id=call_id(target.turn_count, len(turn.steps) + 1, index), name="look", args={})
+        for index in range(calls)
+    ]
+    target.add_response(asks(*["look"] * calls), made, now=NOW)
+    for call in made:
+        target.add_result(call.id, ToolResult(outcome="Looked", content=f"saw {call.id}"))
+    target.show_step(state=state)
+
+
+def orphans(messages: list[ModelMessage]) -> list[ModelMessage]:
+    asked: set[str | None] = set()
+    answered: set[str | None] = set()
+    for message in messages:
+        asked |= {call.id for call in message.tool_calls}
+        answered |= {message.call_id} if message.role == "tool" else set()
+    return [m for m in messages if (m.role == "tool" and m.call_id not in asked)] + [
+        m for m in messages if any(call.id not in answered for call in m.tool_calls)
+    ]
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(4, 30), st.integers(0, 12))
+def test_ctx_4_between_two_evictions_the_view_only_grows_at_its_end(steps: list[int], cap: int, block: int) -> None:
+    target = session(history={"max_messages": cap, "preserve_last_n": 2, "evict_block": block})
+    send(target, "first", id="m1")
+    turn = target.begin_turn(now=NOW)
+    before: list[ModelMessage] = []
+    for calls in steps:
+        segment = target.view.segment
+        target.make_room(target.config.history)
+        sent = target.view.request(target.head).messages
+        if target.view.segment == segment:
+            assert sent[: len(before)] == before
+        assert not orphans(sent)
+        assert ModelMessage(role="user", content=turn.user_message) in sent
+        before = sent
+        if calls:
+            run_step(target, calls=calls)
+        else:
+            send(target, "steered", mode="steer")
+            target.steer_turn(target.config.limits, now=NOW)
+
+
+def test_ctx_4_sixty_tool_calls_with_thirty_messages_never_go_over_the_cap_by_more_than_a_step() -> None:
+    target = session(history={"max_messages": 30, "preserve_last_n": 10})
+    for number in range(5):
+        send(target, f"earlier {number}", id=f"e{number}")
+        answer_turn(target)
+    send(target, "the long one", id="m1")
+    target.begin_turn(now=NOW)
+    for _ in range(60):
+        target.make_room(target.config.history)
+        assert target.view.message_count <= 30
+        assert "the long one" in [message.content for message in target.view.messages]
+        assert target.view.messages[0].content == "earlier 0"
+        run_step(target)
+    assert target.view.segment > 3
+
+
+def test_ctx_4_an_eviction_drops_the_opaque_state_of_earlier_steps() -> None:
+    target = session(history={"max_messages": 6, "preserve_last_n": 2, "evict_block": 2})
+    send(target, "go", id="m1")
+    target.begin_turn(now=NOW)
+    state = ProviderState(api="test", model="m", items=[{"signature": "s"}])
+    run_step(target, state=state)
+    assert any(message.state for message in target.view.messages)
+    for _ in range(3):
+        run_step(target, state=state)
+    target.make_room(target.config.history)
+    assert not any(message.state for message in target.view.messages)
+    run_step(target, state=state)
+    assert target.view.messages[-2].state == state
+
+
+def test_ctx_4_the_state_of_a_step_is_not_shown_in_a_later_segment_than_it_was_asked_for_in() -> None:
+    target = session()
+    send(target, "go", id="m1")
+    target.begin_turn(now=NOW)
+    target.add_response(says("thinking"), [], now=NOW)
+    asked_in = target.view.segment
+    target.view.open_segment()  # as an eviction does that is due to the archive, while tools run
+    target.show_step(state=ProviderState(api="test", model="m", items=["signed"]), segment=asked_in)
+    assert target.view.messages[-1].content == "thinking"
+    assert not any(message.state for message in target.view.messages)
+
+
+def test_ses_15_to_be_carriable_a_view_gives_up_anything_but_its_head_the_summary_and_the_running_prompt() -> None:
+    for first in (0, 1, 3):
+        target = session(history={"max_messages": 0, "preserve_first_n": first})
+        for number in range(100):
+            send(target, f"turn {number}", id=f"m{number}")
+            answer_turn(target)
+        send(target, "now", id="now")
+        target.begin_turn(now=NOW)
+        target.view.make_carriable(2_000, running_turn="now", head=first)
+        kept = [message.content for message in target.view.messages]
+        assert kept[:first] == ["turn 0", "ok", "turn 1"][:first]
+        assert "turn 10" not in kept
+        assert kept[-1] == "now"
+        assert target.view.carried_bytes <= 1_100
+
+
+def test_ctx_4_max_messages_zero_never_evicts() -> None:
+    target = session(history={"max_messages": 0})
+    for number in range(150):
+        send(target, "hi", id=f"m{number}")
+        answer_turn(target)
+    send(target, "last", id="last")
+    target.begin_turn(now=NOW)
+    target.make_room(target.config.history)
+    assert target.context.take_news().evicted == 0
+    assert target.view.message_count == 301
+
+
+def test_ctx_6_a_warning_comes_once_a_segment_above_eighty_percent() -> None:
+    target = session(history={"max_messages": 10, "preserve_last_n": 2})
+    warned = []
+    for number in range(8):
+        send(target, "hi", id=f"m{number}")
+        target.begin_turn(now=NOW)
+        target.make_room(target.config.history)
+        warned.append((target.view.message_count, target.context.take_limit_warning(target.config.history)))
+        target.add_response(says("ok"), [], now=NOW)
+        target.show_step(state=None)
+        target.complete_turn("ok", now=NOW)
+    assert [count for count, warning in warned if warning] == [9]
+
+
+def test_ctx_6_each_turn_carries_what_the_model_saw() -> None:
+    target = session()
+    send(target, "12345678", id="m1")
+    target.begin_turn(now=NOW)
+    assert target.open_request() == 1
+    metrics = target.transcript.get("m1").conversation_metrics
+    assert metrics is not None
+    assert (metrics.message_count, metrics.estimated_tokens) == (1, 2)
+
+
+def test_agt_2_the_digest_names_exactly_one_context() -> None:
+    target = session()
+    send(target, "hi", id="m1")
+    target.begin_turn(now=NOW)
+    first = target.view.request(target.head)
+    digest = target.view.digest(target.head)
+    assert digest == digest_of(first)
+    run_step(target)
+    assert digest == digest_of(first), "an open request is never changed"
+    assert target.view.digest(target.head) == digest_of(target.view.request(target.head)) != digest
+
+
+def test_agt_3_a_step_without_text_and_calls_is_not_shown_to_the_model() -> None:
+    target = session()
+    send(target, "hi", id="m1")
+    target.begin_turn(now=NOW)
+    target.add_response(says(""), [], now=NOW)
+    target.show_step(state=None)
+    assert target.view.message_count == 1
+
+
+@given(st.integers(0, 2_000))
+def test_ses_9_an_interrupted_answer_reads_the_same_wherever_it_is_kept(words: int) -> None:
+    text = "It was a dark" + " night" * words
+    target = session()
+    send(target, "tell me a story")
+    target.begin_turn(now=NOW)
+    unfinished_call = ToolCall(id="1.1.0", name="pay", args={}, result=ToolResult(outcome="no", status="cancelled"))
+    target.add_response(says(text), [unfinished_call], now=NOW, interrupted=True)
+    target.show_step(state=None)
+    target.fail_turn("cancelled", "Cancelled: enough", now=NOW)
+    turn = target.transcript.turns[0]
+    seen = target.view.request(target.head)
+    assert [(message.role, message.content) for message in seen.messages] == [
+        ("user", "tell me a story"),
+        ("assistant", INTERRUPTED_NOTE + text),
+    ]
+    assert turn.tools_used is None
+
+    carried = Session("s", target.carry(), now=NOW)
+    assert carried.view.request(carried.head) == seen
+    texts = {sha256(kept.encode()).hexdigest(): kept for kept in carried.context.texts_of([turn], kept_bytes=512)}
+    carried.context.detach(turn, kept_bytes=512)
+    assert resolve_request(carried.view.request(carried.head), texts) == seen

@@ -1,0 +1,86 @@
+"""How large messages are (CTX-6)."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.models import vector_cases
+from turnkeeper.models.context import count_chars, estimate_tokens
+from turnkeeper.models.transcript.model_call import CallPart, ModelMessage
+
+TEXT = st.text('ab é😀"\\\n', max_size=12)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=4,
+)
+MESSAGES = st.lists(st.fixed_dictionaries({"role": st.just("user"), "content": JSON}), max_size=6)
+
+
+@pytest.mark.parametrize("case", vector_cases("window.json"))
+def test_ctx_6_the_vectors_are_estimated_as_given(case):
+    kept = [case["messages"][index] for index in case["kept"]]
+    assert estimate_tokens(kept) == case["metrics"]["estimated_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("content", "chars"),
+    [
+        ("", 0),
+        ("naïve 😀", 7),
+        (None, 0),
+        ([], 2),
+        ({"a": [1, None]}, 14),
+        ([{"type": "text", "text": "é\n"}], len('[{"type":"text","text":"é\\n"}]')),
+    ],
+)
+def test_ctx_6_content_counts_as_text_or_as_compact_json(content, chars):
+    assert count_chars({"role": "user", "content": content}) == chars
+
+
+def test_ctx_6_tool_calls_count_as_compact_json_beside_the_content():
+    calls = [{"id": "c1", "function": {"name": "suche", "arguments": '{"q": "Äpfel"}'}}]
+    compact = '[{"id":"c1","function":{"name":"suche","arguments":"{\\"q\\": \\"Äpfel\\"}"}}]'
+    assert count_chars({"role": "assistant", "content": "So:", "tool_calls": calls}) == len("So:") + len(compact)
+
+
+@pytest.mark.parametrize("nothing", [None, [], ()])
+def test_ctx_6_no_tool_calls_count_nothing(nothing):
+    assert count_chars({"role": "assistant", "content": "Done", "tool_calls": nothing}) == 4
+
+
+def test_ctx_6_our_own_messages_count_their_calls_as_they_are_written():
+    call = CallPart(kind="call", id="1.1.1", name="search", args={"q": "Äpfel"})
+    message = ModelMessage(role="assistant", content="So:", tool_calls=[call])
+    assert count_chars(message) == len("So:") + len(f"[{call.model_dump_json()}]")
+    assert count_chars(ModelMessage(role="tool", content="four", call_id="1.1.1", tool_name="search")) == 4
+
+
+def test_ctx_6_a_message_counts_the_same_as_a_dict_and_as_an_object():
+    fields = {"role": "assistant", "content": [{"type": "text", "text": "hi"}], "tool_calls": [{"id": "1"}]}
+    assert count_chars(SimpleNamespace(**fields)) == count_chars(fields)
+
+
+@pytest.mark.parametrize(("lengths", "tokens"), [([], 0), ([1], 1), ([4], 1), ([5], 2), ([1, 1, 1, 1], 1), ([3, 6], 3)])
+def test_ctx_6_tokens_are_rounded_up_once_over_the_sum(lengths, tokens):
+    assert estimate_tokens({"role": "user", "content": "x" * length} for length in lengths) == tokens
+
+
+@given(MESSAGES)
+def test_ctx_6_an_estimate_is_a_quarter_of_the_characters_rounded_up(messages):
+    def written(content):
+        if content is None or isinstance(content, str):
+            return content or ""
+        return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+
+    chars = len("".join(written(message["content"]) for message in messages))
+    assert chars <= 4 * estimate_tokens(messages) < chars + 4
+
+
+@given(MESSAGES, MESSAGES)
+def test_ctx_6_more_messages_are_never_fewer_tokens(some, more):
+    together, apart = estimate_tokens(some + more), estimate_tokens(some) + estimate_tokens(more)
+    assert max(estimate_tokens(some), estimate_tokens(more)) <= together <= apart

@@ -1,0 +1,436 @@
+"""What a run can't hand over is parked and comes back in its order; no fate is lost: SES-6."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.models.builders import NOW, send, session
+from turnkeeper.models.errors import Refused
+from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.archive.archive_moves import final_moves, next_prompt_move, prompt_move_is_due
+from turnkeeper.models.session.archive.archive_state import ArchiveMove
+from turnkeeper.models.session.outside_start import check_outside_start
+from turnkeeper.models.session.queue.prompt_queue import REMEMBERED_FATES, REMEMBERED_IDS
+from turnkeeper.models.session.queue.prompts import Fate, Prompt
+from turnkeeper.models.session.session_state import Session
+from turnkeeper.models.session.views import queue_of, state_of
+
+
+class FakeArchive:
+    """The tables of prompts, in memory."""
+
+    def __init__(self) -> None:
+        self.prompts: dict[int, Prompt] = {}
+        self.fates: dict[str, Fate] = {}
+
+    def store(self, move: ArchiveMove) -> None:
+        self.prompts.update(enumerate(move.prompts, start=move.first))
+        self.fates.update((fate.id, fate) for fate in move.fates)
+        self.forget(move.forget_below)
+
+    def forget(self, below: int) -> None:
+        self.prompts = {number: prompt for number, prompt in self.prompts.items() if number >= below}
+
+    def parked(self, first: int, count: int) -> list[Prompt]:
+        return [self.prompts[number] for number in sorted(self.prompts) if number >= first][:count]
+
+
+class Story:
+    """A session and its archive, driven as the workflow does it; every prompt sent has an id of its own."""
+
+    def __init__(self, **limits: int) -> None:
+        self.session = session(limits=limits)
+        self.archive = FakeArchive()
+        self.sent = 0
+        self.started: list[str] = []
+        self.has_grown = False
+        """The history is due for a new run: what can't be handed over is parked, and nothing is fetched."""
+        self.is_down = False
+        """Nothing new is asked of the archive."""
+        self.move: ArchiveMove | None = None
+        """What the archive is taking while other things happen."""
+        self.fetch: tuple[int, list[Prompt]] | None = None
+        """What the archive has been told to forget and is returning, likewise; one of the two at a time."""
+
+    @property
+    def limits(self) -> Limits:
+        return self.session.config.limits
+
+    def send(self, count: int = 1, *, mode: str = "enqueue", text: str = "hi") -> None:
+        for _ in range(count):
+            send(self.session, text, id=f"m{self.sent}", mode=mode)
+            self.sent += 1
+
+    def begin(self) -> bool:
+        """Ask of the archive what is due, unless something is under way; returns whether there was anything."""
+        queue = self.session.queue
+        if self.move or self.fetch:
+            return False
+        if not self.has_grown and queue.wants_parked(self.limits):
+            count = max(1, self.limits.max_queued_prompts // 2)
+            self.archive.forget(queue.forgettable)
+            self.fetch = queue.forgettable, self.archive.parked(queue.parked[0].number, count)
+        elif prompt_move_is_due(self.session, parks=self.has_grown):
+            self.move = next_prompt_move(self.session, parks=self.has_grown)
+            self.archive.store(self.move)
+        return bool(self.move or self.fetch)
+
+    def end(self, *, dies: bool = False) -> None:
+        """End what is under way; with `dies`, the archive has done it and the session never hears of that."""
+        move, fetch = self.move, self.fetch
+        self.move = self.fetch = None
+        if move and not dies:
+            self.session.prompts_moved(move, now=NOW)
+        if fetch and not dies:
+            self.session.queue.forget_below(fetch[0])
+            assert self.session.take_parked(fetch[1], now=NOW)
+
+    def park(self) -> None:
+        self.has_grown = True
+        self.end()
+        while self.begin():
+            self.end()
+
+    def unpark(self) -> None:
+        self.has_grown = False
+        self.end()
+        while self.session.queue.wants_parked(self.limits):
+            self.begin()
+            self.end()
+
+    def hand_over(self) -> None:
+        self.park()
+        carried = self.session.carry()
+        if self.session.running_turn is None:  # a running turn is carried with terms of the workflow's
+            check_outside_start(carried, now=NOW)
+        assert len(carried.carried.waiting) + len(carried.carried.queue.behind) <= max(
+            1, self.limits.max_queued_prompts
+        )
+        self.session = Session("s1", type(carried).model_validate_json(carried.model_dump_json()), now=NOW)
+        self.has_grown = False
+
+    def run_turn(self) -> None:
+        self.unpark()
+        if self.session.queue.waiting:
+            self.started.append(self.session.begin_turn(now=NOW).id)
+            self.session.complete_turn("ok", now=NOW)
+
+    def run_all(self) -> None:
+        while len(self.session.queue):
+            self.run_turn()
+
+    def fate(self, message_id: str) -> str | None:
+        fate = self.session.queue.fate_of(message_id) or self.archive.fates.get(message_id)
+        return fate.fate if fate else None
+
+
+def test_ses_6_what_a_hand_over_can_t_carry_is_parked_and_starts_in_the_order_of_acceptance() -> None:
+    story = Story(max_queued_prompts=10)
+    story.send(100)
+    assert not story.session.is_carriable
+    story.hand_over()
+    queue = story.session.queue
+    assert (len(queue), len(queue.waiting), len(queue.parked)) == (100, 5, 95)
+    assert state_of(story.session).queue_length == 100
+    story.send(20)  # ten times the limit is all there may be
+    assert [fate.refusal for fate in queue.fates] == ["queue_full"] * 20
+    story.run_all()
+    assert story.started == [f"m{number}" for number in range(100)]
+    story.park()
+    assert (story.archive.prompts, queue.forgotten) == ({}, queue.next_number)
+
+
+def test_ses_10_a_start_from_outside_with_a_number_of_two_parked_prompts_is_refused() -> None:
+    story = Story(max_queued_prompts=4)
+    story.send(12)
+    story.hand_over()
+    carried = story.session.carry().model_dump()
+    carried["carried"]["queue"]["parked"][1] = ("m3", 1, 4)
+    with pytest.raises(Refused, match="a number twice"):
+        check_outside_start(type(story.session.carry()).model_validate(carried), now=NOW)
+
+
+def test_ses_6_prompts_sent_after_others_were_parked_start_after_them() -> None:
+    story = Story(max_queued_prompts=10)
+    story.send(30)
+    story.hand_over()
+    for _ in range(6):
+        story.send(10)
+        story.hand_over()
+        for _ in range(7):
+            story.run_turn()
+    story.run_all()
+    assert story.started == [f"m{number}" for number in range(90)]
+
+
+def test_ses_7_interrupts_and_steers_that_are_too_many_to_carry_go_before_what_is_parked() -> None:
+    story = Story(max_queued_prompts=4)
+    story.send(12)
+    story.hand_over()
+    story.session.begin_turn(now=NOW)
+    story.send(6, mode="steer")
+    story.send(4, mode="interrupt")
+    order = [prompt.id for prompt in queue_of(story.session).waiting]
+    assert order == ["m12", "m13", "m14", "m15", "m16", "m17", "m21", "m20", "m19", "m18", "m1"]
+    story.hand_over()
+    story.session.complete_turn("ok", now=NOW)
+    story.run_all()
+    joined, interrupts, steers = ["m12", "m13"], ["m21", "m20", "m19", "m18"], ["m14", "m15", "m16", "m17"]
+    behind = [f"m{number}" for number in range(1, 12)]
+    assert story.started in ([*interrupts, *joined, *steers, *behind], [*joined, *interrupts, *steers, *behind])
+
+
+@pytest.mark.parametrize("limit", [1, 2, 4])
+def test_ses_7_a_prompt_that_comes_between_others_while_these_are_parked_is_not_lost(limit: int) -> None:
+    story = Story(max_queued_prompts=limit)
+    put_between(story)
+    waiting = ["m7", "m6", "m5", "m1", "m2", "m3", "m4"]
+    assert queue_of(story.session, *waiting).positions == {one: at for at, one in enumerate(waiting, start=1)}
+    story.hand_over()
+    story.run_all()
+    assert story.started == ["m0", *waiting]
+
+
+def test_ses_7_a_run_by_earlier_rules_hands_over_a_prompt_that_has_left_its_row() -> None:
+    story = Story(max_queued_prompts=4)
+    story.session = Session("s1", story.session.config, now=NOW, rules=2)
+    put_between(story)
+    assert queue_of(story.session, "m5", "m6").positions == {"m6": 2}
+    story.hand_over()
+    story.run_all()
+    assert sorted(story.started) == [f"m{number}" for number in range(8)]
+    assert {story.fate(f"m{number}") for number in range(8)} == {"started"}
+
+
+def put_between(story: Story) -> None:
+    """Let m5, which waits to join a turn, come between an interrupt and its successors while these are parked."""
+    story.send()
+    story.started.append(story.session.begin_turn(now=NOW).id)
+    story.send(4)
+    story.send(mode="steer")
+    story.send(2, mode="interrupt")
+    story.has_grown = True
+    story.begin()
+    story.session.complete_turn("ok", now=NOW)
+    story.end()
+
+
+def test_ses_6_a_prompt_with_the_id_of_one_that_was_rejected_while_it_was_parked_keeps_its_own_text() -> None:
+    story = Story(max_queued_prompts=2)
+    story.send(6)
+    story.has_grown = True
+    story.begin()
+    story.session.queue.reject_all(Refused("state_full", "The session is full."), at=NOW)
+    send(story.session, "first", id="new")
+    send(story.session, "second", id="m4")
+    story.end()
+    story.hand_over()
+    story.run_all()
+    assert [turn.user_message for turn in state_of(story.session).messages] == ["first", "second"]
+
+
+def test_ses_8_a_parked_prompt_can_be_withdrawn_and_keeps_its_fate() -> None:
+    story = Story(max_queued_prompts=4)
+    story.send(12)
+    story.hand_over()
+    story.session.withdraw("m7", now=NOW)
+    story.session.withdraw("m11", now=NOW)
+    send(story.session, "again", id="m7")
+    story.hand_over()
+    story.run_all()
+    assert story.started == [f"m{number}" for number in range(11) if number != 7]
+    assert (story.fate("m7"), story.fate("m11")) == ("withdrawn", "withdrawn")
+
+
+def test_ses_6_once_every_parked_prompt_is_withdrawn_what_came_after_them_is_next() -> None:
+    story = Story(max_queued_prompts=4)
+    story.send(6)
+    story.hand_over()
+    parked = [item.id for item in story.session.queue.parked]
+    story.send(1)
+    for message_id in parked:
+        story.session.withdraw(message_id, now=NOW)
+    story.run_all()
+    assert story.started == ["m0", "m1", "m6"]
+
+
+def test_ses_8_ending_with_discard_gives_parked_prompts_their_fate_and_the_archive_has_it() -> None:
+    story = Story(max_queued_prompts=20)
+    story.send(200)
+    story.hand_over()
+    story.session.end("enough", discard_queue=True, now=NOW)
+    story.session.close("ended", reason="enough", now=NOW)
+    for move in final_moves(story.session):
+        story.archive.store(move)
+    assert {story.archive.fates[f"m{number}"].fate for number in range(200)} == {"discarded"}
+    assert (len(story.session.queue), story.archive.prompts) == (0, {})
+
+
+def test_ses_6_an_id_that_waits_is_never_forgotten_however_many_come_after_it() -> None:
+    story = Story(max_queued_prompts=150)
+    story.send(1_500)
+    story.hand_over()
+    assert len(story.session.queue.taken_ids) <= REMEMBERED_IDS
+    for number in range(1_500):
+        send(story.session, "again", id=f"m{number}")
+    assert len(story.session.queue) == 1_500
+    assert not story.session.queue.fates
+    story.run_all()
+    assert len(story.started) == 1_500
+
+
+def test_ses_6_the_queue_tells_its_length_its_bytes_and_the_limits_that_the_gateway_admits_by() -> None:
+    story = Story(max_queued_prompts=4)
+    story.send(10)
+    story.hand_over()
+    story.send(1)
+    view = queue_of(story.session)
+    assert (view.length, view.bytes, view.parked) == (11, 44, 8)
+    assert (view.max_prompts, view.max_bytes) == (4, 256 * 1024)
+    assert [prompt.id for prompt in view.waiting] == ["m0", "m1"]
+    asked = queue_of(story.session, "m10", "m5", "m1", "m99")
+    assert asked.positions == {"m1": 2, "m5": 6, "m10": 11}
+    assert [(prompt.id, prompt.position) for prompt in asked.waiting] == [("m1", 2), ("m10", 11)]
+
+
+def test_ses_11_a_queue_of_many_large_prompts_is_shown_within_a_page() -> None:
+    story = Story()
+    story.send(20, text="x" * 100_000)
+    view = queue_of(story.session)
+    assert len(view.model_dump_json()) <= story.limits.page_bytes
+    assert (view.length, len(view.waiting)) == (20, 9)
+    ids = [f"m{number}" for number in range(20)]
+    assert list(queue_of(story.session, *ids).positions) == ids
+
+
+def test_ses_6_fates_that_are_no_turn_leave_for_the_archive_and_can_be_asked_for() -> None:
+    story = Story(max_queued_prompts=10)
+    story.send(1_000)
+    assert [story.fate(f"m{number}") for number in (99, 100, 999)] == [None, "rejected", "rejected"]
+    story.park()
+    assert len(story.archive.fates) == 1_000 - 100 - REMEMBERED_FATES
+    assert len(story.session.queue._fate_by_id) == REMEMBERED_FATES
+    assert {story.fate(f"m{number}") for number in range(100, 1_000)} == {"rejected"}
+
+
+def test_ses_6_while_the_archive_is_down_rejections_give_way_before_what_was_accepted() -> None:
+    story = Story(max_queued_prompts=10, max_state_bytes=100_000)
+    story.send(30)
+    for number in range(30):
+        story.session.withdraw(f"m{number}", now=NOW)
+    for number in range(500):
+        send(story.session, " ", id=f"r{number}")
+    story.session.archive_failed("it is gone", now=NOW)
+    assert story.session.is_carriable
+    story.session = Session("s1", story.session.carry(), now=NOW)
+    assert {story.fate(f"m{number}") for number in range(30)} == {"withdrawn"}
+    assert story.fate("r0") is None
+    assert story.fate("r499") == "rejected"
+    assert story.session.queue.leaving.bytes <= story.limits.leaving_bytes
+
+
+def test_ses_15_what_can_never_be_handed_over_is_rejected_at_last_and_told_why() -> None:
+    story = Story(max_queued_prompts=4)
+    story.send(10)
+    story.session.archive_failed("it is gone", now=NOW)
+    story.session.give_up_uncarriable(now=NOW)
+    assert story.session.is_carriable
+    story.run_all()
+    assert story.started == ["m0", "m1", "m2", "m3"]
+    rejected = story.session.queue.fate_of("m9")
+    assert rejected is not None
+    assert (rejected.refusal, "it is gone" in (rejected.reason or "")) == ("state_full", True)
+
+
+def test_ses_14_whatever_waits_the_carried_state_stays_under_a_megabyte() -> None:
+    story = Story()
+    for number in range(1_200):
+        send(story.session, "x" * 2_000, id=f"{number:0128}")
+    story.session.begin_turn(now=NOW)
+    story.hand_over()
+    assert len(story.session.queue) == 999
+    assert len(story.session.carry().model_dump_json()) < 500_000
+    assert not story.session.is_full
+
+
+COMING = ["send", "burst", "steer", "interrupt", "again"]
+GOING = ["start", "take", "end turn", "withdraw first", "withdraw last"]
+MOVING = ["grow", "end", "die", "go down", "come back", "hand over"]
+BUSY = ["start", "steer", "interrupt", "burst"]
+"""Drawn more often: they make a turn end while the archive takes prompts that come before and behind steering ones."""
+ACTIONS = st.sampled_from([*COMING, *GOING, *MOVING]) | st.sampled_from([*BUSY, "grow", "end turn", "end"])
+
+
+@settings(max_examples=300)
+@given(st.lists(ACTIONS, max_size=60), st.integers(1, 6), st.booleans())
+def test_ses_6_every_prompt_has_one_fate_in_order_whatever_is_parked_and_whatever_dies(
+    actions: list[str], limit: int, discards: bool
+) -> None:
+    story = Story(max_queued_prompts=limit)
+    plain: list[str] = []  # accepted as they came, neither steer nor interrupt
+    begun: list[str] = []
+
+    def start() -> None:
+        if story.session.queue.waiting and not story.session.running_turn:
+            begun.append(story.session.begin_turn(now=NOW).id)
+
+    def sent(mode: str = "enqueue") -> None:
+        before = len(story.session.queue)
+        story.send(mode=mode)
+        if mode == "enqueue" and len(story.session.queue) > before:
+            plain.append(f"m{story.sent - 1}")
+
+    def waiting() -> list[str]:
+        return [item.id for item in story.session.queue._row()]
+
+    for action in actions:
+        target = story.session
+        if action in ("send", "burst"):
+            for _ in range(1 if action == "send" else 7):
+                sent()
+        elif action in ("steer", "interrupt"):
+            sent(action)
+        elif action == "start":
+            start()
+        elif action == "take" and target.running_turn:
+            target.steer_turn(target.config.limits, now=NOW)
+        elif action == "end turn" and target.running_turn:
+            target.complete_turn("ok", now=NOW)
+        elif action.startswith("withdraw") and waiting():
+            target.withdraw(waiting()[0 if action.endswith("first") else -1], now=NOW)
+        elif action == "grow":
+            story.has_grown = True
+        elif action in ("end", "die"):
+            story.end(dies=action == "die")
+        elif action in ("go down", "come back"):
+            story.is_down = action == "go down"
+        elif action == "hand over":
+            story.hand_over()
+        elif action == "again" and waiting():
+            send(target, "again", id=waiting()[-1])
+        if not story.is_down:
+            story.begin()
+        queue = story.session.queue
+        assert len(set(waiting())) == len(waiting()) == len(queue)
+        assert set(waiting()) == set(queue._items)
+        assert queue.parked or not queue.behind
+        assert queue.text_bytes == len(queue) * 4
+        assert queue.parked_bytes == len(queue.parked) * 4
+        assert story.limits.max_queued_prompts * 10 >= len(queue)
+
+    if story.session.running_turn:
+        story.session.complete_turn("ok", now=NOW)
+    if discards:
+        story.session.end("enough", discard_queue=True, now=NOW)
+    while len(story.session.queue):
+        story.unpark()
+        start()
+        story.session.complete_turn("ok", now=NOW)
+    told = [*story.archive.fates.values(), *story.session.queue.leaving, *story.session.queue.fates]
+    fates = Counter(fate.id for fate in {(fate.id, fate.fate, fate.turn_id): fate for fate in told}.values())
+    assert set(fates.values()) <= {1}
+    assert set(fates) == {f"m{number}" for number in range(story.sent)}
+    assert [one for one in begun if one in plain] == [one for one in plain if one in begun]
+    assert len(begun) == len(set(begun))

@@ -1,0 +1,341 @@
+"""Prompts on their way in: SES-5, SES-6, SES-7."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.models.builders import NOW, answer_turn, send, session
+from turnkeeper.models.errors import Refused
+from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.archive.archive_moves import next_move
+from turnkeeper.models.session.queue.prompt_queue import REMEMBERED_IDS, PromptQueue
+from turnkeeper.models.session.queue.prompts import read_prompt
+from turnkeeper.models.session.session import Configure, SessionInput, configured, read_start, title_of
+from turnkeeper.models.session.session_state import Session
+from turnkeeper.models.session.views import queue_of, state_of
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(alphabet=st.characters(codec=None)) | st.binary(),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(alphabet=st.characters(codec=None)), inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+
+
+def fates(target) -> list[tuple[str, str]]:
+    return [(fate.id, fate.fate) for fate in target.queue.fates]
+
+
+@given(raw=JSON, extra=st.integers(0, 2))
+def test_ses_5_whatever_a_signal_carries_has_a_fate_that_can_be_stored(raw: object, extra: int) -> None:
+    target = session()
+    accepted = target.receive(raw, extra_arguments=extra, new_id="new", now=NOW)
+    view = queue_of(target)
+    assert len(view.waiting) + len(view.fates) == 1
+    assert (accepted is not None) == (len(view.waiting) == 1)
+    view.model_dump_json().encode()
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        ("", "blank"),
+        (" \n\t", "blank"),
+        ({"text": ""}, "blank"),
+        ("x" * 100_001, "too_long"),
+        ("\u4e2d" * 50_000, "too_long"),
+        ("a\0b", "invalid"),
+        ("a\ud800b", "invalid"),
+        ({"text": "hi", "id": "a/b"}, "invalid"),
+        ({"text": "hi", "id": "x" * 129}, "invalid"),
+        ({"text": "hi", "mode": "later"}, "invalid"),
+        ({"text": "hi", "sent_at": "yesterday"}, "invalid"),
+        ({"text": "hi", "sent_at": "9999-12-31T23:59:59-14:00"}, "invalid"),
+        ({"text": "hi", "attachments": [{"kind": "code"}]}, "invalid"),
+        ({"text": "hi", "colour": "red"}, "invalid"),
+        (None, "invalid"),
+        (17, "invalid"),
+        (["hi"], "invalid"),
+        (b"hi", "invalid"),
+    ],
+)
+def test_ses_5_what_is_no_prompt_is_refused_with_its_reason(raw: object, reason: str) -> None:
+    with pytest.raises(Refused) as refusal:
+        read_prompt(raw, extra_arguments=0, new_id="n", now=NOW, limits=Limits())
+    assert refusal.value.reason == reason
+    refusal.value.message.encode()
+
+
+@pytest.mark.parametrize(
+    ("raw", "field"),
+    [
+        ({"text": ["a"]}, "text"),
+        ({"text": "a", "é\n": 1}, "\\xe9\\n"),
+        ({"text": "a", "x" * 5_000: 1}, "x" * 60),
+        ({"text": "a", "": 1}, "value"),
+    ],
+)
+def test_ses_5_the_field_that_is_wrong_is_named_whatever_it_is_called(raw: object, field: str) -> None:
+    with pytest.raises(Refused) as refusal:
+        read_prompt(raw, extra_arguments=0, new_id="n", now=NOW, limits=Limits())
+    assert refusal.value.field == field
+    assert refusal.value.message.startswith(f"{field}: ")
+    assert refusal.value.message.isascii()
+
+
+def test_ses_5_two_arguments_are_refused_naming_the_number() -> None:
+    target = session()
+    target.receive("a", extra_arguments=1, new_id="n", now=NOW)
+    assert [fate.reason for fate in target.queue.fates] == ["A prompt is one JSON value; this signal carried 2."]
+
+
+def test_ses_6_prompts_start_first_in_first_out() -> None:
+    target = session()
+    for number in range(5):
+        send(target, "hi", id=f"m{number}")
+    for _ in range(5):
+        answer_turn(target)
+    assert fates(target) == [(f"m{number}", "started") for number in range(5)]
+
+
+def test_ses_6_the_same_id_twice_is_one_turn_also_after_a_hand_over() -> None:
+    target = session()
+    send(target, "hi", id="m1")
+    answer_turn(target)
+    target = type(target)("s1", target.carry(), now=NOW)
+    send(target, "hi again", id="m1")
+    assert len(target.queue) == 0
+    assert fates(target) == [("m1", "started")]
+
+
+def test_ses_6_at_least_the_last_thousand_ids_are_remembered() -> None:
+    target = session()
+    for number in range(REMEMBERED_IDS):
+        send(target, "hi", id=f"m{number}")
+        answer_turn(target)
+    send(target, "hi", id="m0")
+    assert len(target.queue) == 0
+
+
+def test_ses_6_a_rejected_id_may_be_sent_again() -> None:
+    target = session()
+    send(target, " ", id="m1")
+    send(target, "hi", id="m1")
+    assert fates(target) == [("m1", "rejected")]
+    assert [prompt.id for prompt in queue_of(target).waiting] == ["m1"]
+
+
+def test_ses_6_a_full_queue_rejects_naming_the_limit() -> None:
+    target = session(limits={"max_queued_prompts": 2})
+    for number in range(21):
+        send(target, "hi", id=f"m{number}")
+    (fate,) = target.queue.fates
+    assert (fate.id, fate.refusal) == ("m20", "queue_full")
+    assert "limits.max_queued_prompts allows 2, and the session holds 10 times as many" in (fate.reason or "")
+
+
+def test_ses_6_a_queue_of_many_bytes_rejects_naming_the_limit() -> None:
+    target = session(limits={"max_queued_bytes": 2_500})
+    for number in range(17):
+        send(target, "x" * 1_500, id=f"m{number}")
+    send(target, "\x01" * 500, id="large")
+    assert [(fate.id, fate.refusal) for fate in target.queue.fates] == [("m16", "queue_full"), ("large", "queue_full")]
+
+
+def test_ses_6_a_run_from_before_goes_by_the_limits_themselves() -> None:
+    start = SessionInput.model_validate({"limits": {"max_queued_prompts": 2, "max_queued_bytes": 2_500}})
+    target = Session("s1", start, now=NOW, rules=1)
+    for number, text in enumerate(["x" * 1_500, "x" * 1_500, "hi", "hi"]):
+        send(target, text, id=f"m{number}")
+    assert [(fate.id, fate.refusal) for fate in target.queue.fates] == [("m1", "queue_full"), ("m3", "queue_full")]
+    assert "limits.max_queued_prompts allows 2." in (target.queue.fates[-1].reason or "")
+
+
+def test_ses_7_an_interrupt_goes_before_the_queue_and_a_steer_joins_the_turn() -> None:
+    target = session()
+    send(target, "one", id="m1")
+    turn = target.begin_turn(now=NOW)
+    send(target, "queued", id="m2")
+    send(target, "steer", id="m3", mode="steer")
+    send(target, "now", id="m4", mode="interrupt")
+    assert [prompt.id for prompt in queue_of(target).waiting] == ["m3", "m4", "m2"]
+    target.steer_turn(target.config.limits, now=NOW)
+    assert [step.kind for step in target.transcript.get(turn.id).steps] == ["user"]
+    assert queue_of(target, "m3").fates[0].turn_id == "m1"
+
+
+def test_ses_7_a_steer_that_no_model_call_took_up_goes_to_the_head_behind_an_interrupt() -> None:
+    target = session()
+    send(target, "one", id="m1")
+    target.begin_turn(now=NOW)
+    send(target, "queued", id="m2")
+    send(target, "steer", id="m3", mode="steer")
+    send(target, "now", id="m4", mode="interrupt")
+    target.fail_turn("cancelled", "Interrupted", now=NOW)
+    assert [prompt.id for prompt in target.queue.waiting] == ["m4", "m3", "m2"]
+
+
+@pytest.mark.parametrize("mode", ["interrupt", "steer"])
+def test_ses_7_with_no_turn_running_every_mode_is_enqueue(mode: str) -> None:
+    target = session()
+    send(target, "first", id="m1")
+    send(target, "second", id="m2", mode=mode)
+    assert [prompt.id for prompt in target.queue.waiting] == ["m1", "m2"]
+
+
+def test_ses_8_only_a_waiting_prompt_can_be_withdrawn() -> None:
+    target = session()
+    send(target, "one", id="m1")
+    send(target, "two", id="m2")
+    target.begin_turn(now=NOW)
+    target.withdraw("m2", now=NOW)
+    assert fates(target)[-1] == ("m2", "withdrawn")
+    for message_id, reason in (("m1", "not_waiting"), ("m2", "not_waiting"), ("m9", "unknown_prompt")):
+        with pytest.raises(Refused) as refusal:
+            target.withdraw(message_id, now=NOW)
+        assert refusal.value.reason == reason
+
+
+@given(st.lists(st.sampled_from(["send", "start", "steer", "end turn", "withdraw", "discard"]), max_size=40))
+def test_ses_6_every_accepted_prompt_has_at_most_one_fate_and_waits_until_it_has(actions: list[str]) -> None:
+    target = session(limits={"max_queued_prompts": 4})
+    for number, action in enumerate(actions):
+        if action == "send":
+            send(target, "hi", id=f"m{number}")
+        elif action == "steer":
+            send(target, "hi", id=f"m{number}", mode="steer")
+        elif action == "start" and target.queue.waiting and not target.running_turn:
+            target.begin_turn(now=NOW)
+        elif action == "end turn" and target.running_turn:
+            target.fail_turn("timeout", "late", now=NOW)
+        elif action == "withdraw" and len(target.queue):
+            target.withdraw(queue_of(target).waiting[0].id, now=NOW)
+        elif action == "discard":
+            target.queue.discard_all("ended", at=NOW)
+    accepted = set(target.queue.taken_ids)
+    decided = [fate.id for fate in target.queue.fates if fate.fate != "rejected"]
+    waiting = [prompt.id for prompt in queue_of(target).waiting]
+    assert len(decided) == len(set(decided))
+    assert set(decided) | set(waiting) == accepted
+    assert not set(decided) & set(waiting)
+
+
+def test_ses_15_a_full_session_refuses_and_says_why() -> None:
+    target = session(limits={"max_state_bytes": 32_000, "max_queued_bytes": 8_000})
+    for number in range(5):
+        send(target, "x" * 3_000, id=f"m{number}")
+        answer_turn(target)
+    target.archive_failed("it is gone", now=NOW)
+    send(target, "waiting", id="w1")
+    target.reject_waiting_if_full(now=NOW)
+    send(target, "hi", id="w2")
+    assert fates(target)[5:] == [("w1", "rejected"), ("w2", "rejected")]
+    assert [fate.refusal for fate in target.queue.fates][5:] == ["state_full", "state_full"]
+    assert "limits.max_state_bytes allows 32,000" in (target.queue.fates[-1].reason or "")
+    assert "it is gone" in (target.queue.fates[-1].reason or "")
+
+
+def test_ses_15_a_session_that_is_full_goes_on_once_the_archive_has_taken_turns() -> None:
+    target = session(limits={"max_state_bytes": 32_000, "max_queued_bytes": 8_000})
+    for number in range(5):
+        send(target, "x" * 3_000, id=f"m{number}")
+        answer_turn(target)
+    assert target.is_full
+    move = next_move(target)
+    assert [turn.id for turn in move.turns] == ["m0", "m1", "m2", "m3"]
+    target.moved(move, now=NOW)
+    assert (target.is_full, target.archived_count, [turn.id for turn in state_of(target).messages]) == (
+        False,
+        4,
+        ["m4"],
+    )
+
+
+def test_ses_4_the_title_is_the_first_words_unless_one_is_given() -> None:
+    target = session()
+    send(target, "please read the file notes.txt and tell me everything that is in it, in detail", id="m1")
+    target.begin_turn(now=NOW)
+    assert target.config.title == "please read the file notes.txt and tell me everything that…"
+    assert title_of("\x00\x01") == "Untitled"
+
+
+def test_ses_6_an_empty_queue_has_nothing_to_start() -> None:
+    with pytest.raises(IndexError):
+        PromptQueue().start_next(at=NOW)
+
+
+def test_ses_4_the_input_is_written_with_its_defaults_so_that_a_release_changes_no_running_session() -> None:
+    written = session().carry().model_dump(mode="json")
+    assert written["limits"]["max_steps"] == Limits().max_steps
+    assert written["history"]["max_messages"] == 100
+    assert written["model"] == "offline:"
+    assert written["system_prompt"]
+
+
+def test_ses_6_a_resend_that_is_invalid_gives_the_accepted_prompt_no_second_fate() -> None:
+    target = session()
+    send(target, "hi", id="m1")
+    target.receive({"text": "", "id": "m1"}, extra_arguments=0, new_id="another", now=NOW)
+    answer_turn(target)
+    assert [fate.fate for fate in target.queue.fates if fate.id == "m1"] == ["started"]
+    assert [fate.fate for fate in target.queue.fates] == ["rejected", "started"]
+
+
+def test_ses_16_what_is_steered_into_a_turn_is_bounded_and_the_rest_waits() -> None:
+    target = session()
+    send(target, "one", id="m1")
+    target.begin_turn(now=NOW)
+    for number in range(3):
+        send(target, "x" * 87_000, id=f"s{number}", mode="steer")
+    target.steer_turn(target.config.limits, now=NOW)
+    assert fates(target)[1:] == [("s0", "steered"), ("s1", "steered")]
+    target.complete_turn("done", now=NOW)
+    assert [prompt.id for prompt in target.queue.waiting] == ["s2"]
+
+
+def test_ses_12_whatever_a_query_shows_raises_the_revision() -> None:
+    target = session()
+    send(target, "one", id="m1")
+    target.begin_turn(now=NOW)
+    before = state_of(target)
+    target.open_request()
+    assert state_of(target) != before
+    assert target.revision > before.revision
+
+
+def test_ses_15_a_full_session_moves_turns_however_little_they_take() -> None:
+    target = session(limits={"max_state_bytes": 32_000}, system_prompt="x" * 9_000)
+    while not target.is_full:
+        send(target, "x" * 500)
+        answer_turn(target)
+    assert target.transcript.carried_bytes < target.config.limits.archive_above_bytes
+    target.moved(next_move(target), now=NOW)
+    assert not target.is_full
+
+
+def test_ses_15_a_small_session_with_a_healthy_archive_is_never_full_for_long() -> None:
+    target = session(limits={"max_state_bytes": 40_000})
+    for number in range(400):
+        send(target, "hi", id=f"{number:036}")
+        answer_turn(target)
+        while move := next_move(target):
+            target.moved(move, now=NOW)
+        assert not target.is_full
+
+
+def test_ses_15_what_the_model_remembers_gives_way_before_a_session_refuses_prompts() -> None:
+    target = session(limits={"max_state_bytes": 40_000}, history={"max_messages": 0})
+    for number in range(300):
+        send(target, "x" * 300, id=f"m{number}")
+        assert next_move(target) is None or target.moved(next_move(target), now=NOW) is None
+        target.reject_waiting_if_full(now=NOW)
+        answer_turn(target)
+    assert fates(target)[-1] == ("m299", "started")
+
+
+def test_ses_4_a_state_too_small_to_live_in_is_refused_where_people_ask_for_it() -> None:
+    with pytest.raises(Refused, match=r"limits\.max_state_bytes: 32,000"):
+        read_start({"limits": {"max_state_bytes": 10_000}}, extra_arguments=0)
+    with pytest.raises(Refused, match=r"limits\.max_state_bytes: 32,000"):
+        configured(SessionInput(), Configure(limits={"max_state_bytes": 10_000}))

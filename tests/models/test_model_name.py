@@ -1,0 +1,46 @@
+"""Names of models: AGT-4."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnkeeper.models.errors import Refused
+from turnkeeper.models.model_name import KNOWN_PROVIDERS, split_model
+
+
+@pytest.mark.parametrize(
+    ("model", "parts"),
+    [
+        ("offline:", ("offline", "")),
+        ("offline:script", ("offline", "script")),
+        ("offline:script/demo", ("offline", "script/demo")),
+        ("offline:llama3.1:8b", ("offline", "llama3.1:8b")),
+        ("offline:" + "x" * 128, ("offline", "x" * 128)),
+    ],
+)
+def test_agt_4_a_model_is_a_provider_and_its_own_name_for_the_model(model: str, parts: tuple[str, str]) -> None:
+    assert split_model(model) == parts
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["", "offline", ":", ":x", "Offline:", " offline:", "nobody:x", "\ud800:x"]
+    + [f"offline:{name}" for name in ("a b", "a\n", "ü", "x" * 129)],
+)
+def test_agt_4_a_malformed_or_unknown_model_is_refused_with_field_and_value(model: str) -> None:
+    with pytest.raises(Refused) as refused:
+        split_model(model)
+    assert (refused.value.reason, refused.value.field) == ("invalid", "model")
+    assert ascii(model[:60]) in refused.value.message
+    assert refused.value.message.isascii()
+
+
+def test_agt_4_the_refusal_of_an_unknown_provider_names_every_known_one() -> None:
+    with pytest.raises(Refused) as refused:
+        split_model("nobody:x")
+    assert refused.value.message.endswith(f"Providers: {', '.join(KNOWN_PROVIDERS)}.")
+
+
+@given(st.sampled_from(KNOWN_PROVIDERS), st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=128))
+def test_agt_4_any_name_without_spaces_is_the_providers_own(provider: str, name: str) -> None:
+    assert split_model(f"{provider}:{name}") == (provider, name)

@@ -1,0 +1,105 @@
+"""What the doctor says of models and their costs, without asking a vendor (OPS-3, AGT-4, AGT-10)."""
+
+import sys
+
+import pytest
+
+from turnkeeper.ops.checks.doctor import Finding, examine
+
+CHAT = "openai-chat:llama"
+
+
+async def finding(subject: str) -> Finding:
+    """Return what the doctor says of it, and look no further."""
+    findings = examine()
+    async for found in findings:
+        if found.subject == subject:
+            await findings.aclose()
+            return found
+    raise AssertionError(f"the doctor says nothing of the {subject}")
+
+
+@pytest.mark.parametrize(
+    ("env", "told"),
+    [
+        ({}, "offline: for new sessions (neither ANTHROPIC_API_KEY nor OPENAI_API_KEY is set)"),
+        ({"OPENAI_API_KEY": "sk-1"}, "openai:gpt-5.5 for new sessions (OPENAI_API_KEY is set)"),
+        (
+            {"OPENAI_API_KEY": "sk-1", "ANTHROPIC_API_KEY": "sk-2"},
+            "anthropic:claude-sonnet-5-5 for new sessions (ANTHROPIC_API_KEY is set)",
+        ),
+        (
+            {"ANTHROPIC_API_KEY": "sk-2", "TURNKEEPER_MODEL": "offline:script"},
+            "offline:script for new sessions (the setting model)",
+        ),
+        (
+            {"ANTHROPIC_AUTH_TOKEN": "t", "TURNKEEPER_MODEL": "anthropic:x"},
+            "anthropic:x for new sessions (the setting model)",
+        ),
+        (
+            {"TURNKEEPER_MODEL": CHAT, "TURNKEEPER_OPENAI_CHAT__BASE_URL": "http://127.0.0.1:1/v1"},
+            f"{CHAT} for new sessions (the setting model)",
+        ),
+    ],
+)
+async def test_ops_3_the_doctor_says_which_model_new_sessions_get_and_why(monkeypatch, env, told):
+    for variable, value in env.items():
+        monkeypatch.setenv(variable, value)
+    assert await finding("model") == Finding("model", "good", told)
+
+
+@pytest.mark.parametrize(
+    ("model", "lacking", "mend"),
+    [
+        (
+            "anthropic:x",
+            "ANTHROPIC_API_KEY is not set",
+            "set ANTHROPIC_API_KEY where the worker runs, or choose another model",
+        ),
+        ("openai:x", "OPENAI_API_KEY is not set", "set OPENAI_API_KEY where the worker runs, or choose another model"),
+        (CHAT, "openai_chat.base_url is not set", "set it; for Ollama to http://127.0.0.1:11434/v1"),
+    ],
+)
+async def test_ops_3_what_the_model_lacks_is_named_with_the_mend(monkeypatch, model, lacking, mend):
+    monkeypatch.setenv("TURNKEEPER_MODEL", model)
+    told = f"{model} for new sessions (the setting model), but {lacking}"
+    assert await finding("model") == Finding("model", "broken", told, mend)
+
+
+@pytest.mark.parametrize(
+    ("model", "sdk"), [("anthropic:claude-sonnet-5-5", "anthropic"), ("openai:x", "openai"), (CHAT, "openai")]
+)
+async def test_ops_3_an_sdk_that_is_missing_is_named_with_the_extra_that_brings_it(monkeypatch, model, sdk):
+    monkeypatch.setenv("TURNKEEPER_MODEL", model)
+    monkeypatch.setitem(sys.modules, sdk, None)
+    told = f"{model} for new sessions (the setting model), but the package {sdk} is not installed"
+    assert await finding("model") == Finding("model", "broken", told, f"pip install 'turnkeeper[{sdk}]'")
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        ("offline:", "none"),
+        ("anthropic:x", "known, as far as genai-prices has the model"),
+        (CHAT, f"not known for {CHAT}"),
+    ],
+)
+async def test_ops_3_the_doctor_says_whether_costs_are_known(monkeypatch, model, told):
+    monkeypatch.setenv("TURNKEEPER_MODEL", model)
+    assert await finding("costs") == Finding("costs", "good", told)
+
+
+@pytest.mark.parametrize(
+    ("model", "why", "mend"),
+    [
+        ("openai:x", "not known without the package genai-prices", "pip install 'turnkeeper[prices]'"),
+        (CHAT, f"not known for {CHAT}", "set limits.max_tokens_per_turn instead"),
+    ],
+)
+async def test_ops_3_costs_that_are_not_known_are_a_fault_where_they_are_limited(monkeypatch, model, why, mend):
+    monkeypatch.setenv("TURNKEEPER_MODEL", model)
+    monkeypatch.setitem(sys.modules, "genai_prices", None)
+    assert await finding("costs") == Finding("costs", "good", why)
+    monkeypatch.setenv("TURNKEEPER_LIMITS__MAX_COST_PER_TURN", "0.5")
+    told = f"{why}, so limits.max_cost_per_turn (0.5) cannot be enforced"
+    assert await finding("costs") == Finding("costs", "broken", told, mend)

@@ -1,0 +1,33 @@
+"""What the doctor says of the names a gateway is reached by (OPS-3, API-4)."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.api.conftest import served
+from tests.ops.checks.test_doctor_models import finding
+from turnkeeper.models.settings.settings import Settings
+
+WIDE = {"TURNKEEPER_API_HOST": "0.0.0.0", "TURNKEEPER_API_TRUSTED_NETWORK": "true"}
+
+
+@pytest.mark.parametrize(
+    ("env", "told"),
+    [
+        ({}, ""),
+        (WIDE, "; other machines reach it by IP address only: set allowed_hosts or public_url for names"),
+        (
+            {**WIDE, "TURNKEEPER_PUBLIC_URL": "https://a.example", "TURNKEEPER_ALLOWED_HOSTS": "b,c"},
+            "; other machines reach it by IP address or as a.example, b, c",
+        ),
+    ],
+)
+async def test_api_4_the_doctor_says_by_which_names_other_machines_reach_the_gateway(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], told: str
+) -> None:
+    monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")
+    async with served(None, Settings(state_dir=folder)) as url:
+        for variable, value in {"TURNKEEPER_API_PORT": url.rpartition(":")[2], **env}.items():
+            monkeypatch.setenv(variable, value)
+        found = await finding("gateway")
+    assert (found.state, found.told) == ("good", f"{url}{told}")

@@ -1,0 +1,82 @@
+"""What the doctor says of how partial output is carried (OPS-3, AGT-5)."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from tests.stores.partials.redis_server import RedisServer
+from turnkeeper.ops.checks.doctor import Finding, examine
+from turnkeeper.ops.local.ports import usable_port
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_without_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+async def partial_output() -> Finding:
+    """Return what the doctor says of it, and look no further."""
+    findings = examine()
+    async for finding in findings:
+        if finding.subject == "partial output":
+            await findings.aclose()
+            return finding
+    raise AssertionError("the doctor says nothing of partial output")
+
+
+async def test_ops_3_without_redis_there_is_nothing_to_be_wrong() -> None:
+    assert await partial_output() == Finding("partial output", "good", "in heartbeats")
+
+
+async def test_ops_3_a_redis_that_does_what_is_needed_is_named_and_left_as_it_was(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURNKEEPER_REDIS_URL", redis_server.url)
+    assert await partial_output() == Finding("partial output", "good", f"by Redis at {redis_server.place}")
+    with Redis.from_url(redis_server.url) as redis:
+        assert redis.dbsize() == 0
+
+
+MEND = "check that it runs and accepts us, or unset redis_url: heartbeats need no Redis"
+
+
+async def test_ops_3_a_redis_that_is_not_there_is_named_with_the_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = usable_port(0)
+    monkeypatch.setenv("TURNKEEPER_REDIS_URL", f"redis://:hunter2@127.0.0.1:{port}")
+    told = f"Redis can't be reached (ConnectionError), at 127.0.0.1:{port}"
+    assert await partial_output() == Finding("partial output", "broken", told, MEND)
+
+
+async def test_ops_3_a_wrong_password_is_told_and_not_repeated(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURNKEEPER_REDIS_URL", f"redis://:hunter2@{redis_server.place}")
+    told = f"Redis does not accept the user or the password (AuthenticationError), at {redis_server.place}"
+    assert await partial_output() == Finding("partial output", "broken", told, MEND)
+
+
+async def test_ops_3_a_user_who_may_not_publish_is_found_out(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Redis.from_url(redis_server.url) as redis:
+        redis.acl_setuser("reader", enabled=True, passwords=["+word"], keys=["*"], commands=["+@read"])
+    monkeypatch.setenv("TURNKEEPER_REDIS_URL", f"redis://reader:word@{redis_server.place}")
+    told = f"Redis refuses what is needed of it (NoPermissionError), at {redis_server.place}"
+    assert await partial_output() == Finding("partial output", "broken", told, MEND)
+
+
+async def test_ops_3_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNKEEPER_REDIS_URL", "redis://127.0.0.1")
+    monkeypatch.setattr("turnkeeper.ops.checks.doctor._is_installed", lambda package: package != "redis")
+    told = "redis_url is set, but the package redis is not installed"
+    assert await partial_output() == Finding("partial output", "broken", told, "pip install 'turnkeeper[redis]'")
+
+
+def test_ops_4_nobody_loads_redis_without_having_set_it() -> None:
+    script = "import sys, worker, turnkeeper.api.app, turnkeeper.ops.checks.doctor, cli; print('redis' in sys.modules)"
+    root = Path(__file__).parents[3]
+    ran = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "False"

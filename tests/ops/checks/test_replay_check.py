@@ -1,0 +1,632 @@
+"""Sessions are replayed with the code at hand before it is deployed (OPS-9, SES-19)."""
+
+import asyncio
+import base64
+import dataclasses
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio import workflow
+from temporalio.api.common.v1 import Payload
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.bridge.proto.workflow_commands import WorkflowCommand
+from temporalio.client import Client, WorkflowHistory
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.worker import Replayer
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+
+from tests.harness import stage
+from tests.ops.conftest import BOUND, until
+from tests.replay.record import HISTORIES
+from tests.replay.stories import STORIES
+from turnkeeper.activities.tools import ToolActivities
+from turnkeeper.models.command_line import command_line
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.ops.checks import replay_check, replaying
+from turnkeeper.ops.checks.first_difference import Difference, UncertainError, WorkflowTask, first_difference
+from turnkeeper.ops.checks.replay_check import Finding, Tally, check_files, check_sessions, read_history
+from turnkeeper.ops.checks.replaying import Replays
+from turnkeeper.ops.local.supervisor import own_command
+from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
+from turnkeeper.workflows.hosting.connection import TemporalAccessError, connect
+
+ROOT = Path(__file__).parents[3]
+TOOLS = HISTORIES / "tool_calls.json"
+RENAMED = ("@activity.defn\n    async def call_tool", '@activity.defn(name="run_tool")\n    async def call_tool')
+DEPARTS = "ActivityTaskScheduled call_tool, but today's code asks for ScheduleActivity run_tool"
+
+
+# ---- the first command that differs
+
+
+def recorded(*told: tuple[str, dict[str, Any]]) -> list[HistoryEvent]:
+    """Return the history of one workflow task, and behind it the events of its commands, from number 4 on."""
+    task = [
+        ("workflow_execution_started", {}),
+        ("workflow_task_started", {}),
+        ("workflow_task_completed", {"started_event_id": 2}),
+    ]
+    return [
+        HistoryEvent(event_id=number, **{f"{kind}_event_attributes": fields})
+        for number, (kind, fields) in enumerate([*task, *told], start=1)
+    ]
+
+
+def asked(*commands: tuple[str, dict[str, Any]], task: int = 2) -> WorkflowTask:
+    return WorkflowTask(task, [WorkflowCommand(**{variant: fields}) for variant, fields in commands])
+
+
+def activity(name: str, number: int = 1) -> tuple[str, dict[str, Any]]:
+    return "activity_task_scheduled", {"activity_type": {"name": name}, "activity_id": str(number)}
+
+
+def schedule(name: str, number: int = 1) -> tuple[str, dict[str, Any]]:
+    return "schedule_activity", {"activity_type": name, "activity_id": str(number), "seq": number}
+
+
+def marker(patch: str, *, deprecated: bool = False) -> tuple[str, dict[str, Any]]:
+    payload = Payload(data=json.dumps({"id": patch, "deprecated": deprecated}).encode())
+    return "marker_recorded", {"marker_name": "core_patch", "details": {"patch-data": {"payloads": [payload]}}}
+
+
+def attributes(*names: str) -> tuple[str, dict[str, Any]]:
+    return "upsert_workflow_search_attributes", {
+        "search_attributes": {"indexed_fields": dict.fromkeys(names, Payload())}
+    }
+
+
+TIMER = ("timer_started", {"timer_id": "1"})
+START_TIMER = ("start_timer", {"seq": 1})
+CANCEL_TIMER = ("cancel_timer", {"seq": 1})
+MEMO = ("workflow_properties_modified", {})
+SET_MEMO = ("modify_workflow_properties", {})
+ENDED = ("workflow_execution_completed", {})
+END = ("complete_workflow_execution", {})
+FAIL = ("fail_workflow_execution", {})
+
+
+@pytest.mark.parametrize(
+    ("history", "code", "sentence"),
+    [
+        pytest.param(
+            [MEMO, activity("call_tool")],
+            [SET_MEMO, schedule("run_tool")],
+            "event 5: ActivityTaskScheduled call_tool, but today's code asks for ScheduleActivity run_tool",
+            id="renamed",
+        ),
+        pytest.param(
+            [MEMO, TIMER],
+            [SET_MEMO],
+            "event 5: TimerStarted 1, but today's code asks for nothing more there",
+            id="removed at the end",
+        ),
+        pytest.param(
+            [TIMER, MEMO],
+            [SET_MEMO],
+            "event 4: TimerStarted 1, but today's code asks for ModifyWorkflowProperties",
+            id="removed",
+        ),
+        pytest.param(
+            [MEMO],
+            [SET_MEMO, FAIL],
+            "after event 4 nothing more is recorded, but today's code asks for FailWorkflowExecution",
+            id="added at the end",
+        ),
+        pytest.param(
+            [],
+            [START_TIMER],
+            "after event 3 nothing more is recorded, but today's code asks for StartTimer 1",
+            id="added where none was",
+        ),
+        pytest.param(
+            [MEMO, activity("a")],
+            [schedule("a"), SET_MEMO],
+            "event 4: WorkflowPropertiesModified, but today's code asks for ScheduleActivity a",
+            id="swapped",
+        ),
+        pytest.param(
+            [activity("a", 1)],
+            [schedule("a", 2)],
+            "event 4: ActivityTaskScheduled a (1), but today's code asks for ScheduleActivity a (2)",
+            id="the same name, another id",
+        ),
+        pytest.param(
+            [ENDED],
+            [("continue_as_new_workflow_execution", {})],
+            "event 4: WorkflowExecutionCompleted, but today's code asks for ContinueAsNewWorkflowExecution",
+            id="another end",
+        ),
+        pytest.param(
+            [("workflow_execution_update_accepted", {}), ("workflow_execution_update_completed", {})],
+            [("update_response", {"rejected": {}})],
+            "event 4: WorkflowExecutionUpdateAccepted, but today's code asks for nothing more there",
+            id="an update that is not known any more",
+        ),
+        pytest.param(
+            [marker("tidy"), attributes("TemporalChangeVersion"), MEMO],
+            [SET_MEMO],
+            "event 4: MarkerRecorded of the patch tidy, but today's code asks for ModifyWorkflowProperties",
+            id="a patch that was taken out too early",
+        ),
+        pytest.param(
+            [MEMO],
+            [("set_patch_marker", {"patch_id": "tidy"}), START_TIMER, SET_MEMO],
+            "event 4: WorkflowPropertiesModified, but today's code asks for StartTimer 1",
+            id="behind a patch",
+        ),
+        pytest.param(
+            [marker("tidy"), TIMER],
+            [("set_patch_marker", {"patch_id": "new"}), ("set_patch_marker", {"patch_id": "tidy"}), START_TIMER],
+            "event 4: MarkerRecorded of the patch tidy, but today's code asks for SetPatchMarker new",
+            id="a patch before another one",
+        ),
+    ],
+)
+def test_ops_9_the_first_command_that_differs_is_named(history: Any, code: Any, sentence: str) -> None:
+    difference = first_difference(recorded(*history), [asked(*code)])
+    assert difference is not None
+    assert difference.sentence() == sentence
+
+
+@pytest.mark.parametrize(
+    ("history", "code"),
+    [
+        pytest.param([MEMO, activity("a"), ENDED], [SET_MEMO, schedule("a"), END], id="the same"),
+        pytest.param([MEMO], [("set_patch_marker", {"patch_id": "new"}), SET_MEMO], id="a patch from after it"),
+        pytest.param([marker("old", deprecated=True), MEMO], [SET_MEMO], id="a deprecated patch, gone"),
+        pytest.param(
+            [marker("tidy"), attributes("TemporalChangeVersion")],
+            [("set_patch_marker", {"patch_id": "tidy"})],
+            id="the SDK's own search attribute",
+        ),
+        pytest.param([MEMO], [START_TIMER, SET_MEMO, CANCEL_TIMER], id="started and cancelled in one task"),
+        pytest.param([], [("update_response", {"rejected": {}}), ("respond_to_query", {})], id="what leaves no event"),
+        pytest.param([MEMO], [CANCEL_TIMER, SET_MEMO], id="cancelled too late"),
+    ],
+)
+def test_ops_9_what_temporal_lets_pass_is_no_difference(history: Any, code: Any) -> None:
+    assert first_difference(recorded(*history), [asked(*code)]) is None
+
+
+def test_ops_9_a_cancelled_activity_is_known_by_its_name() -> None:
+    history = [*recorded(activity("a"), ("workflow_task_completed", {"started_event_id": 5}))]
+    history.append(HistoryEvent(event_id=6, activity_task_cancel_requested_event_attributes={"scheduled_event_id": 4}))
+    cancels = asked(("request_cancel_activity", {"seq": 1}), task=5)
+    assert first_difference(history, [asked(schedule("a")), cancels]) is None
+    assert first_difference(history, [asked(schedule("a")), asked(task=5)]) == Difference(
+        5, 5, 6, "ActivityTaskCancelRequested a", None
+    )
+
+
+def test_ops_9_a_workflow_task_that_is_not_completed_is_not_judged() -> None:
+    assert first_difference(recorded(), [asked(), asked(START_TIMER, task=9)]) is None
+
+
+@pytest.mark.parametrize(
+    ("history", "code"),
+    [
+        pytest.param([MEMO], [CANCEL_TIMER, schedule("a")], id="behind a cancellation that may have come too late"),
+        pytest.param([ENDED], [END, SET_MEMO], id="behind the end of the run"),
+        pytest.param([("marker_recorded", {"marker_name": "core_local_activity"})], [], id="a marker we do not read"),
+        pytest.param([("nexus_operation_scheduled", {})], [], id="an event we do not read"),
+        pytest.param([], [("schedule_local_activity", {})], id="a command we do not read"),
+    ],
+)
+def test_ops_9_where_nothing_is_certain_nothing_is_named(history: Any, code: Any) -> None:
+    with pytest.raises(UncertainError):
+        first_difference(recorded(*history), [asked(*code)])
+
+
+# ---- replaying with changed code
+
+
+async def findings(*paths: Path) -> list[Finding]:
+    return [finding async for finding in check_files(paths)]
+
+
+async def only_finding(path: Path) -> Finding:
+    (finding,) = await findings(path)
+    return finding
+
+
+async def replays_for_the_sdk(path: Path) -> bool:
+    replayer = Replayer(workflows=[AgenticAIWorkflow], data_converter=pydantic_data_converter)
+    return (await replayer.replay_workflow(read_history(path), raise_on_replay_failure=False)).replay_failure is None
+
+
+def first_event(path: Path, name: str) -> int:
+    """Return the number of the event that first schedules the activity `name`."""
+    return next(
+        event.event_id
+        for event in read_history(path).events
+        if event.activity_task_scheduled_event_attributes.activity_type.name == name
+    )
+
+
+def at_the_end_of_a_turn(monkeypatch: pytest.MonkeyPatch, step: Callable[[], object]) -> None:
+    monkeypatch.setattr("turnkeeper.workflows.turn.turn.Turn._log_end", lambda turn: step())
+
+
+@pytest.fixture
+def renamed_activity(monkeypatch: pytest.MonkeyPatch) -> None:
+    defined = ToolActivities.call_tool.__temporal_activity_definition  # type: ignore[attr-defined]
+    renamed = dataclasses.replace(defined, name="run_tool")
+    monkeypatch.setattr(ToolActivities.call_tool, "__temporal_activity_definition", renamed)
+
+
+async def test_ops_9_every_recorded_history_replays_with_the_code_at_hand() -> None:
+    found = await findings(HISTORIES)
+    assert [finding for finding in found if finding.verdict != "replays"] == []
+    assert {finding.file for finding in found} == set(HISTORIES.rglob("*.json"))
+
+
+@pytest.mark.usefixtures("renamed_activity")
+async def test_ops_9_a_renamed_activity_is_named_with_session_run_and_event() -> None:
+    started = read_history(TOOLS).events[0].workflow_execution_started_event_attributes
+    event = first_event(TOOLS, "call_tool")
+    told = f"session {started.workflow_id}, run {started.original_execution_run_id} ({TOOLS}): event {event}: {DEPARTS}"
+    assert (await only_finding(TOOLS)).line() == told
+
+
+@pytest.mark.usefixtures("renamed_activity")
+async def test_ops_9_a_renamed_activity_is_named_in_a_history_whose_lack_of_flags_lets_it_pass(folder: Path) -> None:
+    history = json.loads(TOOLS.read_text())
+    for event in history["events"]:
+        event.get("workflowTaskCompletedEventAttributes", {}).pop("sdkMetadata", None)
+    (folder / "made.json").write_text(json.dumps(history))
+    assert await replays_for_the_sdk(folder / "made.json")
+    assert DEPARTS in (await only_finding(folder / "made.json")).told
+
+
+async def test_ops_9_a_command_beyond_what_is_recorded_is_named_though_the_sdk_lets_it_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at_the_end_of_a_turn(monkeypatch, lambda: asyncio.create_task(workflow.sleep(1)))
+    finding = await only_finding(TOOLS)
+    last = len(read_history(TOOLS).events)
+    assert await replays_for_the_sdk(TOOLS)
+    assert finding.verdict == "differs"
+    assert finding.told == f"after event {last} nothing more is recorded, but today's code asks for StartTimer 1"
+
+
+async def test_ops_9_the_first_difference_is_named_where_the_sdk_notices_a_later_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at_the_end_of_a_turn(monkeypatch, lambda: asyncio.create_task(workflow.sleep(1)))
+    difference = (await only_finding(HISTORIES / "configured_and_ended.json")).difference
+    events = read_history(HISTORIES / "configured_and_ended.json").events
+    assert difference is not None
+    assert (difference.event, difference.asked) == (None, "StartTimer 1")
+    assert events[difference.after - 1].HasField("workflow_task_completed_event_attributes")
+    assert not await replays_for_the_sdk(HISTORIES / "configured_and_ended.json")
+
+
+async def test_ops_9_code_that_raises_is_told_with_the_exception_and_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def explode() -> None:
+        raise RuntimeError("no way\nto go on")
+
+    at_the_end_of_a_turn(monkeypatch, explode)
+    finding = await only_finding(TOOLS)
+    assert (finding.verdict, finding.difference) == ("differs", None)
+    assert finding.told.startswith("today's code raises RuntimeError at test_replay_check.py:")
+    assert finding.told.endswith(": no way to go on")
+
+
+@pytest.mark.usefixtures("renamed_activity")
+async def test_ops_9_where_no_command_is_certain_the_sdk_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot_tell(*_: object) -> None:
+        raise UncertainError
+
+    monkeypatch.setattr(replaying, "first_difference", cannot_tell)
+    finding = await only_finding(TOOLS)
+    assert finding.difference is None
+    assert finding.told == (
+        "the SDK says: [TMPRL1100] Nondeterminism error: Activity type of scheduled event 'call_tool' does not match "
+        "activity type of activity command 'run_tool'"
+    )
+
+
+@pytest.mark.usefixtures("renamed_activity")
+async def test_ops_9_an_event_that_the_sdk_contradicts_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_the_end_of_a_turn(monkeypatch, lambda: None)
+    wrong = Difference(task=0, after=1, event=1, recorded="TimerStarted 1", asked=None)
+
+    def misled(events: object, tasks: list[WorkflowTask]) -> Difference:
+        return dataclasses.replace(wrong, task=tasks[-1].started_at)
+
+    monkeypatch.setattr("turnkeeper.workflows.turn.tool_list.ToolList.know", lambda tools: workflow.sleep(1))
+    monkeypatch.setattr(replaying, "first_difference", misled)
+    finding = await only_finding(TOOLS)
+    assert finding.difference is None
+    assert finding.told.startswith("the SDK says: [TMPRL1100] Nondeterminism error: Timer machine does not handle")
+
+
+async def test_ops_9_a_run_that_a_busy_machine_held_up_is_replayed_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    replay_once, held_up = Replays._replay_once, RuntimeError("4: [TMPRL1101] Potential deadlock detected")
+
+    async def first_held_up(replays: Replays, history: WorkflowHistory) -> Any:
+        monkeypatch.undo()
+        return (await replay_once(replays, history))[0], held_up
+
+    monkeypatch.setattr(Replays, "_replay_once", first_held_up)
+    assert (await only_finding(TOOLS)).verdict == "replays"
+
+
+async def test_ops_9_code_that_the_sandbox_cannot_load_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise ImportError("no module named 'tomorrow'")
+
+    monkeypatch.setattr(SandboxedWorkflowRunner, "prepare_workflow", refuse)
+    assert (await only_finding(TOOLS)).told == (
+        "the SDK says: Failed validating workflow AgenticAIWorkflow: no module named 'tomorrow'"
+    )
+
+
+# ---- files
+
+
+async def test_ops_9_a_run_that_no_worker_has_seen_is_counted_and_no_more(folder: Path) -> None:
+    history = json.loads(TOOLS.read_text())
+    (folder / "new.json").write_text(json.dumps({"events": history["events"][:2]}))
+    tally = Tally()
+    tally.add(await only_finding(folder / "new.json"))
+    assert (tally.line(), tally.exit_code) == ("1 sessions, 0 runs replayed, 0 differ, 1 not begun", 0)
+
+
+async def test_ops_9_the_runs_of_a_session_are_counted_as_one_session() -> None:
+    tally = Tally()
+    chain = sorted(HISTORIES.glob("continued_as_new*.json"))
+    for finding in await findings(*chain):
+        tally.add(finding)
+    assert tally.line() == f"1 sessions, {len(chain)} runs replayed, 0 differ"
+    told = {"sessions": 1, "runs": len(chain), "differ": 0, "not_begun": 0, "gone": 0, "unusable": 0}
+    assert json.loads(tally.to_json()) == told
+
+
+async def test_ops_9_a_history_is_read_as_the_web_ui_writes_it(folder: Path) -> None:
+    history = json.loads(TOOLS.read_text())
+    for event in history["events"]:
+        event["eventType"] = event["eventType"].removeprefix("EVENT_TYPE_").title().replace("_", "")
+    (folder / "events.json").write_text(json.dumps(history))
+    assert (await only_finding(folder / "events.json")).verdict == "replays"
+
+
+def _part(history: dict[str, Any]) -> None:
+    del history["events"][0]
+
+
+def _hole(history: dict[str, Any]) -> None:
+    del history["events"][8]
+
+
+def _reversed(history: dict[str, Any]) -> None:
+    history["events"].reverse()
+
+
+def _empty(history: dict[str, Any]) -> None:
+    history["events"].clear()
+
+
+def _decoded(history: dict[str, Any]) -> None:
+    given = history["events"][0]["workflowExecutionStartedEventAttributes"]["input"]["payloads"]
+    given[:] = [json.loads(base64.b64decode(payload["data"])) for payload in given]
+
+
+def _foreign(history: dict[str, Any]) -> None:
+    history["events"][0]["workflowExecutionStartedEventAttributes"]["workflowType"]["name"] = "Billing"
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (_part, "is not a whole history, from its first event on"),
+        (_hole, "is not a whole history, from its first event on"),
+        (_reversed, "is not a whole history, from its first event on"),
+        (_empty, "is not a whole history, from its first event on"),
+        (_decoded, "has its payloads decoded, which cannot be replayed"),
+        (_foreign, "is the history of a workflow 'Billing', not of a session (AgenticAIWorkflow)"),
+    ],
+)
+async def test_ops_9_a_history_that_is_no_session_is_told_as_such(folder: Path, change: Any, told: str) -> None:
+    history = json.loads(TOOLS.read_text())
+    change(history)
+    (folder / "given.json").write_text(json.dumps(history))
+    finding = await only_finding(folder / "given.json")
+    assert finding.verdict == "unusable"
+    assert finding.line().startswith(f"{folder / 'given.json'}: {told}")
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"{", b"{}", b"[]", b"7", b'{"events": [7]}', b'{"events": [{}]}'])
+async def test_ops_9_a_file_that_is_no_history_is_named(folder: Path, content: bytes) -> None:
+    (folder / "given.json").write_bytes(content)
+    finding = await only_finding(folder / "given.json")
+    assert finding.verdict == "unusable"
+    assert finding.line().startswith(f"{folder / 'given.json'}: is not ")
+
+
+async def test_ops_9_one_bad_file_does_not_keep_the_others_from_being_replayed(folder: Path) -> None:
+    (folder / "empty").mkdir()
+    found = await findings(folder / "nowhere.json", folder / "empty", TOOLS)
+    assert {(finding.file, finding.verdict) for finding in found} == {
+        (folder / "nowhere.json", "unusable"),
+        (folder / "empty", "unusable"),
+        (TOOLS, "replays"),
+    }
+
+
+# ---- live sessions
+
+
+async def test_ops_9_a_session_deleted_before_it_could_be_read_is_told(
+    temporal: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def listed(*_: object, **__: object) -> Any:
+        yield replay_check._Chain("chat-1")
+        yield replay_check._Chain("chat-2", "01a1fddd-071b-714f-8b2b-6bf7abb75973")
+
+    monkeypatch.setattr(replay_check, "_listed", listed)
+    found = [finding async for finding in check_sessions(temporal)]
+    assert {(finding.session, finding.verdict) for finding in found} == {("chat-1", "gone"), ("chat-2", "gone")}
+
+
+async def test_ops_9_a_workflow_that_is_no_session_is_told_as_such(temporal: Client) -> None:
+    await temporal.start_workflow("Billing", id="bill-1", task_queue="nobody")
+    (finding,) = [finding async for finding in check_sessions(temporal, ids=["bill-1"])]
+    assert (finding.verdict, finding.session) == ("unusable", "bill-1")
+    assert finding.told == "is the history of a workflow 'Billing', not of a session (AgenticAIWorkflow)"
+
+
+async def test_ops_9_what_temporal_refuses_is_told_in_its_words(temporal: Client) -> None:
+    config = temporal.config()
+    elsewhere = Client(temporal.service_client, namespace="nowhere", data_converter=config["data_converter"])
+    with pytest.raises(TemporalAccessError, match="Namespace nowhere is not found"):
+        _ = [finding async for finding in check_sessions(elsewhere)]
+
+
+# ---- the command
+
+
+async def run(code: Path, *arguments: str, **env: str) -> tuple[int, list[str]]:
+    """Run `turnkeeper replay-check` with the code of that folder; return the exit code and all lines."""
+    process = await asyncio.create_subprocess_exec(
+        *own_command("replay-check", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, "TERM": "dumb", "PYTHONPATH": str(code), **env},
+    )
+    output, _ = await asyncio.wait_for(process.communicate(), BOUND)
+    return process.returncode or 0, output.decode().splitlines()
+
+
+@pytest.fixture(scope="module")
+def changed_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copy what is shipped, with one activity renamed."""
+    folder = tmp_path_factory.mktemp("changed")
+    shutil.copytree(ROOT / "turnkeeper", folder / "turnkeeper", ignore=shutil.ignore_patterns("__pycache__"))
+    tools = folder / "turnkeeper" / "activities" / "tools.py"
+    assert RENAMED[0] in tools.read_text()
+    tools.write_text(tools.read_text().replace(*RENAMED))
+    return folder
+
+
+async def test_ops_9_the_command_replays_exported_histories_with_the_code_at_hand(changed_code: Path) -> None:
+    started = read_history(TOOLS).events[0].workflow_execution_started_event_attributes
+    told = f"event {first_event(TOOLS, 'call_tool')}: {DEPARTS}"
+    chosen = [str(TOOLS), str(HISTORIES / "one_turn.json")]
+
+    assert await run(ROOT, *chosen) == (0, ["2 sessions, 2 runs replayed, 0 differ"])
+    assert await run(changed_code, *chosen) == (
+        1,
+        [
+            f"session {started.workflow_id}, run {started.original_execution_run_id} ({TOOLS}): {told}",
+            "2 sessions, 2 runs replayed, 1 differ",
+        ],
+    )
+
+
+async def test_ops_9_the_command_speaks_json_and_goes_on_after_a_bad_file(folder: Path, changed_code: Path) -> None:
+    (folder / "bad.json").write_text("{}")
+    code, lines = await run(changed_code, "--json", str(folder / "bad.json"), str(TOOLS))
+    *found, summary = map(json.loads, lines)
+    bad, differs = sorted(found, key=lambda finding: finding["verdict"], reverse=True)
+    assert code == 1
+    assert (bad["verdict"], bad["file"]) == ("unusable", str(folder / "bad.json"))
+    assert (differs["verdict"], differs["file"]) == ("differs", str(TOOLS))
+    assert differs["event"] == first_event(TOOLS, "call_tool")
+    assert (differs["recorded"], differs["asked"]) == ("ActivityTaskScheduled call_tool", "ScheduleActivity run_tool")
+    assert (summary["sessions"], summary["runs"], summary["differ"], summary["unusable"]) == (1, 1, 1, 1)
+
+
+async def test_ops_9_what_the_command_cannot_look_at_is_no_difference(folder: Path) -> None:
+    (folder / "bad.json").write_text("{}")
+    code, (line, summary) = await run(ROOT, str(folder / "bad.json"))
+    assert code == 2
+    assert line.startswith(f"{folder / 'bad.json'}: is not the history of a workflow (")
+    assert summary == "0 sessions, 0 runs replayed, 0 differ, 1 unusable"
+
+    code, lines = await run(ROOT, TURNKEEPER_TEMPORAL_PORT="1")
+    assert code == 2
+    assert lines == [
+        "Temporal cannot be reached at 127.0.0.1:1 (Connection refused). "
+        f"Start it with `{command_line('up')}`, or set TEMPORAL_ADDRESS."
+    ]
+
+    code, lines = await run(ROOT, TURNKEEPER_API_PORT="none")
+    assert code == 2
+    assert "api_port" in lines[0]
+
+    code, lines = await run(ROOT, str(TOOLS), "--all")
+    assert code == 2
+    assert "exclude each other" in " ".join(lines)
+
+
+async def test_ops_9_its_page_names_every_option() -> None:
+    _, lines = await run(ROOT, "--help")
+    options = set(re.findall(r"--[a-z]+", " ".join(lines))) - {"--help"}
+    page = (ROOT / "docs" / "replay-check.md").read_text()
+    assert options == {"--session", "--all", "--limit", "--json"}
+    assert [option for option in options if option not in page] == []
+
+
+async def until_listed(client: Client, count: int) -> None:
+    """Wait until Temporal lists so many runs: what is new is not listed at once."""
+
+    async def are_listed() -> bool:
+        return (await client.count_workflows("WorkflowType = 'AgenticAIWorkflow'")).count == count
+
+    await until(are_listed)
+
+
+async def exported(client: Client, session: str, file: Path) -> Path:
+    """Export the session's newest run as a person does."""
+    temporal = str(Path(sys.executable).with_name("temporal"))
+    address = client.service_client.config.target_host
+    process = await asyncio.create_subprocess_exec(
+        *(shutil.which("temporal") or temporal, "workflow", "show", "--address", address),
+        *("--workflow-id", session, "--output", "json"),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await asyncio.wait_for(process.communicate(), BOUND)
+    file.write_bytes(output)  # noqa: ASYNC240
+    return file
+
+
+@pytest.mark.usefixtures("server")
+async def test_ops_9_the_command_replays_every_run_of_live_sessions(folder: Path, changed_code: Path) -> None:
+    here = {"TURNKEEPER_STATE_DIR": str(folder / "state")}
+    client = await connect(Settings(state_dir=folder / "state"))
+    async with stage(client) as on:
+        tools = await STORIES["tool_calls"](on)
+        ended = await STORIES["continued_as_new"](on)
+        runs = len(await ended.histories())
+    await client.start_workflow("AgenticAIWorkflow", id="not-begun", task_queue="nobody")
+    await until_listed(client, 1 + runs + 1)
+    file = await exported(client, tools.handle.id, folder / "tools.json")
+    run_id = read_history(file).run_id
+    event = f"event {first_event(file, 'call_tool')}: {DEPARTS}"
+    of_tools, of_file = f"session {tools.handle.id}, run {run_id}: {event}", f"({file}): {event}"
+
+    # The code that made them: open sessions, all sessions, one of them, and some.
+    assert await run(ROOT, **here) == (0, ["2 sessions, 1 runs replayed, 0 differ, 1 not begun"])
+    assert await run(ROOT, "--all", **here) == (0, [f"3 sessions, {1 + runs} runs replayed, 0 differ, 1 not begun"])
+    assert await run(ROOT, "--session", ended.handle.id, **here) == (0, [f"1 sessions, {runs} runs replayed, 0 differ"])
+    assert await run(ROOT, "--limit", "1", **here) == (0, ["1 sessions, 0 runs replayed, 0 differ, 1 not begun"])
+    assert await run(ROOT, str(file)) == (0, ["1 sessions, 1 runs replayed, 0 differ"])
+    assert await run(ROOT, "--session", "chat-1", **here) == (
+        2,
+        ["session chat-1: there is no such session", "0 sessions, 0 runs replayed, 0 differ, 1 unusable"],
+    )
+
+    # Changed code.
+    assert await run(changed_code, **here) == (1, [of_tools, "2 sessions, 1 runs replayed, 1 differ, 1 not begun"])
+    code, lines = await run(changed_code, str(file))
+    assert (code, of_file in lines[0]) == (1, True)

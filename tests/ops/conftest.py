@@ -1,0 +1,60 @@
+"""What the tests of the stack share: a working directory of their own, and waits that end."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from turnkeeper.ops.local.dev_server import DevServer
+
+BOUND = 30.0
+"""Seconds that any wait of a test lasts at most."""
+
+needs_linux = pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux tells a process of the death of the one that started it"
+)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty folder, in an environment without settings."""
+    monkeypatch.chdir(tmp_path)
+    for variable in list(os.environ):
+        if variable.upper().startswith(("TURNKEEPER_", "TEMPORAL_")):
+            monkeypatch.delenv(variable)
+    # Not the developer's own temporal.toml.
+    monkeypatch.setenv("TEMPORAL_CONFIG_FILE", str(tmp_path / "temporal.toml"))
+    (tmp_path / "temporal.toml").touch()
+    return tmp_path
+
+
+@pytest.fixture
+async def server(folder: Path) -> AsyncIterator[DevServer]:
+    """Run an embedded server with a file."""
+    async with DevServer(folder / "state", ui_port=None) as running:
+        yield running
+
+
+async def until_ended(pid: int) -> None:
+    """Wait for a process that need not be our child."""
+    ended = asyncio.Event()
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    asyncio.get_running_loop().add_reader(process, ended.set)
+    try:
+        await asyncio.wait_for(ended.wait(), BOUND)
+    finally:
+        asyncio.get_running_loop().remove_reader(process)
+        os.close(process)
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    """Ask over and over until `holds`; each question takes its time, so nothing sleeps in between."""
+    async with asyncio.timeout(BOUND):
+        while not await holds():
+            pass

@@ -1,0 +1,87 @@
+"""A gateway that loses something: it stands before a real one, and one turn is missing in what it passes on."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import httpx
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import Response, StreamingResponse
+
+from turnkeeper.ops.local.ports import LOOPBACK
+
+PASSED_BACK = ("content-type",)
+
+
+class QuietServer(uvicorn.Server):
+    """Uvicorn in the test's own loop; signals stay pytest's."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def lossy_gateway(url: str, *, turn: str, where: str = "", refuses: tuple[str, ...] = ()) -> AsyncIterator[str]:
+    """Yield the address of one that answers as `url` does, without `turn` in answers to paths that end with `where`.
+
+    What ends with one of `refuses` is answered with 503.
+    """
+    app = FastAPI()
+    async with httpx.AsyncClient(base_url=url, timeout=None, trust_env=False) as real:
+
+        @app.api_route("/{path:path}", methods=["GET", "POST", "PATCH", "DELETE"])
+        async def pass_on(request: Request) -> Response:
+            if request.url.path.endswith(refuses):
+                return Response(status_code=503)
+            headers = {name: value for name, value in request.headers.items() if name != "host"}
+            target = httpx.URL(path=request.url.path, query=request.url.query.encode())
+            asked = real.build_request(request.method, target, headers=headers, content=await request.body())
+            answer = await real.send(asked, stream=True)
+            loses = request.url.path.endswith(where)
+            return StreamingResponse(
+                lines_of(answer, without=turn if loses else ""),
+                status_code=answer.status_code,
+                headers={name: answer.headers[name] for name in PASSED_BACK if name in answer.headers},
+            )
+
+        with socket.create_server((LOOPBACK, 0)) as listener:
+            server = QuietServer(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
+            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            try:
+                yield f"http://{LOOPBACK}:{listener.getsockname()[1]}"
+            finally:
+                server.should_exit = True
+                await serving
+
+
+async def lines_of(answer: httpx.Response, *, without: str) -> AsyncIterator[str]:
+    """Yield an answer line by line: JSON, and events whose data are."""
+    try:
+        async for line in answer.aiter_lines():
+            name, found, data = line.partition("data: ")
+            if line.startswith("{"):
+                yield f"{json.dumps(lacking(json.loads(line), without))}\n"
+            elif found and not name:
+                yield f"data: {json.dumps(lacking(json.loads(data), without))}\n"
+            else:
+                yield f"{line}\n"
+    finally:
+        await answer.aclose()
+
+
+def lacking(value: Any, turn: str) -> Any:
+    """Return JSON without the turn of that id, wherever it is."""
+    if isinstance(value, dict):
+        return {name: lacking(held, turn) for name, held in value.items()}
+    if isinstance(value, list):
+        return [
+            lacking(held, turn)
+            for held in value
+            if not (isinstance(held, dict) and held.get("id") == turn and "user_message" in held)
+        ]
+    return value

@@ -1,0 +1,205 @@
+"""The demo's verdict: a record that keeps every promise has none to complain of, and each broken one is said."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from turnkeeper.models.session.queue.prompts import Fate, FateName
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.trajectory import (
+    Approval,
+    ModelStep,
+    ReasoningTrajectory,
+    ToolCall,
+    ToolResult,
+    UserStep,
+)
+from turnkeeper.ops.demo.record import ApprovedWrite, Asked, FileLook, Glimpse, Record
+from turnkeeper.ops.demo.verdict import PROMISES, violations
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+CALL = ToolCall(
+    id="2.1.0",
+    name="file_write",
+    args={"path": "a.txt", "content": "hello"},
+    approval=Approval(args_digest="d", asked_at=NOW, expires_at=NOW + timedelta(days=1), decision="approve"),
+    result=ToolResult(outcome="Wrote a.txt"),
+)
+WRITTEN = FileLook(content="hello", version="1")
+STEERED = UserStep(kind="user", message_id="p4", content="shorter", timestamp=NOW)
+
+
+def step(number: int, text: str | None, *calls: ToolCall) -> ModelStep:
+    return ModelStep(kind="model", number=number, text=text, tool_calls=list(calls), timestamp=NOW)
+
+
+def turn(id: str, *steps: ModelStep | UserStep, **fields: object) -> ConversationMessage:
+    known = {"id": id, "timestamp": NOW, "user_message": f"text of {id}", "user_timestamp": NOW, "revision": 1}
+    ended = {"agent_message": f"answer to {id}", "agent_timestamp": NOW, "status": "completed"}
+    return ConversationMessage(**known | ended | {"reasoning_trajectory": ReasoningTrajectory(steps=steps)} | fields)
+
+
+def asked(id: str, **fields: object) -> Asked:
+    return Asked(id=id, text=f"text of {id}", **fields)
+
+
+def fate(id: str, name: FateName = "started", turn_id: str | None = None) -> Fate:
+    return Fate(id=id, fate=name, at=NOW, turn_id=turn_id)
+
+
+TURNS = [
+    turn("p1", step(1, "answer to p1")),
+    turn("p2", step(1, None, CALL), step(2, "answer to p2")),
+    turn("p3", STEERED, step(1, "answer to p3")),
+]
+
+KEPT = Record(
+    asked=[
+        *(asked("p1"), asked("p2"), asked("p3"), asked("p4", mode="steer"), asked("p5"), asked("p6", accepted=False)),
+        *(asked("p7", accepted=None), asked("p8")),
+    ],
+    fates=[
+        *(fate("p1"), fate("p2"), fate("p3"), fate("p4", "steered", "p3"), fate("p5", "withdrawn")),
+        *(fate("p6", "rejected"), fate("p8", "rejected")),
+    ],
+    transcript=TURNS,
+    watched=TURNS,
+    announced=["p1", "p2", "p3"],
+    glimpses=[Glimpse(message_id="p1", step=1, text="answer"), Glimpse(message_id="p2", step=9, text="cut off")],
+    writes=[
+        ApprovedWrite(
+            path="a.txt", content="hello", call_id="2.1.0", before=FileLook(), after=WRITTEN, at_the_end=WRITTEN
+        )
+    ],
+)
+"""With every fate there is, a refusal, an answer that was lost on the way, and a step that never came."""
+
+
+def but(**fields: object) -> Record:
+    return KEPT.model_copy(update=fields)
+
+
+def with_transcript(turns: list[ConversationMessage]) -> Record:
+    return but(transcript=turns, watched=turns)
+
+
+def with_write(**fields: object) -> Record:
+    return but(writes=[KEPT.writes[0].model_copy(update=fields)])
+
+
+UNAPPROVED = CALL.model_copy(update={"approval": CALL.approval.model_copy(update={"decision": "reject"})})
+OPEN = CALL.model_copy(update={"id": "2.1.1", "result": None})
+
+BROKEN: dict[str, tuple[Record, str]] = {
+    "lost": (but(asked=[*KEPT.asked, asked("p9")]), "Prompt 'p9' was accepted, and nothing became of it."),
+    "refused and done": (
+        but(fates=[*KEPT.fates, fate("p6", "withdrawn")]),
+        "Prompt 'p6' was refused, and something became of it all the same.",
+    ),
+    "two fates": (but(fates=[*KEPT.fates, fate("p5", "withdrawn")]), "Prompt 'p5' has 2 fates."),
+    "waits": (but(waiting=["p8"]), "Prompt 'p8' still waits."),
+    "waits after its fate": (but(waiting=["p5"]), "Prompt 'p5' still waits although it has a fate."),
+    "started without a turn": (
+        but(fates=[*KEPT.fates, fate("p7")]),
+        "Prompt 'p7' was started, and the transcript has no such turn.",
+    ),
+    "steered into nothing": (
+        with_transcript([*TURNS[:2], turn("p3")]),
+        "Prompt 'p4' was steered into turn 'p3', and is not in it.",
+    ),
+    "withdrawn and done": (
+        with_transcript([*TURNS, turn("p5")]),
+        "Prompt 'p5' was withdrawn, and is a turn all the same.",
+    ),
+    "answered twice": (with_transcript([*TURNS, turn("p3", STEERED)]), "Prompt 'p3' became 2 turns."),
+    "nobody asked": (with_transcript([*TURNS, turn("p9")]), "Turn 'p9' was never asked for."),
+    "another text": (
+        with_transcript([turn("p1", user_message="something else"), *TURNS[1:]]),
+        "Turn 'p1' is about another text than the prompt had.",
+    ),
+    "out of order": (
+        with_transcript([TURNS[1], TURNS[0], TURNS[2]]),
+        "Prompt 'p1' was sent before 'p2', and started after it.",
+    ),
+    "still running": (
+        with_transcript([*TURNS[:2], turn("p3", STEERED, agent_message=None, status="processing")]),
+        "Turn 'p3' has not ended.",
+    ),
+    "no answer": (
+        with_transcript([*TURNS[:2], turn("p3", STEERED, agent_message=None, error="It broke.", status="failed")]),
+        "Turn 'p3' ended without an answer: It broke.",
+    ),
+    "an empty answer": (
+        with_transcript([*TURNS[:2], turn("p3", STEERED, agent_message="")]),
+        "Turn 'p3' ended without an answer: an empty one",
+    ),
+    "an answer with more than was asked for": (
+        but(asked=[asked("p1", answer="answer"), *KEPT.asked[1:]]),
+        "Turn 'p1' has not the answer that its prompt asks for, whole and once.",
+    ),
+    "a call twice": (
+        with_transcript([TURNS[0], turn("p2", step(1, None, CALL), step(2, None, CALL)), TURNS[2]]),
+        "Call '2.1.0' is there 2 times.",
+    ),
+    "a call left open": (
+        with_transcript([TURNS[0], turn("p2", step(1, None, CALL, OPEN)), TURNS[2]]),
+        "Call '2.1.1' has no result.",
+    ),
+    "written without approval": (
+        with_transcript([TURNS[0], turn("p2", step(1, None, UNAPPROVED)), TURNS[2]]),
+        "The transcript knows nothing of an approval of call '2.1.0', which wrote a.txt.",
+    ),
+    "written too early": (with_write(before=WRITTEN), "a.txt was there before the write was approved."),
+    "not written": (
+        with_write(after=FileLook(), at_the_end=FileLook()),
+        "a.txt should hold 'hello', and holds None.",
+    ),
+    "written twice": (
+        with_write(at_the_end=FileLook(content="hello", version="2")),
+        "a.txt was written again after its turn had ended.",
+    ),
+    "not shown": (but(watched=TURNS[1:]), "The watching client was never shown turn 'p1'."),
+    "shown otherwise": (
+        but(watched=[*TURNS[:2], turn("p3", agent_message="another")]),
+        "The watching client holds turn 'p3' otherwise than the transcript: agent_message, reasoning_trajectory.",
+    ),
+    "shown and not there": (
+        but(watched=[*TURNS, turn("p9")]),
+        "The watching client was shown turn 'p9', which the transcript does not have.",
+    ),
+    "held twice": (
+        but(watched=[*TURNS, TURNS[2]]),
+        "The watching client holds the turns in another order, or twice: p1, p2, p3, p3.",
+    ),
+    "new twice": (
+        but(announced=["p1", "p2", "p2", "p3"]),
+        "Turn 'p2' was told to the watching client as new 2 times.",
+    ),
+    "shown early and wrong": (
+        but(glimpses=[Glimpse(message_id="p1", step=1, text="another")]),
+        "What was shown of turn 'p1' while it was written is not how its answer begins.",
+    ),
+}
+
+
+def test_ops_3_a_record_that_keeps_every_promise_is_not_complained_of():
+    assert violations(KEPT) == []
+
+
+@pytest.mark.parametrize(("record", "said"), BROKEN.values(), ids=BROKEN)
+def test_ops_3_every_broken_promise_is_said_in_words(record: Record, said: str):
+    assert violations(record) == [said]
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+def test_ops_3_no_promise_is_one_that_nothing_can_break(promise: Callable):
+    assert any(list(promise(record)) for record, _ in BROKEN.values())
+
+
+def test_ops_3_a_turn_that_may_fail_and_one_that_interrupted_are_no_faults():
+    failed = turn("p3", STEERED, agent_message=None, error="Cancelled.", status="cancelled")
+    hasty = [*KEPT.asked[:2], asked("p3", mode="interrupt", wants_answer=False), *KEPT.asked[3:]]
+    record = with_transcript([TURNS[0], failed, TURNS[1]])
+    assert violations(record.model_copy(update={"asked": hasty})) == []

@@ -1,0 +1,20 @@
+"""The worker's build id: another one for other code, and the same for the same (OPS-8)."""
+
+import shutil
+from pathlib import Path
+
+from turnkeeper.ops.local.build_id import ID_CHARS, PACKAGES, build_id
+
+
+def test_ops_8_a_build_id_follows_from_the_code_alone_wherever_it_is_installed(tmp_path):
+    root = Path(__file__).parents[3]
+    for package in PACKAGES:
+        shutil.copytree(root / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    assert build_id(tmp_path) == build_id() == build_id()
+    assert len(build_id()) == ID_CHARS
+
+    (tmp_path / "models" / "ids.py").write_text("changed = True\n")
+    changed = build_id(tmp_path)
+    assert changed != build_id()
+    (tmp_path / "models" / "ids.py").rename(tmp_path / "models" / "other.py")
+    assert build_id(tmp_path) not in (changed, build_id())

@@ -1,0 +1,218 @@
+"""The `turnkeeper` command, as a person runs it (OPS-1 to OPS-3)."""
+
+import asyncio
+import itertools
+import os
+import re
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.ops.conftest import BOUND, needs_linux, until, until_ended
+from turnkeeper.models.command_line import command_line
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.ops.local.gateway import Gateway
+from turnkeeper.ops.local.supervisor import own_command
+from turnkeeper.workflows.hosting.connection import EmbeddedServer
+
+LAST_LINE = "Ctrl-C stops everything. Sessions continue at the next start."
+
+
+class Command:
+    """A `turnkeeper` command that runs."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.pid = process.pid
+
+    @classmethod
+    async def start(cls, *arguments: str, **env: str) -> "Command":
+        process = await asyncio.create_subprocess_exec(
+            *own_command(*arguments),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**os.environ, "TERM": "dumb", **env},
+        )
+        return cls(process)
+
+    async def until_said(self, text: str) -> str:
+        """Read on until a line has `text`; return all that was read."""
+        said = ""
+        while text not in said:
+            line = await asyncio.wait_for(self._process.stdout.readline(), BOUND)
+            assert line, f"ended without {text!r}, but with: {said}"
+            said += line.decode()
+        return said
+
+    async def ended(self) -> tuple[int, str]:
+        """Return the exit code and the rest of the output."""
+        output, _ = await asyncio.wait_for(self._process.communicate(), BOUND)
+        return self._process.returncode, output.decode()
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.returncode is None
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def children(self) -> list[int]:
+        return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+
+
+async def gateway_is_ready() -> bool:
+    """Tell whether the gateway of the working directory reaches Temporal and a worker."""
+    return await Gateway.find(Settings()).status("/readyz") == 200
+
+
+async def run(*arguments: str, **env: str) -> tuple[int, str]:
+    return await (await Command.start(*arguments, **env)).ended()
+
+
+@pytest.fixture
+async def stack(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Command]:
+    """Run `turnkeeper up` at free ports until the test ends."""
+    for port in ("API_PORT", "TEMPORAL_PORT", "TEMPORAL_UI_PORT"):
+        monkeypatch.setenv(f"TURNKEEPER_{port}", "0")
+    command = await Command.start("up")
+    try:
+        await command.until_said(LAST_LINE)
+        yield command
+    finally:
+        if command.is_running:
+            command.signal(signal.SIGTERM)
+            await command.ended()
+
+
+async def test_ops_3_help_lists_the_commands_that_work():
+    code, output = await run("--help")
+    assert code == 0
+    for command in ("up", "worker", "api", "chat", "demo", "doctor", "replay-check", "version"):
+        assert f" {command} " in output
+
+
+async def test_ops_3_the_version_names_what_matters_in_a_bug_report():
+    code, output = await run("version")
+    assert code == 0
+    assert [line.split()[0] for line in output.splitlines()] == ["turnkeeper", "temporalio", "Python"]
+    assert "embedded Temporal server 1." in output
+
+
+async def test_ops_3_the_doctor_without_a_stack_says_what_is_missing_and_how_to_mend_it():
+    ports = {"TURNKEEPER_API_PORT": "1", "TURNKEEPER_TEMPORAL_PORT": "2"}
+    code, output = await run("doctor", **ports)
+    broken = [line for line in output.splitlines() if line.startswith("BROKEN")]
+    assert code == 1
+    assert broken == [
+        "BROKEN  Temporal server   Temporal cannot be reached at 127.0.0.1:2 (Connection refused). "
+        f"Start it with `{command_line('up')}`, or set TEMPORAL_ADDRESS.",
+        f"BROKEN  gateway           no answer at http://127.0.0.1:1. Fix: start it with `{command_line('up')}`.",
+    ]
+
+
+@pytest.mark.parametrize("command", ["up", "worker", "api", "doctor"])
+async def test_ops_4_an_unknown_key_stops_every_command_with_its_name(folder, command):
+    (folder / "turnkeeper.toml").write_text("api_prt = 1")
+    code, output = await run(command)
+    assert code == 1
+    assert "'api_prt' (in turnkeeper.toml) is not a setting. Did you mean api_port?" in output
+    assert "Traceback" not in output
+
+
+async def test_agt_8_a_workspace_that_cannot_be_a_folder_stops_the_start(folder):
+    (folder / "turnkeeper-workspace").touch()
+    code, output = await run("up")
+    assert (code, output) == (1, "workspace_root='turnkeeper-workspace' cannot be created: File exists.\n")
+
+
+async def test_ops_4_a_gateway_for_other_machines_is_refused_for_want_of_keys():
+    code, output = await run("api", TURNKEEPER_API_HOST="0.0.0.0")
+    assert code == 1
+    assert "this version has no API keys" in output
+
+
+@needs_linux
+async def test_ops_1_one_command_starts_everything_and_ctrl_c_stops_all_of_it(folder, stack):
+    server = EmbeddedServer.recorded(folder / ".turnkeeper")
+    assert await gateway_is_ready()
+    code, findings = await run("doctor")
+    assert (code, "BROKEN" in findings) == (0, False), findings
+
+    children = stack.children()
+    assert server.pid in children
+    stack.signal(signal.SIGINT)
+    code, output = await stack.ended()
+    assert (code, output) == (0, "")
+    for child in children:
+        await until_ended(child)
+    assert not Gateway.file(folder / ".turnkeeper").exists()
+    assert EmbeddedServer.recorded(folder / ".turnkeeper") is None
+
+
+@needs_linux
+async def test_ops_2_what_dies_is_started_again_and_said(folder, stack):
+    server = EmbeddedServer.recorded(folder / ".turnkeeper")
+    assert await gateway_is_ready()
+    for child in stack.children():
+        os.kill(child, signal.SIGKILL)
+    said = [await stack.until_said("it is started again") for _ in range(3)]
+    # Whether it had failed to start is a matter of how long the start of all took.
+    assert sorted(re.sub(r"(at once|in 0\.5 s)\.$", "soon", line) for line in "".join(said).splitlines()) == [
+        "The Temporal server ended (SIGKILL); it is started again soon",
+        "The gateway ended (SIGKILL); it is started again soon",
+        "The worker ended (SIGKILL); it is started again soon",
+    ]
+    await until(gateway_is_ready)
+    assert EmbeddedServer.recorded(folder / ".turnkeeper").address == server.address
+
+
+async def test_ops_2_a_second_stack_on_the_same_folder_is_refused(stack):
+    code, output = await run("up")
+    assert code == 1
+    assert "temporal.db is in use by the Temporal server at 127.0.0.1:" in output
+
+
+@needs_linux
+async def test_ops_2_nothing_outlives_a_stack_that_is_killed(stack):
+    children = stack.children()
+    assert len(children) == 3
+    stack.signal(signal.SIGKILL)
+    for child in children:
+        await until_ended(child)
+
+
+async def test_ops_3_a_worker_that_waits_for_temporal_says_so_and_where():
+    """B7: an address that takes connections and never says a word."""
+    silent = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    address = "{}:{}".format(*silent.sockets[0].getsockname())
+    command = await Command.start("worker", TEMPORAL_ADDRESS=address)
+    try:
+        await command.until_said(f"Waiting for Temporal at {address}")
+    finally:
+        command.signal(signal.SIGKILL)
+        await command.ended()
+        silent.close()
+
+
+async def test_ops_3_a_gateway_that_cannot_connect_says_so_in_its_log():
+    """B7: it runs on, and answers 503."""
+    command = await Command.start("api", TEMPORAL_ADDRESS="127.0.0.1:1", TURNKEEPER_API_PORT="0")
+    try:
+        said = await command.until_said("Temporal cannot be reached at 127.0.0.1:1")
+        assert "Check TEMPORAL_ADDRESS. Until then every request is answered 503." in said
+    finally:
+        command.signal(signal.SIGTERM)
+        await command.ended()
+
+
+@pytest.mark.parametrize("columns", ["60", "100"])
+async def test_api_6_help_is_wrapped_to_the_width_of_the_terminal(columns: str):
+    """U14: a line ends where the next word has no room, and not where it does in the source."""
+    for command in ("chat", "demo", "replay-check"):
+        _, output = await run(command, "--help", COLUMNS=columns)
+        text = [line.strip() for line in output.partition("╭")[0].splitlines()]
+        for line, following in itertools.pairwise(text[2:]):
+            if line and following:
+                assert len(line) + 1 + len(following.split()[0]) > int(columns) - 4, line

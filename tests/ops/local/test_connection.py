@@ -1,0 +1,149 @@
+"""How Temporal is found and prepared (OPS-2, OPS-8)."""
+
+import asyncio
+
+import pytest
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, RemoveSearchAttributesRequest
+from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
+from temporalio.client import Client
+from temporalio.service import GrpcCompression, RPCError, RPCStatusCode
+
+from tests.ops.conftest import until
+from turnkeeper.models.command_line import command_line
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.ops.local.dev_server import DevServer
+from turnkeeper.ops.local.ports import usable_port
+from turnkeeper.workflows import search_attributes
+from turnkeeper.workflows.hosting.connection import (
+    EmbeddedServer,
+    TemporalAccessError,
+    connect,
+    find_endpoint,
+    missing_search_attributes,
+    prepare,
+)
+
+
+@pytest.fixture
+async def client(server: DevServer) -> Client:
+    return await connect(Settings(state_dir=server.state_dir))
+
+
+def test_ops_2_without_any_address_the_embedded_server_is_looked_for_at_its_port(folder):
+    endpoint = find_endpoint(Settings(state_dir=folder, temporal_port=7777))
+    assert (endpoint.address, endpoint.namespace, endpoint.embedded) == ("127.0.0.1:7777", "default", True)
+
+
+def test_ops_2_the_embedded_server_s_own_word_beats_the_port(folder):
+    EmbeddedServer.file(folder).write_text(EmbeddedServer(address="127.0.0.1:9", ui_url=None, pid=1).model_dump_json())
+    assert find_endpoint(Settings(state_dir=folder)).address == "127.0.0.1:9"
+
+
+def test_ops_2_an_address_in_temporal_s_own_configuration_is_used_as_it_is(folder, monkeypatch):
+    (folder / "temporal.toml").write_text(
+        '[profile.default]\naddress = "cloud.example:7233"\nnamespace = "ours"\napi_key = "secret"'
+    )
+    endpoint = find_endpoint(Settings(state_dir=folder))
+    assert (endpoint.address, endpoint.namespace, endpoint.embedded) == ("cloud.example:7233", "ours", False)
+    assert endpoint.access["api_key"] == "secret"
+    assert endpoint.access["tls"]
+    monkeypatch.setenv("TEMPORAL_ADDRESS", "other.example:7233")
+    assert find_endpoint(Settings(state_dir=folder)).address == "other.example:7233"
+
+
+def test_ops_2_a_key_to_a_server_that_is_not_named_is_an_error(folder, monkeypatch):
+    monkeypatch.setenv("TEMPORAL_API_KEY", "secret")
+    with pytest.raises(TemporalAccessError) as refused:
+        find_endpoint(Settings(state_dir=folder))
+    assert str(refused.value) == (
+        "TEMPORAL_* or temporal.toml gives api_key, tls but no address: set TEMPORAL_ADDRESS too."
+    )
+
+
+def test_ops_2_a_configuration_that_can_t_be_read_is_an_error(folder, monkeypatch):
+    monkeypatch.setenv("TEMPORAL_PROFILE", "nobody's")
+    with pytest.raises(TemporalAccessError, match="nobody's"):
+        find_endpoint(Settings(state_dir=folder))
+
+
+@pytest.mark.parametrize("patience", [0.0, 0.5])
+async def test_ops_2_a_server_that_is_not_there_is_named_with_the_mend(folder, patience):
+    port = usable_port(0)
+    with pytest.raises(TemporalAccessError) as refused:
+        await connect(Settings(state_dir=folder, temporal_port=port), patience=patience)
+    assert str(refused.value) == (
+        f"Temporal cannot be reached at 127.0.0.1:{port} (Connection refused). "
+        f"Start it with `{command_line('up')}`, or set TEMPORAL_ADDRESS."
+    )
+
+
+async def test_ops_2_a_lazy_client_needs_no_server_until_its_first_call(folder):
+    settings = Settings(state_dir=folder, temporal_port=usable_port(0))
+    client = await connect(settings, lazy=True)
+    async with DevServer(folder, in_memory=True, port=settings.temporal_port, ui_port=None):
+        assert await client.service_client.check_health()
+
+
+async def test_ops_2_a_patient_client_meets_a_server_that_comes_later(folder):
+    settings = Settings(state_dir=folder, temporal_port=usable_port(0))
+    waiting = asyncio.create_task(connect(settings, patience=30))
+    async with DevServer(folder, in_memory=True, port=settings.temporal_port, ui_port=None):
+        assert await (await waiting).service_client.check_health()
+
+
+@pytest.mark.parametrize(("named", "compression"), [("none", GrpcCompression.NONE), ("gzip", GrpcCompression.GZIP)])
+async def test_ops_8_compression_is_what_the_settings_say(folder, named, compression):
+    client = await connect(Settings(state_dir=folder, grpc_compression=named), lazy=True)
+    assert client.service_client.config.grpc_compression == compression
+
+
+async def test_ses_17_search_attributes_are_registered_once_by_however_many_at_the_same_time(client):
+    await client.workflow_service.register_namespace(_namespace("fresh"))
+    fresh = Client(client.service_client, namespace="fresh")
+    await until(lambda: _is_known(fresh))
+    assert list(await missing_search_attributes(fresh)) == list(search_attributes.ALL)
+    await asyncio.gather(*(prepare(fresh) for _ in range(8)))
+    assert await missing_search_attributes(fresh) == []
+    await prepare(fresh)
+
+
+async def test_ses_17_a_search_attribute_of_another_type_is_named(client):
+    named = search_attributes.TURNS.name
+    await client.operator_service.remove_search_attributes(
+        RemoveSearchAttributesRequest(namespace=client.namespace, search_attributes=[named])
+    )
+    await client.operator_service.add_search_attributes(
+        AddSearchAttributesRequest(
+            namespace=client.namespace, search_attributes={named: IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD}
+        )
+    )
+    with pytest.raises(TemporalAccessError, match="AgentTurns of another type than Int"):
+        await prepare(client)
+
+
+async def test_ses_17_a_hosted_server_that_refuses_is_told_in_a_sentence(client, monkeypatch):
+    async def refuse(*_: object, **__: object) -> None:
+        raise RPCError("Request unauthorized.", RPCStatusCode.PERMISSION_DENIED, b"")
+
+    monkeypatch.setattr(client.operator_service, "list_search_attributes", refuse)
+    with pytest.raises(TemporalAccessError) as refused:
+        await prepare(client)
+    assert str(refused.value) == (
+        "The server does not let us register search attributes in 'default': have its administrator add "
+        "AgentSessionStatus (Keyword), AgentUser (Keyword), AgentModel (Keyword), AgentTurns (Int)."
+    )
+
+
+def _namespace(name: str) -> RegisterNamespaceRequest:
+    request = RegisterNamespaceRequest(namespace=name)
+    request.workflow_execution_retention_period.FromSeconds(86_400)
+    return request
+
+
+async def _is_known(client: Client) -> bool:
+    try:
+        await missing_search_attributes(client)
+    except TemporalAccessError:
+        return False
+    return True

@@ -1,0 +1,133 @@
+"""The container files say what the code says (OPS-5)."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+from temporalio.api.enums.v1 import IndexedValueType
+
+from turnkeeper.models.session.session import DEFAULT_MODEL
+from turnkeeper.models.settings.settings import ENV_PREFIX, VENDORS_MODELS, Settings, setting_names
+from turnkeeper.ops.local.temporal_binary import find_binary, server_version
+from turnkeeper.workflows import search_attributes
+from turnkeeper.workflows.hosting.connection import RETENTION_DAYS
+
+ROOT = Path(__file__).parents[3]
+COMPOSE = (ROOT / "docker-compose.yml").read_text()
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+
+
+def extras() -> list[str]:
+    """Return what the image installs beyond what every installation has."""
+    return re.search(r"'\.\[(.*?)\]'", DOCKERFILE)[1].split(",")
+
+
+def service(name: str) -> str:
+    """Return a service as it is written in the file."""
+    return re.search(rf"^  {name}:\n((?:    .*\n|\n)+)", COMPOSE, re.MULTILINE)[1]
+
+
+def test_ops_5_the_namespace_job_makes_the_search_attributes_and_the_retention_of_the_code():
+    made = dict(re.findall(r"--name (\w+) --type (\w+)", COMPOSE))
+    expected = {
+        key.name: IndexedValueType.Name(key.indexed_value_type).removeprefix("INDEXED_VALUE_TYPE_").capitalize()
+        for key in search_attributes.ALL
+    }
+    assert made == expected
+    assert f"--retention {RETENTION_DAYS}d" in COMPOSE
+
+
+def test_ops_5_everything_the_containers_set_is_a_setting():
+    known = {ENV_PREFIX + name.replace(".", "__").upper() for name in setting_names()}
+    used = set(re.findall(rf"{ENV_PREFIX}\w+", COMPOSE + DOCKERFILE))
+    assert used
+    assert used <= known
+
+
+async def test_ops_5_the_server_of_the_containers_is_the_embedded_one_s_version(folder):
+    version = await server_version(find_binary(folder))
+    assert set(re.findall(r"temporalio/(?:server|admin-tools):(\S+)", COMPOSE)) == {version}
+
+
+def test_ops_5_every_port_is_published_on_loopback_only_as_long_as_there_are_no_keys():
+    published = re.findall(r'ports: \["(.*?)"\]', COMPOSE)
+    assert len(published) == 3
+    assert all(port.startswith("127.0.0.1:") for port in published)
+
+
+def test_ops_5_the_image_has_every_package_of_ours_and_the_build_is_given_them():
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    packages = {name for name in wheel["only-include"] if not name.endswith(".py")}
+    assert set(re.findall(r"^COPY (\w+) \1$", DOCKERFILE, re.MULTILINE)) == packages
+    assert set(re.findall(r"^!(\w+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)) == packages | {"LICENSE"}
+
+
+def test_ops_5_worker_and_gateway_open_the_same_archive_once_it_is_there():
+    assert COMPOSE.count("<<: *turnkeeper") == COMPOSE.count("<<: [*address, *archive, *model]") == 2
+    assert re.search(r"archive-database:\n +condition: service_completed_successfully", COMPOSE)
+    url = re.search(r"TURNKEEPER_ARCHIVE_URL: (.*)", COMPOSE)[1]
+    assert Settings(archive_url=url).archive_url == url
+    assert "postgres" in extras()
+
+
+def test_ops_5_the_image_has_all_that_the_providers_need():
+    optional = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert extras() == sorted(optional.keys() - {"dev"})
+
+
+def test_ops_5_the_keys_of_models_are_given_to_the_worker_alone():
+    secrets = (*VENDORS_MODELS, "TURNKEEPER_OPENAI_CHAT__API_KEY")
+    worker, rest = service("worker"), COMPOSE.replace(service("worker"), "")
+    for name in secrets:
+        assert re.search(rf"^      {name}:$", worker, re.MULTILINE), "passed on as it is, or not set at all"
+        assert not re.search(rf"^ *{name}:", rest, re.MULTILINE)
+
+
+def test_ops_5_without_a_model_of_one_s_own_the_containers_have_the_offline_one():
+    model = re.search(r'TURNKEEPER_MODEL: "\$\{TURNKEEPER_MODEL:-(.*)\}"', COMPOSE)[1]
+    assert Settings(model=model).first_model == DEFAULT_MODEL
+
+
+SERVICES = yaml.safe_load(COMPOSE)["services"]
+
+SERVICE_KEYS = {
+    *("build", "command", "depends_on", "entrypoint", "environment", "healthcheck", "image", "init", "networks"),
+    *("ports", "restart", "stop_grace_period", "volumes"),
+}
+"""Those of the Compose Specification that the file uses: one more is looked up there before it is added here."""
+
+
+def test_ops_5_the_file_has_keys_that_compose_knows_and_refers_to_what_is_there():
+    """What `docker compose config` finds, without Docker."""
+    file = yaml.safe_load(COMPOSE)
+    assert {name for name in file if not name.startswith("x-")} == {"services", "networks", "volumes"}
+    for name, service in SERVICES.items():
+        assert set(service) <= SERVICE_KEYS, name
+        assert "image" in service, name
+        assert set(service["networks"]) <= set(file["networks"]), name
+        assert {volume.partition(":")[0] for volume in service.get("volumes", ())} <= set(file["volumes"]), name
+        assert all(value is None or isinstance(value, str) for value in service.get("environment", {}).values()), name
+
+
+def test_ops_5_what_a_service_waits_for_can_come():
+    for name, service in SERVICES.items():
+        for other, needed in service.get("depends_on", {}).items():
+            condition = needed["condition"]
+            if condition == "service_healthy":
+                assert SERVICES[other]["healthcheck"]["test"][0] == "CMD", name
+            else:
+                assert condition == "service_completed_successfully", name
+                assert SERVICES[other]["restart"].startswith("on-failure"), name
+
+
+def test_ops_5_every_dollar_is_a_variable_with_a_default_or_meant_for_the_container():
+    def texts(value: object) -> Iterator[str]:
+        if isinstance(value, str):
+            yield value
+        for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            yield from texts(part)
+
+    for text in texts(yaml.safe_load(COMPOSE)):
+        assert "$" not in re.sub(r"\$\$|\$\{[A-Z_]+:-[^{}$]*\}", "", text)

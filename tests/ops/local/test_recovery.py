@@ -1,0 +1,306 @@
+"""A worker that dies under the supervisor: what it ran goes on at once, and its restarts don't slow down (OPS-10)."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from temporalio import activity
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client
+from temporalio.common import RetryPolicy
+
+from tests.harness import DrivenSession, Gate, Written, says, stage
+from tests.ops.conftest import BOUND, until
+from tests.servers import odd
+from turnkeeper.activities.failures import WORKER_DIED
+from turnkeeper.activities.providers.protocol import Delta
+from turnkeeper.activities.running_reports import RunningActivity, RunningReporter
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.model_call import ModelRequest
+from turnkeeper.ops.local.processes import Program
+from turnkeeper.ops.local.supervisor import OwnProcess, RestartPacer, kept_running, own_command
+from turnkeeper.ops.local.worker_process import RunningActivities, WorkerProgram, fail_activities
+
+SLOW_ANSWER = {"text": "It takes a while to write this down word by word", "chunk_delay": 0.3}
+QUICK_ANSWER = {"text": "Done."}
+
+
+@dataclass
+class Supervised:
+    """A worker under the real supervisor, and what that said."""
+
+    client: Client
+    program: WorkerProgram
+    task_queue: str
+    sessions: list[DrivenSession] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+
+    async def start(self, script: str) -> DrivenSession:
+        start = SessionInput(model=f"offline:script/{script}", tool_policy={"*": "allow"})
+        handle = await self.client.start_workflow(
+            "AgenticAIWorkflow",
+            start,
+            id=f"s-{uuid4()}",
+            task_queue=self.task_queue,
+            task_timeout=timedelta(seconds=Settings().task_timeout),
+        )
+        self.sessions.append(DrivenSession(self.client, handle, patient=True))
+        return self.sessions[-1]
+
+    def kill(self) -> None:
+        assert self.program.pid is not None
+        os.kill(self.program.pid, signal.SIGKILL)
+
+
+@asynccontextmanager
+async def supervised(
+    client: Client, folder: Path, *, stop_seconds: float = BOUND, **scripts: list[dict[str, Any]]
+) -> AsyncIterator[Supervised]:
+    (folder / "scripts").mkdir()
+    for name, responses in scripts.items():
+        script = {"responses": responses, "repeat": True}
+        (folder / "scripts" / f"{name}.json").write_text(json.dumps(script))
+    server = {"command": sys.executable, "args": ["-I", odd.__file__], "cwd": str(folder)}
+    (folder / "mcp.json").write_text(json.dumps({"mcpServers": {"odd": server}}))
+    task_queue = f"q-{uuid4()}"
+    env = {
+        **os.environ,
+        "TEMPORAL_ADDRESS": client.service_client.config.target_host,
+        "TURNKEEPER_TASK_QUEUE": task_queue,
+        "TURNKEEPER_STATE_DIR": str(folder),
+        "TURNKEEPER_WORKSPACE_ROOT": str(folder),
+    }
+
+    async def connect() -> Client:
+        return client
+
+    program = WorkerProgram(own_command("worker"), connect=connect, log=folder / "worker.log", env=env, folder=folder)
+    on = Supervised(client, program, task_queue)
+    async with kept_running("The worker", OwnProcess(program, stop_seconds=stop_seconds), on.said.append):
+        yield on
+    for session in on.sessions:
+        await session.watches.close()
+
+
+async def is_answering(session: DrivenSession) -> bool:
+    """Return whether a model call is under way in a worker: it has sent a heartbeat."""
+    pending = (await session.handle.describe()).raw_description.pending_activities
+    return any(one.activity_type.name == "call_model" and one.HasField("last_heartbeat_time") for one in pending)
+
+
+async def failures_of(session: DrivenSession, event_type: EventType.ValueType) -> list[str]:
+    """Return the types of the failures that the history's events of this type name."""
+    events = [event for history in await session.histories() for event in history.events]
+    failures = [
+        event.activity_task_failed_event_attributes.failure
+        if event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED
+        else event.activity_task_started_event_attributes.last_failure
+        for event in events
+        if event.event_type == event_type
+    ]
+    return [failure.application_failure_info.type or failure.message for failure in failures if failure.message]
+
+
+async def test_ops_10_a_model_call_of_a_killed_worker_is_tried_again_without_waiting_for_its_heartbeat(
+    temporal, folder
+):
+    async with supervised(temporal, folder, slow=[SLOW_ANSWER]) as on:
+        session = await on.start("slow")
+        await session.prompt("go")
+        await until(lambda: is_answering(session))
+        on.kill()
+        (turn,) = await session.idle(turns=1)
+        assert (turn.status, turn.agent_message) == ("completed", SLOW_ANSWER["text"])
+        assert await failures_of(session, EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED) == [WORKER_DIED]
+        assert on.said == ["The worker ended (SIGKILL); it is started again at once."]
+
+
+async def test_ops_10_agt_7_an_at_most_once_tool_of_a_killed_worker_ends_at_once_as_outcome_unknown(temporal, folder):
+    calls = [{"name": "hang", "args": {}}]
+    async with supervised(temporal, folder, pays=[{"calls": calls}, QUICK_ANSWER]) as on:
+        session = await on.start("pays")
+        await session.prompt("go")
+        await until(lambda: is_so((folder / "hanging").exists))
+        on.kill()
+        (turn,) = await session.idle(turns=1)
+        result = turn.steps[0].tool_calls[0].result
+        assert (turn.status, turn.agent_message) == ("completed", "Done.")
+        assert result.status == "outcome_unknown"
+        assert result.outcome == "Outcome unknown: hang was started, and the worker failed while it ran"
+        assert await failures_of(session, EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED) == [WORKER_DIED]
+
+
+async def test_ops_10_seven_kills_right_after_an_answer_neither_undo_it_nor_make_the_pauses_grow(temporal, folder):
+    """What has just ended counts as running for a moment: Temporal refuses to fail it."""
+    async with supervised(temporal, folder, quick=[QUICK_ANSWER]) as on:
+        session = await on.start("quick")
+        turns: list[ConversationMessage] = []
+        for kill in range(1, 8):
+            await session.prompt(f"prompt {kill}")
+            turns = await session.idle(turns=kill)
+            on.kill()
+        assert [(turn.status, turn.agent_message) for turn in turns] == [("completed", "Done.")] * 7
+        await until(lambda: is_so(lambda: len(on.said) == 7))
+        assert set(on.said) == {"The worker ended (SIGKILL); it is started again at once."}
+
+
+async def test_ops_10_a_worker_that_is_killed_as_the_stack_stops_has_its_activities_failed_all_the_same(
+    temporal, folder
+):
+    async with supervised(temporal, folder, stop_seconds=0, slow=[SLOW_ANSWER]) as on:
+        session = await on.start("slow")
+        await session.prompt("go")
+        await until(lambda: is_answering(session))
+    [pending] = (await session.handle.describe()).raw_description.pending_activities
+    assert (pending.attempt, pending.last_failure.application_failure_info.type) == (2, WORKER_DIED)
+
+
+async def test_ops_2_a_process_that_dies_at_its_start_is_started_again_after_longer_and_longer_pauses(folder):
+    said = asyncio.Queue[str]()
+    program = Program([sys.executable, "-c", "raise SystemExit(3)"], log=folder / "log")
+    async with kept_running("It", OwnProcess(program, stop_seconds=1), said.put_nowait), asyncio.timeout(BOUND):
+        assert [await said.get() for _ in range(3)] == [
+            f"It ended (exit code 3); it is started again in {pause} s." for pause in ("0.5", "1", "2")
+        ]
+
+
+async def test_ses_9_what_was_written_stays_when_a_worker_dies_and_no_time_is_left_for_another_attempt(
+    temporal, monkeypatch
+):
+    hours = timedelta(hours=2)  # longer than the turn has
+    policy = RetryPolicy(initial_interval=hours, maximum_interval=hours)
+    monkeypatch.setattr("turnkeeper.workflows.activity_options.MODEL_RETRIES", policy)
+    begun: list[RunningActivity] = []
+    gate = Gate(is_open=False)
+
+    def answer(_: ModelRequest) -> Written:
+        info = activity.info()
+        begun.append(RunningActivity(info.task_token, info.workflow_id, info.workflow_run_id, info.activity_id))
+        return [Delta("respond", "It was a dark"), gate, says("It was a dark night.")]
+
+    async with stage(temporal) as on:
+        on.vendor.answer = answer
+        session = await on.start()
+        await session.prompt("tell me a story")
+        await gate.until_arrived(1)
+        await until(lambda: has_shown(session, "It was a dark"))
+        lost = RunningActivity(b"no token", "no-session", "", "1")  # refused, to the detriment of no other
+        await fail_activities(lambda: asyncio.sleep(0, temporal), [lost, *begun])
+        (turn,) = await session.idle(turns=1)
+        gate.open()
+    assert (turn.status, turn.error_type) == ("failed", "budget")
+    assert [(step.text, step.interrupted) for step in turn.steps] == [("It was a dark", True)]
+    assert await failures_of(session, EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED) == [WORKER_DIED]
+
+
+async def has_shown(session: DrivenSession, text: str) -> bool:
+    """Return whether the heartbeats of the model call carry this text."""
+    pending = (await session.handle.describe()).raw_description.pending_activities
+    return any(text.encode() in one.heartbeat_details.SerializeToString() for one in pending)
+
+
+class Doomed:
+    """A service that always begins its work and dies of it."""
+
+    has_worked = True
+
+    async def start(self) -> None: ...
+
+    async def wait(self) -> int:
+        return -signal.SIGKILL
+
+    async def stop(self) -> None: ...
+
+
+async def test_ops_10_a_worker_that_dies_of_its_work_is_started_again_at_once_ten_times_and_then_slowly():
+    said = asyncio.Queue[str]()
+    async with kept_running("It", Doomed(), said.put_nowait), asyncio.timeout(BOUND):
+        assert {await said.get() for _ in range(10)} == {"It ended (SIGKILL); it is started again at once."}
+        assert (await said.get()).startswith("It ended (SIGKILL); it is started again in ")
+
+
+def test_ops_10_ten_restarts_come_back_within_a_minute():
+    now = 0.0
+    pacer = RestartPacer(lambda: now)
+    assert [pacer.next_pause() for _ in range(12)] == [0.0] * 10 + [6.0, 12.0]
+    now = 12.0 + 60.0
+    assert [pacer.next_pause() for _ in range(11)] == [0.0] * 10 + [6.0]
+    for _ in range(100):
+        now += 6.0
+        assert pacer.next_pause() == 6.0
+
+
+async def test_ops_10_a_full_pipe_to_the_supervisor_does_not_hold_up_a_worker(temporal, folder, monkeypatch):
+    def fill(self: RunningActivities) -> RunningActivities:
+        fill_up(self.descriptor)
+        return self
+
+    monkeypatch.setattr(RunningActivities, "watch", fill)
+    monkeypatch.setattr(RunningActivities, "take", lambda self: [])
+    monkeypatch.setattr(RunningActivities, "close", lambda self: None)
+    async with supervised(temporal, folder, quick=[QUICK_ANSWER]) as on:
+        session = await on.start("quick")
+        await session.prompt("go")
+        (turn,) = await session.idle(turns=1)
+    assert (turn.status, turn.agent_message) == ("completed", "Done.")
+
+
+async def test_ops_10_what_is_reported_is_open_until_it_has_ended_and_a_broken_pipe_is_no_error():
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    reporter = RunningReporter(writing)
+    assert not os.get_inheritable(writing)
+    reporter.report("begun", attempt("x" * 10_000))  # no line that a pipe takes whole
+    fill_up(writing)
+    reporter.report("begun", attempt("one"))
+    os.close(reading)
+    reporter.report("ended", attempt("one"))
+    os.close(writing)
+
+
+async def test_ops_10_the_open_activities_are_those_begun_and_not_ended_long_ago(monkeypatch):
+    running = RunningActivities()
+    reporter = RunningReporter(running.descriptor)
+    assert not running.has_begun_one
+    for name in ("one", "two"):
+        reporter.report("begun", attempt(name))
+    reporter.report("ended", attempt("one"))
+    assert running.take() == [attempt("two"), attempt("one")]
+    assert running.has_begun_one
+    assert running.take() == []
+
+    reporter.report("begun", attempt("three"))
+    reporter.report("ended", attempt("three"))
+    monkeypatch.setattr("turnkeeper.ops.local.worker_process.REPORTING_SECONDS", -1)
+    assert running.take() == []
+    running.close()
+    running.close()
+
+
+def attempt(name: str) -> RunningActivity:
+    return RunningActivity(name.encode(), "s-1", "run", "1")
+
+
+def fill_up(pipe: int) -> None:
+    for size in (65_536, 1):
+        try:
+            while True:
+                os.write(pipe, b"\n" * size)
+        except BlockingIOError:
+            pass
+
+
+async def is_so(holds: Callable[[], bool]) -> bool:
+    await asyncio.sleep(0.01)
+    return holds()

@@ -1,0 +1,177 @@
+"""Settings: where they come from, the sentence that refuses a wrong one, and the first model (OPS-4, AGT-4)."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from turnkeeper.models.settings.settings import Settings, SettingsError, load_settings
+
+
+@pytest.fixture
+def write_file(folder: Path):
+    return (folder / "turnkeeper.toml").write_text
+
+
+def test_ops_4_without_file_and_variables_the_defaults_stand():
+    settings = load_settings()
+    assert (settings.state_dir, settings.api_port, settings.limits.max_steps) == (Path(".turnkeeper"), 8080, 50)
+
+
+def test_ops_4_code_beats_the_environment_which_beats_the_file_which_beats_the_default(write_file, monkeypatch):
+    write_file("api_port = 1\ntemporal_port = 1\ntemporal_ui_port = 1")
+    monkeypatch.setenv("TURNKEEPER_API_PORT", "2")
+    monkeypatch.setenv("TURNKEEPER_TEMPORAL_PORT", "2")
+    settings = Settings(api_port=3)
+    assert (settings.api_port, settings.temporal_port, settings.temporal_ui_port) == (3, 2, 1)
+    assert settings.task_queue == "turnkeeper"
+
+
+def test_ops_4_nested_settings_are_merged_key_by_key_from_file_and_environment(write_file, monkeypatch):
+    write_file("[limits]\nmax_steps = 7\nmax_tool_calls = 7")
+    monkeypatch.setenv("TURNKEEPER_LIMITS__MAX_STEPS", "8")
+    limits = load_settings().limits
+    assert (limits.max_steps, limits.max_tool_calls, limits.max_parallel_tools) == (8, 7, 8)
+
+
+def test_ops_4_the_file_may_be_named_by_a_variable(folder, monkeypatch):
+    (folder / "other.toml").write_text('task_queue = "other"')
+    monkeypatch.setenv("TURNKEEPER_CONFIG", "other.toml")
+    assert load_settings().task_queue == "other"
+
+
+def test_ops_4_a_variable_set_to_nothing_counts_as_not_set(write_file, monkeypatch):
+    write_file("api_port = 81")
+    monkeypatch.setenv("TURNKEEPER_API_PORT", "")
+    assert load_settings().api_port == 81
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("api_prt = 1", "'api_prt' (in turnkeeper.toml) is not a setting. Did you mean api_port?"),
+        ("[limits]\nsteps = 1", "'limits.steps' (in turnkeeper.toml) is not a setting. Did you mean limits.max_steps?"),
+        ("colour = 1", "'colour' (in turnkeeper.toml) is not a setting. docs/settings.md lists all settings."),
+        (
+            "[limits]\nmax_steps = 0",
+            "limits.max_steps=0 (in turnkeeper.toml) is not allowed: must be at least 1.",
+        ),
+        (
+            'grpc_compression = "zip"',
+            'grpc_compression=\'zip\' (in turnkeeper.toml) is not allowed: must be "none" or "gzip".',
+        ),
+        ("api_port = ", "turnkeeper.toml cannot be read as TOML: Invalid value (at end of document)."),
+        (
+            "max_conversation_messages = 5\n[conversation]\nmax_messages = 6",
+            "max_conversation_messages is short for conversation.max_messages: give only one of them.",
+        ),
+    ],
+)
+def test_ops_4_a_wrong_key_or_value_in_the_file_is_named_with_what_is_allowed(write_file, text, told):
+    write_file(text)
+    with pytest.raises(SettingsError) as refused:
+        load_settings()
+    assert str(refused.value) == told
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        (
+            "TURNKEEPER_API_PRT",
+            "1",
+            "The environment variable TURNKEEPER_API_PRT is not a setting. Did you mean TURNKEEPER_API_PORT?",
+        ),
+        (
+            "TURNKEEPER_LIMITS",
+            "{}",
+            "The environment variable TURNKEEPER_LIMITS is not a setting. docs/settings.md lists all settings.",
+        ),
+        (
+            "TURNKEEPER_API_PORT",
+            "high",
+            "api_port='high' (environment variable TURNKEEPER_API_PORT) is not allowed: must be a whole number.",
+        ),
+        ("TURNKEEPER_CONFIG", "gone.toml", "TURNKEEPER_CONFIG names 'gone.toml', which does not exist."),
+    ],
+)
+def test_ops_4_a_wrong_variable_or_value_is_named_with_what_is_allowed(monkeypatch, variable, value, told):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SettingsError) as refused:
+        load_settings()
+    assert str(refused.value) == told
+
+
+def test_ops_4_a_model_nobody_can_ask_stops_the_start(monkeypatch):
+    monkeypatch.setenv("TURNKEEPER_MODEL", "gpt")
+    with pytest.raises(SettingsError, match=r"^model='gpt' .* write 'gpt' as provider:name, such as openai:gpt-5.5"):
+        load_settings()
+
+
+def test_ctx_1_the_window_is_set_in_short_or_in_full(write_file):
+    write_file("max_conversation_messages = 30")
+    assert load_settings().history.max_messages == 30
+    write_file("[conversation]\nmax_messages = 30\npreserve_last_n = 5")
+    assert load_settings().history.preserve_last_n == 5
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
+def test_ops_4_this_machine_alone_needs_no_trust(host):
+    assert Settings(api_host=host).api_host == host
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "example.org"])
+def test_ops_4_listening_for_other_machines_is_refused_with_the_reason(host, monkeypatch):
+    monkeypatch.setenv("TURNKEEPER_API_HOST", host)
+    with pytest.raises(SettingsError, match=r"this version has no API keys; keep .*, or set api_trusted_network=true"):
+        load_settings()
+    monkeypatch.setenv("TURNKEEPER_API_TRUSTED_NETWORK", "true")
+    assert load_settings().api_host == host
+
+
+def test_ops_4_settings_never_change_in_a_running_process():
+    with pytest.raises(ValidationError, match="frozen"):
+        Settings().api_port = 1
+
+
+def test_agt_4_without_a_key_new_sessions_get_the_offline_model():
+    assert load_settings().first_model == "offline:"
+
+
+def test_agt_4_new_sessions_get_the_model_of_the_first_vendor_whose_key_is_set(monkeypatch):
+    settings = load_settings()
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-2")
+    assert settings.first_model == "openai:gpt-5.5"
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-1")
+    assert settings.first_model == "anthropic:claude-sonnet-5-5"
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "")
+    assert settings.first_model == "openai:gpt-5.5"
+
+
+def test_agt_4_the_model_that_is_set_is_the_one_whatever_keys_there_are(monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-1")
+    monkeypatch.setenv("TURNKEEPER_MODEL", "openai-chat:llama")
+    assert load_settings().first_model == "openai-chat:llama"
+
+
+def test_api_4_allowed_hosts_are_a_list_in_the_file_and_have_commas_in_the_environment(write_file, monkeypatch):
+    write_file('allowed_hosts = ["Agents.example.", "[::1]"]')
+    assert load_settings().allowed_hosts == ("agents.example", "::1")
+    monkeypatch.setenv("TURNKEEPER_ALLOWED_HOSTS", "gateway, 10.0.0.7")
+    assert load_settings().allowed_hosts == ("gateway", "10.0.0.7")
+
+
+@pytest.mark.parametrize("hosts", ["http://agents.example", "agents.example:8080", "*", "a,,b", "a b"])
+def test_api_4_allowed_hosts_are_names_and_nothing_else(monkeypatch, hosts):
+    monkeypatch.setenv("TURNKEEPER_ALLOWED_HOSTS", hosts)
+    with pytest.raises(SettingsError, match=r"allowed_hosts.*list host names or IP addresses, without scheme, port or"):
+        load_settings()
+
+
+def test_api_4_a_public_url_without_a_host_is_refused(monkeypatch):
+    monkeypatch.setenv("TURNKEEPER_PUBLIC_URL", "https://agents example")
+    with pytest.raises(SettingsError, match="public_url"):
+        load_settings()
+    monkeypatch.setenv("TURNKEEPER_PUBLIC_URL", "https://me@agents.example")
+    with pytest.raises(SettingsError, match=r"public_url.*write https://HOST"):
+        load_settings()

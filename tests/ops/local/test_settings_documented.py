@@ -1,0 +1,56 @@
+"""The page of settings says what the code says (OPS-4)."""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from pydantic import BaseModel
+
+from turnkeeper.models.context import ConversationHistoryConfig, history_config
+from turnkeeper.models.settings.settings import Settings, load_settings, setting_names
+
+PAGE = Path(__file__).parents[3] / "docs" / "settings.md"
+ROW = re.compile(r"^\| `(?P<name>[\w.]+)` \| `(?P<default>.*?)` \| (?P<unit>.+?) \| (?P<meaning>.+) \|$", re.MULTILINE)
+
+
+def documented() -> dict[str, str]:
+    rows = list(ROW.finditer(PAGE.read_text()))
+    assert len(rows) == len({row["name"] for row in rows}), "a setting is documented twice"
+    return {row["name"]: row["default"] for row in rows}
+
+
+def defaults(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[tuple[str, object]]:
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from defaults(field.annotation, f"{prefix}{name}.")
+        else:
+            yield prefix + name, field.get_default()
+
+
+@pytest.mark.parametrize(("name", "default"), list(defaults()))
+def test_ops_4_every_setting_is_documented_with_its_default(name, default):
+    written = default.as_posix() if isinstance(default, Path) else default
+    assert documented().get(name) == json.dumps(written)
+
+
+def test_ops_4_nothing_is_documented_that_is_no_setting():
+    assert set(documented()) == set(setting_names())
+
+
+EXAMPLE = re.compile(r"^ *```toml\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("text", [example["text"] for example in EXAMPLE.finditer(PAGE.read_text())])
+def test_ops_4_every_example_is_read_as_it_stands(text, folder):
+    (folder / "turnkeeper.toml").write_text(dedent(text))
+    assert load_settings()
+
+
+def test_ctx_1_the_window_is_documented_in_full_and_in_short():
+    full, short = (example["text"] for example in EXAMPLE.finditer(PAGE.read_text()) if "messages" in example["text"])
+    assert set(tomllib.loads(full)["conversation"]) == set(ConversationHistoryConfig.model_fields)
+    assert history_config(tomllib.loads(short)).max_messages == 100

@@ -1,0 +1,46 @@
+"""What a worker takes on at once, and how long it bears with it (OPS-8, OPS-10)."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+from tests.harness import BOUND, stage
+from turnkeeper.worker import DEADLOCK_BOUND, bear_with_slow_tasks
+from turnkeeper.workflows.hosting.task_slots import TaskSlots
+
+
+@dataclass(frozen=True)
+class Context:
+    is_sticky: bool = False
+    permit: Any = None
+
+
+async def test_ops_10_a_slow_task_is_no_deadlock_before_its_own_timeout(temporal: Client) -> None:
+    async with stage(temporal, task_timeout=7) as on:
+        assert getattr(on.worker._workflow_worker, DEADLOCK_BOUND) == 7
+    async with stage(temporal, task_timeout=1) as on:
+        assert getattr(on.worker._workflow_worker, DEADLOCK_BOUND) == 2
+
+
+async def test_ops_10_an_sdk_that_keeps_the_bound_elsewhere_is_noticed(temporal: Client) -> None:
+    async with stage(temporal) as on:
+        delattr(on.worker._workflow_worker, DEADLOCK_BOUND)
+        with pytest.raises(RuntimeError, match=r"worker\.py"):
+            bear_with_slow_tasks(on.worker, seconds=4)
+        setattr(on.worker._workflow_worker, DEADLOCK_BOUND, 2)
+
+
+async def test_ops_10_a_worker_replays_so_many_sessions_at_once_and_goes_on_with_those_in_memory() -> None:
+    slots = TaskSlots(max_tasks=3, max_replays=2)
+    permits = [await slots.reserve_slot(Context()) for _ in range(2)]  # type: ignore[arg-type]
+    third = asyncio.ensure_future(slots.reserve_slot(Context()))  # type: ignore[arg-type]
+    for _ in range(3):
+        await slots.reserve_slot(Context(is_sticky=True))  # type: ignore[arg-type]
+    assert not third.done()
+    # As the SDK does it: from a thread of its own.
+    await asyncio.to_thread(slots.release_slot, Context(permit=permits[0]))  # type: ignore[arg-type]
+    async with asyncio.timeout(BOUND):
+        await third

@@ -1,0 +1,72 @@
+"""A Redis server of the tests' own: nothing on disk, a port of loopback, and gone with the tests."""
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import quote
+
+from redis import Redis
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
+
+from turnkeeper.ops.local import leash
+from turnkeeper.ops.local.ports import LOOPBACK, usable_port
+
+SECONDS = 30.0
+"""Bound of everything the server is asked for here."""
+
+
+class RedisServer:
+    """One server, which can be killed and started again at the same port, empty."""
+
+    def __init__(self, program: str) -> None:
+        """Be ready to start it."""
+        self._program = program
+        self._process: subprocess.Popen[bytes] | None = None
+        self._port = usable_port(0)
+        self._password = f"{secrets.token_hex(8)}:@/%"
+
+    @property
+    def url(self) -> str:
+        """Where it is, with its password."""
+        return f"redis://:{quote(self._password, safe='')}@{self.place}/0"
+
+    @property
+    def place(self) -> str:
+        """Where it is, as may be told."""
+        return f"{LOOPBACK}:{self._port}"
+
+    def start(self) -> None:
+        """Have it running and ready."""
+        options = ["--port", str(self._port), "--bind", LOOPBACK, "--save", "", "--requirepass", self._password]
+        command = [sys.executable, leash.__file__, str(os.getpid()), self._program, *options]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd="/")
+        # It loads nothing, so it answers as soon as it can be reached.
+        with Redis.from_url(self.url, retry=Retry(ConstantBackoff(0.02), int(SECONDS / 0.02))) as redis:
+            redis.ping()
+
+    def kill(self) -> None:
+        """Have it gone at once, and all it held."""
+        if self._process:
+            self._process.kill()
+            self._process.wait(SECONDS)
+
+
+def find_redis() -> str | None:
+    """Return the program."""
+    return shutil.which("redis-server")
+
+
+@contextmanager
+def running(program: str) -> Iterator[RedisServer]:
+    """Have a server as long as the block lasts."""
+    server = RedisServer(program)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()

@@ -1,0 +1,169 @@
+"""Partial output on its way from a model that is still writing to those who follow it: AGT-5, by every carrier."""
+
+import asyncio
+from collections.abc import Callable
+
+from tests.harness import BOUND, DrivenSession, Gate, Stage, says
+from turnkeeper.activities.providers.protocol import Delta, ModelError
+from turnkeeper.models.transcript.partial_output import MOST_PARTIAL_BYTES, PartialOutput
+from turnkeeper.stores.partials.carrier import Live
+
+HELLO = [Delta("think", "A "), Delta("think", "greeting."), Delta("respond", "Hel"), Delta("call", "look")]
+HELD = Delta("respond", "lo")
+
+
+async def seen(live: Live, is_it: Callable[[PartialOutput], bool]) -> PartialOutput:
+    """Return the first snapshot that is the one waited for."""
+    until = asyncio.get_running_loop().time() + BOUND
+    while True:
+        version = live.version
+        if live.latest is not None and is_it(live.latest):
+            return live.latest
+        assert await live.beyond(version, until=until), f"never seen; the last was {live.latest}"
+
+
+def text_of(partial: PartialOutput) -> list[tuple[str, str]]:
+    return [(part.kind, part.text) for part in partial.parts]
+
+
+def is_of(attempt: int, *, parts: int = 1) -> Callable[[PartialOutput], bool]:
+    return lambda partial: (partial.attempt, len(partial.parts)) == (attempt, parts)
+
+
+async def test_agt_5_thinking_text_and_calls_are_seen_while_the_model_is_still_writing(on: Stage) -> None:
+    gate = Gate(is_open=False)
+    on.vendor.script = [[*HELLO, Delta("call", "pay"), gate, says("Hello")]]
+    session = await on.start()
+    async with on.partials.following(session.handle.id) as live:
+        await session.prompt(id="a", text="hi")
+        whole = await seen(live, is_of(1, parts=4))
+        assert (await session.state()).status == "processing"
+    assert text_of(whole) == [("think", "A greeting."), ("respond", "Hel"), ("call", "look"), ("call", "pay")]
+    assert (whole.message_id, whole.turn, whole.step, whole.request, whole.attempt) == ("a", 1, 1, 1, 1)
+    gate.open()
+    (turn,) = await session.idle(turns=1)
+    assert turn.agent_message == "Hello"
+
+
+async def test_agt_5_the_last_piece_before_a_silence_is_seen_too(on: Stage) -> None:
+    first, second = Gate(is_open=False), Gate(is_open=False)
+    on.vendor.script = [[Delta("respond", "one"), first, Delta("respond", " two"), second, says("one two")]]
+    session = await on.start()
+    async with on.partials.following(session.handle.id) as live:
+        await session.prompt("hi")
+        await seen(live, lambda partial: partial.parts[0].text == "one")
+        first.open()
+        await seen(live, lambda partial: partial.parts[0].text == "one two")
+    second.open()
+    await session.idle(turns=1)
+
+
+async def test_agt_5_a_second_attempt_replaces_what_the_first_had_shown(on: Stage) -> None:
+    first, second = Gate(is_open=False), Gate(is_open=False)
+    on.vendor.script = [
+        [Delta("respond", "Never "), Delta("respond", "finished"), first, ModelError("overloaded", "busy")],
+        [Delta("respond", "An"), second, says("Another")],
+    ]
+    session = await on.start()
+    async with on.partials.following(session.handle.id) as live:
+        await session.prompt("hi")
+        await seen(live, lambda partial: text_of(partial) == [("respond", "Never finished")])
+        first.open()
+        assert text_of(await seen(live, is_of(2))) == [("respond", "An")]
+    second.open()
+    await session.idle(turns=1)
+
+
+async def test_agt_5_who_comes_late_sees_what_there_is(on: Stage) -> None:
+    gate = Gate(is_open=False)
+    on.vendor.script = [[*HELLO, gate, says("Hello")]]
+    session = await on.start()
+    await session.prompt("hi")
+    await gate.until_arrived(1)
+    async with on.partials.following(session.handle.id) as early:
+        await seen(early, is_of(1, parts=3))
+        async with on.partials.following(session.handle.id) as late:
+            assert late is early, "they share one look"
+    async with on.partials.following(session.handle.id) as later:
+        assert later is not early
+        assert text_of(await seen(later, is_of(1, parts=3)))[0] == ("think", "A greeting.")
+    gate.open()
+    await session.idle(turns=1)
+
+
+async def test_agt_5_what_was_shown_outlives_the_heartbeats_of_a_silent_model(on: Stage) -> None:
+    gate = Gate(is_open=False)
+    on.vendor.script = [[*HELLO, gate, says("Hello")]]
+    session = await on.start()
+    await session.prompt("hi")
+    await gate.until_arrived(1)
+    beats = await _heartbeats_beyond(on, session.handle.id, seconds=1.5)
+    assert beats >= 1
+    async with on.partials.following(session.handle.id) as live:
+        await seen(live, is_of(1, parts=3))
+    gate.open()
+    await session.idle(turns=1)
+
+
+async def _heartbeats_beyond(on: Stage, session_id: str, *, seconds: float) -> float:
+    """Wait for a heartbeat so long after the attempt's start; return how long after it was."""
+    async with asyncio.timeout(BOUND):
+        while True:
+            described = await on.client.get_workflow_handle(session_id).describe()
+            (call,) = described.raw_description.pending_activities
+            after = (call.last_heartbeat_time.ToDatetime() - call.last_started_time.ToDatetime()).total_seconds()
+            if after >= seconds:
+                return after
+
+
+async def test_agt_5_a_long_answer_is_cut_at_its_beginning_and_says_so(on: Stage) -> None:
+    gate = Gate(is_open=False)
+    thinking, text = "Hm… " * 1_000, 'a "quoted"\nline, ' * 10_000
+    pieces = [Delta("respond", text[start : start + 1_000]) for start in range(0, len(text), 1_000)]
+    on.vendor.script = [[Delta("think", thinking), *pieces, gate, says(text)]]
+    session = await on.start()
+    async with on.partials.following(session.handle.id) as live:
+        await session.prompt("hi")
+        partial = await seen(live, lambda partial: partial.parts[-1].end == len(text))
+    assert len(partial.model_dump_json().encode()) <= MOST_PARTIAL_BYTES
+    assert (partial.parts[0].text, partial.parts[0].omitted) == ("", len(thinking))
+    assert partial.parts[1].text == text[partial.parts[1].omitted :]
+    assert len(partial.parts[1].text) > MOST_PARTIAL_BYTES // 2
+    gate.open()
+    await session.idle(turns=1)
+
+
+async def test_agt_5_nothing_of_an_answer_is_seen_after_its_end(on: Stage) -> None:
+    gate = Gate(is_open=False)
+    on.vendor.script = [[*HELLO, HELD, says("Hello")], [Delta("respond", "Agai"), gate, says("Again")]]
+    session = await on.start()
+    await session.prompt("hi")
+    await session.idle(turns=1)
+    async with on.partials.following(session.handle.id) as live:
+        await session.prompt("again")
+        await seen(live, lambda partial: partial.turn == 2)
+        assert live.version == 1, "something was seen before the second answer"
+    gate.open()
+    await session.idle(turns=2)
+
+
+async def test_agt_5_partial_output_costs_no_history_events(on: Stage) -> None:
+    gates = [Gate(is_open=False) for _ in range(5)]
+    written = [event for gate in gates for event in [*[Delta("respond", "word ")] * 100, gate]]
+    on.vendor.script = [says("word " * 500), [*written, says("word " * 500)]]
+    silent, streamed = await on.start(), await on.start()
+    for session, held in ((silent, []), (streamed, gates)):
+        await session.state()  # the prompt then meets a session that waits for it, both times
+        async with on.partials.following(session.handle.id) as live:
+            await session.prompt("hi")
+            for count, gate in enumerate(held, 1):
+                await seen(live, lambda partial, chars=500 * count: partial.parts[0].end == chars)
+                gate.open()
+            await session.idle(turns=1)
+    assert live.version >= len(gates)
+    assert await _events(silent) == await _events(streamed)
+
+
+async def _events(session: DrivenSession) -> list[int]:
+    (history,) = await session.histories()
+    return [event.event_type for event in history.events]

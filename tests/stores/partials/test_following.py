@@ -1,0 +1,167 @@
+"""Who follows a session's partial output shares one way to it, which ends with the last of them: AGT-5."""
+
+import asyncio
+
+import pytest
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.testing import ActivityEnvironment
+
+from tests.harness import BOUND, Gate, says, stage
+from tests.stores.partials.test_carriers import seen
+from turnkeeper.activities.providers.protocol import Delta
+from turnkeeper.models.transcript.partial_output import PartialOutput, PartialPart
+from turnkeeper.stores.partials.carrier import Followed, Live
+from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
+
+
+def snapshot(text: str, *, attempt: int = 1) -> PartialOutput:
+    parts = [PartialPart(kind="respond", text=text)]
+    return PartialOutput(message_id="a", turn=1, step=1, request=1, attempt=attempt, parts=parts)
+
+
+class Ways:
+    """Notes which sessions are kept new, and for how long."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.ended = asyncio.Queue[str]()
+
+    async def keep_new(self, workflow_id: str, live: Live) -> None:
+        self.begun.append(workflow_id)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ended.put_nowait(workflow_id)
+
+
+async def test_agt_5_all_who_follow_a_session_share_one_way_and_it_ends_with_the_last() -> None:
+    ways = Ways()
+    followed = Followed(ways.keep_new)
+    async with followed.following("s") as one:
+        async with followed.following("s") as other, followed.following("t"):
+            await asyncio.sleep(0)
+            assert one is other
+            assert ways.begun == ["s", "t"]
+        assert await asyncio.wait_for(ways.ended.get(), BOUND) == "t"
+        assert followed.get("s") is one
+    assert await asyncio.wait_for(ways.ended.get(), BOUND) == "s"
+    assert followed.get("s") is None
+
+
+async def test_agt_5_closing_ends_every_way_before_it_returns() -> None:
+    ways = Ways()
+    followed = Followed(ways.keep_new)
+    async with followed.following("s"):
+        await asyncio.sleep(0)
+        await followed.close()
+        assert ways.ended.get_nowait() == "s"
+
+
+async def test_agt_5_a_slow_follower_gets_the_newest_and_nothing_is_kept_for_it() -> None:
+    live = Live()
+    for text in ("a", "ab", "abc"):
+        live.take(snapshot(text))
+    assert await live.beyond(0)
+    assert (live.version, live.latest) == (3, snapshot("abc"))
+
+
+async def test_agt_5_what_comes_twice_or_too_late_wakes_nobody() -> None:
+    live = Live()
+    live.take(snapshot("ab", attempt=2))
+    for late in (snapshot("ab", attempt=2), snapshot("a", attempt=2), snapshot("longer, and older", attempt=1)):
+        live.take(late)
+    assert not await live.beyond(1, until=asyncio.get_running_loop().time())
+    assert live.latest == snapshot("ab", attempt=2)
+
+
+async def test_agt_5_a_look_at_heartbeats_that_fails_is_taken_again_and_never_raised(
+    temporal: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnkeeper.stores.partials.heartbeats.RETRY_SECONDS", 0.01)
+    failures = [
+        RPCError("busy", RPCStatusCode.RESOURCE_EXHAUSTED, b""),
+        RPCError("no such workflow", RPCStatusCode.NOT_FOUND, b""),
+        RuntimeError("never connected"),
+        TimeoutError(),
+        ValueError("of another release"),
+    ]
+    carrier, gate = HeartbeatCarrier(temporal), Gate(is_open=False)
+    look = carrier._details
+
+    async def failing(workflow_id: str) -> object:
+        if failures:
+            raise failures.pop(0)
+        return await look(workflow_id)
+
+    monkeypatch.setattr(carrier, "_details", failing)
+    async with stage(temporal, partials=carrier) as on:
+        on.vendor.script = [[Delta("respond", "Hel"), gate, says("Hello")]]
+        session = await on.start()
+        async with carrier, carrier.following(session.handle.id) as live:
+            await session.prompt("hi")
+            await seen(live, lambda partial: True)
+        assert failures == []
+        gate.open()
+        await session.idle(turns=1)
+
+
+async def test_agt_5_a_given_up_attempt_in_the_same_worker_takes_nothing_from_the_newer_one(temporal: Client) -> None:
+    carrier, given_up, newer = (
+        HeartbeatCarrier(temporal),
+        snapshot("old and longer", attempt=1),
+        snapshot("new", attempt=2),
+    )
+    beats = list[object]()
+    attempt = ActivityEnvironment()
+    attempt.on_heartbeat = lambda *details: beats.extend(details)
+    for shown in (newer, given_up):
+        attempt.run(carrier.show, "s", shown)
+    assert carrier.heartbeat_details("s") == (newer,)
+    carrier.end("s", given_up)
+    assert carrier.heartbeat_details("s") == (newer,)
+    assert beats == [newer, given_up], "each attempt beats for itself: so the older one learns that it was given up"
+
+
+async def test_agt_5_what_nobody_expected_ends_no_following(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("turnkeeper.stores.partials.carrier.RETRY_SECONDS", 0.0)
+    failures = [KeyError("an encoding of somebody's"), KeyError("again")]
+
+    async def keep_new(workflow_id: str, live: Live) -> None:
+        if failures:
+            raise failures.pop()
+        live.take(snapshot("Hel"))
+
+    async with Followed(keep_new).following("s") as live:
+        await seen(live, lambda partial: partial == snapshot("Hel"))
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "KeyError" in told
+    assert "somebody" not in told
+
+
+async def test_agt_5_nobody_looks_at_a_session_that_nobody_follows(
+    temporal: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carrier, gate, looks = HeartbeatCarrier(temporal), Gate(is_open=False), list[str]()
+    look = carrier._details
+
+    async def counting(workflow_id: str) -> object:
+        looks.append(workflow_id)
+        return await look(workflow_id)
+
+    monkeypatch.setattr(carrier, "_details", counting)
+    async with stage(temporal, partials=carrier) as on:
+        on.vendor.script = [[Delta("respond", "Hel"), gate, says("Hello")]]
+        watched, unwatched = await on.start(), await on.start()
+        async with carrier, carrier.following(watched.handle.id) as live:
+            await watched.prompt("hi")
+            await seen(live, lambda partial: True)
+        before = len(looks)
+        gate.open()
+        await watched.idle(turns=1)
+        await unwatched.prompt("hi")
+        await unwatched.idle(turns=1)
+    assert set(looks) == {watched.handle.id}
+    assert len(looks) == before

@@ -1,0 +1,161 @@
+"""Redis comes and goes while it carries partial output: AGT-5, OPS-4."""
+
+import asyncio
+import logging
+
+import pytest
+from temporalio.client import Client
+
+from tests.harness import BOUND, Gate, says, stage
+from tests.stores.partials.redis_server import RedisServer
+from tests.stores.partials.test_carriers import seen
+from turnkeeper.activities.providers.protocol import Delta
+from turnkeeper.models.settings.settings import Settings, SettingsError
+from turnkeeper.models.transcript.partial_output import PartialOutput, PartialPart, PartialTag
+from turnkeeper.stores.partials.chosen import chosen_carrier
+from turnkeeper.stores.partials.over_redis import RedisCarrier
+
+
+def carrier_at(server: RedisServer, *, task_queue: str = "q") -> RedisCarrier:
+    return RedisCarrier(server.url, namespace="default", task_queue=task_queue)
+
+
+def snapshot(text: str, *, request: int = 1, attempt: int = 1) -> PartialOutput:
+    parts = [PartialPart(kind="respond", text=text)]
+    return PartialOutput(message_id="a", turn=1, step=1, request=request, attempt=attempt, parts=parts)
+
+
+async def test_agt_5_redis_killed_in_the_middle_of_an_answer_costs_the_answer_nothing(
+    temporal: Client, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "turnkeeper.stores.partials")
+    first, second, third = (Gate(is_open=False) for _ in range(3))
+    answer = [Delta("respond", "one"), first, Delta("respond", " two"), second, Delta("respond", " three"), third]
+    async with stage(temporal, redis_url=redis_server.url) as on:
+        on.vendor.script = [[*answer, says("one two three")], [*answer[:2], says("and on")]]
+        session = await on.start()
+        async with on.partials.following(session.handle.id) as live:
+            await session.prompt("hi")
+            await seen(live, lambda partial: partial.parts[0].text == "one")
+            redis_server.kill()
+            first.open()
+            await second.until_arrived(1)
+            redis_server.start()
+            await seen(live, lambda partial: partial.parts[0].text == "one two")
+            second.open()
+            await seen(live, lambda partial: partial.parts[0].text == "one two three")
+            redis_server.kill()
+            third.open()
+            (turn,) = await session.idle(turns=1)
+            assert turn.agent_message == "one two three"
+            redis_server.start()
+            first.close()
+            await session.prompt("again")
+            await seen(live, lambda partial: partial.turn == 2)
+        first.open()
+        await session.idle(turns=2)
+    told = [record.getMessage() for record in caplog.records]
+    assert 2 <= len(told) <= 8, "each outage is told once by who sends and who follows, and so is its end"
+    assert redis_server.url.split("@")[0][9:] not in str(told)
+
+
+async def test_agt_5_an_older_attempt_s_late_snapshot_does_not_replace_a_newer_one(redis_server: RedisServer) -> None:
+    async with carrier_at(redis_server) as given_up, carrier_at(redis_server) as worker:
+        worker.show("s", snapshot("new", attempt=2))
+        async with worker.following("s") as live:
+            await seen(live, lambda partial: partial.attempt == 2)
+        given_up.show("s", snapshot("old and longer", attempt=1))
+        given_up.end("other", snapshot("", attempt=1))
+        given_up.show("done", snapshot("sent after it"))
+        async with given_up.following("done") as live:
+            await seen(live, lambda partial: partial.attempt == 1)
+        async with carrier_at(redis_server) as gateway, gateway.following("s") as live:
+            assert (await seen(live, lambda partial: True)).parts[0].text == "new"
+        given_up.end("s", snapshot("old and longer", attempt=1))
+        async with carrier_at(redis_server) as gateway, gateway.following("s") as live:
+            assert (await seen(live, lambda partial: True)).parts[0].text == "new"
+
+
+async def test_agt_5_two_installations_can_share_a_server(redis_server: RedisServer) -> None:
+    async with (
+        carrier_at(redis_server, task_queue="a") as one,
+        carrier_at(redis_server, task_queue="b") as other,
+        one.following("s") as ours,
+        other.following("s") as theirs,
+    ):
+        one.show("s", snapshot("ours"))
+        other.show("s", snapshot("theirs"))
+        assert (await seen(ours, lambda partial: True)).parts[0].text == "ours"
+        assert (await seen(theirs, lambda partial: True)).parts[0].text == "theirs"
+
+
+async def test_agt_5_a_session_under_the_id_of_a_deleted_one_is_shown(redis_server: RedisServer) -> None:
+    async with carrier_at(redis_server) as killed, killed.following("s") as live:
+        killed.show("s", snapshot("of many turns", request=9))
+        await seen(live, lambda partial: True)
+    async with carrier_at(redis_server) as worker, carrier_at(redis_server) as gateway:
+        await gateway.forget("s")
+        async with gateway.following("s") as live:
+            worker.show("s", snapshot("of the first", request=1))
+            assert (await seen(live, lambda partial: True)).parts[0].text == "of the first"
+
+
+async def test_agt_5_a_session_is_forgotten_without_redis_too(redis_server: RedisServer) -> None:
+    async with carrier_at(redis_server) as gateway:
+        redis_server.kill()
+        await gateway.forget("s")
+
+
+async def test_agt_5_what_a_dead_worker_left_expires(redis_server: RedisServer) -> None:
+    async with carrier_at(redis_server) as worker, worker.following("s") as live:
+        worker.show("s", snapshot("left"))
+        await seen(live, lambda partial: True)
+        (key,) = await worker._redis.keys("turnkeeper:*")
+        assert 0 < await worker._redis.ttl(key) <= 600
+
+
+async def test_agt_5_what_cannot_be_sent_is_left_out_and_the_rest_is_sent(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with carrier_at(redis_server) as worker, worker.following("s") as live:
+        send, failures = worker._send, [KeyError("what the model wrote")]
+
+        async def failing(batch: dict[str, PartialOutput | PartialTag]) -> None:
+            if failures:
+                raise failures.pop()
+            await send(batch)
+
+        monkeypatch.setattr(worker, "_send", failing)
+        worker.show("s", snapshot("Hel"))
+        async with asyncio.timeout(BOUND):
+            while failures:
+                await asyncio.sleep(0)
+        worker.show("s", snapshot("Hello"))
+        await seen(live, lambda partial: partial == snapshot("Hello"))
+    assert "KeyError" in caplog.text
+    assert "what the model wrote" not in caplog.text
+
+
+async def test_agt_5_who_stops_following_leaves_no_connection_behind(redis_server: RedisServer) -> None:
+    async with carrier_at(redis_server) as gateway:
+        worker = carrier_at(redis_server)
+        async with gateway.following("s") as live:
+            worker.show("s", snapshot("x"))
+            await seen(live, lambda partial: True)
+            assert await worker._redis.pubsub_numsub(_key(worker)) == [(_key(worker).encode(), 1)]
+        async with asyncio.timeout(10):
+            while await worker._redis.pubsub_numsub(_key(worker)) != [(_key(worker).encode(), 0)]:
+                pass
+        await worker.__aexit__()
+
+
+def _key(carrier: RedisCarrier) -> str:
+    return carrier._prefix + "s"
+
+
+def test_ops_4_without_the_package_the_setting_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "redis.asyncio", None)
+    monkeypatch.delitem(__import__("sys").modules, "turnkeeper.stores.partials.over_redis", raising=False)
+    with pytest.raises(SettingsError) as refused:
+        chosen_carrier(Settings(redis_url="redis://127.0.0.1"))
+    assert str(refused.value) == "redis_url: Redis needs the package redis: install turnkeeper[redis]."

@@ -1,0 +1,96 @@
+"""The tag of partial output says what the recorded step will be, whatever the turn goes through: AGT-5."""
+
+from collections.abc import Sequence
+
+import pytest
+from temporalio.client import Client
+
+from tests.harness import Written, asks, says, stage
+from turnkeeper.activities.providers.protocol import Delta, ModelError
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.transcript.model_call import ToolInvocation
+from turnkeeper.models.transcript.partial_output import PartialOutput
+from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult
+from turnkeeper.stores.partials.in_process import InProcessCarrier
+
+STEPS = 40
+LIMITS = {"max_history_events": 50, "max_state_bytes": 40_000, "max_steps": 200}
+
+
+class Remembering(InProcessCarrier):
+    """Keeps what it was shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: list[PartialOutput] = []
+
+    def show(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
+        self.shown.append(snapshot)
+        super().show(workflow_id, snapshot, behind=behind)
+
+
+def step(number: int) -> Written:
+    text = f"This is answer {number}."
+    return [Delta("respond", text), asks(("look", {"n": number}), text=text)]
+
+
+async def test_agt_5_the_step_is_the_recorded_one_in_a_turn_that_is_steered_archived_and_goes_on_in_other_runs(
+    temporal: Client,
+) -> None:
+    async def look(invocation: ToolInvocation) -> ToolResult:
+        return ToolResult(outcome="looked", content="x" * 300)
+
+    carrier = Remembering()
+    async with stage(temporal, partials=carrier) as on:
+        on.tools.run = look
+        on.vendor.script = [*(step(number) for number in range(1, STEPS + 1)), says("done")]
+        on.tools.gate.close()
+        session = await on.start(SessionInput.model_validate({"limits": LIMITS}))
+        await session.prompt(id="p1", text="look, and look again")
+        await on.tools.gate.until_arrived(1)
+        for number in range(3):
+            await session.prompt(id=f"s{number}", text="and there", mode="steer")
+        on.tools.gate.open()
+        (turn,) = await session.idle(turns=1)
+        assert len(await session.histories()) >= 2
+    assert turn.steps_omitted > 0
+    told = {shown.parts[0].text: shown for shown in carrier.shown}
+    assert [shown.step for shown in told.values()] == list(range(1, STEPS + 1))
+    assert {(shown.message_id, shown.turn) for shown in told.values()} == {("p1", 1)}
+    recorded = [recorded for recorded in turn.steps if isinstance(recorded, ModelStep) and recorded.tool_calls]
+    assert recorded
+    assert [told[recorded.text].step for recorded in recorded] == [recorded.number for recorded in recorded]
+
+
+async def test_agt_5_every_try_of_a_request_is_later_than_those_before_also_after_a_wait(
+    temporal: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnkeeper.activities.failures.LONGEST_RETRY_DELAY", 0.2)
+    carrier = Remembering()
+    async with stage(temporal, partials=carrier) as on:
+        on.vendor.script = [
+            [Delta("respond", "1"), ModelError("overloaded", "busy", retry_after=0.1)],
+            [Delta("respond", "2"), ModelError("overloaded", "busy", retry_after=0.3)],
+            [Delta("respond", "3"), ModelError("overloaded", "busy", retry_after=0.1)],
+            [Delta("respond", "4"), says("4")],
+        ]
+        session = await on.start()
+        await session.prompt("hi")
+        await session.idle(turns=1)
+    assert [shown.parts[0].text for shown in carrier.shown] == ["1", "2", "3", "4"]
+    assert {shown.request for shown in carrier.shown} == {1}
+    for earlier, later in zip(carrier.shown, carrier.shown[1:], strict=False):
+        assert later.is_later_than(earlier)
+
+
+async def test_agt_5_what_is_asked_for_a_summary_is_not_shown(temporal: Client) -> None:
+    carrier = Remembering()
+    window = {"max_messages": 6, "preserve_last_n": 2, "evict_block": 4, "summarize_on_trim": True}
+    async with stage(temporal, partials=carrier) as on:
+        on.vendor.summarise = lambda request: [Delta("respond", "A summary."), says("They said hello, several times.")]
+        session = await on.start(SessionInput.model_validate({"history": window}))
+        for number in range(8):
+            await session.prompt(f"hello {number}")
+            await session.idle(turns=number + 1)
+        assert on.vendor.summary_requests
+    assert carrier.shown == []

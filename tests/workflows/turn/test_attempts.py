@@ -1,0 +1,215 @@
+"""Every attempt counts: what attempts took that gave no answer, in usage and budgets: AGT-9."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from temporalio import activity
+from temporalio.client import Client
+
+from tests.harness import Gate, Stage, Written, asks, says, stage
+from tests.vendors.apis import WIRES
+from tests.vendors.server import Answer
+from turnkeeper.activities.providers.protocol import Delta, ModelError
+from turnkeeper.activities.providers.registry import Providers
+from turnkeeper.models.context.request_size import request_tokens
+from turnkeeper.models.model_name import split_model
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.tokens import tokens_of
+from turnkeeper.models.transcript.model_call import ModelResponse, Spent
+from turnkeeper.models.transcript.trajectory import ModelStep, Usage
+from turnkeeper.stores.partials.in_process import InProcessCarrier
+
+STORY = "It was a dark and stormy night. " * 20
+
+
+def cut(text: str = STORY) -> Written:
+    """An answer that breaks off."""
+    return [Delta("respond", text), ModelError("connection", "the answer broke off", retry_after=0.05)]
+
+
+def counted(response: ModelResponse) -> ModelResponse:
+    return response.model_copy(update={"usage": Usage(input_tokens=100, output_tokens=10)})
+
+
+def estimate(on: Stage, *, attempts: int, request: int = 0, text: str = STORY) -> Usage:
+    """What attempts of the request number `request` are expected to have cost."""
+    one = request_tokens(on.vendor.requests[request])
+    written = tokens_of(len(text))
+    return Usage(
+        input_tokens=one * attempts, output_tokens=written * attempts, estimated_tokens=(one + written) * attempts
+    )
+
+
+def limited(**limits: float) -> SessionInput:
+    return SessionInput.model_validate({"limits": limits})
+
+
+@pytest.mark.parametrize("carrier", ["heartbeats", "in process"])
+async def test_agt_9_attempts_that_broke_off_stand_in_the_usage_of_step_turn_and_session(
+    temporal: Client, carrier: str
+) -> None:
+    partials = InProcessCarrier() if carrier == "in process" else None
+    async with stage(temporal, partials=partials) as on:
+        on.vendor.script = [cut(), cut(), counted(says("the end"))]
+        session = await on.start()
+        await session.prompt("tell me a story")
+        (turn,) = await session.idle(turns=1)
+        assert turn.agent_message == "the end"
+        expected = estimate(on, attempts=2) + Usage(input_tokens=100, output_tokens=10)
+        (step,) = turn.steps
+        assert isinstance(step, ModelStep)
+        assert step.usage == turn.usage == expected
+        assert (await session.state()).session.usage == expected
+
+
+async def test_agt_9_a_vendor_that_cuts_every_answer_spends_no_more_than_the_budget(on: Stage) -> None:
+    on.vendor.script = [cut() for _ in range(100)]
+    session = await on.start(limited(max_tokens_per_turn=1_000))
+    await session.prompt("tell me a story")
+    (turn,) = await session.idle(turns=1)
+    assert (turn.status, turn.error_type) == ("failed", "budget")
+    assert "limits.max_tokens_per_turn is 1,000" in (turn.error or "")
+    one = estimate(on, attempts=1).tokens
+    assert turn.usage is not None
+    assert 1_000 < turn.usage.tokens <= 1_000 + one
+    assert len(on.vendor.requests) == 1_000 // one + 1
+
+
+@pytest.mark.parametrize("api", WIRES)
+async def test_agt_9_over_every_api_answers_that_are_cut_at_ninety_percent_end_with_the_budget(
+    temporal: Client, api: str
+) -> None:
+    async with WIRES[api]() as wire:
+        whole = wire.reply(Answer(text=STORY * 8, input=1_000, output=1_300))
+        wire.server.otherwise = lambda received: whole.cut_after(len(whole.chunks) * 9 // 10)
+        providers = Providers({split_model(wire.model)[0]: wire.provider})
+        async with stage(temporal, providers=providers) as on:
+            session = await on.start(limited(max_tokens_per_turn=3_000).model_copy(update={"model": wire.model}))
+            await session.prompt("tell me a story")
+            (turn,) = await session.idle(turns=1)
+    assert (turn.status, turn.error_type) == ("failed", "budget")
+    assert turn.usage is not None
+    assert turn.usage.tokens > 3_000
+    attempts = len(wire.requests)
+    assert turn.usage.tokens * (attempts - 1) <= 3_000 * attempts, "the last attempt was the first over the budget"
+
+
+async def test_agt_9_the_cost_of_attempts_counts_too(on: Stage) -> None:
+    on.vendor.script = [cut("word " * 4_000) for _ in range(100)]
+    session = await on.start(limited(max_cost_per_turn=0.2).model_copy(update={"model": "anthropic:claude-sonnet-4-5"}))
+    await session.prompt("tell me a story")
+    (turn,) = await session.idle(turns=1)
+    assert (turn.status, turn.error_type) == ("failed", "budget")
+    assert "limits.max_cost_per_turn is $0.20" in (turn.error or "")
+    assert turn.usage is not None
+    assert 0.2 < (turn.usage.cost or 0) < 0.3
+    assert len(on.vendor.requests) == 3  # 5,000 tokens of output at $15 a million, each
+
+
+async def test_agt_9_attempts_count_beyond_a_wait_and_a_changed_request(on: Stage) -> None:
+    later = ModelError("overloaded", "busy", retry_after=5.5)
+    on.vendor.script = [cut(), [Delta("respond", STORY), later], cut(), counted(says("the end"))]
+    session = await on.start()
+    await session.prompt("tell me a story")
+    (turn,) = await session.idle(turns=1)
+    assert turn.usage == estimate(on, attempts=3) + Usage(input_tokens=100, output_tokens=10)
+
+
+async def test_agt_9_attempts_that_the_vendor_turned_down_cost_nothing(on: Stage) -> None:
+    busy = ModelError("overloaded", "busy", retry_after=0.05)
+    on.vendor.script = [busy, busy, counted(says("the end"))]
+    session = await on.start()
+    await session.prompt("hello")
+    (turn,) = await session.idle(turns=1)
+    assert turn.usage == Usage(input_tokens=100, output_tokens=10)
+
+
+async def test_agt_9_a_turn_that_fails_has_cost_its_attempts(on: Stage) -> None:
+    on.vendor.script = [cut(), [Delta("respond", STORY), ModelError("refusal", "no")]]
+    session = await on.start()
+    await session.prompt("tell me a story")
+    (turn,) = await session.idle(turns=1)
+    assert turn.error_type == "refusal"
+    (step,) = turn.steps
+    assert isinstance(step, ModelStep)
+    assert step.interrupted
+    assert step.usage == turn.usage == estimate(on, attempts=2)
+
+
+async def test_agt_9_an_answer_that_is_stopped_has_cost_what_was_written(on: Stage) -> None:
+    middle = Gate(is_open=False)
+    on.vendor.script = [[Delta("respond", STORY), middle, says("never")]]
+    session = await on.start()
+    await session.prompt(id="p1", text="tell me a story")
+    await middle.until_arrived(1)
+    await session.update("cancel_turn", {"message_id": "p1"})
+    (turn,) = await session.idle(turns=1)
+    assert turn.status == "cancelled"
+    (step,) = turn.steps
+    assert isinstance(step, ModelStep)
+    assert step.usage == turn.usage == estimate(on, attempts=1)
+
+
+async def test_agt_9_a_turn_whose_time_is_over_has_cost_what_was_shown(on: Stage) -> None:
+    middle = Gate(is_open=False)
+    on.vendor.script = [cut(), [Delta("respond", STORY), middle, says("never")]]
+    session = await on.start(limited(turn_timeout=4, model_timeout=60))
+    await session.prompt("tell me a story")
+    (turn,) = await session.idle(turns=1)
+    assert turn.error_type == "budget"
+    assert turn.usage == estimate(on, attempts=2)
+
+
+async def test_agt_9_with_a_limit_of_tokens_an_answer_of_unknown_usage_still_ends_the_turn(on: Stage) -> None:
+    """An estimate of the attempts before it says nothing of the answer itself."""
+    on.vendor.script = [cut(), asks(("look", {})), says("never asked")]
+    session = await on.start(limited(max_tokens_per_turn=100_000))
+    await session.prompt("look")
+    (turn,) = await session.idle(turns=1)
+    assert turn.error_type == "budget"
+    assert "does not say how many tokens it used" in (turn.error or "")
+
+
+async def test_agt_9_attempts_for_a_summary_count(on: Stage) -> None:
+    window = {"max_messages": 6, "preserve_first_n": 0, "preserve_last_n": 2, "evict_block": 3}
+    summaries: Iterator[Written | ModelResponse] = iter([cut(), counted(says("They counted."))])
+    on.vendor.summarise = lambda request: next(summaries)
+    on.vendor.answer = lambda request: counted(says("noted"))
+    session = await on.start(SessionInput.model_validate({"history": {**window, "summarize_on_trim": True}}))
+    count = 0
+    while len(on.vendor.summary_requests) < 2:
+        count += 1
+        await session.prompt(f"question {count}, and some words that make it longer")
+        turns = await session.idle(turns=count)
+        assert count < 20
+    spent = estimate(on, attempts=1, request=on.vendor.requests.index(on.vendor.summary_requests[0]))
+    assert turns[-1].usage == spent + Usage(input_tokens=200, output_tokens=20)
+
+
+async def test_agt_9_what_a_worker_that_died_had_written_counts(on: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next attempt knows of it by the newest heartbeat: nothing of the attempt itself has come back."""
+    died = asyncio.Event()
+    heartbeats: list[tuple[Any, ...]] = []
+    beat = activity.heartbeat
+
+    def heartbeat(*details: Any) -> None:
+        if not died.is_set():
+            heartbeats.append(details)
+            beat(*details)
+
+    monkeypatch.setattr(activity, "heartbeat", heartbeat)
+    middle = Gate(is_open=False)
+    on.vendor.script = [[Delta("respond", STORY), middle, ModelError("connection", "gone")], counted(says("the end"))]
+    session = await on.start()
+    await session.prompt("tell me a story")
+    await middle.until_arrived(1)
+    async with asyncio.timeout(30):
+        while not any(len(details) > 1 and isinstance(details[1], Spent) for details in heartbeats):
+            await asyncio.sleep(0.05)
+    died.set()  # Temporal gives the attempt up
+    turns = await session.idle(turns=1)
+    middle.open()
+    assert turns[0].agent_message == "the end"
+    assert turns[0].usage == estimate(on, attempts=1) + Usage(input_tokens=100, output_tokens=10)

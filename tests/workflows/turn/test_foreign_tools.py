@@ -1,0 +1,321 @@
+"""Sessions that use the tools of others, named in `mcp.json`: AGT-6, AGT-7."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client
+
+from tests.harness import BOUND, Stage, asks, says, stage
+from tests.servers import odd
+from tests.servers.from_registries import everything_server, time_server
+from turnkeeper.activities.toolbox import connection
+from turnkeeper.activities.toolbox.configured import configured_servers
+from turnkeeper.activities.toolbox.toolbox import Toolbox
+from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.session_tools import FRESH_TURNS
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.model_call import ToolInvocation, ToolSpec
+from turnkeeper.models.transcript.trajectory import ToolResult
+
+ALLOWED = SessionInput(tool_policy={"*": "allow"})
+
+
+def toolbox_of(folder: Path, **servers: object) -> Toolbox:
+    """Return a toolbox as a worker builds it from an `mcp.json`."""
+    file = folder / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": servers}))
+    return Toolbox(configured_servers(Settings(mcp_config=file, state_dir=folder / "state", workspace_root=folder)))
+
+
+@asynccontextmanager
+async def staged(temporal: Client, toolbox: Toolbox) -> AsyncIterator[Stage]:
+    async with toolbox, stage(temporal, toolbox=toolbox) as on:
+        yield on
+
+
+async def results_of(on: Stage, *calls: tuple[str, dict[str, object]]) -> list[ToolResult]:
+    """Return what a session's calls came to, all of one step; the turn goes on after them."""
+    on.vendor.script = [asks(*calls), says("done")]
+    session = await on.start(ALLOWED)
+    await session.prompt("go")
+    (turn,) = await session.idle(turns=1)
+    assert (turn.status, turn.agent_message) == ("completed", "done")
+    return [call.result for call in turn.steps[0].tool_calls]
+
+
+def program(folder: Path, *flags: str, **keys: object) -> dict[str, object]:
+    return {"command": sys.executable, "args": ["-I", odd.__file__, *flags], "cwd": str(folder), **keys}
+
+
+async def test_agt_6_a_session_uses_the_tools_of_a_configured_server_several_at_once(temporal, tmp_path):
+    async with staged(temporal, toolbox_of(tmp_path, odd=program(tmp_path))) as on:
+        met = await results_of(on, *[("meet", {"people": 3})] * 3)
+        assert [result.outcome for result in met] == ["met"] * 3
+        assert {"file_read", "meet"} <= {tool.name for tool in on.vendor.requests[-1].head.tools}
+
+
+async def test_agt_7_a_server_killed_in_the_middle_of_a_call_is_a_result_and_the_turn_goes_on(temporal, tmp_path):
+    async with staged(temporal, toolbox_of(tmp_path, odd=program(tmp_path))) as on:
+        (first,) = await results_of(on, ("pid", {}))
+        on.vendor.script = [asks(("hang", {})), asks(("pid", {})), says("done")]
+        session = await on.start(ALLOWED)
+        await session.prompt("go")
+        async with asyncio.timeout(BOUND):
+            while not (tmp_path / "hanging").exists():
+                await asyncio.sleep(0.01)
+        os.kill(int(first.outcome), signal.SIGKILL)
+        (turn,) = await session.idle(turns=1)
+    assert (turn.status, turn.agent_message) == ("completed", "done")
+    hung, after = (step.tool_calls[0].result for step in turn.steps[:2])
+    assert hung.status == "outcome_unknown"
+    assert after.status == "ok"
+    assert after.outcome != first.outcome
+
+
+@pytest.mark.parametrize(
+    ("keys", "flags", "deaths", "status", "runs"),
+    [
+        ({}, ["repeatable"], 1, "outcome_unknown", 1),
+        ({"trusted": True}, [], 1, "outcome_unknown", 1),
+        ({"trusted": True}, ["repeatable"], 1, "ok", 2),
+        ({"trusted": True}, ["repeatable"], 2, "ok", 3),
+        ({"trusted": True}, ["repeatable"], 9, "error", 3),
+    ],
+)
+async def test_agt_7_a_call_whose_server_dies_is_repeated_with_its_key_if_a_trusted_server_says_it_may_be(
+    temporal, tmp_path, keys, flags, deaths, status, runs
+):
+    async with staged(temporal, toolbox_of(tmp_path, odd=program(tmp_path, *flags, **keys))) as on:
+        (result,) = await results_of(on, ("die_first", {"times": deaths}))
+    assert result.status == status
+    used = (tmp_path / "keys").read_text().split()
+    assert (len(used), len(set(used))) == (runs, 1)
+    assert used[0].endswith("/1.1.0")
+
+
+async def test_agt_8_a_tool_stays_its_server_s_whatever_another_one_offers_by_its_name(temporal, tmp_path):
+    async with staged(temporal, toolbox_of(tmp_path, odd=program(tmp_path))) as on:
+        session = await on.start(ALLOWED)
+        await session.prompt("begin")
+        await session.idle(turns=1)
+        task_queue = on.task_queue
+    for servers in (["other"], ["other", "odd"]):
+        async with (
+            toolbox_of(tmp_path, **{name: program(tmp_path) for name in servers}) as other,
+            stage(temporal, task_queue=task_queue, toolbox=other) as on,
+        ):
+            on.vendor.script = [asks(("pid", {})), says("done")]
+            session = on.adopt(session.handle)
+            before = (await session.state()).session.turn_count
+            await session.prompt("go")
+            turn = (await session.idle(turns=before + 1))[-1]
+            result = turn.steps[0].tool_calls[0].result
+            told = (result.status, result.outcome)
+            if "odd" not in servers:
+                assert told == ("error", "There is no tool 'pid' of odd")
+            else:
+                mine = await call(other, "odd__pid")
+                assert told == ("ok", mine.outcome)
+
+
+async def test_agt_8_what_was_approved_is_the_tool_as_it_was_shown_and_a_changed_one_is_read_again(temporal, tmp_path):
+    toolbox = toolbox_of(tmp_path, odd=program(tmp_path, "changing", "telling"))
+    async with staged(temporal, toolbox) as on:
+        on.vendor.script = [asks(("echo", {"text": "a"})), asks(("echo", {"text": 1})), says("done")]
+        session = await on.start()
+        await session.prompt("go")
+        (pending,) = await session.awaited_approvals()
+        await call(toolbox, "change")
+        await session.decide(pending, "allow_for_session")
+        # It is asked about anew: what was allowed was another tool.
+        await session.until(lambda state: state.messages[-1].steps[1:] and state.status == "awaiting_approval")
+        (again,) = await session.awaited_approvals()
+        await session.decide(again, "approve")
+        (turn,) = await session.idle(turns=1)
+        first, second = (step.tool_calls[0].result for step in turn.steps[:2])
+        assert (first.status, first.outcome) == ("error", "echo has changed, and was not called")
+        assert (second.status, second.outcome) == ("ok", "1")
+        offered = [
+            {tool.name: tool.input_schema for tool in request.head.tools if not tool.built_in}
+            for request in on.vendor.requests
+        ]
+        assert [schemas["echo"]["properties"]["text"]["type"] for schemas in offered] == [
+            "string",
+            "integer",
+            "integer",
+        ]
+        assert "pid" in offered[0]
+        assert "pid" not in offered[1]
+
+
+async def test_agt_6_a_session_keeps_the_tools_of_a_server_that_is_down_and_asks_again_in_its_next_turn(temporal):
+    mail, news = ToolSpec(name="send_mail", server="mail"), ToolSpec(name="read_news", server="news")
+    async with stage(temporal) as on:
+        built_in = on.tools.specs
+
+        async def offered(turns: int) -> list[str]:
+            """Return the tools of the next turn's two requests, which are the same."""
+            on.vendor.script = [asks(("look", {})), says("done")]
+            await session.prompt(f"turn {turns}")
+            await session.idle(turns=turns)
+            first, second = (request.head.tools for request in on.vendor.requests[-2:])
+            assert first == second
+            return [tool.name for tool in first[len(built_in) :]]
+
+        on.tools.specs, on.tools.unread = built_in, ["mail"]
+        session = await on.start()
+        assert await offered(1) == []
+        on.tools.specs, on.tools.unread = [*built_in, mail, news], []
+        assert await offered(2) == ["send_mail", "read_news"]
+        segment = (await session.context()).segment
+        assert on.tools.listings == 2
+        on.tools.specs = built_in  # from here on all could be asked: its list is whole until the segment ends
+        assert await offered(3) == ["send_mail", "read_news"]
+        assert (on.tools.listings, (await session.context()).segment) == (2, segment)
+
+
+@pytest.mark.parametrize("listed", [[], ["read_news"], ["send_mail", "read_news"]])
+async def test_agt_6_a_renewal_takes_no_tool_away_of_a_server_that_could_not_be_asked(temporal, listed):
+    foreign = {"send_mail": "mail", "read_news": "news", "pay_bill": "bank"}
+    specs = {name: ToolSpec(name=name, server=server) for name, server in foreign.items()}
+    window = {"max_messages": 6, "preserve_last_n": 2, "evict_block": 3}
+    async with stage(temporal) as on:
+        built_in = on.tools.specs
+        on.tools.specs = [*built_in, *specs.values()]
+        session = await on.start(SessionInput.model_validate({"history": window}))
+        await session.prompt("turn 0")
+        await session.idle(turns=1)
+        on.tools.specs = [*built_in, *(specs[name] for name in listed)]
+        on.tools.unread = ["mail", "news"]
+        for number in range(1, 2 * FRESH_TURNS):
+            await session.prompt(f"turn {number}")
+            await session.idle(turns=number + 1)
+        assert on.tools.listings > 1
+        names = [tool.name for tool in on.vendor.requests[-1].head.tools[len(built_in) :]]
+        assert names == ["send_mail", "read_news"]
+        before = on.tools.listings
+        on.tools.specs, on.tools.unread = built_in, []
+        await session.prompt("one more")
+        await session.idle(turns=2 * FRESH_TURNS + 1)
+        assert on.tools.listings == before + 1
+        assert on.vendor.requests[-1].head.tools == built_in
+
+
+async def test_agt_7_a_server_that_hangs_costs_a_call_its_time_limit_and_is_ended(temporal, tmp_path, monkeypatch):
+    monkeypatch.setattr(connection, "PROBE_SECONDS", 0.3)
+    toolbox = toolbox_of(tmp_path, odd=program(tmp_path))
+    async with staged(temporal, toolbox) as on:
+        (first,) = await results_of(on, ("pid", {}))
+        link = toolbox._connections["odd"]._link
+        on.vendor.script = [asks(("freeze", {})), says("done"), asks(("pid", {})), says("done")]
+        session = await on.start(ALLOWED.model_copy(update={"limits": Limits(tool_timeout=1)}))
+        await session.prompt("go")
+        (turn,) = await session.idle(turns=1)
+        result = turn.steps[0].tool_calls[0].result
+        assert (result.status, turn.agent_message) == ("outcome_unknown", "done")
+        async with asyncio.timeout(BOUND):
+            await link.keeper
+        await session.prompt("go on")
+        after = (await session.idle(turns=2))[-1].steps[0].tool_calls[0].result
+    assert after.status == "ok"
+    assert after.outcome != first.outcome
+
+
+async def test_agt_7_a_worker_that_does_not_know_a_session_s_tool_says_so_and_the_turn_goes_on(temporal, tmp_path):
+    async with staged(temporal, toolbox_of(tmp_path, odd=program(tmp_path))) as on:
+        session = await on.start(ALLOWED)
+        await session.prompt("begin")
+        await session.idle(turns=1)
+        task_queue = on.task_queue
+    async with (
+        toolbox_of(tmp_path, gone={"command": "no-such-program"}) as other,
+        stage(temporal, task_queue=task_queue, toolbox=other) as on,
+    ):
+        on.vendor.script = [asks(("pid", {})), says("done")]
+        session = on.adopt(session.handle)
+        await session.prompt("go")
+        turn = (await session.idle(turns=2))[-1]
+    assert turn.agent_message == "done"
+    result = turn.steps[0].tool_calls[0].result
+    assert (result.status, result.outcome) == ("error", "There is no tool 'pid' of odd")
+    assert result.content.endswith("Not known are the tools of servers that can't be reached now: gone")
+
+
+# Servers that nobody here wrote
+
+
+async def test_agt_6_a_server_from_pypi_tells_a_session_the_time(temporal, tmp_path, request):
+    (command,) = time_server(request.config.cache)
+    server = {"command": command, "args": ["--local-timezone", "${ZONE:-Europe/Berlin}"], "trusted": True}
+    async with staged(temporal, toolbox_of(tmp_path, clock=server)) as on:
+        told, wrong, unknown = await results_of(
+            on,
+            ("convert_time", {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Kathmandu"}),
+            ("convert_time", {"source_timezone": "UTC"}),
+            ("get_current_time", {"timezone": "Nowhere/Else"}),
+        )
+    assert told.status == "ok"
+    assert json.loads(told.content)["time_difference"] == "+5.75h"
+    assert "'time' is a required property" in wrong.content
+    assert unknown.status == "error"
+    assert "Nowhere/Else" in unknown.outcome + unknown.content
+
+
+async def call(toolbox: Toolbox, name: str, **args: object) -> ToolResult:
+    async with asyncio.timeout(BOUND):
+        return await toolbox.call(ToolInvocation(session_id="s", call_id="1.1.0", name=name, args=args))
+
+
+async def test_agt_6_a_server_from_pypi_is_listed_and_called(tmp_path, request):
+    (command,) = time_server(request.config.cache)
+    async with toolbox_of(tmp_path, clock={"command": command, "trusted": True}) as toolbox:
+        effects = {tool.name: tool.effect for tool in (await toolbox.list_tools()).tools if not tool.built_in}
+        assert effects == {"convert_time": "read", "get_current_time": "read"}
+        result = await call(toolbox, "get_current_time", timezone="UTC")
+    assert json.loads(result.content)["timezone"] == "UTC"
+
+
+@pytest.mark.parametrize("transport", ["stdio", "streamableHttp"])
+async def test_agt_6_a_server_from_npm_is_listed_and_called_over_either_transport(tmp_path, request, transport):
+    command = everything_server(request.config.cache)
+    async with everything_over(transport, command) as server, toolbox_of(tmp_path, everything=server) as toolbox:
+        assert {"echo", "get-sum"} <= {tool.name for tool in (await toolbox.list_tools()).tools}
+        assert (await call(toolbox, "get-sum", a=2, b=3)).outcome == "The sum of 2 and 3 is 5."
+        image = await call(toolbox, "get-tiny-image")
+        assert "[image, image/png," in image.content
+        wrong = await call(toolbox, "echo", message=5)
+        assert "message: 5 is not of type 'string'" in wrong.content
+
+
+@asynccontextmanager
+async def everything_over(transport: str, command: list[str]) -> AsyncIterator[dict[str, object]]:
+    """Yield the server's entry in `mcp.json`; over HTTP it runs inside the block, otherwise the toolbox runs it."""
+    if transport == "stdio":
+        yield {"command": command[0], "args": [*command[1:], transport]}
+        return
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        transport,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "PORT": str(port)},
+    )
+    try:
+        async with asyncio.timeout(BOUND):
+            while b"listening" not in (said := await process.stderr.readline()):
+                assert said, "it ended before it listened"
+        yield {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"}
+    finally:
+        process.kill()
+        await process.wait()

@@ -1,0 +1,456 @@
+"""What a model had written when its turn was stopped, or failed, is kept and told: SES-9."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.common import RetryPolicy
+
+from tests.harness import BOUND, DrivenSession, Gate, Stage, Written, asks, broken, heal, says, stage
+from tests.vendors.apis import WIRES
+from tests.vendors.chat_wire import ChatWire
+from tests.vendors.server import Answer
+from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError
+from turnkeeper.activities.providers.registry import Providers
+from turnkeeper.models.model_name import split_model
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.session_state import Session
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
+from turnkeeper.models.transcript.trajectory import INTERRUPTED_NOTE, ModelStep
+
+STORY = "It was a dark"
+
+
+def halfway(gate: Gate, *, text: str = STORY) -> Written:
+    return [
+        Delta("think", "Let me"),
+        Delta("think", " see."),
+        Delta("respond", text),
+        gate,
+        says("It was a dark night."),
+    ]
+
+
+def interrupted_step(turn: ConversationMessage) -> ModelStep:
+    step = turn.steps[-1]
+    assert isinstance(step, ModelStep)
+    assert step.interrupted
+    return step
+
+
+async def begun(on: Stage, answer: Written | None = None, **start: Any) -> tuple[DrivenSession, Gate]:
+    """Start a session whose first turn, `p1`, is in the middle of its answer."""
+    gate = Gate(is_open=False)
+    on.vendor.script = [answer or halfway(gate)]
+    if answer:
+        gate = next(piece for piece in answer if isinstance(piece, Gate))
+    session = await on.start(SessionInput.model_validate(start))
+    await session.prompt(id="p1", text="tell me a story")
+    await gate.until_arrived(1)
+    return session, gate
+
+
+async def next_request(on: Stage, session: DrivenSession, *, turns: int = 2) -> ModelRequest:
+    await session.prompt("and now?")
+    await session.idle(turns=turns)
+    return on.vendor.turn_requests[-1]
+
+
+async def test_ses_9_a_stopped_turn_keeps_what_was_written_and_the_model_is_told(on: Stage) -> None:
+    session, _ = await begun(on)
+    await session.update("cancel_turn", {"message_id": "p1"})
+    (turn,) = await session.idle(turns=1)
+    assert (turn.status, turn.error, turn.agent_message) == ("cancelled", "Cancelled: Stopped by the user.", None)
+    step = interrupted_step(turn)
+    assert (step.number, step.thinking, step.text) == (1, "Let me see.", STORY)
+    assert step.usage is not None
+    assert step.usage.is_estimate
+    request = await next_request(on, session)
+    assert [(message.role, message.content) for message in request.messages] == [
+        ("user", "tell me a story"),
+        ("assistant", INTERRUPTED_NOTE + STORY),
+        ("user", "and now?"),
+    ]
+    assert request.messages[1].state is None
+    seen = (await session.context()).turns[0]
+    assert (seen.seen, seen.estimated_tokens) == (
+        "verbatim",
+        -(-len("tell me a story" + INTERRUPTED_NOTE + STORY) // 4),
+    )
+
+
+async def test_ses_9_steps_before_the_interrupted_one_stay_as_they_were(on: Stage) -> None:
+    gate = Gate(is_open=False)
+    on.vendor.script = [asks(("look", {}), text="Looking."), halfway(gate)]
+    session = await on.start()
+    await session.prompt(id="p1", text="look, and tell me a story")
+    await gate.until_arrived(1)
+    await session.update("cancel_turn", {"message_id": "p1"})
+    (turn,) = await session.idle(turns=1)
+    assert [(step.number, step.interrupted) for step in turn.steps if isinstance(step, ModelStep)] == [
+        (1, False),
+        (2, True),
+    ]
+    request = await next_request(on, session)
+    assert [message.role for message in request.messages] == ["user", "assistant", "tool", "assistant", "user"]
+
+
+async def test_ses_9_an_interrupt_keeps_what_was_written_and_names_no_id_to_people(on: Stage) -> None:
+    session, _ = await begun(on)
+    await session.prompt(id="p2", text="what time is it?", mode="interrupt")
+    first, second = await session.idle(turns=2)
+    assert (first.status, first.error) == ("cancelled", "Cancelled: Interrupted by a new prompt.")
+    assert interrupted_step(first).text == STORY
+    assert second.agent_message == "echo: what time is it?"
+    assert on.vendor.requests[-1].messages[1].content == INTERRUPTED_NOTE + STORY
+
+
+async def test_ses_9_a_cancelled_workflow_keeps_what_was_written(on: Stage) -> None:
+    session, _ = await begun(on)
+    await session.handle.cancel()
+    with pytest.raises(WorkflowFailureError):
+        await session.handle.result()
+    state = await session.state()
+    assert (state.status, interrupted_step(state.messages[0]).text) == ("cancelled", STORY)
+
+
+async def test_ses_9_calls_that_had_begun_are_shown_as_not_called_and_never_sent(on: Stage) -> None:
+    gate = Gate(is_open=False)
+    session, _ = await begun(on, [Delta("respond", "I pay."), Delta("call", "pay"), gate, asks(("pay", {}))])
+    await session.update("cancel_turn", {"message_id": "p1"})
+    (turn,) = await session.idle(turns=1)
+    (call,) = interrupted_step(turn).tool_calls
+    assert (call.id, call.name, call.args) == ("1.1.0", "pay", {})
+    assert call.result is not None
+    assert (call.result.status, call.result.outcome) == (
+        "cancelled",
+        "pay was not called: the answer was interrupted before",
+    )
+    assert turn.tools_used is None
+    assert on.tools.calls == []
+    request = await next_request(on, session)
+    assert [(message.role, message.tool_calls) for message in request.messages] == [
+        ("user", []),
+        ("assistant", []),
+        ("user", []),
+    ]
+
+
+async def test_ses_9_thinking_alone_is_shown_and_not_sent(on: Stage) -> None:
+    session, _ = await begun(on, [Delta("think", "Let me see."), Gate(is_open=False), says("no")])
+    await session.update("cancel_turn", {"message_id": "p1"})
+    (turn,) = await session.idle(turns=1)
+    assert (interrupted_step(turn).thinking, interrupted_step(turn).text) == ("Let me see.", None)
+    assert [message.role for message in (await next_request(on, session)).messages] == ["user", "user"]
+
+
+async def test_ses_9_a_turn_that_is_stopped_before_anything_was_written_has_no_step(on: Stage) -> None:
+    session, _ = await begun(on, [Gate(is_open=False), says("no")])
+    await session.update("cancel_turn", {"message_id": "p1"})
+    (turn,) = await session.idle(turns=1)
+    assert (turn.status, turn.reasoning_trajectory) == ("cancelled", None)
+
+
+async def test_ses_9_two_stops_are_one_and_the_first_reason_counts(on: Stage) -> None:
+    session, _ = await begun(on)
+    receipts = await asyncio.gather(
+        *(session.update("cancel_turn", {"message_id": "p1", "reason": reason}) for reason in ("enough", "really"))
+    )
+    await session.prompt(id="p2", text="now", mode="interrupt")
+    first, second = await session.idle(turns=2)
+    assert {"cancelling": True} in receipts
+    assert first.error in ("Cancelled: enough", "Cancelled: really")
+    assert (interrupted_step(first).text, second.status) == (STORY, "completed")
+
+
+@pytest.mark.parametrize("asks_to_pay", [False, True], ids=["text", "calls"])
+async def test_ses_9_an_answer_that_comes_in_the_moment_of_the_stop_is_kept_whole(
+    on: Stage, monkeypatch: pytest.MonkeyPatch, asks_to_pay: bool
+) -> None:
+    whole = asks(("pay", {}), text="I pay.") if asks_to_pay else says("It was a dark night.")
+    session, gate = await begun(on, [Delta("respond", "I"), Gate(is_open=False), whole])
+    is_held, release = threading.Event(), threading.Event()
+    receive = Session.receive
+
+    def hold(session: Session, raw: Any, **arguments: Any) -> Any:
+        if isinstance(raw, dict) and raw["id"] == "p2" and not is_held.is_set():
+            is_held.set()
+            release.wait(1.5)
+        return receive(session, raw, **arguments)
+
+    # While one workflow task is held, the answer and the stop arrive, and come with the next one.
+    monkeypatch.setattr(Session, "receive", hold)
+    await session.prompt(id="p2", text="later")
+    assert await asyncio.to_thread(is_held.wait, BOUND)
+    gate.open()
+    async with asyncio.timeout(BOUND):
+        while (await session.handle.describe()).raw_description.pending_activities:
+            await asyncio.sleep(0.01)
+    await session.prompt(id="p3", text="now", mode="interrupt")
+    release.set()
+    turns = await session.idle(turns=3)
+    assert [(turn.id, turn.status) for turn in turns] == [
+        ("p1", "cancelled"),
+        ("p3", "completed"),
+        ("p2", "completed"),
+    ]
+    (step,) = turns[0].steps
+    assert isinstance(step, ModelStep)
+    assert (step.text, step.interrupted) == (whole.text, False)
+    assert [call.result and call.result.status for call in step.tool_calls] == ["cancelled"] * asks_to_pay
+    assert on.tools.calls == []
+
+
+@pytest.mark.parametrize(
+    ("error", "error_type"),
+    [
+        (ModelError("provider_error", "it broke", should_retry=False), "provider_error"),
+        (ModelError("connection", "cut", should_retry=False), "connection"),
+        (ModelError("timeout", "slow", should_retry=False), "timeout"),
+    ],
+)
+async def test_ses_9_a_turn_that_fails_in_mid_answer_keeps_what_was_written(
+    on: Stage, error: ModelError, error_type: str
+) -> None:
+    on.vendor.script = [[Delta("think", "Hm."), Delta("respond", STORY), error]]
+    session = await on.start()
+    await session.prompt("tell me a story")
+    (turn,) = await session.idle(turns=1)
+    assert (turn.status, turn.error_type) == ("failed", error_type)
+    assert (interrupted_step(turn).thinking, interrupted_step(turn).text) == ("Hm.", STORY)
+    assert (await next_request(on, session)).messages[1].content == INTERRUPTED_NOTE + STORY
+
+
+async def test_ses_9_the_half_text_of_a_refusal_is_shown_and_not_sent(on: Stage) -> None:
+    on.vendor.script = [[Delta("respond", STORY), ModelError("refusal", "no more of this")]]
+    session = await on.start()
+    await session.prompt("tell me a story")
+    (turn,) = await session.idle(turns=1)
+    assert (turn.error_type, interrupted_step(turn).text) == ("refusal", STORY)
+    assert [message.role for message in (await next_request(on, session)).messages] == ["user", "user"]
+
+
+async def test_ses_9_of_several_attempts_the_last_counts(on: Stage) -> None:
+    on.vendor.script = [
+        [Delta("respond", "A first try"), ModelError("connection", "cut", retry_after=0)],
+        [Delta("respond", STORY), ModelError("auth", "no")],
+    ]
+    session = await on.start()
+    await session.prompt("tell me a story")
+    (turn,) = await session.idle(turns=1)
+    assert [step.text for step in turn.steps if isinstance(step, ModelStep)] == [STORY]
+
+
+async def test_ses_9_an_attempt_that_succeeds_shows_nothing_of_the_one_that_failed(on: Stage) -> None:
+    on.vendor.script = [[Delta("respond", STORY), ModelError("connection", "cut", retry_after=0)], says("A night.")]
+    session = await on.start()
+    await session.prompt("tell me a story")
+    (turn,) = await session.idle(turns=1)
+    assert [(step.text, step.interrupted) for step in turn.steps if isinstance(step, ModelStep)] == [
+        ("A night.", False)
+    ]
+
+
+async def test_ses_9_the_last_attempt_of_all_keeps_what_was_written(on: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("MOST_SOON", 1), ("LONGEST_RETRY_DELAY", 0.1), ("MOST_ROUNDS", 0)):
+        monkeypatch.setattr(f"turnkeeper.activities.failures.{name}", value)
+    long = STORY + " night" * 2_000
+    on.vendor.script = [[Delta("respond", long), ModelError("connection", "cut", retry_after=0)] for _ in range(2)]
+    session = await on.start()
+    await session.prompt("tell me a story")
+    (turn,) = await session.idle(turns=1)
+    assert (turn.error_type, turn.error) == ("connection", "The connection to the model's provider failed: cut.")
+    blob = interrupted_step(turn).text_blob
+    assert blob is not None
+    assert blob.chars == len(long)
+
+
+async def test_ses_9_a_stop_while_the_model_is_waited_for_keeps_what_it_had_written(on: Stage) -> None:
+    on.vendor.script = [[Delta("respond", STORY), ModelError("overloaded", "busy", retry_after=60)]]
+    session = await on.start()
+    await session.prompt(id="p1", text="tell me a story")
+    await session.until(lambda state: state.status == "waiting_retry")
+    await session.update("cancel_turn", {"message_id": "p1"})
+    (turn,) = await session.idle(turns=1)
+    assert interrupted_step(turn).text == STORY
+
+
+async def test_ses_9_a_stop_while_a_retry_is_pending_ends_the_turn_at_once(on: Stage) -> None:
+    on.vendor.script = [[Delta("respond", STORY), ModelError("overloaded", "busy", retry_after=4.9)]]
+    session = await on.start()
+    await session.prompt(id="p1", text="tell me a story")
+    async with asyncio.timeout(30):
+        while not any(
+            pending.attempt > 1 for pending in (await session.handle.describe()).raw_description.pending_activities
+        ):
+            await asyncio.sleep(0.05)
+    await session.update("cancel_turn", {"message_id": "p1"})
+    (turn,) = await session.idle(turns=1)
+    assert turn.status == "cancelled"
+    assert len(on.vendor.requests) == 1
+
+
+async def test_ses_9_a_long_text_goes_by_reference_and_the_model_gets_it_whole(on: Stage) -> None:
+    long = STORY + " night" * 4_000
+    session, _ = await begun(on, [Delta("respond", long), Gate(is_open=False), says("no")])
+    await session.update("cancel_turn", {"message_id": "p1"})
+    (turn,) = await session.idle(turns=1)
+    step = interrupted_step(turn)
+    assert step.text_blob is not None
+    assert (step.text_blob.chars, len(step.text or "") < 600) == (len(long), True)
+    assert (await next_request(on, session)).messages[1].content == INTERRUPTED_NOTE + long
+
+
+async def test_ses_16_an_endless_text_is_cut_at_answer_bytes_and_marked(on: Stage) -> None:
+    pieces: Written = [Delta("respond", "night " * 1_000) for _ in range(50)]
+    session, _ = await begun(on, [*pieces, Gate(is_open=False), says("no")])
+    await session.update("cancel_turn", {"message_id": "p1"})
+    (turn,) = await session.idle(turns=1)
+    step = interrupted_step(turn)
+    assert step.text_blob is not None
+    assert 150_000 < step.text_blob.bytes <= 200_000
+    assert "characters left out" in (await next_request(on, session)).messages[1].content
+
+
+async def test_ses_15_a_long_text_is_cut_inline_where_the_store_is_down(on: Stage) -> None:
+    file = broken(on)
+    session, _ = await begun(on, [Delta("respond", "night " * 10_000), Gate(is_open=False), says("no")])
+    await session.update("cancel_turn", {"message_id": "p1"})
+    (turn,) = await session.idle(turns=1)
+    heal(file)
+    step = interrupted_step(turn)
+    assert step.text_blob is None
+    assert "characters left out" in (step.text or "")
+
+
+async def test_ses_9_a_turn_whose_time_is_over_keeps_what_was_shown(on: Stage) -> None:
+    session, _ = await begun(on, limits={"turn_timeout": 2})
+    (turn,) = await session.idle(turns=1)
+    assert (turn.status, turn.error_type) == ("failed", "budget")
+    assert interrupted_step(turn).text == STORY
+
+
+async def test_ses_14_an_interrupted_step_is_carried_to_the_next_run(on: Stage) -> None:
+    session, _ = await begun(on, limits={"max_history_events": 50})
+    await session.update("cancel_turn", {"message_id": "p1"})
+    for number in range(10):
+        await session.prompt(f"turn {number}")
+        await session.idle(turns=number + 2)
+    assert len(await session.histories()) > 1
+    assert interrupted_step((await session.state()).messages[0]).text == STORY
+    assert on.vendor.requests[-1].messages[1].content == INTERRUPTED_NOTE + STORY
+
+
+class Deaf:
+    """A vendor that goes on whatever happens, until it is let go."""
+
+    def __init__(self) -> None:
+        self.gate = Gate(is_open=False)
+        self.requests: list[ModelRequest] = []
+
+    def resolve(self, model: str) -> tuple["Deaf", str]:
+        return self, model
+
+    async def stream(
+        self, name: str, request: ModelRequest, context: CallContext
+    ) -> AsyncGenerator[Delta | ModelResponse, None]:
+        self.requests.append(request)
+        if len(self.requests) > 1:
+            yield says("listening again")
+            return
+        yield Delta("respond", STORY)
+        passing = asyncio.create_task(self.gate.pass_through())
+        while not passing.done():
+            try:
+                await asyncio.shield(passing)
+            except asyncio.CancelledError:
+                continue
+        yield says("too late")
+
+
+async def test_ses_9_a_call_that_ignores_its_cancellation_does_not_hold_up_the_end_of_the_turn(
+    temporal: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", 1.5)
+    deaf = Deaf()
+    async with stage(temporal, providers=deaf) as on:
+        session = await on.start()
+        await session.prompt(id="p1", text="tell me a story")
+        await deaf.gate.until_arrived(1)
+        await session.update("cancel_turn", {"message_id": "p1"})
+        (turn,) = await session.idle(turns=1)
+        assert (turn.status, turn.reasoning_trajectory) == ("cancelled", None)
+        await session.prompt("are you there?")
+        _, second = await session.idle(turns=2)
+        assert second.agent_message == "listening again"
+        deaf.gate.open()
+        await session.prompt("still?")
+        turns = await session.idle(turns=3)
+        assert turns[0] == turn
+
+
+async def test_ses_9_a_worker_that_dies_in_the_last_attempt_leaves_what_it_had_shown(
+    on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnkeeper.workflows.activity_options.HEARTBEAT_TIMEOUT", timedelta(seconds=2))
+    monkeypatch.setattr("turnkeeper.workflows.activity_options.MODEL_RETRIES", RetryPolicy(maximum_attempts=1))
+    monkeypatch.setattr("turnkeeper.activities.llm.HEARTBEAT_SECONDS", 3_600)  # it shows, and is never heard of again
+    session, _ = await begun(on)
+    (turn,) = await session.idle(turns=1)
+    assert (turn.status, turn.error_type) == ("failed", "timeout")
+    assert (interrupted_step(turn).thinking, interrupted_step(turn).text) == ("Let me see.", STORY)
+
+
+APIS = {**WIRES, "text": lambda: ChatWire("text")}
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_ses_9_every_vendor_takes_what_follows_an_interrupted_answer(temporal: Client, api: str) -> None:
+    async with APIS[api]() as wire:
+        whole = wire.reply(Answer(think="Let me see.", text=STORY + " night."))
+        wire.script(whole.silent_after(len(whole.chunks) - 1), Answer(text="It is noon."))
+        providers = Providers({split_model(wire.model)[0]: wire.provider})
+        async with stage(temporal, providers=providers) as on:
+            session = await on.start(SessionInput(model=wire.model))
+            await session.prompt(id="p1", text="tell me a story")
+            await wire.server.until(lambda: wire.server.silences == 1)
+            await session.update("cancel_turn", {"message_id": "p1"})
+            (first,) = await session.idle(turns=1)
+            step = interrupted_step(first)
+            assert step.thinking == "Let me see."
+            assert step.usage is not None
+            assert step.usage.output_tokens > 0
+            assert first.usage == step.usage
+            assert (step.text or "").startswith(STORY)
+            await session.prompt("and now?")
+            _, second = await session.idle(turns=2)
+            assert second.agent_message == "It is noon."
+        sent = wire.requests[-1].raw.decode()
+        assert json.dumps(INTERRUPTED_NOTE + (step.text or ""))[1:-1] in sent
+        assert "Let me see." not in sent
+
+
+async def test_ses_9_a_worker_that_forgets_the_session_while_the_turn_ends_changes_nothing(
+    temporal: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", 3.0)
+    deaf = Deaf()
+    async with stage(temporal, providers=deaf, max_cached_workflows=1) as on:
+        session = await on.start()
+        await session.prompt(id="p1", text="tell me a story")
+        await deaf.gate.until_arrived(1)
+        await session.update("cancel_turn", {"message_id": "p1"})
+        other = await on.start()  # takes the only place
+        await other.prompt("are you there?")
+        await other.idle(turns=1)
+        (turn,) = await session.idle(turns=1)
+        assert (turn.status, turn.error) == ("cancelled", "Cancelled: Stopped by the user.")
+        deaf.gate.open()
+        await session.prompt("and now?")
+        assert [turn.status for turn in await session.idle(turns=2)] == ["cancelled", "completed"]

@@ -1,0 +1,308 @@
+"""A prompt's whole life on the real server: SES-1, SES-2, SES-6, SES-10, AGT-1, AGT-2, AGT-7, AGT-8, AGT-9."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from temporalio.api.sdk.v1 import WorkflowMetadata
+from temporalio.client import Client
+
+from tests.harness import Stage, asks, says, stage
+from turnkeeper.activities.providers.protocol import ModelError
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.transcript.model_call import ModelResponse, RespondPart, ThinkPart, ToolSpec
+from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult, Usage
+
+
+async def test_ses_2_a_prompt_is_recorded_when_its_processing_starts_and_not_before(on: Stage) -> None:
+    on.vendor.gate.close()
+    session = await on.start()
+    await session.prompt("one")
+    await on.vendor.gate.until_arrived(1)
+    await session.prompt(id="second", text="two")
+    state = await session.until(lambda s: s.queue_length == 1)
+    assert [turn.user_message for turn in state.messages] == ["one"]
+    assert state.is_processing
+    assert state.current_message_id == state.messages[0].id
+    assert [prompt.id for prompt in (await session.queue()).waiting] == ["second"]
+    on.vendor.gate.open()
+    assert [turn.agent_message for turn in await session.idle(turns=2)] == ["echo: one", "echo: two"]
+
+
+async def test_ses_1_a_turn_is_one_complete_request_and_response(on: Stage) -> None:
+    on.vendor.script = [
+        ModelResponse(
+            parts=[ThinkPart(kind="think", text="I should look."), *asks(("look", {"at": "it"})).parts],
+            stop="tool_calls",
+            model="m-1",
+            request_id="r1",
+            usage=Usage(input_tokens=10, output_tokens=5, cached_tokens=2),
+        ),
+        ModelResponse(
+            parts=[RespondPart(kind="respond", text="It is there.")], model="m-1", usage=Usage(input_tokens=20)
+        ),
+    ]
+    session = await on.start()
+    await session.prompt(id="p1", text="look", sent_at="2026-01-02T03:04:05+02:00")
+    (turn,) = await session.idle(turns=1)
+    assert (turn.id, turn.status, turn.agent_message, turn.error) == ("p1", "completed", "It is there.", None)
+    assert turn.user_timestamp.isoformat() == "2026-01-02T01:04:05+00:00"
+    assert turn.is_complete
+    assert not turn.is_error
+    assert turn.tools_used == ["look"]
+    assert turn.usage == Usage(input_tokens=30, output_tokens=5, cached_tokens=2)
+    assert turn.agent_timestamp is not None
+    assert turn.processing_time_ms == round((turn.agent_timestamp - turn.timestamp).total_seconds() * 1000)
+    first, second = turn.steps
+    assert isinstance(first, ModelStep)
+    assert isinstance(second, ModelStep)
+    assert (first.thinking, first.model, first.request_id) == ("I should look.", "m-1", "r1")
+    (call,) = first.tool_calls
+    assert (call.id, call.name, call.args) == ("1.1.0", "look", {"at": "it"})
+    assert call.result == ToolResult(outcome="look done", content="{'at': 'it'}", duration_ms=1)
+    assert second.text == "It is there."
+
+
+async def test_ses_6_a_burst_during_a_turn_is_answered_in_order_and_none_is_lost(on: Stage) -> None:
+    on.vendor.gate.close()
+    session = await on.start()
+    await session.prompt("first")
+    await on.vendor.gate.until_arrived(1)
+    for number in range(30):
+        await session.prompt(id=f"b{number}", text=f"burst {number}")
+        await session.prompt(id=f"b{number}", text="the same again")
+    on.vendor.gate.open()
+    turns = await session.idle(turns=31)
+    assert [turn.user_message for turn in turns] == ["first", *(f"burst {number}" for number in range(30))]
+    assert [turn.agent_message for turn in turns] == [f"echo: {turn.user_message}" for turn in turns]
+
+
+async def test_ses_4_a_signal_that_arrives_before_run_is_safe(on: Stage) -> None:
+    handle = await on.client.start_workflow(
+        "AgenticAIWorkflow", id="early", task_queue=on.task_queue, start_signal="prompt", start_signal_args=["hi"]
+    )
+    session = await on.start(id="other")
+    session.handle = handle
+    assert [turn.agent_message for turn in await session.idle(turns=1)] == ["echo: hi"]
+
+
+async def test_agt_1_tools_of_a_step_run_in_parallel_up_to_the_limit_and_keep_their_order(on: Stage) -> None:
+    on.vendor.script = [asks(*[("look", {"n": number}) for number in range(6)])]
+    on.tools.gate.close()
+    session = await on.start(SessionInput.model_validate({"limits": {"max_parallel_tools": 4}}))
+    await session.prompt("look six times")
+    await on.tools.gate.until_arrived(4)
+    assert len(on.tools.calls) == 4
+    on.tools.gate.open()
+    (turn,) = await session.idle(turns=1)
+    step = turn.steps[0]
+    assert isinstance(step, ModelStep)
+    assert [call.result.content for call in step.tool_calls if call.result] == [str({"n": n}) for n in range(6)]
+    assert [call.id for call in step.tool_calls] == [f"1.1.{n}" for n in range(6)]
+
+
+async def test_agt_1_the_limit_of_steps_ends_the_turn_and_is_named(on: Stage) -> None:
+    on.vendor.script = [asks(("look", {})) for _ in range(9)]
+    session = await on.start(SessionInput.model_validate({"limits": {"max_steps": 3}}))
+    await session.prompt("never stop")
+    (turn,) = await session.idle(turns=1)
+    assert (turn.status, turn.error_type) == ("failed", "max_steps")
+    assert "limits.max_steps" in (turn.error or "")
+    assert len(turn.steps) == 3
+
+
+async def test_agt_1_the_limit_of_tool_calls_ends_the_turn_and_every_call_has_a_result(on: Stage) -> None:
+    on.vendor.script = [asks(("look", {}), ("look", {}), ("look", {}))]
+    session = await on.start(SessionInput.model_validate({"limits": {"max_tool_calls": 2}}))
+    await session.prompt("look thrice")
+    (turn,) = await session.idle(turns=1)
+    assert (turn.status, turn.error_type) == ("failed", "budget")
+    assert "limits.max_tool_calls is 2" in (turn.error or "")
+    assert [call.result.status for call in turn.steps[0].tool_calls] == ["cancelled"] * 3
+    await session.prompt("go on")
+    await session.idle(turns=2)
+    tools = [message for message in on.vendor.requests[-1].messages if message.role == "tool"]
+    assert [message.status for message in tools] == ["cancelled"] * 3
+
+
+async def test_agt_1_the_time_limit_of_a_turn_ends_it_and_is_named(on: Stage) -> None:
+    on.vendor.gate.close()
+    session = await on.start(SessionInput.model_validate({"limits": {"turn_timeout": 1}}))
+    await session.prompt("slow")
+    (turn,) = await session.idle(turns=1)
+    assert (turn.status, turn.error_type) == ("failed", "budget")
+    assert "limits.turn_timeout" in (turn.error or "")
+
+
+@pytest.mark.parametrize(
+    ("call", "status", "said"),
+    [
+        (("nope", {}), "error", "Unknown tool 'nope'"),
+        (("look", '{"cut'), "error", "The arguments of look are no JSON object"),
+        (("pay", {}), "denied", "pay is denied by this session's tool policy"),
+    ],
+)
+async def test_agt_7_a_call_that_cannot_run_is_a_result_the_model_sees(
+    on: Stage, call: tuple[str, object], status: str, said: str
+) -> None:
+    on.vendor.script = [asks(call), says("I see.")]  # type: ignore[arg-type]
+    session = await on.start(SessionInput.model_validate({"tool_policy": {"pay": "deny"}}))
+    await session.prompt("try")
+    (turn,) = await session.idle(turns=1)
+    assert turn.status == "completed"
+    result = turn.steps[0].tool_calls[0].result
+    assert (result.status, result.outcome) == (status, said)
+    assert on.vendor.requests[-1].messages[-1].content.startswith(said)
+    assert on.tools.calls == []
+
+
+async def test_agt_7_arguments_and_schemas_nested_too_deeply_to_be_carried_are_not_taken_up(on: Stage) -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(190):
+        deep = {"in": deep}
+    on.tools.specs = [*on.tools.specs, ToolSpec(name="abyss", effect="read", built_in=True, input_schema=deep)]
+    on.vendor.script = [asks(("look", deep)), says("too deep")]
+    session = await on.start(SessionInput.model_validate({"limits": {"max_history_events": 50}}))
+    await session.prompt("look deep")
+    (turn,) = await session.idle(turns=1)
+    assert turn.agent_message == "too deep"
+    assert isinstance(turn.steps[0], ModelStep)
+    result = turn.steps[0].tool_calls[0].result
+    assert result is not None
+    assert (result.status, result.outcome) == ("error", "The arguments of look are no JSON object")
+    assert [tool.name for tool in on.vendor.requests[0].head.tools] == ["look", "pay"]
+    for number in range(2, 12):
+        await session.prompt("and on")
+        await session.idle(turns=number)
+    assert len(await session.histories()) > 1
+
+
+async def test_ses_10_a_failing_turn_never_ends_the_session(on: Stage) -> None:
+    on.vendor.script = [ModelError("auth", "the key was revoked")]
+    session = await on.start()
+    await session.prompt("one")
+    await session.prompt("two")
+    first, second = await session.idle(turns=2)
+    assert (first.status, first.error_type, first.agent_message) == ("failed", "auth", None)
+    assert first.error == "The model's provider did not accept the credentials: the key was revoked."
+    assert second.status == "completed"
+    assert len(on.vendor.requests) == 2
+
+
+async def test_agt_9_a_passing_failure_is_retried_and_sees_the_same_context(on: Stage) -> None:
+    on.vendor.script = [ModelError("overloaded", "busy"), ModelError("connection", "gone"), says("here")]
+    session = await on.start()
+    await session.prompt(id="p1", text="hello")
+    await on.vendor.gate.until_arrived(1)
+    await session.prompt("another one meanwhile")
+    first, _ = await session.idle(turns=2)
+    assert first.agent_message == "here"
+    assert on.vendor.requests[0] == on.vendor.requests[1] == on.vendor.requests[2]
+
+
+async def test_agt_9_a_long_wait_is_shown_and_can_be_cancelled(on: Stage) -> None:
+    on.vendor.script = [ModelError("rate_limited", "slow down", retry_after=300)]
+    session = await on.start()
+    await session.prompt(id="p1", text="hello")
+    state = await session.until(lambda s: s.status == "waiting_retry")
+    assert state.waiting_until is not None
+    assert 290 < (state.waiting_until - state.messages[0].timestamp).total_seconds() <= 310
+    reason = "The model's provider is limiting requests: slow down."
+    assert (state.waiting_reason, (await session.updates()).waiting_reason) == (reason, reason)
+    metadata = await session.handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+    assert "UTC: The model's provider is limiting requests: slow down." in metadata.current_details
+    await session.update("cancel_turn", {"message_id": "p1"})
+    (turn,) = await session.idle(turns=1)
+    assert turn.status == "cancelled"
+
+
+async def test_agt_9_stale_reasoning_is_repeated_once_without_state_under_a_new_number(on: Stage) -> None:
+    on.vendor.script = [ModelError("stale_reasoning", "bound elsewhere"), says("fresh")]
+    session = await on.start()
+    await session.prompt("hello")
+    (turn,) = await session.idle(turns=1)
+    assert turn.agent_message == "fresh"
+    on.vendor.script = [ModelError("stale_reasoning", "bound elsewhere")] * 2
+    await session.prompt("again")
+    _, second = await session.idle(turns=2)
+    assert second.error_type == "bad_request"
+    assert len(on.vendor.requests) == 4
+
+
+async def test_agt_3_a_cut_or_empty_answer_is_never_taken_for_an_answer(on: Stage) -> None:
+    cut = ModelResponse(parts=[RespondPart(kind="respond", text="half an ans")], stop="max_tokens", model="m")
+    on.vendor.script = [cut, ModelResponse(parts=[], model="m"), ModelResponse(parts=[], model="m")]
+    session = await on.start()
+    await session.prompt("one")
+    await session.prompt("two")
+    first, second = await session.idle(turns=2)
+    assert (first.error_type, first.agent_message) == ("too_large", None)
+    assert (second.error_type, second.agent_message) == ("provider_error", None)
+
+
+async def test_ses_16_an_answer_too_large_to_keep_ends_the_turn_not_the_session(on: Stage) -> None:
+    on.vendor.script = [says("x" * 1_200_000), says("short")]
+    session = await on.start()
+    await session.prompt("write a book")
+    await session.prompt("write a line")
+    first, second = await session.idle(turns=2)
+    assert (first.status, first.error_type) == ("failed", "too_large")
+    assert second.agent_message == "short"
+
+
+async def test_agt_2_the_context_is_asked_of_the_workflow_where_it_was_not_handed_over(
+    on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnkeeper.activities.model_request.asking.REQUESTS.get", lambda key: None)
+    monkeypatch.setattr("turnkeeper.models.limits.Limits.page_bytes", 300)
+    on.vendor.script = [asks(("look", {"n": number})) for number in range(4)]
+    session = await on.start()
+    await session.prompt("look around, for a while")
+    (turn,) = await session.idle(turns=1)
+    assert turn.agent_message == "echo: look around, for a while"
+    assert [len(request.messages) for request in on.vendor.requests] == [1, 3, 5, 7, 9]
+    assert [tool.name for tool in on.vendor.requests[-1].head.tools] == ["look", "pay"]
+
+
+async def test_agt_2_the_models_context_never_travels_through_history(on: Stage) -> None:
+    secret = "a sentence that is nowhere else"
+    session = await on.start(SessionInput(system_prompt="be brief"))
+    for number in range(4):
+        await session.prompt(f"{number} {secret}")
+    await session.idle(turns=4)
+    history = (await session.handle.fetch_history()).to_json()
+    assert history.count("be brief") <= 1
+
+
+async def test_ses_10_a_bug_of_ours_fails_the_workflow_task_and_the_turn_goes_on_after_the_fix(
+    on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("a bug of ours")
+
+    session = await on.start()
+    with monkeypatch.context() as broken_build:
+        broken_build.setattr("turnkeeper.models.session.session_state.Session.complete_turn", broken)
+        await session.prompt("hello")
+        async with asyncio.timeout(30):
+            while (await session.handle.describe()).raw_description.pending_workflow_task.attempt < 2:
+                await asyncio.sleep(0.05)
+    (turn,) = await session.idle(turns=1)
+    assert turn.agent_message == "echo: hello"
+
+
+async def test_agt_2_sessions_that_do_not_fit_in_the_cache_go_on_with_the_same_contexts(temporal: Client) -> None:
+    async with stage(temporal, max_cached_workflows=1) as on:
+        sessions = [await on.start() for _ in range(4)]
+        for number in range(4):
+            on.vendor.gate.close()
+            for session in sessions:
+                await session.prompt(f"{session.handle.id} {number}")
+            on.vendor.gate.open()
+            for session in sessions:
+                await session.idle(turns=number + 1)
+        for session in sessions:
+            asked = [r for r in on.vendor.requests if r.messages[0].content.startswith(session.handle.id)]
+            assert [len(request.messages) for request in asked] == [1, 3, 5, 7]
+            turns = await session.idle(turns=4)
+            assert [turn.agent_message for turn in turns] == [f"echo: {session.handle.id} {n}" for n in range(4)]

@@ -1,0 +1,89 @@
+"""What models used and cost, in steps, turns and sessions: AGT-10."""
+
+import json
+
+from temporalio.api.sdk.v1 import WorkflowMetadata
+
+from tests.harness import Stage, asks, says
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.transcript.model_call import ModelCallOutcome, ModelResponse, SummaryOutcome
+from turnkeeper.models.transcript.trajectory import ModelStep, Usage
+
+SONNET = "anthropic:claude-sonnet-4-5"
+
+A_CALL = Usage(input_tokens=1_000, output_tokens=100, cached_tokens=300, cache_write_tokens=200)
+A_CALL_S_COST = 0.00384
+"""500 tokens at $3 a million, 300 at $0.30, 200 at $3.75, and 100 of output at $15."""
+
+
+def by_sonnet(response: ModelResponse) -> ModelResponse:
+    return response.model_copy(update={"usage": A_CALL, "model": "claude-sonnet-4-5-20250929"})
+
+
+def times(count: int) -> Usage:
+    """Return the usage of so many calls."""
+    return Usage(
+        input_tokens=1_000 * count,
+        output_tokens=100 * count,
+        cached_tokens=300 * count,
+        cache_write_tokens=200 * count,
+        cost=round(A_CALL_S_COST * count, 9),
+    )
+
+
+async def test_agt_10_tokens_and_cost_are_told_of_the_step_the_turn_and_the_session(on: Stage) -> None:
+    on.vendor.script = [by_sonnet(asks(("look", {}))), by_sonnet(says("seen")), by_sonnet(says("again"))]
+    session = await on.start(SessionInput(model=SONNET))
+    await session.prompt("look")
+    await session.prompt("and again")
+    first, second = await session.idle(turns=2)
+    assert [step.usage for step in first.steps if isinstance(step, ModelStep)] == [times(1), times(1)]
+    assert (first.usage, second.usage) == (times(2), times(1))
+    assert (await session.state()).session.usage == times(3)
+    metadata = await session.handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+    assert "- **Usage:** 3,000 tokens in, 300 out, $0.01152\n" in metadata.current_details
+
+
+async def test_agt_10_summaries_are_paid_for_by_the_turn_they_are_made_in(on: Stage) -> None:
+    window = {"max_messages": 6, "preserve_first_n": 0, "preserve_last_n": 2, "evict_block": 3}
+    on.vendor.answer = on.vendor.summarise = lambda request: by_sonnet(says("They counted."))
+    session = await on.start(
+        SessionInput.model_validate({"model": SONNET, "history": {**window, "summarize_on_trim": True}})
+    )
+    asked = 0
+    while not on.vendor.summary_requests:
+        asked += 1
+        await session.prompt(f"question {asked}, and some words that make it longer")
+        turns = await session.idle(turns=asked)
+        assert asked < 20
+    assert [turn.usage for turn in turns] == [*[times(1)] * (asked - 1), times(2)]
+    assert (await session.state()).session.usage == times(asked + 1)
+
+
+async def test_agt_10_sums_go_on_over_archived_steps_and_new_runs(on: Stage) -> None:
+    on.vendor.script = [by_sonnet(asks(("look", {"n": number}), text="x" * 400)) for number in range(60)]
+    on.vendor.script[-1] = by_sonnet(says("seen"))
+    session = await on.start(
+        SessionInput.model_validate(
+            {"model": SONNET, "limits": {"max_history_events": 50, "max_state_bytes": 40_000, "max_steps": 100}}
+        )
+    )
+    await session.prompt("look")
+    (turn,) = await session.idle(turns=1)
+    assert turn.steps_omitted > 0
+    assert len(await session.histories()) > 1
+    assert (turn.status, turn.usage) == ("completed", times(60))
+    await session.prompt("again")
+    await session.idle(turns=2)
+    assert (await session.state()).session.usage == times(60), "no usage was reported, and none is made up"
+
+
+def test_agt_10_what_was_not_used_takes_no_room_in_the_history() -> None:
+    response = ModelResponse(model="m", usage=Usage(input_tokens=7))
+    dumped = json.loads(ModelCallOutcome(response=response).model_dump_json())
+    assert dumped["response"]["usage"] == {"input_tokens": 7}
+    summary = SummaryOutcome(text="They counted.", usage=Usage(input_tokens=7, cost=0.0))
+    dumped = json.loads(summary.model_dump_json())
+    assert dumped == {"text": "They counted.", "usage": {"input_tokens": 7, "cost": 0.0}}
+    assert SummaryOutcome.model_validate(dumped) == summary
+    assert SummaryOutcome().model_dump_json() == "{}"

@@ -1,0 +1,1 @@
+"""Durable AI-agent sessions on Temporal."""

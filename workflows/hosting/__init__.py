@@ -1,0 +1,1 @@
+"""What a process needs to run the workflow: connection, task slots, eviction."""

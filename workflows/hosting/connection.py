@@ -1,0 +1,299 @@
+"""How any process reaches Temporal, and what it needs to find there (OPS-2, OPS-8, SES-17).
+
+An address in `TEMPORAL_*` or `temporal.toml` is used as it is, with its namespace, TLS and API key. Without one the
+embedded server is meant: it writes where it listens into `temporal.json` in the state directory, and until then it is
+looked for at `temporal_port`.
+"""
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+from pydantic import ValidationError
+from temporalio.api.enums.v1 import IndexedValueType, TaskQueueType
+from temporalio.api.namespace.v1 import NamespaceConfig
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import (
+    DescribeNamespaceRequest,
+    DescribeTaskQueueRequest,
+    GetSystemInfoRequest,
+    UpdateNamespaceRequest,
+)
+from temporalio.client import Client
+from temporalio.common import SearchAttributeKey
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.envconfig import ClientConfigProfile
+from temporalio.service import GrpcCompression, KeepAliveConfig, RPCError, RPCStatusCode
+
+from turnkeeper.models.command_line import command_line
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.wire import Frozen
+from turnkeeper.workflows import search_attributes
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_NAMESPACE = "default"
+RETENTION_DAYS = 30
+
+CONNECT_SECONDS = 5.0
+"""Bound of one attempt: the SDK itself waits for ever for an address that swallows packets."""
+
+POLL_SECONDS = 70.0
+"""A worker asks for work at least once a minute; Temporal lists one for 5 minutes after its last question."""
+
+RETRY_SECONDS = 0.2
+WAIT_NOTICE_SECONDS = 1.0
+"""A connection that takes longer is noted in the log."""
+CANCEL_SECONDS = 0.5
+HEALTH_SECONDS = 2.0
+"""Between two looks whether a server answers a lazy client at last."""
+CALL_TIMEOUT = timedelta(seconds=10)
+
+KEEP_ALIVE = KeepAliveConfig(interval_millis=15_000, timeout_millis=5_000)
+"""A connection cut without a word is noticed within 20 s. Temporal drops clients that ask more than every 10 s."""
+
+COMPRESSION = {"none": GrpcCompression.NONE, "gzip": GrpcCompression.GZIP}
+
+
+class TemporalAccessError(Exception):
+    """Temporal cannot be used as asked; the message is a sentence that says why, and the mend."""
+
+
+class EmbeddedServer(Frozen):
+    """Where the embedded server listens, as it wrote into the state directory."""
+
+    address: str
+    ui_url: str | None
+    pid: int
+
+    @staticmethod
+    def file(state_dir: Path) -> Path:
+        """Name the file a server writes this into."""
+        return state_dir / "temporal.json"
+
+    @classmethod
+    def recorded(cls, state_dir: Path) -> "EmbeddedServer | None":
+        """Read what the last server wrote; it may have died since. None: none was started, or it was stopped."""
+        try:
+            return cls.model_validate_json(cls.file(state_dir).read_text())
+        except (OSError, ValidationError):
+            return None
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A server and a namespace in it. `embedded`: our own server is meant, nobody named another."""
+
+    address: str
+    namespace: str
+    embedded: bool
+    access: Mapping[str, Any]
+    """TLS, API key and headers as Temporal's own configuration has them."""
+
+
+def find_endpoint(settings: Settings) -> Endpoint:
+    """Say where Temporal is, without calling it.
+
+    Raises:
+        TemporalAccessError: Temporal's own configuration is unreadable, or has keys to a server it does not name.
+    """
+    try:
+        access: dict[str, Any] = {**ClientConfigProfile.load().to_client_connect_config()}
+    except (RuntimeError, OSError) as error:
+        raise TemporalAccessError(f"The configuration in TEMPORAL_* or temporal.toml is unusable: {error}.") from error
+    address, namespace = access.pop("target_host", None), access.pop("namespace", DEFAULT_NAMESPACE)
+    if address is None and access:
+        given = ", ".join(sorted(access))
+        raise TemporalAccessError(
+            f"TEMPORAL_* or temporal.toml gives {given} but no address: set TEMPORAL_ADDRESS too."
+        )
+    return Endpoint(address or _embedded_address(settings), namespace, embedded=address is None, access=access)
+
+
+async def connect(settings: Settings, *, lazy: bool = False, patience: float = 0.0) -> Client:
+    """Return a client of the server that is meant, connected unless `lazy`.
+
+    A lazy client connects at its first call, and every call fails with `RuntimeError` as long as that fails; no
+    worker can use one. Otherwise a server that is just starting is waited for, for `patience` seconds; 0: one attempt.
+
+    Raises:
+        TemporalAccessError: The server cannot be reached, or its address is not known.
+    """
+    endpoint = find_endpoint(settings)
+    deadline = asyncio.get_running_loop().time() + patience
+    with _logged_wait(endpoint):
+        while True:
+            try:
+                return await asyncio.wait_for(_connect_once(endpoint, settings, lazy=lazy), CONNECT_SECONDS)
+            except (RuntimeError, TimeoutError) as error:
+                if asyncio.get_running_loop().time() >= deadline:
+                    raise _unreachable(endpoint, error) from error
+            await asyncio.sleep(RETRY_SECONDS)
+
+
+@asynccontextmanager
+async def outage_logged(client: Client, settings: Settings) -> AsyncIterator[None]:
+    """Until the server answers a lazy `client`, have the log say why it does not, each reason once.
+
+    Raises:
+        TemporalAccessError: As `find_endpoint` does.
+    """
+    asking = asyncio.create_task(_log_until_reachable(client, find_endpoint(settings)))
+    try:
+        yield
+    finally:
+        while not asking.done():
+            asking.cancel()  # a cancellation that comes in one moment with an answer is lost
+            await asyncio.wait([asking], timeout=CANCEL_SECONDS)
+
+
+async def _log_until_reachable(client: Client, endpoint: Endpoint) -> None:
+    logged = ""
+    while True:
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await client.workflow_service.get_system_info(GetSystemInfoRequest(), timeout=CALL_TIMEOUT)
+        except (RuntimeError, TimeoutError, RPCError) as error:
+            reason = str(_unreachable(endpoint, error))
+            if reason != logged:
+                _log.warning("%s Until then every request is answered 503.", reason)
+            logged = reason
+        else:
+            if logged:
+                _log.warning("Temporal answers at %s.", endpoint.address)
+            return
+        await asyncio.sleep(HEALTH_SECONDS)
+
+
+async def prepare(client: Client) -> None:
+    """Have the search attributes of sessions registered; safe to repeat, and from many processes at once.
+
+    Raises:
+        TemporalAccessError: The server refuses, or has an attribute of that name and another type.
+    """
+    missing = await missing_search_attributes(client)
+    if not missing:
+        return
+    request = AddSearchAttributesRequest(
+        namespace=client.namespace, search_attributes={key.name: _wire_type(key) for key in missing}
+    )
+    try:
+        await client.operator_service.add_search_attributes(request, timeout=CALL_TIMEOUT)
+    except RPCError as error:
+        # Another process may have been quicker.
+        if await missing_search_attributes(client):
+            raise _unprepared(client, missing, error) from error
+
+
+async def missing_search_attributes(client: Client) -> Sequence[SearchAttributeKey[Any]]:
+    """List the search attributes of sessions that the namespace does not have.
+
+    Raises:
+        TemporalAccessError: The server refuses to say, or has an attribute of that name and another type.
+    """
+    request = ListSearchAttributesRequest(namespace=client.namespace)
+    try:
+        answer = await client.operator_service.list_search_attributes(request, timeout=CALL_TIMEOUT)
+    except RPCError as error:
+        raise _unprepared(client, search_attributes.ALL, error) from error
+    there = answer.custom_attributes
+    for key in search_attributes.ALL:
+        if key.name in there and there[key.name] != _wire_type(key):
+            raise TemporalAccessError(
+                f"The namespace {client.namespace!r} has a search attribute {key.name} of another type than "
+                f"{_type_name(key)}: remove it there, or use another namespace."
+            )
+    return [key for key in search_attributes.ALL if key.name not in there]
+
+
+async def set_retention(client: Client, *, days: int = RETENTION_DAYS) -> None:
+    """Have ended sessions kept for `days`; a dev server's own default is one. For the embedded server only."""
+    if await retention(client) == timedelta(days=days):
+        return
+    ttl = Duration()
+    ttl.FromTimedelta(timedelta(days=days))
+    config = NamespaceConfig(workflow_execution_retention_ttl=ttl)
+    request = UpdateNamespaceRequest(namespace=client.namespace, config=config)
+    await client.workflow_service.update_namespace(request, timeout=CALL_TIMEOUT)
+
+
+async def retention(client: Client) -> timedelta:
+    """Return how long the namespace keeps ended sessions."""
+    request = DescribeNamespaceRequest(namespace=client.namespace)
+    answer = await client.workflow_service.describe_namespace(request, timeout=CALL_TIMEOUT)
+    return answer.config.workflow_execution_retention_ttl.ToTimedelta()
+
+
+async def polling_workers(client: Client, task_queue: str) -> Sequence[str]:
+    """List the workers that have asked `task_queue` for work lately, by their identities. Raises `RPCError`."""
+    request = DescribeTaskQueueRequest(
+        namespace=client.namespace,
+        task_queue=TaskQueue(name=task_queue),
+        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+    )
+    answer = await client.workflow_service.describe_task_queue(request, timeout=CALL_TIMEOUT)
+    oldest = time.time() - POLL_SECONDS
+    return [poller.identity for poller in answer.pollers if poller.last_access_time.ToSeconds() > oldest]
+
+
+@contextmanager
+def _logged_wait(endpoint: Endpoint) -> Iterator[None]:
+    """Note in the log that the server is waited for, if the block takes long."""
+    loop = asyncio.get_running_loop()
+    notice = loop.call_later(WAIT_NOTICE_SECONDS, _log.warning, "Waiting for Temporal at %s …", endpoint.address)
+    try:
+        yield
+    finally:
+        notice.cancel()
+
+
+async def _connect_once(endpoint: Endpoint, settings: Settings, *, lazy: bool) -> Client:
+    return await Client.connect(
+        endpoint.address,
+        namespace=endpoint.namespace,
+        data_converter=pydantic_data_converter,
+        keep_alive_config=KEEP_ALIVE,
+        grpc_compression=COMPRESSION[settings.grpc_compression],
+        lazy=lazy,
+        **endpoint.access,
+    )
+
+
+def _embedded_address(settings: Settings) -> str:
+    recorded = EmbeddedServer.recorded(settings.state_dir)
+    return recorded.address if recorded else f"127.0.0.1:{settings.temporal_port}"
+
+
+def _unreachable(endpoint: Endpoint, error: Exception) -> TemporalAccessError:
+    # The SDK says it in the words of its Rust core; the operating system's own are in the middle of them.
+    told = re.findall(r'(?:message|error): "([^"]+)"', str(error)) or [str(error) or "no answer"]
+    up = f"Start it with `{command_line('up')}`, or set TEMPORAL_ADDRESS"
+    mend = up if endpoint.embedded else "Check TEMPORAL_ADDRESS"
+    return TemporalAccessError(f"Temporal cannot be reached at {endpoint.address} ({told[-1]}). {mend}.")
+
+
+def _unprepared(client: Client, missing: Sequence[SearchAttributeKey[Any]], error: RPCError) -> TemporalAccessError:
+    names = ", ".join(f"{key.name} ({_type_name(key)})" for key in missing)
+    if error.status in (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.UNIMPLEMENTED):
+        return TemporalAccessError(
+            f"The server does not let us register search attributes in {client.namespace!r}: "
+            f"have its administrator add {names}."
+        )
+    return TemporalAccessError(f"{client.namespace!r} cannot be given the search attributes {names}: {error.message}.")
+
+
+def _wire_type(key: SearchAttributeKey[Any]) -> IndexedValueType.ValueType:
+    return IndexedValueType.ValueType(key.indexed_value_type)
+
+
+def _type_name(key: SearchAttributeKey[Any]) -> str:
+    return IndexedValueType.Name(_wire_type(key)).removeprefix("INDEXED_VALUE_TYPE_").capitalize()

@@ -1,0 +1,1 @@
+"""One turn: the model is asked and tools are run until there is an answer."""

@@ -1,0 +1,69 @@
+"""The one model request of a turn that is not answered yet, and how activities get at it (AGT-2)."""
+
+from dataclasses import dataclass
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from turnkeeper.activities.model_request.hand_over import REQUESTS, HandOverKey
+    from turnkeeper.models.transcript.model_call import ModelRequest, ModelRequestPage
+
+
+@dataclass(frozen=True)
+class OpenRequest:
+    """A model request that is not answered yet: kept unchanged, whatever happens to the view meanwhile."""
+
+    number: int
+    request: ModelRequest
+    digest: str
+    estimated_tokens: int
+
+    @property
+    def message_count(self) -> int:
+        """How many messages it holds."""
+        return len(self.request.messages)
+
+    def page(self, offset: int, *, page_bytes: int) -> ModelRequestPage:
+        """Return the messages from `offset` on that fit in a page."""
+        end, room = offset, page_bytes
+        while end < self.message_count:
+            room -= len(self.request.messages[end].model_dump_json().encode())
+            if room < 0 and end > offset:
+                break
+            end += 1
+        return ModelRequestPage(
+            head=self.request.head if offset == 0 else None,
+            messages=self.request.messages[offset:end],
+            next_offset=end if end < self.message_count else None,
+            digest=self.digest,
+        )
+
+
+class RequestSlot:
+    """Where the open request of a turn is, if there is one."""
+
+    def __init__(self) -> None:
+        """Hold none."""
+        self.request: OpenRequest | None = None
+
+    def open(self, request: OpenRequest) -> OpenRequest:
+        """Put `request` in the place of the one before it."""
+        self.close()
+        self.request = request
+        return request
+
+    def hand_over(self) -> None:
+        """Leave the open request where an activity of this process finds it."""
+        # Written only, and not while replaying: nothing the workflow does may depend on this process.
+        if self.request and not workflow.unsafe.is_replaying():
+            REQUESTS.put(_key(self.request), self.request.request, size=4 * self.request.estimated_tokens)
+
+    def close(self) -> None:
+        """Keep the request no longer."""
+        if self.request and not workflow.unsafe.is_replaying():
+            REQUESTS.discard(_key(self.request))
+        self.request = None
+
+
+def _key(request: OpenRequest) -> HandOverKey:
+    return HandOverKey(workflow.info().run_id, request.number, request.digest)

@@ -1,0 +1,84 @@
+"""Having what was evicted summarised, before the model is asked again (CTX-5)."""
+
+import asyncio
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, is_cancelled_exception
+
+with workflow.unsafe.imports_passed_through():
+    from turnkeeper.activities.failures import describe_failure
+    from turnkeeper.activities.summarisation import SummaryActivities
+    from turnkeeper.models.context.model_view import digest_of
+    from turnkeeper.models.tokens import estimate_tokens
+    from turnkeeper.models.transcript.model_call import ModelRequest, SummaryCall, SummaryOutcome
+    from turnkeeper.workflows import activity_options
+    from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
+    from turnkeeper.workflows.turn.turn_frame import Frame
+    from turnkeeper.workflows.turn.unfinished import spent_of
+
+
+class Summaries:
+    """The summaries that are made in a turn."""
+
+    def __init__(self, frame: Frame, slot: RequestSlot) -> None:
+        """Ask for the turn of `frame`, through its `slot` of the open request."""
+        self._frame = frame
+        self._session = frame.session
+        self._slot = slot
+
+    async def make_if_due(self) -> None:
+        """Let a summary stand for what was evicted, if one is due; where none comes of it, the session goes on without.
+
+        What was to be in one that failed waits for the next.
+        """
+        session, history = self._session, self._frame.terms.history
+        if not session.context.is_summary_due(history):
+            return
+        request = self._open_request()
+        evicted = session.context.begin_summary()
+        outcome = await self._outcome(request)
+        self._slot.close()
+        session.add_usage(outcome.usage)
+        if session.rules >= 3:
+            session.add_usage(outcome.spent)
+        if outcome.trouble:
+            session.context.summaries_failed += 1
+            workflow.logger.warning("No summary of %d messages: %s", request.message_count, outcome.trouble)
+        else:
+            session.add_summary(outcome, of=evicted, head=history.preserve_first_n)
+
+    def _open_request(self) -> OpenRequest:
+        session = self._session
+        request = ModelRequest(head=session.head, messages=session.context.messages_to_summarise())
+        opened = OpenRequest(
+            number=session.count_request(),
+            request=request,
+            digest=digest_of(request),
+            estimated_tokens=estimate_tokens(request.messages),
+        )
+        return self._slot.open(opened)
+
+    async def _outcome(self, request: OpenRequest) -> SummaryOutcome:
+        frame, session = self._frame, self._session
+        frame.stop_if_told()
+        self._slot.hand_over()
+        try:
+            return await workflow.execute_activity_method(
+                SummaryActivities.summarise,
+                SummaryCall(
+                    turn=session.turn_count,
+                    request=request.number,
+                    model=frame.model,
+                    digest=request.digest,
+                    has_earlier=session.view.summary is not None,
+                ),
+                start_to_close_timeout=activity_options.SUMMARY_TIMEOUT,
+                schedule_to_close_timeout=min(frame.remaining(), activity_options.SUMMARY_PATIENCE),
+                heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
+                retry_policy=activity_options.SUMMARY_RETRIES,
+                summary=f"summary · turn {session.turn_count} · of {request.message_count} messages",
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise asyncio.CancelledError from error
+            return SummaryOutcome(trouble=describe_failure(error)[1], spent=spent_of(error))

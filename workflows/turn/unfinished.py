@@ -1,0 +1,58 @@
+"""What a model call that failed still tells of the answer that it was given, and what it took (SES-9, AGT-9)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import TimeoutError as ActivityTimeout
+
+with workflow.unsafe.imports_passed_through():
+    from pydantic import ValidationError
+
+    from turnkeeper.activities.failures import WORKER_DIED
+    from turnkeeper.models.transcript.model_call import ModelResponse, Spent
+    from turnkeeper.models.transcript.partial_output import PartialOutput
+    from turnkeeper.models.transcript.trajectory import Usage
+    from turnkeeper.models.transcript.unfinished import unfinished_answer
+
+
+def unfinished_of(error: ActivityError, *, model: str, max_bytes: int) -> ModelResponse | None:
+    """Return what the last attempt of a model call had written; `None` where that is nothing, or not known.
+
+    Where the worker judged the failure, the failure has it as its detail. Where Temporal ended the call (the turn's
+    time was over, or the worker died), or the supervisor did, it is the last snapshot that was shown by heartbeats. The
+    workflow can't put its texts into the store, so they are cut to `max_bytes` of JSON together.
+    """
+    cause = error.cause
+    try:
+        if isinstance(cause, ApplicationError) and cause.type != WORKER_DIED and cause.details:
+            return ModelResponse.model_validate(cause.details[0])
+        if snapshot := _last_heartbeat(cause)[:1]:
+            parts = PartialOutput.model_validate(snapshot[0]).parts
+            return unfinished_answer(parts, model=model, max_bytes=max_bytes // 2)
+    except ValidationError:
+        return None  # details of something else, or of another release
+    return None
+
+
+def spent_of(error: ActivityError) -> Usage | None:
+    """Return what the attempts of a failed call took; `None` where that is nothing, or not known (AGT-9)."""
+    cause = error.cause
+    details = cause.details if isinstance(cause, ApplicationError) and cause.type != WORKER_DIED else ()
+    try:
+        reports = [*details[1:2], *_last_heartbeat(cause)[1:2]]
+        return Spent.model_validate(reports[0]).usage if reports else None
+    except ValidationError:
+        return None
+
+
+def _last_heartbeat(cause: BaseException | None) -> Sequence[Any]:
+    """Return what the last heartbeat carried, if a timeout or the supervisor says so."""
+    while cause is not None:
+        if isinstance(cause, ActivityTimeout) and cause.last_heartbeat_details:
+            return cause.last_heartbeat_details
+        if isinstance(cause, ApplicationError) and cause.type == WORKER_DIED and cause.details:
+            return cause.details
+        cause = cause.__cause__
+    return ()
