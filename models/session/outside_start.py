@@ -13,9 +13,10 @@ from turnkeeper.models.context.model_view import ViewRef
 from turnkeeper.models.errors import Refused
 from turnkeeper.models.ids import is_id
 from turnkeeper.models.session.queue.prompt_queue import REMEMBERED_FATES, REMEMBERED_IDS
-from turnkeeper.models.session.session import REASON_CHARS, CarriedState, CarriedTurn, SessionInput, check_start
+from turnkeeper.models.session.session import CarriedState, CarriedTurn, SessionInput, check_start
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ModelStep
+from turnkeeper.models.wire import REASON_CHARS
 
 MAX_START_BYTES = 1_500_000
 """Most JSON bytes of a start: what a session carries is under 1 MB, and at 2 MB Temporal fails the workflow task."""

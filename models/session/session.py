@@ -9,7 +9,6 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, WithJsonSchema, field_serializer
 from pydantic_core import to_json
 
-from turnkeeper.models.bounds import count_unencodable
 from turnkeeper.models.context.context_view import TURNS_A_PAGE
 from turnkeeper.models.context.model_context import CarriedContext
 from turnkeeper.models.context.model_view import ViewRef
@@ -24,7 +23,7 @@ from turnkeeper.models.session.tool_policy import ToolPolicy
 from turnkeeper.models.transcript.conversation import ArchiveReport, ConversationMessage
 from turnkeeper.models.transcript.model_call import ProviderState, ToolSpec
 from turnkeeper.models.transcript.trajectory import Usage
-from turnkeeper.models.wire import NO_NUL_PATTERN, Change, Compact, Frozen, Items, Strict, UtcDatetime
+from turnkeeper.models.wire import Change, Compact, Frozen, Items, Reason, Strict, UtcDatetime
 
 TITLE_CHARS = 60
 """Most characters of a title that is made of a prompt."""
@@ -56,21 +55,6 @@ def _carriable(system_prompt: str) -> str:
 Title = Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[^\x00-\x1f\x7f]+$")]
 UserName = Annotated[str, Field(pattern=USER_PATTERN)]
 SystemPrompt = Annotated[str, Field(max_length=50_000), AfterValidator(_carriable)]
-REASON_CHARS = 500
-
-
-def _keepable(reason: str) -> str:
-    if count_unencodable(reason):
-        raise ValueError("may hold no NUL and no lone surrogate")
-    return reason
-
-
-Reason = Annotated[
-    str,
-    Field(max_length=REASON_CHARS),
-    AfterValidator(_keepable),
-    WithJsonSchema({"type": "string", "maxLength": REASON_CHARS, "pattern": NO_NUL_PATTERN}),
-]
 ModelName = Annotated[
     str,
     WithJsonSchema(
