@@ -13,7 +13,8 @@ from turnkeeper.models.context.model_view import ViewRef
 from turnkeeper.models.errors import Refused
 from turnkeeper.models.ids import is_id
 from turnkeeper.models.session.queue.prompt_queue import REMEMBERED_FATES, REMEMBERED_IDS
-from turnkeeper.models.session.session import CarriedState, CarriedTurn, SessionInput, check_start
+from turnkeeper.models.session.running_turn import CarriedTurn
+from turnkeeper.models.session.session import CarriedState, SessionInput, check_start
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ModelStep
 from turnkeeper.models.wire import REASON_CHARS

@@ -19,9 +19,10 @@ from turnkeeper.models.limits import LEAST_STATE_BYTES, Limits, LimitsChange
 from turnkeeper.models.model_name import MODEL_PATTERN, split_model
 from turnkeeper.models.replay_text.turns import MovedEvents
 from turnkeeper.models.session.queue.prompts import CarriedQueue, Fate, Prompt, PromptSignal, refusal_of
+from turnkeeper.models.session.running_turn import CarriedTurn
 from turnkeeper.models.session.tool_policy import ToolPolicy
 from turnkeeper.models.transcript.conversation import ArchiveReport, ConversationMessage
-from turnkeeper.models.transcript.model_call import ProviderState, ToolSpec
+from turnkeeper.models.transcript.model_call import ToolSpec
 from turnkeeper.models.transcript.trajectory import Usage
 from turnkeeper.models.wire import Change, Compact, Frozen, Items, Reason, Strict, UtcDatetime
 
@@ -67,27 +68,6 @@ MessageId = Annotated[str, Field(pattern=ID_PATTERN)]
 
 MAX_CARRIED_ITEMS = 50_000
 """More than what a session carries under 1 MB can have of anything; it bounds the time a validator takes."""
-
-
-class CarriedTurn(Compact):
-    """A running turn at a hand-over: what it began with, which later configuration does not change, and how far it is.
-
-    `steps` and `calls` count towards its limits. `unsettled`: the newest step has calls without results, or the model
-    has not been shown them; `state` is that step's, of segment number `segment` (SES-14).
-    """
-
-    deadline: UtcDatetime
-    model: str
-    limits: Limits
-    history: ConversationHistoryConfig
-    tool_policy: ToolPolicy = {}
-    awaiting_since: UtcDatetime | None = None
-    """Since when people are asked to decide: `deadline` moves on by as long as that takes."""
-    steps: int = 0
-    calls: int = 0
-    unsettled: bool = False
-    state: ProviderState | None = None
-    segment: int | None = None
 
 
 class CarriedState(Compact):

@@ -169,6 +169,11 @@ class ModelStep(Frozen):
     request_id: str | None = None
     timestamp: UtcDatetime
 
+    @property
+    def is_answer(self) -> bool:
+        """It asks for no tools: the turn ends with it."""
+        return not self.tool_calls
+
 
 class UserStep(Frozen):
     """A prompt that was steered into the running turn (SES-7)."""

@@ -108,7 +108,7 @@ def test_ctx_7_results_of_the_newest_step_are_shortened_where_they_alone_are_too
     turn = context_of(target).turns[-1]
     assert turn.seen == "truncated"
     assert turn.characters_cut > 29_000
-    newest = target.newest_step().tool_calls[0].result
+    newest = target.running().newest_step.tool_calls[0].result
     assert newest is not None
     assert newest.content == "a" * 30_000, "the transcript is never altered"
     carried = Session("s", target.carry(), now=NOW)
@@ -236,7 +236,7 @@ def refused_turn(target: Session, text: str = "something bad") -> ConversationMe
     begin(target, text)
     look(target, "found something bad")
     send(target, "bad words, steered in", mode="steer", id="steered")
-    target.steer_turn(target.config.limits, now=NOW)
+    target.steer_turn(now=NOW)
     target.leave_out_turn()
     target.fail_turn("refusal", "The model refused to answer.", now=NOW)
     turn = target.transcript.newest

@@ -395,7 +395,7 @@ def test_ses_6_every_prompt_has_one_fate_in_order_whatever_is_parked_and_whateve
         elif action == "start":
             start()
         elif action == "take" and target.running_turn:
-            target.steer_turn(target.config.limits, now=NOW)
+            target.steer_turn(now=NOW)
         elif action == "end turn" and target.running_turn:
             target.complete_turn("ok", now=NOW)
         elif action.startswith("withdraw") and waiting():
