@@ -255,8 +255,8 @@ class AgenticAIWorkflow:
     def cancel_turn(self, request: Any = None, *rest: Any) -> CancelReceipt:
         """Cancel that turn if it is still running; a late stop has no effect on the next one (SES-8)."""
         given = parse(CancelTurn, request)
-        running = self._session.running_turn
-        if self._turn is None or running is None or running.id != given.message_id:
+        running = self._session.turn
+        if self._turn is None or running is None or running.message.id != given.message_id:
             return CancelReceipt(cancelling=False)
         self._turn.stop(given.reason or "Stopped by the user.")
         return CancelReceipt(cancelling=True)

@@ -119,11 +119,6 @@ class Session:
         return self.context.view
 
     @property
-    def running_turn(self) -> ConversationMessage | None:
-        """The message of the turn that is being processed."""
-        return self.turn.message if self.turn else None
-
-    @property
     def status(self) -> SessionStatus:
         """The session's status in one word (SES-3)."""
         if self.closed:
@@ -134,7 +129,7 @@ class Session:
             return "ending"
         if self.waiting_until:
             return "waiting_retry"
-        return "processing" if self.running_turn else "idle"
+        return "processing" if self.turn else "idle"
 
     @property
     def awaits_approval(self) -> bool:
@@ -215,7 +210,7 @@ class Session:
             self.queue.reject(new_id if is_taken else sent_id or new_id, refusal, at=now)
             self._changed()
             return None
-        self.queue.accept(prompt, turn_is_running=self.running_turn is not None)
+        self.queue.accept(prompt, turn_is_running=self.turn is not None)
         self._changed()
         return prompt
 
@@ -239,7 +234,7 @@ class Session:
             stands = over.get(self.status, "is ending and takes no more prompts")
             raise Refused("ending", f"The session {stands} ({self.ending or 'no reason given'}).")
         # While the archive takes turns, a full session only has to wait for it.
-        if self.archive.is_failing and self.running_turn is None and self.is_full:
+        if self.archive.is_failing and self.turn is None and self.is_full:
             raise self._full()
 
     @property
@@ -426,10 +421,8 @@ class Session:
         self.context.leave_out(self.running().message, number=self.turn_count)
 
     def _make_carriable(self, most_bytes: int) -> None:
-        running = self.running_turn
-        self.context.make_carriable(
-            self.config.history, running_turn=running.id if running else "", most_bytes=most_bytes
-        )
+        running = self.turn.message.id if self.turn else ""
+        self.context.make_carriable(self.config.history, running_turn=running, most_bytes=most_bytes)
 
     def add_summary(self, outcome: SummaryOutcome, *, of: Sequence[ViewEntry], head: int) -> None:
         """Let a summary stand for the evicted entries `of` (CTX-5)."""

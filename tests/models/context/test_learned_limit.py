@@ -22,8 +22,7 @@ MODEL = "offline:"
 
 def look(target: Session, *results: str, state: ProviderState | None = None, blob: BlobRef | None = None) -> None:
     """Let the running turn make a step of parallel calls with these results."""
-    turn = target.running_turn
-    assert turn is not None
+    turn = target.running().message
     made = [
         ToolCall(id=call_id(target.turn_count, len(turn.steps) + 1, index), name="look", args={})
         for index in range(len(results))

@@ -15,8 +15,7 @@ from turnkeeper.models.transcript.trajectory import INTERRUPTED_NOTE, ToolCall, 
 
 
 def run_step(target: Session, *, calls: int = 1, state: ProviderState | None = None) -> None:
-    turn = target.running_turn
-    assert turn is not None
+    turn = target.running().message
     made = [
         ToolCall(id=call_id(target.turn_count, len(turn.steps) + 1, index), name="look", args={})
         for index in range(calls)

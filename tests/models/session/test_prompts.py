@@ -205,9 +205,9 @@ def test_ses_6_every_accepted_prompt_has_at_most_one_fate_and_waits_until_it_has
             send(target, "hi", id=f"m{number}")
         elif action == "steer":
             send(target, "hi", id=f"m{number}", mode="steer")
-        elif action == "start" and target.queue.waiting and not target.running_turn:
+        elif action == "start" and target.queue.waiting and not target.turn:
             target.begin_turn(now=NOW)
-        elif action == "end turn" and target.running_turn:
+        elif action == "end turn" and target.turn:
             target.fail_turn("timeout", "late", now=NOW)
         elif action == "withdraw" and len(target.queue):
             target.withdraw(queue_of(target).waiting[0].id, now=NOW)
