@@ -204,7 +204,7 @@ class ModelCalls:
         """Return the outcome of a call; where none is a whole answer, keep what was written of it (SES-9).
 
         A stop cancels the call and waits for what it had by then, but not for long. Raises `ActivityError`, and
-        `CancelledError` where the turn was stopped before there was a whole answer.
+        `TurnStopped` where the turn was stopped before there was a whole answer.
         """
         context = self._context
         # Cancelled, the call would forget an answer that comes in this same moment; and an eviction looks like a stop.
