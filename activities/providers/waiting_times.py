@@ -123,6 +123,6 @@ _ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _UNITS = {"ms": 0.001, "milli": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 """Seconds in each."""
 _LENGTH = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(?>(ms|milli|[smhd])[a-z]*)", re.IGNORECASE | re.ASCII)
-"""A unit is read in one way only (`?>`): two ways to read each `1ms` are 2^n for n of them, before one that fits none."""
+"""A unit is read in one way only (`?>`): n times `1ms`, each read in two ways, are 2^n ways to fail at what follows."""
 _LENGTHS = re.compile(rf"(?:{_LENGTH.pattern} ?)+", re.IGNORECASE | re.ASCII)
 _RETRY_IN = re.compile(rf"(?:retry|try again) (?:in|after) ({_LENGTHS.pattern})", re.IGNORECASE | re.ASCII)
