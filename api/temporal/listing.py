@@ -4,11 +4,12 @@ Values that reach a visibility filter are checked against a pattern first: quoti
 
 A cursor is Temporal's page token behind a checksum. Temporal answers an unreadable token like an outage of its own, and
 the SDK repeats such a call for seconds: what is no cursor of ours is refused here. One that was made with the right
-checksum is refused by what Temporal says of it, asked once.
+checksum is refused by what Temporal says of it, asked once; where it does not speak of the token, it is an outage.
 """
 
 import base64
 import binascii
+import re
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any, Literal
@@ -28,6 +29,9 @@ MOST_SCANNED = 500
 """How many sessions one request looks through for a search text, before it gives a cursor to go on from."""
 
 _CHECKSUM_BYTES = 12
+
+_OF_THE_TOKEN = re.compile(r"page ?token|json|invalid character|parsing time", re.IGNORECASE)
+"""What Temporal says of a page token that it can't read: over SQL Go's JSON error, over Elasticsearch a sentence."""
 
 ListedStatus = Literal["open", "awaiting_approval", "ended", "cancelled", "terminated"]
 
@@ -85,15 +89,15 @@ async def _fetch(pages: WorkflowExecutionAsyncIterator, *, is_from_cursor: bool)
     try:
         await call_temporal(pages.fetch_next_page(), "")
     except problems.ProblemError as problem:
-        cause = problem.__cause__
-        is_unreadable = isinstance(cause, RPCError) and cause.status in (
-            RPCStatusCode.UNKNOWN,
-            RPCStatusCode.INVALID_ARGUMENT,
-            RPCStatusCode.INTERNAL,
-        )
-        if is_from_cursor and is_unreadable:
+        if is_from_cursor and isinstance(problem.__cause__, RPCError) and _is_of_the_token(problem.__cause__):
             raise _no_cursor() from problem
         raise
+
+
+def _is_of_the_token(error: RPCError) -> bool:
+    if error.status in (RPCStatusCode.UNKNOWN, RPCStatusCode.INTERNAL):
+        return _OF_THE_TOKEN.search(error.message) is not None
+    return error.status == RPCStatusCode.INVALID_ARGUMENT
 
 
 def _filter(status: ListedStatus | None, user: str | None) -> str:

@@ -23,7 +23,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.errors import TurnFailed
     from turnkeeper.models.limits import Limits
     from turnkeeper.models.session.session_state import Session
-    from turnkeeper.models.transcript.trajectory import COST_DIGITS, ModelStep, Usage, dollars
+    from turnkeeper.models.transcript.trajectory import COST_DIGITS, Usage, dollars
 
 
 class Budgets:
@@ -78,12 +78,13 @@ class Budgets:
             remaining["cost_left"] = max(0.0, round(limits.max_cost_per_turn - (spent.cost or 0), COST_DIGITS))
         return remaining
 
-    def check_step(self, step: ModelStep) -> None:
-        """Pass the newest step, which asks for more. Raises `TurnFailed` over a limit, and where one can't be kept."""
+    def check_step(self, usage: Usage | None) -> None:
+        """Pass the newest step, which asks for more. Raises `TurnFailed` over a limit, and where one can't be kept.
+
+        `usage` is that of the answer alone: what is known of the attempts before it says nothing of the answer.
+        """
         self.check_spent()
-        usage, limits = step.usage, self._limits
-        if usage and usage.is_estimate:
-            usage = None  # of attempts that failed; of the answer the vendor has said nothing
+        limits = self._limits
         if limits.max_tokens_per_turn is not None and usage is None:
             raise self._unkeepable("max_tokens_per_turn", f"{limits.max_tokens_per_turn:,}", usage)
         if limits.max_cost_per_turn is not None and (usage is None or usage.cost is None):

@@ -121,7 +121,9 @@ class ModelCalls:
             rounds += 1
             # Short waits for the vendor are Temporal's own: such a one is for the session, which did not answer.
             silences += outcome.wait_seconds <= LONGEST_RETRY_DELAY
-            outcome = await self._call_model(request, rounds, silences=silences)
+            outcome = await self._call_model(
+                request, rounds, silences=silences, unclear_answers=outcome.unclear_answers
+            )
         return outcome
 
     def _check_spent(self) -> None:
@@ -162,7 +164,9 @@ class ModelCalls:
         if context.take_limit_warning(window):
             log.warning("Conversation approaching limit (%d/%d messages)", kept, window.max_messages)
 
-    async def _call_model(self, request: OpenRequest, rounds: int, *, silences: int = 0) -> ModelCallOutcome:
+    async def _call_model(
+        self, request: OpenRequest, rounds: int, *, silences: int = 0, unclear_answers: int = 0
+    ) -> ModelCallOutcome:
         frame, session = self._frame, self._session
         frame.stop_if_told()
         self._slot.hand_over()
@@ -177,6 +181,7 @@ class ModelCalls:
                 message_id=turn.id if (turn := session.running_turn) else "",
                 silences=silences,
                 round=rounds,
+                unclear_answers=unclear_answers,
                 repeats_empty=self._repeats_empty,
                 inline_bytes=frame.limits.inline_bytes(session.turn_bytes),
                 max_bytes=self._most_bytes(),

@@ -123,7 +123,7 @@ class Turn:
                 _final_text(response)
                 return response
             self._tool_calls.count(step)
-            frame.budgets.check_step(step)
+            frame.budgets.check_step(response.usage)
             if not await self._run_tools():
                 return None
         raise frame.budgets.out_of_steps(frame.steps)

@@ -9,7 +9,8 @@ from uuid import uuid4
 
 import pytest
 from httpx import AsyncClient
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowExecutionAsyncIterator
+from temporalio.service import RPCError, RPCStatusCode
 
 from tests.harness import BOUND, Stage
 from turnkeeper.api.temporal.listing import _checksum
@@ -20,6 +21,11 @@ def junk_cursors() -> list[str]:
     old_token = base64.urlsafe_b64encode(json.dumps({"CloseTime": "2025-01-01T00:00:00Z", "RunID": "x"}).encode())
     texts = ["nope", "abcd", "AAAA", "Zm9v", "null", "True", "!!!", "A" * 600, "0" * 600, old_token.decode(), "", "%00"]
     return [*texts, "é", " ", "A" * 3_999]
+
+
+def sealed(token: bytes) -> str:
+    """A cursor with this token and the right checksum."""
+    return base64.urlsafe_b64encode(_checksum(token) + token).decode()
 
 
 @pytest.mark.parametrize("cursor", junk_cursors(), ids=lambda cursor: cursor[:12] or "empty")
@@ -36,11 +42,35 @@ async def test_api_2_a_made_up_cursor_is_refused_at_once_and_temporal_never_sees
 async def test_api_2_a_cursor_with_the_right_checksum_and_nonsense_in_it_is_no_outage(
     http: AsyncClient, token: bytes
 ) -> None:
-    cursor = base64.urlsafe_b64encode(_checksum(token) + token).decode()
     began = time.monotonic()
-    answer = await http.get("/workflow", params={"cursor": cursor})
+    answer = await http.get("/workflow", params={"cursor": sealed(token)})
     assert answer.status_code in (200, 422)
     assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "expected"),
+    [
+        (RPCStatusCode.UNKNOWN, "sql: database is closed", 503),
+        (RPCStatusCode.INTERNAL, "shard is not there", 503),
+        (RPCStatusCode.UNAVAILABLE, "ListWorkflowExecutions operation failed.", 503),
+        (RPCStatusCode.UNKNOWN, "invalid character 'o' in literal null (expecting 'u')", 422),
+        (RPCStatusCode.UNKNOWN, "unexpected end of JSON input", 422),
+        (RPCStatusCode.INTERNAL, "unable to deserialize page token", 422),
+        (RPCStatusCode.INVALID_ARGUMENT, "invalid", 422),
+    ],
+)
+async def test_api_2_only_what_temporal_says_of_the_token_is_a_wrong_cursor_and_anything_else_an_outage(
+    http_nowhere: AsyncClient, monkeypatch: pytest.MonkeyPatch, status: RPCStatusCode, message: str, expected: int
+) -> None:
+    async def fail(*args: object, **kwargs: object) -> None:
+        raise RPCError(message, status, b"")
+
+    monkeypatch.setattr(WorkflowExecutionAsyncIterator, "fetch_next_page", fail)
+    answer = await http_nowhere.get("/workflow", params={"cursor": sealed(b"{}")})
+    assert answer.status_code == expected
+    first_page = await http_nowhere.get("/workflow")
+    assert (first_page.status_code == 503) == (status != RPCStatusCode.INVALID_ARGUMENT)
 
 
 async def test_api_1_a_list_goes_on_from_its_own_cursor(http: AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,14 +31,14 @@ def check(limit: str, most: float, *, steps: int = 0, calls: int = 0, usage: Usa
     session = Session("s1", SessionInput(), now=NOW)
     session.receive("hello", extra_arguments=0, new_id="p1", now=NOW)
     session.begin_turn(now=NOW)
-    step = session.add_response(asks(("look", {})).model_copy(update={"usage": usage}), [], now=NOW)
+    session.add_response(asks(("look", {})).model_copy(update={"usage": usage}), [], now=NOW)
     budgets = Budgets(session, limits=Limits.model_validate({limit: most}), model="openai-chat:llama")
     if limit == "max_steps":
         raise budgets.out_of_steps(steps)
     if limit == "turn_timeout":
         raise budgets.out_of_time()
     budgets.check_calls(calls)
-    budgets.check_step(step)
+    budgets.check_step(usage)
 
 
 def sentence(error_type: str, limit: str, most: float, **did: Any) -> str:
