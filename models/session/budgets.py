@@ -22,7 +22,7 @@ from typing import NoReturn
 
 from turnkeeper.models.errors import ErrorType, fail
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.transcript.trajectory import COST_DIGITS, ModelStep, Usage, dollars
+from turnkeeper.models.transcript.trajectory import COST_DIGITS, Usage, dollars
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,13 @@ class Budgets:
             most = dollars(limits.max_cost_per_turn)
             _fail_over(f"The turn cost {dollars(spent.cost or 0)}", "max_cost_per_turn", most)
 
-    def check_step(self, step: ModelStep) -> None:
-        """Raise `TurnFailed` where the turn may not go on from `step`: a limit is passed, or cannot be kept."""
+    def check_step(self, usage: Usage | None) -> None:
+        """Raise `TurnFailed` where the turn may not go on from its newest step: a limit is passed, or cannot be kept.
+
+        `usage` is that of the answer alone: what is known of the attempts before it says nothing of the answer.
+        """
         self.check_spent()
-        usage, limits = step.usage, self.limits
-        if usage and usage.is_estimate:
-            usage = None  # of attempts that failed; of the answer the vendor has said nothing
+        limits = self.limits
         if limits.max_tokens_per_turn is not None and usage is None:
             self._fail_unkeepable("max_tokens_per_turn", f"{limits.max_tokens_per_turn:,}", usage)
         if limits.max_cost_per_turn is not None and (usage is None or usage.cost is None):

@@ -91,9 +91,11 @@ class Session:
             limits=start.limits,
             rules=rules,
         )
+        # A window that an earlier run has halved grows back: what a model takes is learned in tokens now (CTX-7).
+        context = carried.context if rules < 3 else carried.context.model_copy(update={"halved": None})
         self.context = ModelContext(
             carried.view,
-            carried.context,
+            context,
             self.transcript,
             segment=carried.segment,
             limit_warned=carried.limit_warned,

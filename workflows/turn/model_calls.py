@@ -48,6 +48,8 @@ class ModelCalls:
         """The segment of the latest request."""
         self.unfinished: ModelResponse | None = None
         """What the model had written of the newest answer, which did not become whole (SES-9)."""
+        self.usage: Usage | None = None
+        """What the vendor says that the newest answer took; `None`: it says nothing."""
         self.spent: Usage | None = None
         """What attempts for the newest answer took that gave none (AGT-9)."""
 
@@ -63,6 +65,7 @@ class ModelCalls:
             if outcome.response is not None:
                 self._slot.close()
                 self._note_size(request)
+                self.usage = outcome.response.usage
                 return outcome.response
             cause = outcome.repeat or "digest_mismatch"
             repeats[cause] += 1
@@ -122,7 +125,9 @@ class ModelCalls:
             rounds += 1
             # Short waits for the vendor are Temporal's own: such a one is for the session, which did not answer.
             silences += outcome.wait_seconds <= LONGEST_RETRY_DELAY
-            outcome = await self._call_model(request, rounds, silences=silences)
+            outcome = await self._call_model(
+                request, rounds, silences=silences, unclear_answers=outcome.unclear_answers
+            )
         return outcome
 
     def _check_spent(self) -> None:
@@ -163,7 +168,9 @@ class ModelCalls:
         if context.take_limit_warning(window):
             log.warning("Conversation approaching limit (%d/%d messages)", kept, window.max_messages)
 
-    async def _call_model(self, request: OpenRequest, rounds: int, *, silences: int = 0) -> ModelCallOutcome:
+    async def _call_model(
+        self, request: OpenRequest, rounds: int, *, silences: int = 0, unclear_answers: int = 0
+    ) -> ModelCallOutcome:
         session = self._session
         self._context.check_stop()
         turn = self._context.turn
@@ -179,6 +186,7 @@ class ModelCalls:
                 message_id=turn.message.id,
                 silences=silences,
                 round=rounds,
+                unclear_answers=unclear_answers,
                 repeats_empty=self._repeats_empty,
                 inline_bytes=turn.inline_bytes,
                 max_bytes=turn.max_answer_bytes(session.turn_cap),

@@ -144,7 +144,7 @@ class Turn:
         """Run the tools that `step` asks for, as far as the turn's budgets and this run allow."""
         self._session.change_turn(self._context.turn.with_calls(len(step.tool_calls)))
         self._tool_calls.check(step)
-        self._context.turn.budgets.check_step(step)
+        self._context.turn.budgets.check_step(self._model_calls.usage)
         await self._finish_pending_calls()
 
     async def _finish_pending_calls(self) -> None:

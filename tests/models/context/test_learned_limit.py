@@ -206,7 +206,7 @@ def test_ctx_7_the_limit_is_carried_to_the_next_run_and_may_come_from_outside() 
     check_outside_start(target.carry(), now=NOW)
 
 
-def test_ctx_7_a_window_that_an_earlier_release_has_halved_stays_so_until_the_next_overflow() -> None:
+def test_ctx_7_a_window_that_an_earlier_release_has_halved_grows_back_from_the_next_run_on() -> None:
     target = session()
     turns(target, 10)
     history = target.config.history
@@ -215,17 +215,19 @@ def test_ctx_7_a_window_that_an_earlier_release_has_halved_stays_so_until_the_ne
     assert start.carried is not None
     earlier = start.carried.model_copy(update={"context": halved, "default_rules": 2})
     loaded = SessionInput.model_validate_json(start.model_copy(update={"carried": earlier}).model_dump_json())
-    for rules in (2, 3):
+    for rules, cap in ((2, 6), (3, history.max_messages)):
         goes_on = Session("s", loaded, now=NOW, rules=rules)
-        assert goes_on.context.window(history, model=MODEL).max_messages == 6
+        assert goes_on.context.window(history, model=MODEL).max_messages == cap
+        turns(goes_on, 4)
         begin(goes_on, "now")
-        assert goes_on.view.message_count <= 6
-        if rules == 3:
-            overflow(goes_on)
-            assert goes_on.context.window(history, model=MODEL) == history
-            view = context_of(goes_on)
-            assert (view.window_halved, view.max_messages) == (True, 100)
-            assert view.max_tokens == goes_on.context.max_tokens(history, model=MODEL)
+        assert (goes_on.view.message_count > 6) is (rules == 3)
+        view = context_of(goes_on)
+        assert (view.window_halved, view.max_messages, view.max_tokens) == (rules == 2, cap, None)
+        assert (Session("s", goes_on.carry(), now=NOW, rules=rules).context.carried.halved is None) is (rules == 3)
+    overflow(goes_on)
+    view = context_of(goes_on)
+    assert (view.window_halved, view.max_messages) == (True, 100)
+    assert view.max_tokens == goes_on.context.max_tokens(history, model=MODEL)
 
 
 # ---- refused turns

@@ -33,7 +33,7 @@ def check(limit: str, most: float, *, steps: int = 0, calls: int = 0, usage: Usa
     if limit == "turn_timeout":
         budgets.fail_out_of_time()
     budgets.check_calls(calls)
-    budgets.check_step(ModelStep(kind="model", number=1, usage=usage, timestamp=NOW))
+    budgets.check_step(usage)
 
 
 def sentence(error_type: str, limit: str, most: float, **did: Any) -> str:
