@@ -39,8 +39,8 @@ from turnkeeper.api.routes import (
     sessions,
     tasks,
 )
+from turnkeeper.api.temporal.cache_warmer import CacheWarmer
 from turnkeeper.api.temporal.sessions import Sessions
-from turnkeeper.api.temporal.waking import Wakes
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.chosen import chosen_carrier
@@ -70,8 +70,8 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
             app.state.fates = PromptFates(app.state.sessions, stores)
             app.state.sender = PromptSender(app.state.sessions, app.state.fates)
             app.state.transcripts = Transcripts(app.state.sessions, stores)
-            app.state.wakes = Wakes(temporal, settings.task_queue)
-            app.state.reads = SharedReads(app.state.sessions, app.state.transcripts, app.state.wakes)
+            app.state.cache_warmer = CacheWarmer(temporal, settings.task_queue)
+            app.state.reads = SharedReads(app.state.sessions, app.state.transcripts, app.state.cache_warmer)
             app.state.feeds = Feeds(app.state.sessions, app.state.reads, app.state.partials)
             app.state.tasks = Tasks(app.state.sessions, app.state.transcripts)
             app.state.replays = Replays(app.state.sessions, stores)
@@ -79,7 +79,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
             app.state.deletions = Deletions(app.state.sessions, stores, app.state.partials)
             yield
             app.state.feeds.stop()
-            await app.state.wakes.close()
+            await app.state.cache_warmer.close()
             await app.state.deletions.close()
             await app.state.sessions.close()
 

@@ -165,7 +165,7 @@ class Transcripts:
         until, receipt = clock() + seconds, Receipt(message_id)
         async with self._sessions.watches.watching(workflow_id(session_id)) as watch:
             while True:
-                changes = watch.changes
+                version = watch.version
                 last = max(until, clock() + RECEIPT_SECONDS)
                 found = await self._turn_in_time(session_id, message_id, until=last)
                 if found and found[1] and found[1].is_complete:
@@ -175,7 +175,7 @@ class Transcripts:
                 can_wait = found is not None and not watch.is_over
                 again_at = until if can_wait else min(until, clock() + AGAIN_SECONDS)
                 # A session that changes all the time must not hold its callers beyond theirs.
-                if clock() >= until or (not await watch.beyond(changes, until=again_at) and clock() >= until):
+                if clock() >= until or (not await watch.wait_beyond(version, until=again_at) and clock() >= until):
                     return receipt, None
 
     async def _turn_in_time(

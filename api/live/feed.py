@@ -98,7 +98,7 @@ class _Watcher:
 
     def is_due(self, watch: Watch, output: LiveOutput) -> bool:
         """Tell whether there may be something that the watcher does not know."""
-        is_behind = self.owes_queue or self.has_more or watch.signs > self.seen
+        is_behind = self.owes_queue or self.has_more or watch.task_count > self.seen
         return is_behind or self.excerpts.are_due or self._partial_grown_in(output) is not None
 
     def takes(self, event: UpdateEvent) -> UpdateEvent | None:
@@ -173,7 +173,7 @@ class Feeds:
     def stop(self) -> None:
         """End every feed: none would end by itself, and clients come back with their cursors."""
         self._stopping.set()
-        self._watches.stir_all()
+        self._watches.notify_all()
 
     async def events(self, session_id: str, cursor: UpdatesRequest) -> AsyncGenerator[Event, None]:
         """Yield what is new since `cursor`, first of all an update, then whatever happens until the session ends.
@@ -212,7 +212,7 @@ class Feeds:
                 # Either a session began under the id of the one that was watched, or an answer is still owed.
                 await self._pause(until=watcher.excerpts.due_at)
                 return
-            await watch.stirred(
+            await watch.wait_for(
                 lambda: watcher.is_due(watch, output) or watch.is_over or self._stopping.is_set(),
                 until=watcher.excerpts.due_at,
             )
@@ -221,10 +221,10 @@ class Feeds:
         """Return the next thing that the watcher does not know, if there is any. Raises `ProblemError`."""
         if watcher.owes_queue:
             return watcher.takes_queue(await self._reads.queue(watcher.session_id, watch))
-        if watcher.has_more or watch.signs > watcher.seen:
+        if watcher.has_more or watch.task_count > watcher.seen:
             if watcher.last is not None:
                 await output.until_all_are_told()
-            signs = watch.signs
+            signs = watch.task_count
             event = await self._reads.update(watcher.session_id, watcher.cursor, watch)
             watcher.seen = signs
             output.learn(event.update, since=watcher.cursor.since_revision)

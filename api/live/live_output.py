@@ -116,10 +116,10 @@ class LiveOutput:
     async def until_all_are_told(self) -> None:
         """Wait until those who watch have had the time to be told of the change before; at once where there are few."""
         loop = asyncio.get_running_loop()
-        while self._telling != self._watch.changes:
+        while self._telling != self._watch.version:
             remaining = self._told_at + self.watchers * SECONDS_A_WATCHER - loop.time()
             if remaining <= 0:
-                self._telling, self._told_at = self._watch.changes, loop.time()
+                self._telling, self._told_at = self._watch.version, loop.time()
             else:
                 await asyncio.sleep(remaining)
 
@@ -143,11 +143,11 @@ class LiveOutput:
         async with self._carrier.following(self._workflow_id) as live:
             version = 0
             while True:
-                await live.beyond(version)
+                await live.wait_beyond(version)
                 version, latest = live.version, live.latest
                 is_news = latest is not None and not self._steps.have(latest)
                 self.latest, self._grown = Snapshot(latest) if latest and is_news else None, {}
-                self._watch.stir()
+                self._watch.notify()
                 await asyncio.sleep(PAUSE_SECONDS)
 
 

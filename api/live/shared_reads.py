@@ -24,8 +24,8 @@ from pydantic_core import to_json
 from turnkeeper.api.history.transcript import Transcripts
 from turnkeeper.api.live.polling import GivenForms, Poll
 from turnkeeper.api.session_ids import workflow_id
+from turnkeeper.api.temporal.cache_warmer import CacheWarmer
 from turnkeeper.api.temporal.sessions import FINAL_STATUSES, Sessions
-from turnkeeper.api.temporal.waking import Wakes
 from turnkeeper.api.temporal.watch import Watch
 from turnkeeper.models.session.queue.prompts import QueuedPrompt
 from turnkeeper.models.session.session import UpdatesRequest
@@ -135,10 +135,10 @@ class _Kept:
 class SharedReads:
     """The reads of all sessions. Methods raise `ProblemError`."""
 
-    def __init__(self, sessions: Sessions, transcripts: Transcripts, wakes: Wakes) -> None:
-        """Read through `sessions` and `transcripts`; `wakes` sees to it that a session at rest can be read cheaply."""
+    def __init__(self, sessions: Sessions, transcripts: Transcripts, cache_warmer: CacheWarmer) -> None:
+        """Read through `sessions` and `transcripts`; `cache_warmer` keeps sessions at rest cheap to read."""
         self._sessions = sessions
-        self._wakes = wakes
+        self._cache_warmer = cache_warmer
         self._transcripts = transcripts
         self._kept: WeakKeyDictionary[Watch, OrderedDict[Hashable, _Kept]] = WeakKeyDictionary()
         self._polled_at: OrderedDict[str, float] = OrderedDict()
@@ -152,7 +152,7 @@ class SharedReads:
         async def read() -> UpdateEvent:
             event = await self._read(session_id, cursor)
             if event.update.status in RESTING:
-                self._wakes.consider(workflow_id(session_id), watch)
+                self._cache_warmer.warm(workflow_id(session_id), watch)
             return event
 
         return await self._shared(cursor, watch, read)
@@ -201,16 +201,16 @@ class SharedReads:
         clock = asyncio.get_running_loop().time
         asked_at = clock()
         while True:
-            changes = watch.changes
+            version = watch.version
             event = await self.update(session_id, cursor, watch)
             is_closed = event.update.status in FINAL_STATUSES
             seconds = poll.hold_seconds(event.update, now=clock())
             due_at = until if seconds is None else min(until, asked_at + seconds)
             if seconds == 0 or clock() >= due_at:
                 return event
-            if not await watch.stirred(partial(_may_have_news, watch, changes, is_closed), until=due_at):
+            if not await watch.wait_for(partial(_may_have_news, watch, version, is_closed), until=due_at):
                 return event
-            if watch.changes == changes:
+            if watch.version == version:
                 return None
 
     async def polled(self, session_id: str, cursor: UpdatesRequest) -> UpdateEvent:
@@ -264,13 +264,13 @@ async def _run(read: Callable[[], Awaitable[Answer]]) -> Answer:
     return await read()
 
 
-def _may_have_news(watch: Watch, changes: int, is_closed: bool) -> bool:
-    """Return whether the session changed after `changes` changes, or may do so without `watch` noticing it."""
-    return watch.changes > changes or (watch.is_over and not is_closed)
+def _may_have_news(watch: Watch, version: int, is_closed: bool) -> bool:
+    """Return whether the session changed after `version`, or may do so without `watch` noticing it."""
+    return watch.version > version or (watch.is_over and not is_closed)
 
 
 def _version(watch: Watch) -> tuple[int, int]:
-    return watch.signs, watch.writes
+    return watch.task_count, watch.writes
 
 
 def _drop_failed(kept: OrderedDict[Hashable, _Kept], question: Hashable, answer: "asyncio.Task[Any]") -> None:

@@ -11,6 +11,7 @@ import asyncio
 from pydantic_core import to_json
 
 from turnkeeper.api import problems
+from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.prompts.prompt_fates import PromptFates
 from turnkeeper.api.temporal.ledgers import Ledger
@@ -39,7 +40,7 @@ class PromptSender:
         self._sessions = sessions
         self._fates = fates
         self._ledgers = sessions.ledgers
-        self._reading: dict[str, asyncio.Task[None]] = {}
+        self._tail_reads = Coalescer[str, None]()
 
     async def send(
         self,
@@ -160,13 +161,9 @@ class PromptSender:
 
     async def _read_tail(self, session_id: str, ledger: Ledger) -> None:
         """Read the end of the history, together with all who need it at that moment."""
-        reading = self._reading.get(session_id)
-        if reading is None:
-            reading = self._reading[session_id] = asyncio.create_task(self._take_tail(session_id, ledger))
-            reading.add_done_callback(lambda _: self._reading.pop(session_id, None))
-        await asyncio.shield(reading)
+        await self._tail_reads.run(session_id, lambda: self._note_tail(session_id, ledger))
 
-    async def _take_tail(self, session_id: str, ledger: Ledger) -> None:
+    async def _note_tail(self, session_id: str, ledger: Ledger) -> None:
         tails = self._sessions.tails
         try:
             if ledger.read is None and ledger.first_limits is None:

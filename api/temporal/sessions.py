@@ -37,7 +37,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from turnkeeper.api import problems
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.session_ids import workflow_id
-from turnkeeper.api.temporal.commits import Commits
+from turnkeeper.api.temporal.commits import CommitChecker
 from turnkeeper.api.temporal.history_tail import HistoryTails
 from turnkeeper.api.temporal.ledgers import Ledgers, first_read, queue_read
 from turnkeeper.api.temporal.query_backoff import QueryBackoff
@@ -45,7 +45,7 @@ from turnkeeper.api.temporal.query_client import query_client
 from turnkeeper.api.temporal.reads import SingleFlight
 from turnkeeper.api.temporal.receipts import Receipt, Receipts, receipt_of
 from turnkeeper.api.temporal.temporal_calls import CALL_SECONDS, call_temporal, call_worker, keeps_failing, repeated
-from turnkeeper.api.temporal.watch import Watches
+from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.errors import REFUSED
 from turnkeeper.models.replay_text.turns import ReplayTurns
@@ -148,12 +148,12 @@ class Sessions:
         self._flights: OrderedDict[str, SingleFlight[Question, Told]] = OrderedDict()
         self._updating: OrderedDict[str, asyncio.Semaphore] = OrderedDict()
         self._first_run_ids: OrderedDict[str, str] = OrderedDict()
-        self.watches = Watches(client)
+        self.watches = WatchRegistry(client)
         self.ledgers = Ledgers()
         self.tails = HistoryTails(client)
         self._receipts = Receipts(self.queue_told)
         self._query_client = query_client(client)
-        self._commits = Commits(self._query_client, self.watches)
+        self._commits = CommitChecker(self._query_client, self.watches)
         self._backoff = QueryBackoff(self.watches)
 
     # ---- starting
@@ -429,7 +429,7 @@ class Sessions:
             as_of = told.result.as_of
             if as_of is None:  # from a worker of an earlier release
                 return told
-            if told.closed in _CUT_OFF or await self._commits.has(workflow_id(session_id), as_of):
+            if told.closed in _CUT_OFF or await self._commits.is_committed(workflow_id(session_id), as_of):
                 return replace(told, result=told.result.model_copy(update={"as_of": None}))
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_ASK_AGAIN_SECONDS)

@@ -16,7 +16,7 @@ from tests.harness import BOUND, Gate, Stage, asks, says
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.api.app import create_app
 from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.stores.partials.carrier import Live
+from turnkeeper.stores.partials.carrier import LiveSnapshot
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ async def test_agt_5_nothing_is_followed_while_tools_run(
     followers, following = set[str](), on.partials.following
 
     @asynccontextmanager
-    async def noted(workflow_id: str) -> AsyncIterator[Live]:
+    async def noted(workflow_id: str) -> AsyncIterator[LiveSnapshot]:
         followers.add(workflow_id)
         try:
             async with following(workflow_id) as live:
