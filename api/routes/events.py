@@ -8,10 +8,10 @@ from typing import Annotated, cast
 from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi.sse import EventSourceResponse
 
-from turnkeeper.api.dependencies import FeedsDep, SessionId
+from turnkeeper.api.dependencies import ServicesDep, SessionId
 from turnkeeper.api.http.openapi import WORKER, errors
 from turnkeeper.api.live.feed import Event, cursor_of
-from turnkeeper.api.live.shared_reads import WaitingPrompts
+from turnkeeper.api.live.shared_reader import WaitingPrompts
 from turnkeeper.api.problems import Problem
 from turnkeeper.models.session.session import UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationUpdate
@@ -32,7 +32,7 @@ class Begun:
 
 
 async def begun_feed(
-    feeds: FeedsDep,
+    services: ServicesDep,
     session_id: SessionId,
     response: Response,
     last_seen_message_id: Annotated[str | None, Query(max_length=200, description="From the last update.")] = None,
@@ -48,7 +48,7 @@ async def begun_feed(
     cursor = UpdatesRequest(last_seen_message_id=last_seen_message_id or None, since_revision=since_revision)
     if last_event_id:
         cursor = cursor_of(last_event_id)
-    async with aclosing(feeds.events(session_id, cursor)) as events:
+    async with aclosing(services.feed.events(session_id, cursor)) as events:
         first = await anext(events, None)
         if first is None:
             response.status_code = 204

@@ -534,7 +534,7 @@ async def test_api_1_deletion_leaves_no_text_of_a_session_and_what_comes_after_i
 async def until_deletions_end(http: AsyncClient) -> None:
     """Return once the gateway is busy with no deletion."""
     async with asyncio.timeout(BOUND):
-        while http._transport.app.state.deletions._tasks:  # type: ignore[attr-defined]
+        while http._transport.app.state.services.deletions._tasks:  # type: ignore[attr-defined]
             await asyncio.sleep(0.05)
 
 

@@ -32,7 +32,7 @@ from tests.api.live.test_events import started
 from tests.api.live.watching import Watcher, full_state, idle_after
 from tests.conftest import QUICK, server_with
 from tests.harness import BOUND, DrivenSession, Stage, stage
-from turnkeeper.api.temporal import commits, sessions, temporal_calls
+from turnkeeper.api.temporal import commits, session_reader, temporal_calls
 from turnkeeper.api.temporal.commits import CommitChecker
 from turnkeeper.api.temporal.temporal_calls import STUCK_ATTEMPTS
 from turnkeeper.api.temporal.watch import WatchRegistry
@@ -57,7 +57,7 @@ async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "CALL_SECONDS", PATIENT_SECONDS)
+    monkeypatch.setattr(session_reader, "CALL_SECONDS", PATIENT_SECONDS)
     monkeypatch.setattr(temporal_calls, "CALL_SECONDS", PATIENT_SECONDS)
 
 
