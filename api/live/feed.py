@@ -44,8 +44,8 @@ class ProblemEvent:
     problem: Problem
 
     @property
-    def sent(self) -> ServerSentEvent:
-        """The event as it is sent."""
+    def sse(self) -> ServerSentEvent:
+        """The event on the wire."""
         return ServerSentEvent(event="problem", raw_data=self.problem.model_dump_json(exclude_none=True))
 
 

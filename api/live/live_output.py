@@ -37,8 +37,8 @@ class PartialEvent:
     growth: PartialGrowth
 
     @cached_property
-    def sent(self) -> ServerSentEvent:
-        """The event as it is sent."""
+    def sse(self) -> ServerSentEvent:
+        """The event on the wire."""
         return ServerSentEvent(event="partial", raw_data=self.growth.model_dump_json())
 
 

@@ -88,8 +88,8 @@ class UpdateEvent:
         return f'{{"workflow_id":{to_json(session_id).decode()},"conversation_update":{self.json}}}'
 
     @cached_property
-    def sent(self) -> ServerSentEvent:
-        """The event as it is sent."""
+    def sse(self) -> ServerSentEvent:
+        """The event on the wire."""
         return ServerSentEvent(event="update", id=self.id, raw_data=self.json)
 
 
@@ -102,8 +102,8 @@ class QueueEvent:
     is_whole = True
 
     @cached_property
-    def sent(self) -> ServerSentEvent:
-        """The event as it is sent."""
+    def sse(self) -> ServerSentEvent:
+        """The event on the wire."""
         return ServerSentEvent(event="queue", raw_data=WaitingPrompts(waiting=self.waiting).model_dump_json())
 
 

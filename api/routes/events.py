@@ -24,14 +24,14 @@ EventBody = ConversationUpdate | WaitingPrompts | PartialGrowth | Problem
 
 
 @dataclass(frozen=True)
-class Begun:
+class OpenFeed:
     """A feed whose first event has been read; without one, there will never be any."""
 
     first: Event | None
     rest: AsyncGenerator[Event, None]
 
 
-async def begun_feed(
+async def open_feed(
     services: ServicesDep,
     session_id: SessionId,
     response: Response,
@@ -40,7 +40,7 @@ async def begun_feed(
     last_event_id: Annotated[
         str | None, Header(max_length=300, description="`id` of the last event; stands above the parameters.")
     ] = None,
-) -> AsyncGenerator[Begun, None]:
+) -> AsyncGenerator[OpenFeed, None]:
     """Read the first event: what goes wrong is a problem, not the end of a stream that has begun.
 
     204 stops a browser's `EventSource`, which would come back to an ended session for ever.
@@ -52,7 +52,7 @@ async def begun_feed(
         first = await anext(events, None)
         if first is None:
             response.status_code = 204
-        yield Begun(first, events)
+        yield OpenFeed(first, events)
 
 
 @router.get(
@@ -64,7 +64,7 @@ async def begun_feed(
         **errors(*WORKER, "stopping"),
     },
 )
-async def watch_session(feed: Annotated[Begun, Depends(begun_feed)]) -> AsyncIterable[EventBody]:
+async def watch_session(feed: Annotated[OpenFeed, Depends(open_feed)]) -> AsyncIterable[EventBody]:
     """Watch a session live: server-sent events, resumed with `Last-Event-ID` without loss or repetition.
 
     - `update`: what is new, as `GET /workflow/{id}/conversation` answers it; first of all what is new since the
@@ -80,11 +80,11 @@ async def watch_session(feed: Annotated[Begun, Depends(begun_feed)]) -> AsyncIte
     """
     if feed.first is None:
         return
-    yield _as_sent(feed.first)
+    yield _sse(feed.first)
     async for event in feed.rest:
-        yield _as_sent(event)
+        yield _sse(event)
 
 
-def _as_sent(event: Event) -> EventBody:
+def _sse(event: Event) -> EventBody:
     # FastAPI describes the annotated types in OpenAPI, and sends a `ServerSentEvent` as it is.
-    return cast(EventBody, event.sent)
+    return cast(EventBody, event.sse)

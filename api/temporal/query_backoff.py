@@ -39,8 +39,8 @@ class QueryBackoff:
         self._watches = watches
         self._pauses: OrderedDict[str, _Pause] = OrderedDict()
 
-    async def passed(self, workflow_id: str) -> None:
-        """Return when the session may be queried; the caller bounds the wait."""
+    async def wait(self, workflow_id: str) -> None:
+        """Wait until the session may be queried; the caller bounds the wait."""
         watch = self._watches.get(workflow_id)
         if watch and watch.tasks.are_failing and workflow_id not in self._pauses:
             self.note_silence(workflow_id)

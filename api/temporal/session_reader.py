@@ -280,7 +280,7 @@ class SessionQueries:
         try:
             # Bounded here too: what goes on after its callers have given up holds up everyone who asks next.
             async with asyncio.timeout(CALL_SECONDS):
-                await self._backoff.passed(workflow)
+                await self._backoff.wait(workflow)
                 is_asked = True
                 result = await self._committed(workflow, key)
         except (TimeoutError, RPCError) as error:
