@@ -51,7 +51,8 @@ class ProblemEvent:
 
 Event = UpdateEvent | QueueEvent | PartialEvent | ProblemEvent
 
-_EVENT_ID = re.compile(r"([0-9]{1,15})\.(.{0,200})")
+EVENT_ID_PATTERN = r"^[0-9]{1,15}\.[^\n]{0,200}$"
+"""`<revision>.<last_seen_message_id>`"""
 
 
 def cursor_of(event_id: str) -> UpdatesRequest:
@@ -60,10 +61,10 @@ def cursor_of(event_id: str) -> UpdatesRequest:
     >>> cursor_of("17.p-2").since_revision, cursor_of("17.p-2").last_seen_message_id
     (17, 'p-2')
     """
-    match = _EVENT_ID.fullmatch(event_id)
-    if match is None:
+    if not re.fullmatch(EVENT_ID_PATTERN, event_id):
         raise problems.invalid("Last-Event-ID", "is no id of these events: <revision>.<last_seen_message_id>")
-    return UpdatesRequest(since_revision=int(match[1]), last_seen_message_id=match[2] or None)
+    revision, _, message_id = event_id.partition(".")
+    return UpdatesRequest(since_revision=int(revision), last_seen_message_id=message_id or None)
 
 
 @dataclass

@@ -10,7 +10,7 @@ from fastapi.sse import EventSourceResponse
 
 from turnkeeper.api.dependencies import ServicesDep, SessionId
 from turnkeeper.api.http.openapi import WORKER, errors
-from turnkeeper.api.live.feed import Event, cursor_of
+from turnkeeper.api.live.feed import EVENT_ID_PATTERN, Event, cursor_of
 from turnkeeper.api.live.shared_reader import WaitingPrompts
 from turnkeeper.api.problems import Problem
 from turnkeeper.models.session.session import UpdatesRequest
@@ -38,8 +38,13 @@ async def open_feed(
     last_seen_message_id: Annotated[str | None, Query(max_length=200, description="From the last update.")] = None,
     since_revision: Annotated[int | None, Query(ge=0, le=2**53, description="`revision` of the last update.")] = None,
     last_event_id: Annotated[
-        str | None, Header(max_length=300, description="`id` of the last event; stands above the parameters.")
-    ] = None,
+        str,
+        Header(
+            max_length=300,
+            json_schema_extra={"pattern": EVENT_ID_PATTERN},
+            description="`id` of the last event; stands above the parameters.",
+        ),
+    ] = "",
 ) -> AsyncGenerator[OpenFeed, None]:
     """Read the first event: what goes wrong is a problem, not the end of a stream that has begun.
 

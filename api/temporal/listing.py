@@ -4,17 +4,16 @@ Values that reach a visibility filter are checked against a pattern first: quoti
 
 A cursor is Temporal's page token behind a checksum. Temporal answers an unreadable token like an outage of its own, and
 the SDK repeats such a call for seconds: what is no cursor of ours is refused here. One that was made with the right
-checksum is refused by what Temporal says of it, asked once; where it does not speak of the token, it is an outage.
+checksum is asked with once; if that fails and the first page can be read, the cursor is to blame and not Temporal.
 """
 
 import base64
 import binascii
-import re
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any, Literal
 
-from temporalio.client import Client, WorkflowExecution, WorkflowExecutionAsyncIterator
+from temporalio.client import Client, WorkflowExecution
 from temporalio.client import WorkflowExecutionStatus as Status
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -30,8 +29,8 @@ MOST_SCANNED = 500
 
 _CHECKSUM_BYTES = 12
 
-_OF_THE_TOKEN = re.compile(r"page ?token|json|invalid character|parsing time", re.IGNORECASE)
-"""What Temporal says of a page token that it can't read: over SQL Go's JSON error, over Elasticsearch a sentence."""
+_OF_A_PAGE = (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.UNKNOWN, RPCStatusCode.INTERNAL)
+"""What Temporal may answer to a page token that it can't read."""
 
 ListedStatus = Literal["open", "awaiting_approval", "ended", "cancelled", "terminated"]
 
@@ -74,7 +73,12 @@ async def list_sessions(
     found: list[ListedSession] = []
     scanned = 0
     while True:
-        await _fetch(pages, is_from_cursor=token is not None and not scanned)
+        try:
+            await call_temporal(pages.fetch_next_page(), "")
+        except problems.ProblemError as problem:
+            if token and not scanned and await _is_of_the_token(problem, client):
+                raise _no_cursor() from problem
+            raise
         page = pages.current_page or []
         scanned += len(page)
         for execution in page:
@@ -85,19 +89,19 @@ async def list_sessions(
             return SessionList(sessions=found, next_cursor=_cursor(pages.next_page_token))
 
 
-async def _fetch(pages: WorkflowExecutionAsyncIterator, *, is_from_cursor: bool) -> None:
+async def _is_of_the_token(problem: problems.ProblemError, client: Client) -> bool:
+    """Return whether Temporal lists sessions, and only this page can't be read: its error says nothing of the token."""
+    error = problem.__cause__
+    if not isinstance(error, RPCError) or error.status not in _OF_A_PAGE:
+        return False
+    first_page = query_client(client).list_workflows(
+        _filter(None, None), page_size=1, rpc_timeout=timedelta(seconds=CALL_SECONDS)
+    )
     try:
-        await call_temporal(pages.fetch_next_page(), "")
-    except problems.ProblemError as problem:
-        if is_from_cursor and isinstance(problem.__cause__, RPCError) and _is_of_the_token(problem.__cause__):
-            raise _no_cursor() from problem
-        raise
-
-
-def _is_of_the_token(error: RPCError) -> bool:
-    if error.status in (RPCStatusCode.UNKNOWN, RPCStatusCode.INTERNAL):
-        return _OF_THE_TOKEN.search(error.message) is not None
-    return error.status == RPCStatusCode.INVALID_ARGUMENT
+        await first_page.fetch_next_page()
+    except RPCError:
+        return False
+    return True
 
 
 def _filter(status: ListedStatus | None, user: str | None) -> str:
