@@ -88,7 +88,7 @@ class GatewayServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the streams, then what else is open."""
-        self._app.state.feeds.stop()
+        self._app.state.services.feed.stop()
         await super().shutdown(sockets)
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from turnkeeper.api.temporal.sessions import FINAL_STATUSES
+from turnkeeper.api.temporal.session_reader import FINAL_STATUSES
 from turnkeeper.models.session.session import UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationUpdate
 

@@ -96,7 +96,7 @@ async def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 @pytest.fixture
 def hasty_keep_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a connection between two requests be closed almost at once."""
-    monkeypatch.setattr("api.server.KEEP_ALIVE_SECONDS", 0.1)
+    monkeypatch.setattr("turnkeeper.api.http.server.KEEP_ALIVE_SECONDS", 0.1)
 
 
 def problem(answer: bytes) -> str:

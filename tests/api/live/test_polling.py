@@ -11,7 +11,7 @@ from httpx import AsyncClient
 
 from tests.harness import BOUND, Stage
 from turnkeeper.api.live.polling import FORM_SECONDS, UNCLEAR_SECONDS, Form, GivenForms
-from turnkeeper.api.temporal.watch import LINGER_SECONDS, Watches
+from turnkeeper.api.temporal.watch import LINGER_SECONDS, WatchRegistry
 
 SHORT = 1.5
 """Seconds; a poll that is held takes at least so long."""
@@ -229,7 +229,7 @@ async def test_api_3_a_watch_that_nobody_needed_any_more_is_not_given_to_who_com
         namespace = "n"
         workflow_service = Service()
 
-    watches = Watches(Silent())  # type: ignore[arg-type]
+    watches = WatchRegistry(Silent())  # type: ignore[arg-type]
     async with watches.watching("s") as first:
         await asyncio.sleep(0)
     first.left_at -= 2 * LINGER_SECONDS
