@@ -18,7 +18,16 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 from turnkeeper.models.bounds import bound_json
-from turnkeeper.models.context.model_view import Eviction, ModelView, ViewEntry, ViewRef, detached, restored, texts_of
+from turnkeeper.models.context.model_view import (
+    Eviction,
+    ModelView,
+    ViewEntry,
+    ViewRef,
+    ViewState,
+    detached,
+    restored,
+    texts_of,
+)
 from turnkeeper.models.context.summary import EVICTED_A_SUMMARY, FILES_CHARS, SUMMARY_CHARS, carries_text, next_summary
 from turnkeeper.models.context.window import ConversationHistoryConfig, halved_cap, halved_config, no_room_warning
 from turnkeeper.models.tokens import CHARS_PER_TOKEN, tokens_of
@@ -57,9 +66,10 @@ MAX_CUT = 10_000
 """Most turns that a carried state can count what was cut of: the view itself refers to fewer."""
 
 
-class CarriedContext(Compact):
-    """What is carried of a context beside its view (SES-14)."""
+class ContextState(Compact):
+    """What the next run is handed of a context (SES-14)."""
 
+    view: ViewState = ViewState()
     waiting: Items[ViewRef] = []
     """Evicted, and in no summary yet; oldest first."""
     evicted_since: int = 0
@@ -72,6 +82,8 @@ class CarriedContext(Compact):
     halved: Halved | None = None
     limit: LearnedLimit | None = None
     reported: Reported | None = None
+    limit_warned: bool = False
+    """It was said in the view's segment that the view approaches its cap."""
 
 
 @dataclass(frozen=True)
@@ -83,37 +95,33 @@ class EvictionNews:
 
 
 class ModelContext:
-    """The model view of one session, and what has left it."""
+    """The model view of one session, and what has left it.
 
-    def __init__(
-        self,
-        refs: Iterable[ViewRef],
-        carried: CarriedContext,
-        transcript: Transcript,
-        *,
-        segment: int,
-        limit_warned: bool,
-    ) -> None:
-        """Begin, or go on with what was carried from another run."""
-        self.view = ModelView.restore(refs, transcript, segment=segment)
-        self.cut = dict(carried.cut)
-        self.summaries_failed = carried.summaries_failed
-        self.given_up = carried.given_up
-        self._halved = carried.halved
-        self.limit = carried.limit
+    Its changes are pieces of a change of the session, or come before a request: both raise the session's revision.
+    """
+
+    def __init__(self, state: ContextState, transcript: Transcript) -> None:
+        """Go on from `state`; every turn that it refers to is in `transcript`."""
+        self.view = ModelView(state.view, transcript)
+        self.cut = dict(state.cut)
+        self.summaries_failed = state.summaries_failed
+        self.given_up = state.given_up
+        self._halved = state.halved
+        self.limit = state.limit
         """The most tokens that are sent since an overflow."""
-        self._waiting = [restored(ref, transcript) for ref in carried.waiting]
-        self._evicted_since = carried.evicted_since
-        self._reported = carried.reported
+        self._waiting = [restored(ref, transcript) for ref in state.waiting]
+        self._evicted_since = state.evicted_since
+        self._reported = state.reported
         self._asked: Reported | None = None
-        self._warned_segment = segment if limit_warned else 0
+        self._warned_segment = state.view.segment if state.limit_warned else 0
         self._untold = EvictionNews(0, 0)
         self._room_warned: ConversationHistoryConfig | None = None
 
     @property
-    def carried(self) -> CarriedContext:
-        """What is carried to the next run, beside the view."""
-        return CarriedContext(
+    def state(self) -> ContextState:
+        """What the next run is handed."""
+        return ContextState(
+            view=self.view.state,
             waiting=[entry.ref for entry in self._waiting],
             evicted_since=self._evicted_since,
             summaries_failed=self.summaries_failed,
@@ -122,6 +130,7 @@ class ModelContext:
             halved=self._halved,
             limit=self.limit,
             reported=self._reported,
+            limit_warned=self._limit_warned,
         )
 
     @property
@@ -189,6 +198,10 @@ class ModelContext:
         if self.view.segment == segment:
             self.view.open_segment()
 
+    def restore_limit(self, limit: LearnedLimit | None) -> None:
+        """Send as much as before again: what was learned since says nothing of how much the model takes."""
+        self.limit = limit
+
     def confirm_limit(self, config: ConversationHistoryConfig, *, model: str, tokens: int) -> None:
         """Raise the learned limit where the model has answered to more: what can't be evicted may be over it."""
         limit = self.max_tokens(config, model=model)
@@ -254,13 +267,13 @@ class ModelContext:
     def take_limit_warning(self, window: ConversationHistoryConfig) -> bool:
         """Tell once a segment that the view has passed 80 % of the cap of `window` (CTX-6)."""
         cap, segment = window.max_messages, self.view.segment
-        if not cap or self.limit_warned or self.view.message_count * 5 <= cap * 4:
+        if not cap or self._limit_warned or self.view.message_count * 5 <= cap * 4:
             return False
         self._warned_segment = segment
         return True
 
     @property
-    def limit_warned(self) -> bool:
+    def _limit_warned(self) -> bool:
         """It was told in this segment that the view approaches its cap."""
         return self._warned_segment == self.view.segment
 
@@ -312,6 +325,10 @@ class ModelContext:
         """Note that a summary of what waits now is tried, and return that: a new one is due after as many evictions."""
         self._evicted_since = 0
         return list(self._waiting)
+
+    def note_failed_summary(self) -> None:
+        """Note that nothing came of a summary: what was to be in it waits for the next."""
+        self.summaries_failed += 1
 
     def put_summary(self, made: SummaryOutcome, *, of: Sequence[ViewEntry], head: int, most_bytes: int) -> None:
         """Let a summary stand for the entries `of`, and for what the earlier one stood for (CTX-5).

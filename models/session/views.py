@@ -27,8 +27,8 @@ def state_of(session: Session, request: StateRequest | None = None) -> Conversat
         waiting_until=session.waiting_until,
         waiting_reason=session.waiting_reason,
         queue_length=len(session.queue),
-        archived_count=session.archived_count,
-        has_more=page.older or session.archived_count > 0,
+        archived_count=session.transcript.archived,
+        has_more=page.older or session.transcript.archived > 0,
         session=summary_of(session),
     )
 
@@ -110,7 +110,7 @@ def replay_turns_of(session: Session, max_history: int) -> ReplayTurns:
     """Return the turns held that a replay text with so many events of HISTORY is made of (CTX-12)."""
     return ReplayTurns.of(
         session.transcript.turns,
-        archived=session.archived_count,
+        archived=session.transcript.archived,
         moved=session.moved_events,
         max_history=max_history,
     )

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tests.models.builders import NOW, answer_turn, asks, send, session
 from tests.models.context.test_model_view import orphans
-from turnkeeper.models.context.model_context import CarriedContext, Halved
+from turnkeeper.models.context.model_context import Halved
 from turnkeeper.models.context.model_view import REFUSED_NOTE
 from turnkeeper.models.context.request_size import head_tokens
 from turnkeeper.models.ids import call_id
@@ -211,10 +211,11 @@ def test_ctx_7_a_window_that_an_earlier_release_has_halved_stays_so_until_the_ne
     target = session()
     turns(target, 10)
     history = target.config.history
-    halved = CarriedContext(halved=Halved(cap=6, model=MODEL, config=history))
     start = target.carry()
     assert start.carried is not None
-    earlier = start.carried.model_copy(update={"context": halved, "default_rules": 2})
+    halved = Halved(cap=6, model=MODEL, config=history)
+    context = start.carried.context.model_copy(update={"halved": halved})
+    earlier = start.carried.model_copy(update={"context": context, "default_rules": 2})
     loaded = SessionInput.model_validate_json(start.model_copy(update={"carried": earlier}).model_dump_json())
     for rules in (2, 3):
         goes_on = Session("s", loaded, now=NOW, rules=rules)
