@@ -102,7 +102,7 @@ class Parking:
         finally:
             self.is_fetching = False
         session.queue.row.forget_below(order.forget_below)
-        if not session.take_parked(found.prompts, now=workflow.now()):
+        if not session.restore_parked(found.prompts, now=workflow.now()):
             session.archive.failed("The archive does not have the prompts that were parked in it.", now=workflow.now())
         self._on_change()
 

@@ -305,6 +305,16 @@ def parse_replay_request(raw: object) -> ReplayRequest:
     return parse(ReplayRequest, {"max_history": raw} if is_number else raw)
 
 
+def configuration_of(start: SessionInput, *, default_rules: int) -> SessionInput:
+    """Return what a session is configured with, which began under `default_rules` and has kept their defaults."""
+    config = start.model_copy(update={"carried": None, "first_prompt": None})
+    if default_rules < 2:
+        config = config.model_copy(update={"limits": start.limits.with_earlier_defaults()})
+    if default_rules < 3:
+        config = config.model_copy(update={"history": start.history.with_earlier_defaults()})
+    return config
+
+
 def configured(current: SessionInput, change: Configure) -> SessionInput:
     """Apply a change to a session's configuration. Raises `Refused` naming the field (SES-8)."""
     update: dict[str, Any] = change.model_dump(include={"title", "tool_policy"}, exclude_none=True)

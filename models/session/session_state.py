@@ -14,6 +14,7 @@ from turnkeeper.models.context.request_size import head_tokens
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.errors import ErrorType, Refused
 from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.admission import check_open, refusal_of_full, refusal_of_uncarriable
 from turnkeeper.models.session.approvals import (
     APPROVAL_BYTES,
     ApprovalReceipt,
@@ -28,7 +29,15 @@ from turnkeeper.models.session.archive.archive_health import ArchiveHealth
 from turnkeeper.models.session.archive.archive_state import ArchiveMove
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue
 from turnkeeper.models.session.queue.prompts import Prompt, id_in, read_prompt
-from turnkeeper.models.session.session import CarriedState, CarriedTurn, Configure, SessionInput, configured, title_of
+from turnkeeper.models.session.session import (
+    CarriedState,
+    CarriedTurn,
+    Configure,
+    SessionInput,
+    configuration_of,
+    configured,
+    title_of,
+)
 from turnkeeper.models.session.session_tools import SessionTools
 from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus, TurnMetrics
 from turnkeeper.models.transcript.model_call import ModelResponse, ProviderState, RequestHead, SummaryOutcome, ToolSpec
@@ -71,11 +80,7 @@ class Session:
         self.id = session_id
         self.rules = rules
         self.default_rules = state.default_rules
-        self.config = start.model_copy(update={"carried": None, "first_prompt": None})
-        if self.default_rules < 2:
-            self.config = self.config.model_copy(update={"limits": start.limits.with_earlier_defaults()})
-        if self.default_rules < 3:
-            self.config = self.config.model_copy(update={"history": start.history.with_earlier_defaults()})
+        self.config = configuration_of(start, default_rules=state.default_rules)
         self.created_at = state.created_at
         self.revision = state.revision
         self.on_revision: Callable[[], None] = lambda: None
@@ -184,7 +189,7 @@ class Session:
             )
             if self.queue.is_duplicate(prompt.id) or prompt.id in self.transcript:
                 return None
-            self._check_open()
+            check_open(self)
             self.queue.check_room(prompt, self.config.limits)
         except Refused as refusal:
             sent_id = id_in(raw)
@@ -203,36 +208,8 @@ class Session:
             # What the model remembers gives way before the session does.
             self._make_carriable(self.config.limits.view_bytes // 4)
         if len(self.queue) and self.is_full:
-            self.queue.reject_all(self._full(), at=now)
+            self.queue.reject_all(refusal_of_full(self), at=now)
             self._changed()
-
-    def _check_open(self) -> None:
-        if self.ending is not None or self.closed:
-            over = {"ended": "has ended", "cancelled": "was cancelled", "terminated": "was terminated"}
-            stands = over.get(self.status, "is ending and takes no more prompts")
-            raise Refused("ending", f"The session {stands} ({self.ending or 'no reason given'}).")
-        # While the archive takes turns, a full session only has to wait for it.
-        if self.archive.is_failing and self.running_turn is None and self.is_full:
-            raise self._full()
-
-    @property
-    def refusal_now(self) -> Refused | None:
-        """What any new prompt would be refused with now."""
-        try:
-            self._check_open()
-            self.queue.check_count(self.config.limits)
-        except Refused as refusal:
-            return refusal
-        return None
-
-    def _full(self) -> Refused:
-        why = f", and the archive takes none of it ({self.archive.trouble})" if self.archive.trouble else ""
-        return Refused(
-            "state_full",
-            f"The session holds {self.transcript.carried_bytes:,} bytes of conversation{why}; "
-            f"limits.max_state_bytes allows {self.config.limits.max_state_bytes:,} in all. It stays readable"
-            + (", and goes on when the archive works again." if why else "."),
-        )
 
     # ---- what waits, at a hand-over
 
@@ -252,9 +229,9 @@ class Session:
         self.archive.worked(now=now)
         self._changed()
 
-    def take_parked(self, prompts: Iterable[Prompt], *, now: datetime) -> bool:
+    def restore_parked(self, prompts: Iterable[Prompt], *, now: datetime) -> bool:
         """Hold parked prompts again, at their place; returns whether the next one was among them."""
-        is_next = self.queue.row.take_parked(prompts)
+        is_next = self.queue.row.restore_parked(prompts)
         if is_next:
             self.archive.worked(now=now)
         self._changed()
@@ -264,16 +241,9 @@ class Session:
         """Reject what waits and can't be handed over, though the run can't go on: the last resort (SES-15)."""
         if self.is_carriable:
             return
-        self.queue.reject_surplus(self._overgrown(), self.config.limits, at=now)
+        self.queue.reject_surplus(refusal_of_uncarriable(self), self.config.limits, at=now)
         self.queue.bound_leaving(self.config.limits, rejections_only=False)
         self._changed()
-
-    def _overgrown(self) -> Refused:
-        return Refused(
-            "state_full",
-            "More prompts wait than can be handed over to the session's next run, and the archive takes none of them "
-            f"({self.archive.trouble or 'it gave no reason'}).",
-        )
 
     # ---- tools
 

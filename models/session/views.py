@@ -5,6 +5,7 @@ Every answer is bounded, and costs what it contains, not what the session holds.
 
 from turnkeeper.models.context.context_view import ContextView, context_view
 from turnkeeper.models.replay_text.turns import ReplayTurns
+from turnkeeper.models.session.admission import refusal_now
 from turnkeeper.models.session.approvals import PendingApprovals, pending_approvals
 from turnkeeper.models.session.queue.prompts import QueueView
 from turnkeeper.models.session.session import ContextRequest, StateRequest, UpdatesRequest
@@ -77,7 +78,7 @@ def queue_of(session: Session, *message_ids: str) -> QueueView:
     return session.queue.view(
         revision=session.revision,
         message_ids=message_ids or None,
-        refusing=session.refusal_now,
+        refusing=refusal_now(session),
         limits=session.config.limits,
     )
 

@@ -233,7 +233,7 @@ class PromptRow:
         few = len(self.waiting) + len(self.steering) <= limits.max_queued_prompts // 4
         return few and self._bytes_of(self.held) <= limits.queued_bytes // 4
 
-    def take_parked(self, prompts: Iterable[Prompt]) -> bool:
+    def restore_parked(self, prompts: Iterable[Prompt]) -> bool:
         """Put parked prompts that came back to their place again; returns whether any was the next one."""
         found = {prompt.id: prompt for prompt in prompts}
         row = list(self.parked)

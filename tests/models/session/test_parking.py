@@ -86,7 +86,7 @@ class Story:
             self.session.prompts_moved(move, now=NOW)
         if fetch and not dies:
             self.session.queue.row.forget_below(fetch[0])
-            assert self.session.take_parked(fetch[1], now=NOW)
+            assert self.session.restore_parked(fetch[1], now=NOW)
 
     def park(self) -> None:
         self.has_grown = True
