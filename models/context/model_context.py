@@ -103,35 +103,44 @@ class ModelContext:
     def __init__(self, state: ContextState, transcript: Transcript) -> None:
         """Go on from `state`; every turn that it refers to is in `transcript`."""
         self.view = ModelView(state.view, transcript)
-        self.cut = dict(state.cut)
-        self.summaries_failed = state.summaries_failed
-        self.given_up = state.given_up
-        self._halved = state.halved
-        self.limit = state.limit
-        """The most tokens that are sent since an overflow."""
         self._waiting = [restored(ref, transcript) for ref in state.waiting]
-        self._evicted_since = state.evicted_since
-        self._reported = state.reported
-        self._asked: Reported | None = None
         self._warned_segment = state.view.segment if state.limit_warned else 0
+        self._rest = state.model_copy(update={"view": ViewState(), "waiting": []})
+        """All that is carried beside the three above; replaced with every change."""
+        self._asked: Reported | None = None
         self._untold = EvictionNews(0, 0)
         self._room_warned: ConversationHistoryConfig | None = None
 
     @property
     def state(self) -> ContextState:
         """What the next run is handed."""
-        return ContextState(
-            view=self.view.state,
-            waiting=[entry.ref for entry in self._waiting],
-            evicted_since=self._evicted_since,
-            summaries_failed=self.summaries_failed,
-            given_up=self.given_up,
-            cut=self.cut,
-            halved=self._halved,
-            limit=self.limit,
-            reported=self._reported,
-            limit_warned=self._limit_warned,
+        waiting = [entry.ref for entry in self._waiting]
+        return self._rest.model_copy(
+            update={"view": self.view.state, "waiting": waiting, "limit_warned": self._limit_warned}
         )
+
+    def _update(self, **update: object) -> None:
+        self._rest = self._rest.model_copy(update=update)
+
+    @property
+    def cut(self) -> dict[int, int]:
+        """Characters evicted of turns that the model still sees in part, by the turn's number."""
+        return self._rest.cut
+
+    @property
+    def given_up(self) -> int:
+        """How many messages waited for a summary until no more could be carried."""
+        return self._rest.given_up
+
+    @property
+    def summaries_failed(self) -> int:
+        """How many summaries came to nothing."""
+        return self._rest.summaries_failed
+
+    @property
+    def limit(self) -> LearnedLimit | None:
+        """The most tokens that are sent since an overflow."""
+        return self._rest.limit
 
     @property
     def carried_bytes(self) -> int:
@@ -152,7 +161,7 @@ class ModelContext:
     def note_usage(self, usage: Usage | None) -> None:
         """Take a vendor's word for how large the view was that it was asked with."""
         if self._asked and usage and usage.input_tokens:
-            self._reported = self._asked.model_copy(update={"tokens": usage.input_tokens})
+            self._update(reported=self._asked.model_copy(update={"tokens": usage.input_tokens}))
 
     @property
     def reported_tokens(self) -> int | None:
@@ -160,7 +169,7 @@ class ModelContext:
 
         Beyond the view it counts what is sent before it, too.
         """
-        known = self._reported
+        known = self._rest.reported
         if known is None or known.segment != self.view.segment:
             return None
         return known.tokens + tokens_of(self.view.chars - known.chars)
@@ -169,7 +178,7 @@ class ModelContext:
 
     def window(self, config: ConversationHistoryConfig, *, model: str) -> ConversationHistoryConfig:
         """Return the window that is kept: the configured one, unless an overflow of just that has halved it (CTX-7)."""
-        halved = self._halved
+        halved = self._rest.halved
         if halved is None or (halved.model, halved.config) != (model, config):
             return config
         return halved_config(config, halved.cap)
@@ -189,10 +198,9 @@ class ModelContext:
         """
         limit, max_chars = head_tokens + self.view.estimated_tokens // 2, self.view.chars // 2
         learned = self.max_tokens(config, model=model)
-        self.limit = LearnedLimit(tokens=min(limit, learned or limit), model=model, config=config)
-        self._halved = None
+        self._update(limit=LearnedLimit(tokens=min(limit, learned or limit), model=model, config=config), halved=None)
         cut = self.view.shorten(max_chars, running_turn=running_turn, head=config.preserve_first_n)
-        self.cut = dict(Counter(self.cut) + Counter(cut))
+        self._update(cut=dict(Counter(self.cut) + Counter(cut)))
         segment = self.view.segment
         self._shrink(config, max_chars, running_turn=running_turn)
         if self.view.segment == segment:
@@ -200,13 +208,13 @@ class ModelContext:
 
     def restore_limit(self, limit: LearnedLimit | None) -> None:
         """Send as much as before again: what was learned since says nothing of how much the model takes."""
-        self.limit = limit
+        self._update(limit=limit)
 
     def confirm_limit(self, config: ConversationHistoryConfig, *, model: str, tokens: int) -> None:
         """Raise the learned limit where the model has answered to more: what can't be evicted may be over it."""
         limit = self.max_tokens(config, model=model)
         if self.limit and limit is not None and tokens > limit:
-            self.limit = self.limit.model_copy(update={"tokens": tokens})
+            self._update(limit=self.limit.model_copy(update={"tokens": tokens}))
 
     def _shrink(self, window: ConversationHistoryConfig, max_chars: int, *, running_turn: str) -> None:
         reserve = min(SUMMARY_CHARS, max_chars // 4) if self._awaits_summary(window) else 0
@@ -222,7 +230,7 @@ class ModelContext:
     def halve(self, config: ConversationHistoryConfig, *, model: str) -> None:
         """Show the model half of what it sees now, from now on, in a new segment: in runs of rules 1 and 2."""
         cap = halved_cap(self.window(config, model=model), self.view.message_count)
-        self._halved = Halved(cap=cap, model=model, config=config)
+        self._update(halved=Halved(cap=cap, model=model, config=config))
         self.view.open_segment()
 
     def make_room(
@@ -289,30 +297,31 @@ class ModelContext:
         self._count_cut(eviction.entries)
         self._untold = replace(self._untold, evicted=self._untold.evicted + eviction.evicted)
         if window.summarize_on_trim:
-            self._evicted_since += eviction.evicted
+            self._update(evicted_since=self._rest.evicted_since + eviction.evicted)
             self._waiting += eviction.entries
         else:
-            self._evicted_since, self._waiting = 0, []
+            self._update(evicted_since=0)
+            self._waiting = []
 
     def _bound_waiting(self, most_bytes: int) -> None:
         held = _bytes_of(self._waiting)
         while held > most_bytes:
             oldest = self._waiting.pop(0)
             held -= oldest.carried_bytes
-            self.given_up += len(oldest.messages)
+            self._update(given_up=self.given_up + len(oldest.messages))
             self._untold = replace(self._untold, given_up=self._untold.given_up + len(oldest.messages))
 
     def _count_cut(self, evicted: Iterable[ViewEntry]) -> None:
         cut, seen = Counter(self.cut), {entry.ref.number for entry in self.view.entries if entry.ref.number}
         for entry in evicted:
             cut[entry.ref.number] += entry.chars
-        self.cut = {number: chars for number, chars in cut.items() if number in seen}
+        self._update(cut={number: chars for number, chars in cut.items() if number in seen})
 
     # ---- summaries
 
     def is_summary_due(self, config: ConversationHistoryConfig) -> bool:
         """Tell whether what waits is worth a summary: enough of it since the last one, and with words in it (CTX-5)."""
-        enough = config.summarize_on_trim and self._evicted_since >= EVICTED_A_SUMMARY
+        enough = config.summarize_on_trim and self._rest.evicted_since >= EVICTED_A_SUMMARY
         return enough and carries_text(message for entry in self._waiting for message in entry.messages)
 
     def messages_to_summarise(self) -> list[ModelMessage]:
@@ -323,12 +332,12 @@ class ModelContext:
 
     def begin_summary(self) -> list[ViewEntry]:
         """Note that a summary of what waits now is tried, and return that: a new one is due after as many evictions."""
-        self._evicted_since = 0
+        self._update(evicted_since=0)
         return list(self._waiting)
 
     def note_failed_summary(self) -> None:
         """Note that nothing came of a summary: what was to be in it waits for the next."""
-        self.summaries_failed += 1
+        self._update(summaries_failed=self.summaries_failed + 1)
 
     def put_summary(self, made: SummaryOutcome, *, of: Sequence[ViewEntry], head: int, most_bytes: int) -> None:
         """Let a summary stand for the entries `of`, and for what the earlier one stood for (CTX-5).
