@@ -94,13 +94,12 @@ def test_ses_12_nobody_changes_a_part_of_a_session_behind_its_back(path: Path) -
 
 
 def part_of(attribute: ast.Attribute) -> str | None:
-    """Return the part of a session that `attribute` is of."""
+    """Return the part of a session that `attribute` is of, as in `session.queue.row.fits`."""
     owner = attribute.value
-    if not isinstance(owner, ast.Attribute | ast.Name):
+    if not isinstance(owner, ast.Attribute) or owner.attr not in PARTS:
         return None
-    name = owner.attr if isinstance(owner, ast.Attribute) else owner.id
-    is_of_session = isinstance(owner, ast.Name) or "session" in ast.unparse(owner.value) or part_of(owner) is not None
-    return name if name in PARTS and is_of_session else None
+    is_of_session = ast.unparse(owner.value).endswith("session") or part_of(owner) is not None
+    return owner.attr if is_of_session else None
 
 
 def test_every_handler_has_a_description_and_takes_one_json_value() -> None:
