@@ -45,6 +45,9 @@ Item = TypeVar("Item")
 Items = Annotated[list[Item], Field(fail_fast=True)]
 """A list that is refused at its first wrong item: the errors of all of them would take seconds."""
 
+MAX_CARRIED_ITEMS = 50_000
+"""More than what a session carries under 1 MB can have of anything; it bounds the time a validator takes."""
+
 
 def _as_utc(moment: datetime) -> datetime:
     """Raise `ValueError`, not `OverflowError`, for moments whose UTC lies before year 1 or after year 9999."""

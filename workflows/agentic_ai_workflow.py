@@ -243,7 +243,7 @@ class AgenticAIWorkflow:
     @workflow.update(description="Take back a prompt that has not started: {id}.")
     def withdraw_prompt(self, request: Any = None, *rest: Any) -> None:
         """Give the waiting prompt the fate `withdrawn` (SES-8)."""
-        self._session.withdraw(parse(WithdrawPrompt, request).id, now=workflow.now())
+        self._session.queue.withdraw(parse(WithdrawPrompt, request).id, at=workflow.now())
         self._show()
 
     @withdraw_prompt.validator

@@ -81,7 +81,7 @@ class Archiving:
                     if workflow.now() >= until:
                         return
                     await self._pause()
-            self._session.archive_worked(now=workflow.now())
+            self._session.archive.worked(now=workflow.now())
 
     def _is_at_rest(self) -> bool:
         return self._task is None or self._task.done()
@@ -117,7 +117,7 @@ class Archiving:
         """Note why the archive has failed. Raises `CancelledError` where it was the session that gave up."""
         if is_cancelled_exception(error):
             raise asyncio.CancelledError from error
-        self._session.archive_failed(_reason(error), now=workflow.now())
+        self._session.archive.failed(_reason(error), now=workflow.now())
         self._on_change()
 
     async def _store(self, move: ArchiveMove) -> None:

@@ -22,7 +22,7 @@ def _facts(session: Session) -> list[str]:
         f"- **Status:** {_status(session)}",
         f"- **User:** {_plain(config.user or 'not given')}",
         f"- **Model:** `{config.model}`",
-        f"- **Turns:** {session.turn_count} ({len(session.transcript)} here, {session.archived_count} archived)",
+        f"- **Turns:** {session.turn_count} ({len(session.transcript)} here, {session.transcript.archived} archived)",
         f"- **Usage:** {_used(session.usage)}",
         f"- **Conversation:** {_seen(session)}",
         f"- **Tools:** {tools}",
@@ -119,7 +119,9 @@ def _queue(session: Session) -> list[str]:
     length = len(session.queue)
     if not length:
         return []
-    shown = [f"{position}. {_plain(prompt.text)}" for position, prompt in enumerate(session.queue.first(10), start=1)]
+    shown = [
+        f"{position}. {_plain(prompt.text)}" for position, prompt in enumerate(session.queue.row.first(10), start=1)
+    ]
     more = [f"… and {length - len(shown)} more"] if length > len(shown) else []
     return ["", f"**Queue** ({length})", *shown, *more]
 

@@ -67,7 +67,7 @@ class Parking:
         # Once the history has grown they are left to the next run: fetching would hold it up, again and again.
         if session.closed is not None or self._has_grown():
             return False
-        return session.queue.wants_parked(session.config.limits)
+        return session.queue.row.wants_parked(session.config.limits)
 
     def _is_move_due(self) -> bool:
         return self._session.closed is None and prompt_move_is_due(self._session, parks=self._has_grown())
@@ -84,7 +84,7 @@ class Parking:
             first=session.queue.parked[0].number,
             max_prompts=max(1, limits.max_queued_prompts // 2),
             max_bytes=limits.queued_bytes // 2,
-            forget_below=session.queue.forgettable,
+            forget_below=session.queue.row.forgettable,
         )
         self.is_fetching = True
         try:
@@ -101,9 +101,9 @@ class Parking:
             return
         finally:
             self.is_fetching = False
-        session.queue.forget_below(order.forget_below)
-        if not session.take_parked(found.prompts, now=workflow.now()):
-            session.archive_failed("The archive does not have the prompts that were parked in it.", now=workflow.now())
+        session.queue.row.forget_below(order.forget_below)
+        if not session.restore_parked(found.prompts, now=workflow.now()):
+            session.archive.failed("The archive does not have the prompts that were parked in it.", now=workflow.now())
         self._on_change()
 
     # ---- while the archive is down

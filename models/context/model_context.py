@@ -18,7 +18,16 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 from turnkeeper.models.bounds import bound_json
-from turnkeeper.models.context.model_view import Eviction, ModelView, ViewEntry, ViewRef, detached, restored, texts_of
+from turnkeeper.models.context.model_view import (
+    Eviction,
+    ModelView,
+    ViewEntry,
+    ViewRef,
+    ViewState,
+    detached,
+    restored,
+    texts_of,
+)
 from turnkeeper.models.context.summary import EVICTED_A_SUMMARY, FILES_CHARS, SUMMARY_CHARS, carries_text, next_summary
 from turnkeeper.models.context.window import ConversationHistoryConfig, halved_cap, halved_config, no_room_warning
 from turnkeeper.models.tokens import CHARS_PER_TOKEN, tokens_of
@@ -60,9 +69,10 @@ MAX_CUT = 10_000
 """Most turns that a carried state can count what was cut of: the view itself refers to fewer."""
 
 
-class CarriedContext(Compact):
-    """What is carried of a context beside its view (SES-14)."""
+class ContextState(Compact):
+    """What the next run is handed of a context (SES-14)."""
 
+    view: ViewState = ViewState()
     waiting: Items[ViewRef] = []
     """Evicted, and in no summary yet; oldest first."""
     evicted_since: int = 0
@@ -75,6 +85,8 @@ class CarriedContext(Compact):
     halved: Halved | None = None
     limit: LearnedLimit | None = None
     reported: Reported | None = None
+    limit_warned: bool = False
+    """It was said in the view's segment that the view approaches its cap."""
 
 
 @dataclass(frozen=True)
@@ -86,46 +98,52 @@ class EvictionNews:
 
 
 class ModelContext:
-    """The model view of one session, and what has left it."""
+    """The model view of one session, and what has left it.
 
-    def __init__(
-        self,
-        refs: Iterable[ViewRef],
-        carried: CarriedContext,
-        transcript: Transcript,
-        *,
-        segment: int,
-        limit_warned: bool,
-    ) -> None:
-        """Begin, or go on with what was carried from another run."""
-        self.view = ModelView.restore(refs, transcript, segment=segment)
-        self.cut = dict(carried.cut)
-        self.summaries_failed = carried.summaries_failed
-        self.given_up = carried.given_up
-        self._halved = carried.halved
-        self.limit = carried.limit
-        """The most tokens that are sent since an overflow."""
-        self._waiting = [restored(ref, transcript) for ref in carried.waiting]
-        self._evicted_since = carried.evicted_since
-        self._reported = carried.reported
+    Its changes are pieces of a change of the session, or come before a request: both raise the session's revision.
+    """
+
+    def __init__(self, state: ContextState, transcript: Transcript) -> None:
+        """Go on from `state`; every turn that it refers to is in `transcript`."""
+        self.view = ModelView(state.view, transcript)
+        self._waiting = [restored(ref, transcript) for ref in state.waiting]
+        self._warned_segment = state.view.segment if state.limit_warned else 0
+        self._rest = state.model_copy(update={"view": ViewState(), "waiting": []})
+        """All that is carried beside the three above; replaced with every change."""
         self._asked: Reported | None = None
-        self._warned_segment = segment if limit_warned else 0
         self._untold = EvictionNews(0, 0)
         self._room_warned: ConversationHistoryConfig | None = None
 
     @property
-    def carried(self) -> CarriedContext:
-        """What is carried to the next run, beside the view."""
-        return CarriedContext(
-            waiting=[entry.ref for entry in self._waiting],
-            evicted_since=self._evicted_since,
-            summaries_failed=self.summaries_failed,
-            given_up=self.given_up,
-            cut=self.cut,
-            halved=self._halved,
-            limit=self.limit,
-            reported=self._reported,
+    def state(self) -> ContextState:
+        """What the next run is handed."""
+        waiting = [entry.ref for entry in self._waiting]
+        return self._rest.model_copy(
+            update={"view": self.view.state, "waiting": waiting, "limit_warned": self._limit_warned}
         )
+
+    def _update(self, **update: object) -> None:
+        self._rest = self._rest.model_copy(update=update)
+
+    @property
+    def cut(self) -> dict[int, int]:
+        """Characters evicted of turns that the model still sees in part, by the turn's number."""
+        return self._rest.cut
+
+    @property
+    def given_up(self) -> int:
+        """How many messages waited for a summary until no more could be carried."""
+        return self._rest.given_up
+
+    @property
+    def summaries_failed(self) -> int:
+        """How many summaries came to nothing."""
+        return self._rest.summaries_failed
+
+    @property
+    def limit(self) -> LearnedLimit | None:
+        """The most tokens that are sent since an overflow."""
+        return self._rest.limit
 
     @property
     def carried_bytes(self) -> int:
@@ -146,7 +164,7 @@ class ModelContext:
     def note_usage(self, usage: Usage | None) -> None:
         """Take a vendor's word for how large the view was that it was asked with."""
         if self._asked and usage and usage.input_tokens:
-            self._reported = self._asked.model_copy(update={"tokens": usage.input_tokens})
+            self._update(reported=self._asked.model_copy(update={"tokens": usage.input_tokens}))
 
     @property
     def reported_tokens(self) -> int | None:
@@ -154,7 +172,7 @@ class ModelContext:
 
         Beyond the view it counts what is sent before it, too.
         """
-        known = self._reported
+        known = self._rest.reported
         if known is None or known.segment != self.view.segment:
             return None
         return known.tokens + tokens_of(self.view.chars - known.chars)
@@ -163,7 +181,7 @@ class ModelContext:
 
     def window(self, config: ConversationHistoryConfig, *, model: str) -> ConversationHistoryConfig:
         """Return the window that is kept: the configured one, unless a run of rules 1 or 2 has halved just that one."""
-        halved = self._halved
+        halved = self._rest.halved
         if halved is None or (halved.model, halved.config) != (model, config):
             return config
         return halved_config(config, halved.cap)
@@ -183,19 +201,23 @@ class ModelContext:
         """
         limit, max_chars = head_tokens + self.view.estimated_tokens // 2, self.view.chars // 2
         learned = self.max_tokens(config, model=model)
-        self.limit = LearnedLimit(tokens=min(limit, learned or limit), model=model, config=config)
+        self._update(limit=LearnedLimit(tokens=min(limit, learned or limit), model=model, config=config))
         cut = self.view.shorten(max_chars, running_turn=running_turn, head=config.preserve_first_n)
-        self.cut = dict(Counter(self.cut) + Counter(cut))
+        self._update(cut=dict(Counter(self.cut) + Counter(cut)))
         segment = self.view.segment
         self._shrink(config, max_chars, running_turn=running_turn)
         if self.view.segment == segment:
             self.view.open_segment()
 
+    def restore_limit(self, limit: LearnedLimit | None) -> None:
+        """Send as much as before again: what was learned since says nothing of how much the model takes."""
+        self._update(limit=limit)
+
     def confirm_limit(self, config: ConversationHistoryConfig, *, model: str, tokens: int) -> None:
         """Raise the learned limit where the model has answered to more: what can't be evicted may be over it."""
         limit = self.max_tokens(config, model=model)
         if self.limit and limit is not None and tokens > limit:
-            self.limit = self.limit.model_copy(update={"tokens": tokens})
+            self._update(limit=self.limit.model_copy(update={"tokens": tokens}))
 
     def _shrink(self, window: ConversationHistoryConfig, max_chars: int, *, running_turn: str) -> None:
         reserve = min(SUMMARY_CHARS, max_chars // 4) if self._awaits_summary(window) else 0
@@ -211,7 +233,7 @@ class ModelContext:
     def halve(self, config: ConversationHistoryConfig, *, model: str) -> None:
         """Show the model half of what it sees now, from now on, in a new segment: in runs of rules 1 and 2."""
         cap = halved_cap(self.window(config, model=model), self.view.message_count)
-        self._halved = Halved(cap=cap, model=model, config=config)
+        self._update(halved=Halved(cap=cap, model=model, config=config))
         self.view.open_segment()
 
     def make_room(
@@ -256,13 +278,13 @@ class ModelContext:
     def take_limit_warning(self, window: ConversationHistoryConfig) -> bool:
         """Tell once a segment that the view has passed 80 % of the cap of `window` (CTX-6)."""
         cap, segment = window.max_messages, self.view.segment
-        if not cap or self.limit_warned or self.view.message_count * 5 <= cap * 4:
+        if not cap or self._limit_warned or self.view.message_count * 5 <= cap * 4:
             return False
         self._warned_segment = segment
         return True
 
     @property
-    def limit_warned(self) -> bool:
+    def _limit_warned(self) -> bool:
         """It was told in this segment that the view approaches its cap."""
         return self._warned_segment == self.view.segment
 
@@ -278,30 +300,31 @@ class ModelContext:
         self._count_cut(eviction.entries)
         self._untold = replace(self._untold, evicted=self._untold.evicted + eviction.evicted)
         if window.summarize_on_trim:
-            self._evicted_since += eviction.evicted
+            self._update(evicted_since=self._rest.evicted_since + eviction.evicted)
             self._waiting += eviction.entries
         else:
-            self._evicted_since, self._waiting = 0, []
+            self._update(evicted_since=0)
+            self._waiting = []
 
     def _bound_waiting(self, most_bytes: int) -> None:
         held = _bytes_of(self._waiting)
         while held > most_bytes:
             oldest = self._waiting.pop(0)
             held -= oldest.carried_bytes
-            self.given_up += len(oldest.messages)
+            self._update(given_up=self.given_up + len(oldest.messages))
             self._untold = replace(self._untold, given_up=self._untold.given_up + len(oldest.messages))
 
     def _count_cut(self, evicted: Iterable[ViewEntry]) -> None:
         cut, seen = Counter(self.cut), {entry.ref.number for entry in self.view.entries if entry.ref.number}
         for entry in evicted:
             cut[entry.ref.number] += entry.chars
-        self.cut = {number: chars for number, chars in cut.items() if number in seen}
+        self._update(cut={number: chars for number, chars in cut.items() if number in seen})
 
     # ---- summaries
 
     def is_summary_due(self, config: ConversationHistoryConfig) -> bool:
         """Tell whether what waits is worth a summary: enough of it since the last one, and with words in it (CTX-5)."""
-        enough = config.summarize_on_trim and self._evicted_since >= EVICTED_A_SUMMARY
+        enough = config.summarize_on_trim and self._rest.evicted_since >= EVICTED_A_SUMMARY
         return enough and carries_text(message for entry in self._waiting for message in entry.messages)
 
     def messages_to_summarise(self) -> list[ModelMessage]:
@@ -312,8 +335,12 @@ class ModelContext:
 
     def begin_summary(self) -> list[ViewEntry]:
         """Note that a summary of what waits now is tried, and return that: a new one is due after as many evictions."""
-        self._evicted_since = 0
+        self._update(evicted_since=0)
         return list(self._waiting)
+
+    def note_failed_summary(self) -> None:
+        """Note that nothing came of a summary: what was to be in it waits for the next."""
+        self._update(summaries_failed=self.summaries_failed + 1)
 
     def put_summary(self, made: SummaryOutcome, *, of: Sequence[ViewEntry], head: int, most_bytes: int) -> None:
         """Let a summary stand for the entries `of`, and for what the earlier one stood for (CTX-5).

@@ -30,7 +30,7 @@ from turnkeeper.models.transcript.large_texts import Texts, refer_message
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, ModelRequest, ProviderState, RequestHead
 from turnkeeper.models.transcript.trajectory import INTERRUPTED_NOTE, ModelStep, Step, ToolCall, UserStep
 from turnkeeper.models.transcript.transcript import Transcript
-from turnkeeper.models.wire import Compact
+from turnkeeper.models.wire import MAX_CARRIED_ITEMS, Compact, Items
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -51,6 +51,13 @@ class ViewRef(Compact):
     number: int = 0
     summary: Summary | None = None
     refused: bool = False
+
+
+class ViewState(Compact):
+    """What the next run is handed of a view: where its entries come from, and the number of its segment, from 1."""
+
+    entries: Annotated[Items[ViewRef], Field(max_length=MAX_CARRIED_ITEMS)] = []
+    segment: int = 1
 
 
 REFUSED_NOTE = "[A message of the user stood here. The model's provider refused it, and it was left out.]"
@@ -79,16 +86,16 @@ class Eviction:
 class ModelView:
     """What the model sees of one session."""
 
-    def __init__(self, entries: Iterable[ViewEntry] = (), *, segment: int = 1) -> None:
-        """Start from `entries`, in segment number `segment` (from 1)."""
-        self._entries = list(entries)
-        self.segment = segment
+    def __init__(self, state: ViewState, transcript: Transcript) -> None:
+        """Render the entries of `state`; every turn they name is in `transcript`, or they are detached (SES-14)."""
+        self._entries = [restored(ref, transcript) for ref in state.entries]
+        self.segment = state.segment
         self._hashed_head: tuple[RequestHead, _Hash] | None = None
 
-    @classmethod
-    def restore(cls, refs: Iterable[ViewRef], transcript: Transcript, *, segment: int) -> "ModelView":
-        """Render carried references again; every turn they name is held, or they are detached (SES-14)."""
-        return cls((restored(ref, transcript) for ref in refs), segment=segment)
+    @property
+    def state(self) -> ViewState:
+        """What the next run is handed."""
+        return ViewState(entries=[entry.ref for entry in self._entries], segment=self.segment)
 
     @property
     def entries(self) -> Sequence[ViewEntry]:
@@ -105,11 +112,6 @@ class ModelView:
     def summary_entry(self) -> ViewEntry | None:
         """The entry that stands for evicted messages; there is at most one."""
         return next((entry for entry in self._entries if entry.ref.summary), None)
-
-    @property
-    def refs(self) -> list[ViewRef]:
-        """What is carried to the next run."""
-        return [entry.ref for entry in self._entries]
 
     @property
     def carried_bytes(self) -> int:

@@ -12,11 +12,14 @@ from pydantic import BaseModel
 from turnkeeper.models.context.model_view import ViewRef
 from turnkeeper.models.errors import Refused
 from turnkeeper.models.ids import is_id
-from turnkeeper.models.session.queue.prompt_queue import REMEMBERED_FATES, REMEMBERED_IDS
+from turnkeeper.models.session.queue.prompt_fates import REMEMBERED_FATES
+from turnkeeper.models.session.queue.prompt_queue import QueueState
+from turnkeeper.models.session.queue.taken_ids import REMEMBERED_IDS
 from turnkeeper.models.session.running_turn import CarriedTurn
 from turnkeeper.models.session.session import CarriedState, SessionInput, check_start
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ModelStep
+from turnkeeper.models.transcript.transcript import TranscriptState
 from turnkeeper.models.wire import REASON_CHARS
 
 MAX_START_BYTES = 1_500_000
@@ -44,16 +47,17 @@ def check_outside_start(start: SessionInput, *, now: datetime) -> None:
 
 
 def _contradictions(carried: CarriedState, now: datetime) -> Iterator[tuple[str, str]]:
+    transcript, context = carried.transcript, carried.context
     yield from _wrong_counts(carried)
-    yield from _wrong_turns(carried)
-    yield from _wrong_prompts(carried)
+    yield from _wrong_turns(transcript, newest=carried.revision, is_running=carried.running is not None)
+    yield from _wrong_prompts(carried.queue, transcript, is_running=carried.running is not None)
     if carried.running:
-        yield from _wrong_running_turn(carried.running, carried.turns, now)
-    turns = {turn.id: turn for turn in carried.turns}
-    for field, refs in (("view", carried.view), ("context.waiting", carried.context.waiting)):
-        yield from ((field, complaint) for ref in refs if (complaint := _wrong_ref(ref, turns, carried.turn_count)))
-    if carried.archive_again_at and carried.archive_again_at > now + MAX_AHEAD:
-        yield "archive_again_at", "lies too far ahead"
+        yield from _wrong_running_turn(carried.running, transcript.turns, now)
+    turns = {turn.id: turn for turn in transcript.turns}
+    for field, refs in (("context.view.entries", context.view.entries), ("context.waiting", context.waiting)):
+        yield from ((field, complaint) for ref in refs if (complaint := _wrong_ref(ref, turns, transcript.count)))
+    if carried.archive.again_at and carried.archive.again_at > now + MAX_AHEAD:
+        yield "archive.again_at", "lies too far ahead"
     if carried.ending is not None and len(carried.ending) > REASON_CHARS:
         yield "ending", f"may have {REASON_CHARS} characters"
 
@@ -63,10 +67,13 @@ def _wrong_counts(carried: CarriedState) -> Iterator[tuple[str, str]]:
     for prefix, model in (
         ("", carried),
         ("usage.", carried.usage),
-        ("archive.", carried.archive),
+        ("transcript.", carried.transcript),
+        ("archive.report.", carried.archive.report),
         ("moved_events.", carried.moved_events),
-        ("queue.", carried.queue),
+        ("queue.row.", carried.queue.row),
+        ("tools.", carried.tools),
         ("context.", context),
+        ("context.view.", context.view),
         ("context.reported.", context.reported),
         ("context.halved.", context.halved),
         ("context.limit.", context.limit),
@@ -74,59 +81,58 @@ def _wrong_counts(carried: CarriedState) -> Iterator[tuple[str, str]]:
         for name, number in _numbers(model) if model else ():
             if not 0 <= number < MAX_COUNT:
                 yield prefix + name, f"0 to {MAX_COUNT:,} are allowed"
-    if carried.segment < 1:
-        yield "segment", "counts from 1"
+    if context.view.segment < 1:
+        yield "context.view.segment", "counts from 1"
     if context.halved and context.halved.cap < 1:
         yield "context.halved.cap", "counts from 1"
-    if carried.turn_count != carried.archived_count + len(carried.turns):
-        yield "turn_count", "is not the number of turns held and archived"
-    if len(carried.taken_ids) > REMEMBERED_IDS:
-        yield "taken_ids", f"may have {REMEMBERED_IDS} items"
-    if len(carried.fates) > REMEMBERED_FATES:
-        yield "fates", f"may have {REMEMBERED_FATES} items"
+    if len(carried.queue.taken_ids) > REMEMBERED_IDS:
+        yield "queue.taken_ids", f"may have {REMEMBERED_IDS} items"
+    if len(carried.queue.fates) > REMEMBERED_FATES:
+        yield "queue.fates", f"may have {REMEMBERED_FATES} items"
 
 
 def _numbers(model: BaseModel) -> Iterable[tuple[str, float]]:
     return ((name, value) for name, value in model if isinstance(value, int | float) and not isinstance(value, bool))
 
 
-def _wrong_turns(carried: CarriedState) -> Iterator[tuple[str, str]]:
-    turns, revision = carried.turns, 0
+def _wrong_turns(transcript: TranscriptState, *, newest: int, is_running: bool) -> Iterator[tuple[str, str]]:
+    """Say what is wrong with turns whose revisions are at most `newest`, the last of which may be running."""
+    turns, revision = transcript.turns, 0
     for index, turn in enumerate(turns):
-        field = f"turns[{index}]"
+        field = f"transcript.turns[{index}]"
         if not is_id(turn.id):
             yield f"{field}.id", "is no id"
-        if not revision <= turn.revision <= carried.revision:
+        if not revision <= turn.revision <= newest:
             yield f"{field}.revision", "is less than that of the turn before, or more than the session's"
         revision = turn.revision
         if turn.steps_omitted < 0:
             yield f"{field}.steps_omitted", "counts from 0"
-        if not turn.is_complete and (carried.running is None or turn is not turns[-1]):
+        if not turn.is_complete and not (is_running and turn is turns[-1]):
             yield field, "has not ended and is not the running turn"
-    if carried.running and (not turns or turns[-1].is_complete):
+    if is_running and (not turns or turns[-1].is_complete):
         yield "running", "the newest turn is not running"
 
 
-def _wrong_prompts(carried: CarriedState) -> Iterator[tuple[str, str]]:
-    seen = {turn.id for turn in carried.turns}
-    if len(seen) < len(carried.turns):
-        yield "turns", "two turns have the same id"
-    queue = carried.queue
-    ids = [prompt.id for prompt in [*carried.waiting, *carried.steering, *queue.behind]]
-    for message_id in [*ids, *(parked.id for parked in queue.parked)]:
+def _wrong_prompts(queue: QueueState, transcript: TranscriptState, *, is_running: bool) -> Iterator[tuple[str, str]]:
+    seen = {turn.id for turn in transcript.turns}
+    if len(seen) < len(transcript.turns):
+        yield "transcript.turns", "two turns have the same id"
+    row = queue.row
+    ids = [prompt.id for prompt in [*row.waiting, *row.steering, *row.behind]]
+    for message_id in [*ids, *(parked.id for parked in row.parked)]:
         if not is_id(message_id) or message_id in seen:
-            yield "waiting", "has an id that is none, or that a turn or another prompt has"
+            yield "queue.row.waiting", "has an id that is none, or that a turn or another prompt has"
         seen.add(message_id)
-    if queue.behind and not queue.parked:
-        yield "queue.behind", "there is no parked prompt to wait behind"
+    if row.behind and not row.parked:
+        yield "queue.row.behind", "there is no parked prompt to wait behind"
     # Prompts that are parked before others have the higher numbers.
-    numbers = [parked.number for parked in queue.parked]
-    if len(set(numbers)) < len(numbers) or any(not 0 < number < queue.next_number for number in numbers):
-        yield "queue.parked", "has a number twice, or one that was given to no prompt"
-    if any(not 0 <= parked.size < MAX_COUNT for parked in queue.parked):
-        yield "queue.parked", "has an impossible size"
-    if carried.steering and not carried.running:
-        yield "steering", "there is no running turn to steer"
+    numbers = [parked.number for parked in row.parked]
+    if len(set(numbers)) < len(numbers) or any(not 0 < number < row.next_number for number in numbers):
+        yield "queue.row.parked", "has a number twice, or one that was given to no prompt"
+    if any(not 0 <= parked.size < MAX_COUNT for parked in row.parked):
+        yield "queue.row.parked", "has an impossible size"
+    if row.steering and not is_running:
+        yield "queue.row.steering", "there is no running turn to steer"
 
 
 def _wrong_running_turn(
@@ -147,7 +153,7 @@ def _wrong_running_turn(
         yield "running.unsettled", "the newest step is not the model's"
     for call in newest.tool_calls if isinstance(newest, ModelStep) else []:
         if call.approval and call.approval.expires_at > now + MAX_AHEAD:
-            yield "turns", "an approval expires too far ahead"
+            yield "transcript.turns", "an approval expires too far ahead"
     settled = steps[:-1] if running.unsettled else steps
     if any(call.result is None for step in settled if isinstance(step, ModelStep) for call in step.tool_calls):
         yield "running.unsettled", "a call of a step that the model has seen has no result"

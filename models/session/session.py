@@ -6,25 +6,35 @@ These models are public API of running sessions: new fields have defaults (SES-1
 import re
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, WithJsonSchema, field_serializer
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    WrapSerializer,
+)
 from pydantic_core import to_json
 
 from turnkeeper.models.context.context_view import TURNS_A_PAGE
-from turnkeeper.models.context.model_context import CarriedContext
-from turnkeeper.models.context.model_view import ViewRef
+from turnkeeper.models.context.model_context import ContextState
 from turnkeeper.models.context.window import ConversationHistoryConfig, HistoryChange
 from turnkeeper.models.errors import Refused
 from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.limits import LEAST_STATE_BYTES, Limits, LimitsChange
 from turnkeeper.models.model_name import MODEL_PATTERN, split_model
 from turnkeeper.models.replay_text.turns import MovedEvents
-from turnkeeper.models.session.queue.prompts import CarriedQueue, Fate, Prompt, PromptSignal, refusal_of
+from turnkeeper.models.session.archive.archive_health import ArchiveState
+from turnkeeper.models.session.carried_form import read_carried, write_carried
+from turnkeeper.models.session.queue.prompt_queue import QueueState
+from turnkeeper.models.session.queue.prompts import PromptSignal, refusal_of
 from turnkeeper.models.session.running_turn import CarriedTurn
+from turnkeeper.models.session.session_tools import ToolsState
 from turnkeeper.models.session.tool_policy import ToolPolicy
-from turnkeeper.models.transcript.conversation import ArchiveReport, ConversationMessage
-from turnkeeper.models.transcript.model_call import ToolSpec
 from turnkeeper.models.transcript.trajectory import Usage
-from turnkeeper.models.wire import Change, Compact, Frozen, Items, Reason, Strict, UtcDatetime
+from turnkeeper.models.transcript.transcript import TranscriptState
+from turnkeeper.models.wire import Change, Compact, Frozen, Reason, Strict, UtcDatetime
 
 TITLE_CHARS = 60
 """Most characters of a title that is made of a prompt."""
@@ -66,50 +76,30 @@ ModelName = Annotated[
 MessageId = Annotated[str, Field(pattern=ID_PATTERN)]
 
 
-MAX_CARRIED_ITEMS = 50_000
-"""More than what a session carries under 1 MB can have of anything; it bounds the time a validator takes."""
-
-
 class CarriedState(Compact):
-    """Everything a session knows, at a hand-over from one run to the next (SES-14). Under 1 MB."""
+    """Everything a session knows, at a hand-over from one run to the next (SES-14). Under 1 MB.
+
+    Every part stands beside its rules and is the state of one class there: a new field is written there only.
+    """
 
     created_at: UtcDatetime
     revision: int
-    turns: Items[ConversationMessage] = []
-    archived_count: int = 0
-    turn_count: int = 0
     request_count: int = 0
     usage: Usage = Usage()
-    waiting: Items[Prompt] = []
-    steering: Items[Prompt] = []
-    taken_ids: Items[str] = []
-    fates: Items[Fate] = []
-    queue: CarriedQueue = CarriedQueue()
-    view: Annotated[Items[ViewRef], Field(max_length=MAX_CARRIED_ITEMS)] = []
-    segment: int = 1
-    context: CarriedContext = CarriedContext()
-    limit_warned: bool = False
-    tools: Annotated[Items[ToolSpec], Field(max_length=MAX_CARRIED_ITEMS)] | None = None
-    tools_segment: int = 0
-    """The segment the tools were read for; 0: they are to be read again."""
-    tools_due_turn: int = 0
-    """The turn in which servers that could not be asked for their tools are asked again; 0: all could."""
-    tools_read_turn: int = 0
-    """The turn in which they were read last."""
-    allowances: Items[str] = []
-    """Tools that were allowed for the session (AGT-8)."""
     ending: str | None = None
-    running: CarriedTurn | None = None
-    archive: ArchiveReport = ArchiveReport()
-    archive_again_at: UtcDatetime | None = None
-    """After a failure: not to be tried before."""
-    moved_events: MovedEvents = MovedEvents()
     default_rules: int = 1
     """The rules of the session's first run: its defaults are theirs, in whatever run (SES-19)."""
+    transcript: TranscriptState = TranscriptState()
+    moved_events: MovedEvents = MovedEvents()
+    queue: QueueState = QueueState()
+    context: ContextState = ContextState()
+    tools: ToolsState = ToolsState()
+    archive: ArchiveState = ArchiveState()
+    running: CarriedTurn | None = None
 
-    @field_serializer("turns")
-    def _without_defaults_either(self, turns: list[ConversationMessage]) -> list[dict[str, Any]]:
-        return [turn.without_defaults() for turn in turns]
+
+Carried = Annotated[CarriedState, BeforeValidator(read_carried), WrapSerializer(write_carried)]
+"""The state as one run hands it to the next: written in one form, read in every form that was ever written."""
 
 
 class SessionInput(Frozen):
@@ -133,7 +123,7 @@ class SessionInput(Frozen):
     """Where people can watch this session; linked from the Temporal Web UI (SES-17)."""
     first_prompt: PromptSignal | str | None = None
     """Received as if it had been signalled at the start."""
-    carried: CarriedState | None = None
+    carried: Carried | None = None
 
     @property
     def counted_bytes(self) -> int:
@@ -276,6 +266,16 @@ def parse_replay_request(raw: object) -> ReplayRequest:
     """
     is_number = isinstance(raw, int) and not isinstance(raw, bool)
     return parse(ReplayRequest, {"max_history": raw} if is_number else raw)
+
+
+def configuration_of(start: SessionInput, *, default_rules: int) -> SessionInput:
+    """Return what a session is configured with, which began under `default_rules` and has kept their defaults."""
+    config = start.model_copy(update={"carried": None, "first_prompt": None})
+    if default_rules < 2:
+        config = config.model_copy(update={"limits": start.limits.with_earlier_defaults()})
+    if default_rules < 3:
+        config = config.model_copy(update={"history": start.history.with_earlier_defaults()})
+    return config
 
 
 def configured(current: SessionInput, change: Configure) -> SessionInput:

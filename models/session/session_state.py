@@ -1,6 +1,8 @@
 """One session's whole state and the rules by which it changes: the workflow's core, without Temporal.
 
-Every method that changes what a query shows raises the revision (SES-12). Ids and times are arguments.
+Here is what spans two of its parts; what concerns one is with that part, and callers ask it there. Whatever changes
+what a query shows raises the revision (SES-12), exactly once: recorded runs have counted its digits.
+Ids and times are arguments.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,6 +13,7 @@ from turnkeeper.models.context.model_view import ModelView, ViewEntry
 from turnkeeper.models.context.request_size import head_tokens
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.errors import ErrorType, Refused
+from turnkeeper.models.session.admission import check_open, refusal_of_full, refusal_of_uncarriable
 from turnkeeper.models.session.approvals import (
     ApprovalReceipt,
     ResolveApproval,
@@ -19,10 +22,17 @@ from turnkeeper.models.session.approvals import (
 )
 from turnkeeper.models.session.archive.archive_health import ArchiveHealth
 from turnkeeper.models.session.archive.archive_state import ArchiveMove
-from turnkeeper.models.session.queue.prompt_queue import QUEUED_PROMPT_BYTES, PromptQueue
+from turnkeeper.models.session.queue.prompt_queue import PromptQueue
 from turnkeeper.models.session.queue.prompts import Prompt, id_in, read_prompt
 from turnkeeper.models.session.running_turn import RunningTurn
-from turnkeeper.models.session.session import CarriedState, Configure, SessionInput, configured, title_of
+from turnkeeper.models.session.session import (
+    CarriedState,
+    Configure,
+    SessionInput,
+    configuration_of,
+    configured,
+    title_of,
+)
 from turnkeeper.models.session.session_tools import SessionTools
 from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus, TurnMetrics
 from turnkeeper.models.transcript.model_call import ModelResponse, ProviderState, RequestHead, SummaryOutcome, ToolSpec
@@ -58,59 +68,34 @@ class Session:
 
         `rules` are those of the run; the defaults of a session stay those that it was started with.
         """
-        carried = start.carried or CarriedState(created_at=now, revision=0, default_rules=rules)
+        state = start.carried or CarriedState(created_at=now, revision=0, default_rules=rules)
         self.id = session_id
         self.rules = rules
-        self.default_rules = carried.default_rules
-        self.config = start.model_copy(update={"carried": None, "first_prompt": None})
-        if self.default_rules < 2:
-            self.config = self.config.model_copy(update={"limits": start.limits.with_earlier_defaults()})
-        if self.default_rules < 3:
-            self.config = self.config.model_copy(update={"history": start.history.with_earlier_defaults()})
-        self.created_at = carried.created_at
-        self.revision = carried.revision
+        self.default_rules = state.default_rules
+        self.config = configuration_of(start, default_rules=state.default_rules)
+        self.created_at = state.created_at
+        self.revision = state.revision
         self.on_revision: Callable[[], None] = lambda: None
         """Called with every change."""
-        self.turn_count = carried.turn_count
-        self.request_count = carried.request_count
-        self.usage = carried.usage
-        self.tools = SessionTools(
-            carried.tools,
-            segment=carried.tools_segment,
-            due_turn=carried.tools_due_turn,
-            read_turn=carried.tools_read_turn,
-            allowances=carried.allowances,
-        )
-        self.transcript = Transcript(carried.turns, archived=carried.archived_count, page_bytes=start.limits.page_bytes)
-        self.queue = PromptQueue(
-            waiting=carried.waiting,
-            steering=carried.steering,
-            taken_ids=carried.taken_ids,
-            fates=carried.fates,
-            carried=carried.queue,
-            limits=start.limits,
-            rules=rules,
-        )
+        self.request_count = state.request_count
+        self.usage = state.usage
+        self.tools = SessionTools(state.tools)
+        self.transcript = Transcript(state.transcript, page_bytes=start.limits.page_bytes)
+        self.queue = PromptQueue(state.queue, limits=start.limits, rules=rules, on_change=self._changed)
         # A window that an earlier run has halved grows back: what a model takes is learned in tokens now (CTX-7).
-        context = carried.context if rules < 3 else carried.context.model_copy(update={"halved": None})
-        self.context = ModelContext(
-            carried.view,
-            context,
-            self.transcript,
-            segment=carried.segment,
-            limit_warned=carried.limit_warned,
-        )
-        self.ending: str | None = carried.ending
+        context = state.context if rules < 3 else state.context.model_copy(update={"halved": None})
+        self.context = ModelContext(context, self.transcript)
+        self.archive = ArchiveHealth(state.archive, on_change=self._changed)
+        self.moved_events = state.moved_events
+        self.ending = state.ending
         self.closed: SessionStatus | None = None
         self.waiting_until: datetime | None = None
         self.waiting_reason: str | None = None
-        self.archive = ArchiveHealth(carried.archive, carried.archive_again_at)
-        self.moved_events = carried.moved_events
         self._measured_config: tuple[SessionInput, int] | None = None
         self._head: RequestHead | None = None
         newest = self.transcript.newest
         is_running = newest is not None and not newest.is_complete
-        self.turn = carried.running.resume(newest) if carried.running and newest and is_running else None
+        self.turn = state.running.resume(newest) if state.running and newest and is_running else None
         """The turn that is being processed. Changed by `change_turn`."""
 
     # ---- what it is
@@ -139,9 +124,9 @@ class Session:
         return self.turn is not None and self.turn.awaits_approval
 
     @property
-    def archived_count(self) -> int:
-        """How many of the oldest turns are in the archive only."""
-        return self.transcript.archived
+    def turn_count(self) -> int:
+        """How many turns there are, those in the archive too: the number of the newest one."""
+        return self.transcript.count
 
     @property
     def is_full(self) -> bool:
@@ -155,26 +140,18 @@ class Session:
 
     @property
     def turn_cap(self) -> int:
-        """Most JSON bytes the running turn may take: it leaves room for the next one, which it cannot make way for."""
-        limits = self.running().limits
+        """Most JSON bytes a turn may take: it leaves room for the next one, which it cannot make way for.
+
+        The limits are those of the running turn, if there is one: a later configuration is for the next (SES-8).
+        """
+        limits = self.turn.limits if self.turn else self.config.limits
         beside = max(self.transcript.carried_bytes, limits.least_turn_bytes)
         return min(limits.turn_bytes, limits.max_state_bytes - self._fixed_bytes() - beside)
 
     def _fixed_bytes(self) -> int:
         """Count what is carried beside the turns; the queue counts as if it were full."""
-        limits, queue = self.config.limits, self._queue_bytes()
-        memory = self.queue.ids_bytes + self.queue.fates_bytes
-        memory += min(self.queue.leaving.bytes, limits.leaving_bytes)
-        fixed = ENVELOPE_BYTES + self._config_bytes() + self.tools.carried_bytes
-        return fixed + self.context.carried_bytes + memory + queue
-
-    def _queue_bytes(self) -> int:
-        """Count what is carried of the queue; of prompts that are parked, or have to be, only what names them."""
-        limits, queue = self.config.limits, self.queue
-        if self.rules < 2:
-            return limits.queued_bytes + QUEUED_PROMPT_BYTES * len(queue)
-        parked = queue.row_bytes if queue.parked or not queue.fits(limits) else 0
-        return limits.queued_bytes + QUEUED_PROMPT_BYTES * min(len(queue), limits.max_queued_prompts) + parked
+        parts = self.tools.carried_bytes + self.context.carried_bytes + self.queue.carried_bytes(self.config.limits)
+        return ENVELOPE_BYTES + self._config_bytes() + parts
 
     def _config_bytes(self) -> int:
         """Return the JSON bytes of the configuration; measured when it has changed."""
@@ -203,7 +180,7 @@ class Session:
             )
             if self.queue.is_duplicate(prompt.id) or prompt.id in self.transcript:
                 return None
-            self._check_open()
+            check_open(self)
             self.queue.check_room(prompt, self.config.limits)
         except Refused as refusal:
             sent_id = id_in(raw)
@@ -216,47 +193,14 @@ class Session:
         self._changed()
         return prompt
 
-    def withdraw(self, message_id: str, *, now: datetime) -> None:
-        """Take a waiting prompt back (SES-8). Raises `Refused`."""
-        self.queue.withdraw(message_id, at=now)
-        self._changed()
-
     def reject_waiting_if_full(self, *, now: datetime) -> None:
         """Tell everyone who waits that no further turn can be held, rather than let them wait for ever (SES-15)."""
         if len(self.queue) and self.is_full:
             # What the model remembers gives way before the session does.
             self._make_carriable(self.config.limits.view_bytes // 4)
         if len(self.queue) and self.is_full:
-            self.queue.reject_all(self._full(), at=now)
+            self.queue.reject_all(refusal_of_full(self), at=now)
             self._changed()
-
-    def _check_open(self) -> None:
-        if self.ending is not None or self.closed:
-            over = {"ended": "has ended", "cancelled": "was cancelled", "terminated": "was terminated"}
-            stands = over.get(self.status, "is ending and takes no more prompts")
-            raise Refused("ending", f"The session {stands} ({self.ending or 'no reason given'}).")
-        # While the archive takes turns, a full session only has to wait for it.
-        if self.archive.is_failing and self.turn is None and self.is_full:
-            raise self._full()
-
-    @property
-    def refusal_now(self) -> Refused | None:
-        """What any new prompt would be refused with now."""
-        try:
-            self._check_open()
-            self.queue.check_count(self.config.limits)
-        except Refused as refusal:
-            return refusal
-        return None
-
-    def _full(self) -> Refused:
-        why = f", and the archive takes none of it ({self.archive.trouble})" if self.archive.trouble else ""
-        return Refused(
-            "state_full",
-            f"The session holds {self.transcript.carried_bytes:,} bytes of conversation{why}; "
-            f"limits.max_state_bytes allows {self.config.limits.max_state_bytes:,} in all. It stays readable"
-            + (", and goes on when the archive works again." if why else "."),
-        )
 
     # ---- what waits, at a hand-over
 
@@ -268,21 +212,19 @@ class Session:
         leaving = self.queue.leaving
         # While the archive takes nothing, rejections give way.
         unstored = leaving.accepted_bytes if self.archive.is_failing else leaving.bytes
-        return self.queue.fits(self.config.limits) and unstored <= self.config.limits.leaving_bytes
+        return self.queue.row.fits(self.config.limits) and unstored <= self.config.limits.leaving_bytes
 
     def prompts_moved(self, move: ArchiveMove, *, now: datetime) -> None:
         """Hold no longer what the archive has taken of prompts and fates."""
-        self.queue.put_parked(move.prompts, first=move.first)
-        self.queue.fates_left(move.fates)
-        self.queue.forget_below(move.forget_below)
-        self.archive_worked(now=now)
+        self.queue.remove_moved(move)
+        self.archive.worked(now=now)
         self._changed()
 
-    def take_parked(self, prompts: Iterable[Prompt], *, now: datetime) -> bool:
+    def restore_parked(self, prompts: Iterable[Prompt], *, now: datetime) -> bool:
         """Hold parked prompts again, at their place; returns whether the next one was among them."""
-        is_next = self.queue.take_parked(prompts)
+        is_next = self.queue.row.restore_parked(prompts)
         if is_next:
-            self.archive_worked(now=now)
+            self.archive.worked(now=now)
         self._changed()
         return is_next
 
@@ -290,28 +232,11 @@ class Session:
         """Reject what waits and can't be handed over, though the run can't go on: the last resort (SES-15)."""
         if self.is_carriable:
             return
-        self.queue.reject_surplus(self._overgrown(), self.config.limits, at=now)
-        self.queue.bound_leaving(self.config.limits)
+        self.queue.reject_surplus(refusal_of_uncarriable(self), self.config.limits, at=now)
+        self.queue.bound_leaving(self.config.limits, rejections_only=False)
         self._changed()
 
-    def _overgrown(self) -> Refused:
-        return Refused(
-            "state_full",
-            "More prompts wait than can be handed over to the session's next run, and the archive takes none of them "
-            f"({self.archive.trouble or 'it gave no reason'}).",
-        )
-
     # ---- tools
-
-    @property
-    def tools_are_due(self) -> bool:
-        """The tools are to be read before the next request."""
-        return self.tools.are_due(segment=self.view.segment, turn=self.turn_count)
-
-    @property
-    def tools_are_fresh(self) -> bool:
-        """The tools were read a few turns ago, and nothing is known against them."""
-        return self.tools.are_fresh(turn=self.turn_count)
 
     def take_tools(self, tools: list[ToolSpec], *, is_whole: bool = True) -> None:
         """Offer the model `tools` from the next request on, for this segment; if not whole, for this turn (AGT-6).
@@ -321,13 +246,7 @@ class Session:
         if self.tools.replace(tools):
             self.view.open_segment()
             self._changed()
-        self.tools.segment = self.view.segment
-        self.tools.read_turn = self.turn_count
-        self.tools.due_turn = 0 if is_whole else self.turn_count + 1
-
-    def keep_tools(self) -> None:
-        """Offer the tools of the last segment in this one too."""
-        self.tools.segment = self.view.segment
+        self.tools.note_reading(segment=self.view.segment, turn=self.turn_count, is_whole=is_whole)
 
     # ---- the running turn
 
@@ -340,7 +259,6 @@ class Session:
     def begin_turn(self, *, now: datetime) -> ConversationMessage:
         """Record the next prompt as a turn: its processing starts (SES-2), under the present configuration (SES-8)."""
         prompt = self.queue.start_next(at=now)
-        self.turn_count += 1
         self.moved_events = self.moved_events.at_new_turn()
         if self.config.title is None:
             self.config = self.config.model_copy(update={"title": title_of(prompt.text)})
@@ -550,17 +468,7 @@ class Session:
             self.transcript.drop_oldest(len(move.turns))
             self.moved_events = self.moved_events.with_turns(move.turns)
         self._make_carriable(self.config.limits.view_bytes)
-        self.archive_worked(now=now)
-        self._changed()
-
-    def archive_worked(self, *, now: datetime) -> None:
-        """Note that the archive has taken something."""
-        if self.archive.worked(now=now):
-            self._changed()
-
-    def archive_failed(self, error: str, *, now: datetime) -> None:
-        """Note that the archive has taken nothing, and why."""
-        self.archive.failed(error, now=now)
+        self.archive.worked(now=now)
         self._changed()
 
     # ---- configuration and end
@@ -590,36 +498,24 @@ class Session:
 
     def carry(self) -> SessionInput:
         """Return the input of the next run: everything this one knows, the running turn included (SES-14)."""
-        carried = CarriedState(
+        if self.archive.is_failing:
+            self.queue.bound_leaving(self.config.limits, rejections_only=True)
+        state = CarriedState(
             created_at=self.created_at,
             revision=self.revision,
-            turns=self.transcript.turns,
-            archived_count=self.archived_count,
-            turn_count=self.turn_count,
             request_count=self.request_count,
             usage=self.usage,
-            waiting=self.queue.carried_waiting,
-            steering=self.queue.steering,
-            taken_ids=list(self.queue.taken_ids),
-            fates=list(self.queue.fates),
-            queue=self.queue.carry(self.config.limits, drops_rejections=self.archive.is_failing),
-            view=self.view.refs,
-            segment=self.view.segment,
-            context=self.context.carried,
-            limit_warned=self.context.limit_warned,
-            tools=self.tools.specs,
-            tools_segment=self.tools.segment,
-            tools_due_turn=self.tools.due_turn,
-            tools_read_turn=self.tools.read_turn,
-            allowances=self.tools.allowances,
             ending=self.ending,
-            running=self.turn.carried if self.turn else None,
-            archive=self.archive.report,
-            archive_again_at=self.archive.again_at,
-            moved_events=self.moved_events,
             default_rules=self.default_rules,
+            transcript=self.transcript.state,
+            moved_events=self.moved_events,
+            queue=self.queue.state,
+            context=self.context.state,
+            tools=self.tools.state,
+            archive=self.archive.state,
+            running=self.turn.carried if self.turn else None,
         )
-        return self.config.model_copy(update={"carried": carried})
+        return self.config.model_copy(update={"carried": state})
 
     def _changed(self) -> int:
         self.revision += 1

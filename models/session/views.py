@@ -5,6 +5,7 @@ Every answer is bounded, and costs what it contains, not what the session holds.
 
 from turnkeeper.models.context.context_view import ContextView, context_view
 from turnkeeper.models.replay_text.turns import ReplayTurns
+from turnkeeper.models.session.admission import refusal_now
 from turnkeeper.models.session.approvals import PendingApprovals, pending_approvals
 from turnkeeper.models.session.queue.prompts import QueueView
 from turnkeeper.models.session.session import ContextRequest, StateRequest, UpdatesRequest
@@ -27,8 +28,8 @@ def state_of(session: Session, request: StateRequest | None = None) -> Conversat
         waiting_until=session.waiting_until,
         waiting_reason=session.waiting_reason,
         queue_length=len(session.queue),
-        archived_count=session.archived_count,
-        has_more=page.older or session.archived_count > 0,
+        archived_count=session.transcript.archived,
+        has_more=page.older or session.transcript.archived > 0,
         session=summary_of(session),
     )
 
@@ -77,7 +78,7 @@ def queue_of(session: Session, *message_ids: str) -> QueueView:
     return session.queue.view(
         revision=session.revision,
         message_ids=message_ids or None,
-        refusing=session.refusal_now,
+        refusing=refusal_now(session),
         limits=session.config.limits,
     )
 
@@ -110,7 +111,7 @@ def replay_turns_of(session: Session, max_history: int) -> ReplayTurns:
     """Return the turns held that a replay text with so many events of HISTORY is made of (CTX-12)."""
     return ReplayTurns.of(
         session.transcript.turns,
-        archived=session.archived_count,
+        archived=session.transcript.archived,
         moved=session.moved_events,
         max_history=max_history,
     )

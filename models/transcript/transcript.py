@@ -8,13 +8,31 @@ what they contain, not what the conversation holds.
 The oldest turns may be in the archive and no longer here (SES-15). Positions count from the session's first turn.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
+from pydantic import field_serializer
 from pydantic_core import to_json
 
 from turnkeeper.models.limits import STEPS_SHOWN
 from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.wire import Compact, Items
+
+
+class TranscriptState(Compact):
+    """What the next run is handed of a transcript: the turns that the session holds, after `archived` others."""
+
+    turns: Items[ConversationMessage] = []
+    archived: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many turns there are, those in the archive too."""
+        return self.archived + len(self.turns)
+
+    @field_serializer("turns")
+    def _as_they_are_carried(self, turns: list[ConversationMessage]) -> list[dict[str, Any]]:
+        return [turn.without_defaults() for turn in turns]
 
 
 @dataclass(frozen=True)
@@ -57,16 +75,21 @@ class _Held:
 class Transcript:
     """All turns still held in workflow state, oldest first."""
 
-    def __init__(self, turns: Iterable[ConversationMessage] = (), *, archived: int = 0, page_bytes: int) -> None:
-        """Hold `turns`, oldest first, after `archived` others. A page has about `page_bytes` of JSON."""
-        self.archived = archived
+    def __init__(self, state: TranscriptState, *, page_bytes: int) -> None:
+        """Hold the turns of `state`. A page has about `page_bytes` of JSON."""
+        self.archived = state.archived
         self._page_bytes = page_bytes
         self._held: list[_Held] = []
         self._position: dict[str, int] = {}
-        for turn in turns:
+        for turn in state.turns:
             self.record(turn)
         self.carried_bytes = sum(held.carried_bytes for held in self._held)
         """JSON bytes of the ended turns as they are carried to the next run (SES-15)."""
+
+    @property
+    def state(self) -> TranscriptState:
+        """What the next run is handed."""
+        return TranscriptState(turns=self.turns, archived=self.archived)
 
     def __len__(self) -> int:
         return len(self._held)

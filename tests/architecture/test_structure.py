@@ -79,6 +79,41 @@ def test_each_way_out_of_a_turn_is_raised_in_one_place(way_out: str) -> None:
     assert len([name for name in named if isinstance(name, ast.Name) and name.id == way_out]) == 1
 
 
+PARTS: dict[str, set[str]] = {
+    "transcript": {"get"},
+    "queue": {"check_waiting", "withdraw"},
+    "row": {"first", "forget_below", "wants_parked"},
+    "archive": {"failed", "worked"},
+    "tools": {"are_due", "are_fresh", "find", "keep"},
+    "context": {
+        *("max_tokens", "messages_to_summarise", "window", "is_summary_due"),
+        *("take_limit_warning", "take_news", "take_room_warning"),
+        *("begin_summary", "confirm_limit", "halve", "note_failed_summary", "restore_limit"),
+    },
+    "view": {"digest", "open_segment", "request"},
+}
+"""What others than the session itself call of its parts: it reads, raises the revision, or comes before a request."""
+
+
+@pytest.mark.parametrize("path", modules("workflows"), ids=lambda path: str(path.relative_to(ROOT)))
+def test_ses_12_nobody_changes_a_part_of_a_session_behind_its_back(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else [getattr(node, "target", None)]
+        changed = [target for target in targets if isinstance(target, ast.Attribute) and part_of(target)]
+        assert not changed, f"line {changed[0].lineno} sets {ast.unparse(changed[0])}"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and (part := part_of(node.func)):
+            assert node.func.attr in PARTS[part], f"line {node.lineno} calls {ast.unparse(node.func)}"
+
+
+def part_of(attribute: ast.Attribute) -> str | None:
+    """Return the part of a session that `attribute` is of, as in `session.queue.row.fits`."""
+    owner = attribute.value
+    if not isinstance(owner, ast.Attribute) or owner.attr not in PARTS:
+        return None
+    is_of_session = ast.unparse(owner.value).endswith("session") or part_of(owner) is not None
+    return owner.attr if is_of_session else None
+
+
 def test_every_handler_has_a_description_and_takes_one_json_value() -> None:
     definition = AgenticAIWorkflow.__temporal_workflow_definition  # type: ignore[attr-defined]
     handlers = [*definition.signals.values(), *definition.updates.values(), *definition.queries.values()]

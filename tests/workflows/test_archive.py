@@ -163,7 +163,7 @@ async def test_ses_15_polls_and_pages_cost_the_same_whatever_was_archived(on: St
 async def test_ses_6_an_id_that_is_used_again_after_it_was_forgotten_is_another_turn(
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.models.session.queue.prompt_queue.REMEMBERED_IDS", 5)
+    monkeypatch.setattr("turnkeeper.models.session.queue.taken_ids.REMEMBERED_IDS", 5)
     # On a stage of its own: its histories would not replay once the patch is undone.
     async with stage(temporal) as on:
         session = await on.start(SMALL)

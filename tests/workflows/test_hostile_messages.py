@@ -58,7 +58,9 @@ FIELDS = [
     *("last_seen_message_id", "before", "limit", "max_history", "request", "call_id", "decision", "args_digest"),
     *("carried", "first_prompt", "system_prompt"),
 ]
-CARRIED_FIELDS = ["turns", "view", "taken_ids", "fates", "waiting", "tools", "allowances", "context", "running"]
+FLAT_FIELDS = ["turns", "view", "taken_ids", "fates", "waiting", "tools", "allowances", "context", "queue", "running"]
+"""Of a state as earlier releases carried it."""
+PARTS = ["transcript", "queue", "context", "tools", "archive", "moved_events", "running"]
 
 READERS: dict[str, Callable[[Any], object]] = {
     "prompt": lambda raw: read_prompt(raw, extra_arguments=0, new_id="n", now=NOW, limits=Limits()),
@@ -83,7 +85,10 @@ def hostile_arguments(reader: str) -> list[Any]:
     found: list[Any] = [MANY, *VALUES, *({field: value} for field in FIELDS for value in VALUES)]
     if reader == "start":
         base = {"created_at": NOW, "revision": 1}
-        found += [{"carried": {**base, field: value}} for field in CARRIED_FIELDS for value in VALUES]
+        found += [{"carried": {**base, field: value}} for field in FLAT_FIELDS for value in VALUES]
+        found += [{"carried": {"state": value}} for value in VALUES]
+        found += [{"carried": {"state": {**base, part: value}}} for part in PARTS for value in VALUES]
+        found += [{"carried": {"state": {**base, "queue": {"row": {"parked": value}}}}} for value in VALUES]
         found += [{"carried": {**base, "context": {"cut": dict.fromkeys(MANY, "x")}}}]
         found += [{"carried": {**base, "view": [{"turn": "a", "messages": [0] * 500_000}]}}]
     return found
@@ -281,4 +286,4 @@ def test_ses_10_a_carried_running_turn_is_accepted() -> None:
 
 
 def _carried(before: Any, running: dict[str, Any]) -> dict[str, Any]:
-    return {**before.carry().carried.model_dump(mode="json"), "running": running}
+    return {"state": {**before.carry().carried.model_dump(mode="json"), "running": running}}

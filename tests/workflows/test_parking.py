@@ -237,7 +237,7 @@ async def test_ses_6_five_thousand_prompts_in_one_activation_all_have_a_fate(tem
     assert counts == {"started": 20, "rejected": 4_980}
 
 
-@pytest.mark.parametrize("step", ["prompts_moved", "take_parked"])
+@pytest.mark.parametrize("step", ["prompts_moved", "restore_parked"])
 async def test_ses_10_a_bug_in_parking_fails_the_workflow_task_and_the_session_goes_on_once_it_is_fixed(
     on: Stage, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

@@ -72,7 +72,7 @@ class ModelCalls:
             if repeats[cause] > _MOST_REPEATS[cause] or not self._may_repeat(cause):
                 if cause == "context_too_long":
                     # What is too long at a quarter of its size says nothing of how much the model takes.
-                    self._session.context.limit = limit
+                    self._session.context.restore_limit(limit)
                 fail(*_NOT_REPEATED[cause])
             if cause == "stale_reasoning":
                 self._session.view.open_segment()

@@ -40,7 +40,7 @@ class Summaries:
         if session.rules >= 3:
             session.add_usage(outcome.spent)
         if outcome.trouble:
-            session.context.summaries_failed += 1
+            session.context.note_failed_summary()
             workflow.logger.warning("No summary of %d messages: %s", request.message_count, outcome.trouble)
         else:
             session.add_summary(outcome, of=evicted, head=history.preserve_first_n)

@@ -40,10 +40,11 @@ class ToolList:
     async def renew(self) -> None:
         """Read the tools again if they are due, as in a new segment; where that fails, those of before stay."""
         # Runs from before keep the tools they began with, or read them in every segment.
-        if not self._session.tools_are_due or not workflow.patched("tools-per-segment"):
+        session, segment, turn = self._session, self._session.view.segment, self._session.turn_count
+        if not session.tools.are_due(segment=segment, turn=turn) or not workflow.patched("tools-per-segment"):
             return
-        if self._session.tools_are_fresh and workflow.patched("tools-fresh-for-turns"):
-            self._session.keep_tools()
+        if session.tools.are_fresh(turn=turn) and workflow.patched("tools-fresh-for-turns"):
+            session.tools.keep(segment=segment)
             return
         try:
             self._offer(await self._read(activity_options.TOOL_RENEWAL_RETRIES))

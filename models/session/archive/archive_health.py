@@ -1,8 +1,10 @@
 """How the archive serves a session, and when to turn to it again after it has failed (SES-15)."""
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from turnkeeper.models.transcript.conversation import ArchiveReport
+from turnkeeper.models.wire import Compact, UtcDatetime
 
 FIRST_PAUSE = timedelta(seconds=10)
 LONGEST_PAUSE = timedelta(minutes=10)
@@ -11,14 +13,32 @@ LONGEST_PAUSE = timedelta(minutes=10)
 ERROR_CHARS = 300
 
 
+class ArchiveState(Compact):
+    """What the next run is handed of the archive's health."""
+
+    report: ArchiveReport = ArchiveReport()
+    again_at: UtcDatetime | None = None
+    """After a failure: not to be tried before."""
+
+
 class ArchiveHealth:
     """What is known of the archive."""
 
-    def __init__(self, report: ArchiveReport, again_at: datetime | None) -> None:
-        """Continue from what another run carried over."""
-        self.report = report
-        self.again_at = again_at
+    def __init__(self, state: ArchiveState, *, on_change: Callable[[], object] = lambda: None) -> None:
+        """Go on from `state`; `on_change` is called by `worked` and `failed`."""
+        self.state = state
+        """What the next run is handed; replaced with every change."""
+        self._on_change = on_change
+
+    @property
+    def report(self) -> ArchiveReport:
+        """What people are shown of it."""
+        return self.state.report
+
+    @property
+    def again_at(self) -> datetime | None:
         """After a failure: not to be tried before."""
+        return self.state.again_at
 
     @property
     def is_failing(self) -> bool:
@@ -30,13 +50,13 @@ class ArchiveHealth:
         """Why it fails; `None` while it does not."""
         return self.report.last_error if self.is_failing else None
 
-    def worked(self, *, now: datetime) -> bool:
-        """Note that the archive has taken something: an earlier trouble is over. Returns whether there was one."""
-        self.again_at = None
-        if not self.is_failing:
-            return False
-        self._note(failing_since=None, recovered_at=now)
-        return True
+    def worked(self, *, now: datetime) -> None:
+        """Note that the archive has taken something: an earlier trouble is over."""
+        was_failing = self.is_failing
+        self._update(again_at=None)
+        if was_failing:
+            self._note(failing_since=None, recovered_at=now)
+            self._on_change()
 
     def failed(self, error: str, *, now: datetime) -> None:
         """Note why the archive took nothing; it is to be tried again after a pause."""
@@ -47,11 +67,15 @@ class ArchiveHealth:
             last_error=error[:ERROR_CHARS].removesuffix("."),
             last_failed_at=now,
         )
-        self.again_at = now + min(FIRST_PAUSE * 2 ** min(attempts - 1, 10), LONGEST_PAUSE)
+        self._update(again_at=now + min(FIRST_PAUSE * 2 ** min(attempts - 1, 10), LONGEST_PAUSE))
+        self._on_change()
 
     def count_cut_result(self) -> None:
-        """Note that a tool's result was cut, since the store of large texts was down."""
+        """Note, as a piece of a change of the session, that a result was cut: the store of large texts was down."""
         self._note(results_cut=self.report.results_cut + 1)
 
     def _note(self, **update: object) -> None:
-        self.report = self.report.model_copy(update=update)
+        self._update(report=self.report.model_copy(update=update))
+
+    def _update(self, **update: object) -> None:
+        self.state = self.state.model_copy(update=update)

@@ -20,7 +20,7 @@ def next_move(session: Session) -> ArchiveMove | None:
     else:
         return None
     turns = transcript.oldest(beyond_bytes=staying, most_bytes=limits.max_state_bytes // 2)
-    return _detaching(session, turns, first=session.archived_count + 1, turns=turns) if turns else None
+    return _detaching(session, turns, first=session.transcript.archived + 1, turns=turns) if turns else None
 
 
 def spilled(session: Session, *, most_bytes: int) -> ArchiveMove | None:
@@ -42,17 +42,17 @@ def prompt_move_is_due(session: Session, *, parks: bool) -> bool:
     """
     queue, limits = session.queue, session.config.limits
     fates_are_due = len(queue.leaving) >= FATES_AT_ONCE or queue.leaving.bytes > limits.leaving_bytes
-    is_all_back = not queue.parked and queue.forgotten < queue.next_number
-    return fates_are_due or is_all_back or (parks and not queue.fits(limits))
+    is_all_back = not queue.parked and queue.row.forgotten < queue.row.next_number
+    return fates_are_due or is_all_back or (parks and not queue.row.fits(limits))
 
 
 def next_prompt_move(session: Session, *, parks: bool) -> ArchiveMove:
     """Return what `prompt_move_is_due` for; prompts that are to be parked are given numbers of their own."""
     queue, limits = session.queue, session.config.limits
-    max_bytes, forget_below = limits.max_state_bytes // 2, queue.forgettable
-    if parks and not queue.fits(limits):
-        prompts = queue.next_parked(limits, max_bytes=max_bytes)
-        return ArchiveMove(first=queue.number_parked(len(prompts)), prompts=prompts, forget_below=forget_below)
+    max_bytes, forget_below = limits.max_state_bytes // 2, queue.row.forgettable
+    if parks and not queue.row.fits(limits):
+        prompts = queue.row.next_parked(limits, max_bytes=max_bytes)
+        return ArchiveMove(first=queue.row.number_parked(len(prompts)), prompts=prompts, forget_below=forget_below)
     fates = queue.leaving.first(max_bytes=max_bytes)
     return ArchiveMove(first=0, fates=fates, forget_below=forget_below)
 
@@ -69,12 +69,12 @@ def _final_fates(session: Session) -> Iterator[ArchiveMove]:
     fates = [*queue.leaving, *(fate for fate in queue.fates if fate.fate != "started")]
     for start, stop in _slices([fate_bytes(fate) for fate in fates], max_bytes):
         yield ArchiveMove(first=0, fates=fates[start:stop])
-    if queue.forgotten < queue.next_number:
-        yield ArchiveMove(first=0, forget_below=queue.next_number)
+    if queue.row.forgotten < queue.row.next_number:
+        yield ArchiveMove(first=0, forget_below=queue.row.next_number)
 
 
 def _final_turns(session: Session) -> Iterator[ArchiveMove]:
-    turns, first = session.transcript.turns, session.archived_count + 1
+    turns, first = session.transcript.turns, session.transcript.archived + 1
     for start, stop in _slices([carried_size(turn) for turn in turns], session.config.limits.max_state_bytes // 2):
         yield ArchiveMove(first=first + start, turns=turns[start:stop])
 

@@ -24,7 +24,7 @@ from turnkeeper.models.field_paths import field_path
 from turnkeeper.models.ids import ID_PATTERN, is_id
 from turnkeeper.models.invalid_values import reason_of
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.wire import Compact, Frozen, Items, Strict, UtcDatetime
+from turnkeeper.models.wire import Compact, Frozen, Strict, UtcDatetime
 
 PromptMode = Literal["enqueue", "interrupt", "steer"]
 """What a prompt does to a running turn: wait behind it, cancel it and go next, or join it (SES-7)."""
@@ -71,20 +71,6 @@ class ParkedPrompt(NamedTuple):
     id: str
     number: int
     size: int
-
-
-class CarriedQueue(Compact):
-    """What a hand-over to the next run has of the queue beside the prompts at its head (SES-14).
-
-    Numbers below `next_number` were given to parked prompts; the archive was told to forget those below `forgotten`.
-    """
-
-    parked: Items[ParkedPrompt] = []
-    behind: Items[Prompt] = []
-    next_number: int = 1
-    forgotten: int = 1
-    leaving: Items[Fate] = []
-    """Fates on their way to the archive, oldest first."""
 
 
 class QueuedPrompt(Frozen):

@@ -13,7 +13,8 @@ from temporalio.client import Client
 from tests.api.conftest import gateway
 from tests.api.http.test_bad_input import problem_of
 from tests.harness import BOUND, DrivenSession, Stage, stage
-from turnkeeper.models.session.queue.prompt_queue import ACCEPTED_TIMES, FATES_AT_ONCE, REMEMBERED_FATES
+from turnkeeper.models.session.queue.prompt_fates import REMEMBERED_FATES
+from turnkeeper.models.session.queue.prompt_queue import ACCEPTED_TIMES, FATES_AT_ONCE
 from turnkeeper.models.session.queue.prompts import Fate, FateName
 
 

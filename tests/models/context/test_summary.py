@@ -263,7 +263,7 @@ def test_ctx_5_what_waits_for_a_summary_survives_a_new_run() -> None:
             target.complete_turn("ok", now=NOW)
     carried = target.carry()
     again = Session("s1", type(carried).model_validate_json(carried.model_dump_json()), now=NOW)
-    assert again.context.carried == target.context.carried
+    assert again.context.state == target.context.state
     assert again.view.messages == target.view.messages
     assert again.context.messages_to_summarise() == target.context.messages_to_summarise()
     assert context_of(again) == context_of(target)

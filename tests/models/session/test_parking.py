@@ -12,8 +12,9 @@ from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.archive.archive_moves import final_moves, next_prompt_move, prompt_move_is_due
 from turnkeeper.models.session.archive.archive_state import ArchiveMove
 from turnkeeper.models.session.outside_start import check_outside_start
-from turnkeeper.models.session.queue.prompt_queue import REMEMBERED_FATES, REMEMBERED_IDS
+from turnkeeper.models.session.queue.prompt_fates import REMEMBERED_FATES
 from turnkeeper.models.session.queue.prompts import Fate, Prompt
+from turnkeeper.models.session.queue.taken_ids import REMEMBERED_IDS
 from turnkeeper.models.session.session_state import Session
 from turnkeeper.models.session.views import queue_of, state_of
 
@@ -68,10 +69,10 @@ class Story:
         queue = self.session.queue
         if self.move or self.fetch:
             return False
-        if not self.has_grown and queue.wants_parked(self.limits):
+        if not self.has_grown and queue.row.wants_parked(self.limits):
             count = max(1, self.limits.max_queued_prompts // 2)
-            self.archive.forget(queue.forgettable)
-            self.fetch = queue.forgettable, self.archive.parked(queue.parked[0].number, count)
+            self.archive.forget(queue.row.forgettable)
+            self.fetch = queue.row.forgettable, self.archive.parked(queue.parked[0].number, count)
         elif prompt_move_is_due(self.session, parks=self.has_grown):
             self.move = next_prompt_move(self.session, parks=self.has_grown)
             self.archive.store(self.move)
@@ -84,8 +85,8 @@ class Story:
         if move and not dies:
             self.session.prompts_moved(move, now=NOW)
         if fetch and not dies:
-            self.session.queue.forget_below(fetch[0])
-            assert self.session.take_parked(fetch[1], now=NOW)
+            self.session.queue.row.forget_below(fetch[0])
+            assert self.session.restore_parked(fetch[1], now=NOW)
 
     def park(self) -> None:
         self.has_grown = True
@@ -96,7 +97,7 @@ class Story:
     def unpark(self) -> None:
         self.has_grown = False
         self.end()
-        while self.session.queue.wants_parked(self.limits):
+        while self.session.queue.row.wants_parked(self.limits):
             self.begin()
             self.end()
 
@@ -104,9 +105,8 @@ class Story:
         self.park()
         carried = self.session.carry()
         check_outside_start(carried, now=NOW)
-        assert len(carried.carried.waiting) + len(carried.carried.queue.behind) <= max(
-            1, self.limits.max_queued_prompts
-        )
+        row = carried.carried.queue.row
+        assert len(row.waiting) + len(row.behind) <= max(1, self.limits.max_queued_prompts)
         self.session = Session("s1", type(carried).model_validate_json(carried.model_dump_json()), now=NOW)
         self.has_grown = False
 
@@ -138,7 +138,7 @@ def test_ses_6_what_a_hand_over_can_t_carry_is_parked_and_starts_in_the_order_of
     story.run_all()
     assert story.started == [f"m{number}" for number in range(100)]
     story.park()
-    assert (story.archive.prompts, queue.forgotten) == ({}, queue.next_number)
+    assert (story.archive.prompts, queue.row.forgotten) == ({}, queue.row.next_number)
 
 
 def test_ses_10_a_start_from_outside_with_a_number_of_two_parked_prompts_is_refused() -> None:
@@ -146,7 +146,7 @@ def test_ses_10_a_start_from_outside_with_a_number_of_two_parked_prompts_is_refu
     story.send(12)
     story.hand_over()
     carried = story.session.carry().model_dump()
-    carried["carried"]["queue"]["parked"][1] = ("m3", 1, 4)
+    carried["carried"]["state"]["queue"]["row"]["parked"][1] = ("m3", 1, 4)
     with pytest.raises(Refused, match="a number twice"):
         check_outside_start(type(story.session.carry()).model_validate(carried), now=NOW)
 
@@ -234,8 +234,8 @@ def test_ses_8_a_parked_prompt_can_be_withdrawn_and_keeps_its_fate() -> None:
     story = Story(max_queued_prompts=4)
     story.send(12)
     story.hand_over()
-    story.session.withdraw("m7", now=NOW)
-    story.session.withdraw("m11", now=NOW)
+    story.session.queue.withdraw("m7", at=NOW)
+    story.session.queue.withdraw("m11", at=NOW)
     send(story.session, "again", id="m7")
     story.hand_over()
     story.run_all()
@@ -250,7 +250,7 @@ def test_ses_6_once_every_parked_prompt_is_withdrawn_what_came_after_them_is_nex
     parked = [item.id for item in story.session.queue.parked]
     story.send(1)
     for message_id in parked:
-        story.session.withdraw(message_id, now=NOW)
+        story.session.queue.withdraw(message_id, at=NOW)
     story.run_all()
     assert story.started == ["m0", "m1", "m6"]
 
@@ -310,7 +310,7 @@ def test_ses_6_fates_that_are_no_turn_leave_for_the_archive_and_can_be_asked_for
     assert [story.fate(f"m{number}") for number in (99, 100, 999)] == [None, "rejected", "rejected"]
     story.park()
     assert len(story.archive.fates) == 1_000 - 100 - REMEMBERED_FATES
-    assert len(story.session.queue._fate_by_id) == REMEMBERED_FATES
+    assert len(story.session.queue._fates._by_id) == REMEMBERED_FATES
     assert {story.fate(f"m{number}") for number in range(100, 1_000)} == {"rejected"}
 
 
@@ -318,10 +318,10 @@ def test_ses_6_while_the_archive_is_down_rejections_give_way_before_what_was_acc
     story = Story(max_queued_prompts=10, max_state_bytes=100_000)
     story.send(30)
     for number in range(30):
-        story.session.withdraw(f"m{number}", now=NOW)
+        story.session.queue.withdraw(f"m{number}", at=NOW)
     for number in range(500):
         send(story.session, " ", id=f"r{number}")
-    story.session.archive_failed("it is gone", now=NOW)
+    story.session.archive.failed("it is gone", now=NOW)
     assert story.session.is_carriable
     story.session = Session("s1", story.session.carry(), now=NOW)
     assert {story.fate(f"m{number}") for number in range(30)} == {"withdrawn"}
@@ -333,7 +333,7 @@ def test_ses_6_while_the_archive_is_down_rejections_give_way_before_what_was_acc
 def test_ses_15_what_can_never_be_handed_over_is_rejected_at_last_and_told_why() -> None:
     story = Story(max_queued_prompts=4)
     story.send(10)
-    story.session.archive_failed("it is gone", now=NOW)
+    story.session.archive.failed("it is gone", now=NOW)
     story.session.give_up_uncarriable(now=NOW)
     assert story.session.is_carriable
     story.run_all()
@@ -382,7 +382,7 @@ def test_ses_6_every_prompt_has_one_fate_in_order_whatever_is_parked_and_whateve
             plain.append(f"m{story.sent - 1}")
 
     def waiting() -> list[str]:
-        return [item.id for item in story.session.queue._row()]
+        return [item.id for item in story.session.queue.row]
 
     for action in actions:
         target = story.session
@@ -398,7 +398,7 @@ def test_ses_6_every_prompt_has_one_fate_in_order_whatever_is_parked_and_whateve
         elif action == "end turn" and target.turn:
             target.complete_turn("ok", now=NOW)
         elif action.startswith("withdraw") and waiting():
-            target.withdraw(waiting()[0 if action.endswith("first") else -1], now=NOW)
+            target.queue.withdraw(waiting()[0 if action.endswith("first") else -1], at=NOW)
         elif action == "grow":
             story.has_grown = True
         elif action in ("end", "die"):
@@ -413,10 +413,10 @@ def test_ses_6_every_prompt_has_one_fate_in_order_whatever_is_parked_and_whateve
             story.begin()
         queue = story.session.queue
         assert len(set(waiting())) == len(waiting()) == len(queue)
-        assert set(waiting()) == set(queue._items)
-        assert queue.parked or not queue.behind
-        assert queue.text_bytes == len(queue) * 4
-        assert queue.parked_bytes == len(queue.parked) * 4
+        assert set(waiting()) == set(queue.row._items)
+        assert queue.parked or not queue.row.behind
+        assert queue.row.text_bytes == len(queue) * 4
+        assert queue.row.parked_bytes == len(queue.parked) * 4
         assert story.limits.max_queued_prompts * 10 >= len(queue)
 
     if story.session.turn:

@@ -8,8 +8,9 @@ from tests.models.builders import NOW, answer_turn, send, session
 from turnkeeper.models.errors import Refused
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.archive.archive_moves import next_move
-from turnkeeper.models.session.queue.prompt_queue import REMEMBERED_IDS, PromptQueue
+from turnkeeper.models.session.queue.prompt_queue import PromptQueue, QueueState
 from turnkeeper.models.session.queue.prompts import read_prompt
+from turnkeeper.models.session.queue.taken_ids import REMEMBERED_IDS
 from turnkeeper.models.session.session import Configure, SessionInput, configured, read_start, title_of
 from turnkeeper.models.session.session_state import Session
 from turnkeeper.models.session.views import queue_of, state_of
@@ -189,11 +190,11 @@ def test_ses_8_only_a_waiting_prompt_can_be_withdrawn() -> None:
     send(target, "one", id="m1")
     send(target, "two", id="m2")
     target.begin_turn(now=NOW)
-    target.withdraw("m2", now=NOW)
+    target.queue.withdraw("m2", at=NOW)
     assert fates(target)[-1] == ("m2", "withdrawn")
     for message_id, reason in (("m1", "not_waiting"), ("m2", "not_waiting"), ("m9", "unknown_prompt")):
         with pytest.raises(Refused) as refusal:
-            target.withdraw(message_id, now=NOW)
+            target.queue.withdraw(message_id, at=NOW)
         assert refusal.value.reason == reason
 
 
@@ -210,7 +211,7 @@ def test_ses_6_every_accepted_prompt_has_at_most_one_fate_and_waits_until_it_has
         elif action == "end turn" and target.turn:
             target.fail_turn("timeout", "late", now=NOW)
         elif action == "withdraw" and len(target.queue):
-            target.withdraw(queue_of(target).waiting[0].id, now=NOW)
+            target.queue.withdraw(queue_of(target).waiting[0].id, at=NOW)
         elif action == "discard":
             target.queue.discard_all("ended", at=NOW)
     accepted = set(target.queue.taken_ids)
@@ -226,7 +227,7 @@ def test_ses_15_a_full_session_refuses_and_says_why() -> None:
     for number in range(5):
         send(target, "x" * 3_000, id=f"m{number}")
         answer_turn(target)
-    target.archive_failed("it is gone", now=NOW)
+    target.archive.failed("it is gone", now=NOW)
     send(target, "waiting", id="w1")
     target.reject_waiting_if_full(now=NOW)
     send(target, "hi", id="w2")
@@ -245,7 +246,7 @@ def test_ses_15_a_session_that_is_full_goes_on_once_the_archive_has_taken_turns(
     move = next_move(target)
     assert [turn.id for turn in move.turns] == ["m0", "m1", "m2", "m3"]
     target.moved(move, now=NOW)
-    assert (target.is_full, target.archived_count, [turn.id for turn in state_of(target).messages]) == (
+    assert (target.is_full, target.transcript.archived, [turn.id for turn in state_of(target).messages]) == (
         False,
         4,
         ["m4"],
@@ -262,7 +263,7 @@ def test_ses_4_the_title_is_the_first_words_unless_one_is_given() -> None:
 
 def test_ses_6_an_empty_queue_has_nothing_to_start() -> None:
     with pytest.raises(IndexError):
-        PromptQueue().start_next(at=NOW)
+        PromptQueue(QueueState(), limits=Limits()).start_next(at=NOW)
 
 
 def test_ses_4_the_input_is_written_with_its_defaults_so_that_a_release_changes_no_running_session() -> None:

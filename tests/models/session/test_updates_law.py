@@ -8,7 +8,7 @@ from turnkeeper.clients.python.conversation import Conversation
 from turnkeeper.models.session.archive.archive_moves import next_move, spilled
 from turnkeeper.models.session.session import CarriedState, SessionInput, StateRequest, UpdatesRequest
 from turnkeeper.models.session.session_state import Session
-from turnkeeper.models.session.views import queue_of, state_of, updates_of
+from turnkeeper.models.session.views import approvals_of, queue_of, state_of, updates_of
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate
 from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
 
@@ -31,7 +31,7 @@ class Client(Conversation):
         if update.reset:
             self.archived_before = None
         if self.archived_before is None and update.new_messages:
-            self.archived_before = target.archived_count
+            self.archived_before = target.transcript.archived
         self.apply(update)
         return update
 
@@ -63,7 +63,7 @@ class UpdatesLaw(RuleBasedStateMachine):
     def duplicate(self) -> None:
         before = self.session.revision
         if self.session.queue.taken_ids:
-            send(self.session, "again", id=next(reversed(self.session.queue.taken_ids)))
+            send(self.session, "again", id=list(self.session.queue.taken_ids)[-1])
         assert self.session.revision == before
 
     @rule()
@@ -135,6 +135,13 @@ class UpdatesLaw(RuleBasedStateMachine):
         assert len(client.turns) >= len(self.session.transcript)
         if client.archived_before == 0:
             assert client.turns == transcript
+
+    @invariant()
+    def what_is_shown_changes_only_with_the_revision(self) -> None:
+        if hasattr(self, "session"):
+            shown = (state_of(self.session), queue_of(self.session), approvals_of(self.session))
+            before, self.shown = getattr(self, "shown", shown), shown
+            assert shown == before or shown[0].revision > before[0].revision
 
     @invariant()
     def revisions_grow_along_the_transcript(self) -> None:

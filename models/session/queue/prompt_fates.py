@@ -1,0 +1,67 @@
+"""What became of the last prompts (SES-6).
+
+Fates are remembered here as long as people look at them. Those that are no turn then leave for the archive, where they
+can be asked for.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+
+from turnkeeper.models.session.queue.leaving_fates import LeavingFates, fate_bytes
+from turnkeeper.models.session.queue.prompts import Fate
+
+REMEMBERED_FATES = 200
+
+
+class PromptFates:
+    """The last fates, oldest first, and those on their way to the archive.
+
+    By rules 1, fates that fall out of the last `REMEMBERED_FATES` are forgotten.
+    """
+
+    def __init__(self, recent: Iterable[Fate], leaving: Iterable[Fate], *, max_bytes: int, rules: int) -> None:
+        """Remember `recent`, at most `max_bytes` of JSON of them; `leaving` are on their way."""
+        self.recent: deque[Fate] = deque()
+        self.leaving = LeavingFates()
+        self.bytes = 0
+        """JSON bytes of `recent`."""
+        self._max_bytes = max_bytes
+        self._rules = rules
+        self._by_id: dict[str, Fate] = {}
+        for fate in leaving:
+            self._by_id[fate.id] = fate
+            self.leaving.add(fate)
+        for fate in recent:
+            self.add(fate)
+
+    def of(self, message_id: str) -> Fate | None:
+        """Return what became of a prompt, as far as it is remembered here."""
+        return self._by_id.get(message_id)
+
+    def add(self, fate: Fate) -> None:
+        """Remember a fate; the oldest ones leave for it."""
+        self.recent.append(fate)
+        self._by_id[fate.id] = fate
+        self.bytes += fate_bytes(fate)
+        while len(self.recent) > REMEMBERED_FATES or self.bytes > self._max_bytes:
+            oldest = self.recent.popleft()
+            self.bytes -= fate_bytes(oldest)
+            # A turn tells by itself that it was started.
+            if self._rules < 2 or oldest.fate == "started":
+                self._forget(oldest)
+            elif dropped := self.leaving.add(oldest):
+                self._forget(dropped)
+
+    def remove_leaving(self, fates: Iterable[Fate]) -> None:
+        """Remember no longer what the archive has taken of `leaving`."""
+        for fate in self.leaving.remove(fates):
+            self._forget(fate)
+
+    def bound_leaving(self, *, max_bytes: int, rejections_only: bool) -> None:
+        """Drop the oldest fates on their way to the archive, rejections first, until `max_bytes` are left."""
+        for fate in self.leaving.bound(max_bytes=max_bytes, rejections_only=rejections_only):
+            self._forget(fate)
+
+    def _forget(self, fate: Fate) -> None:
+        if self._by_id.get(fate.id) is fate:
+            del self._by_id[fate.id]
