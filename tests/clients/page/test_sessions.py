@@ -54,6 +54,17 @@ async def test_api_5_sessions_are_listed_with_titles_and_states_searched_and_fil
     await expect(tab.page.get_by_text("No matching sessions")).to_be_visible()
 
 
+async def test_api_5_a_session_without_turns_says_that_it_has_none(tab: Tab, on: Stage) -> None:
+    session = f"{on.task_queue}-empty"
+    await started(tab.url, session)
+    await tab.open(session)
+    note = tab.page.locator("#no-turns")
+    await expect(note).to_have_text("No prompts yet. Write the first one below.")
+    await tab.send("Hi")
+    await expect(note).to_be_hidden()
+    await tab.shows(1)
+
+
 async def test_api_5_every_session_has_an_address_and_back_leads_back(tab: Tab, on: Stage) -> None:
     first, second = f"{on.task_queue}-1", f"{on.task_queue}-2"
     await started(tab.url, first, "one", title="First")
