@@ -41,14 +41,15 @@ NEVER_RETRIED: frozenset[str] = frozenset({"auth", "quota"})
 """Mended by a person, whatever the vendor says of retrying."""
 
 
-def judge(error: ModelError, *, attempt: int, rounds: int) -> ModelCallOutcome:
+def judge(error: ModelError, *, attempt: int, rounds: int, unclear: int = 1) -> ModelCallOutcome:
     """Return what the workflow is to act upon. Raises the `ApplicationError` that Temporal is to act upon.
 
-    `attempt` counts this activity's tries from 1, `rounds` the waits of this request so far.
+    `attempt` counts this activity's tries from 1, `rounds` the waits of this request so far, `unclear` the answers to
+    it that were unclear, this one included: failures of other kinds, and workers that died, use up none of those.
     """
     if error.error_type in ("context_too_long", "stale_reasoning"):
         return ModelCallOutcome(repeat=error.error_type)
-    if not _may_be_retried(error, attempt=attempt):
+    if not _may_be_retried(error, unclear=unclear):
         raise ApplicationError(error.message, type=error.error_type, non_retryable=True)
     delay = _delay(error, attempt=attempt, rounds=rounds)
     if delay <= LONGEST_RETRY_DELAY:
@@ -58,8 +59,8 @@ def judge(error: ModelError, *, attempt: int, rounds: int) -> ModelCallOutcome:
     return ModelCallOutcome(wait_seconds=delay, wait_reason=reason_of(error))
 
 
-def _may_be_retried(error: ModelError, *, attempt: int) -> bool:
-    if error.max_attempts is not None and attempt >= error.max_attempts:
+def _may_be_retried(error: ModelError, *, unclear: int) -> bool:
+    if error.max_attempts is not None and unclear >= error.max_attempts:
         return False
     if error.should_retry is None or error.error_type in NEVER_RETRIED:
         return error.error_type in RETRYABLE

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
+from pydantic import ValidationError
 from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -21,7 +22,7 @@ from turnkeeper.models.bounds import is_nested_over
 from turnkeeper.models.limits import ANSWER_BYTES, LARGEST_ANSWER_BYTES, MOST_LEVELS, SMALL_TEXT_BYTES
 from turnkeeper.models.transcript.large_texts import STATE_INLINE_BYTES, cut_response
 from turnkeeper.models.transcript.model_call import CallPart, ModelCall, ModelCallOutcome, ModelRequest, ModelResponse
-from turnkeeper.models.transcript.partial_output import PartialTag
+from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
 from turnkeeper.models.transcript.unfinished import unfinished_answer
 from turnkeeper.stores.partials.carrier import PartialCarrier
 
@@ -67,18 +68,19 @@ class ModelActivities:
         """
         # All of it, while what is shown of it is bounded.
         written = GrowingAnswer(tag_of(call, attempt=activity.info().attempt), most_bytes=LARGEST_ANSWER_BYTES)
-        spending = self._asking.spending(call.model)
+        spending = self._asking.spending(call.model, unclear_answers=call.unclear_answers)
         async with heartbeating(lambda: self._details(spending), seconds=HEARTBEAT_SECONDS), _bounded_bugs():
             try:
                 outcome = await self._outcome(call, written, spending)
-                return outcome.model_copy(update={"spent": spending.total})
+                spent, unclear_answers = spending.total, spending.unclear_answers
+                return outcome.model_copy(update={"spent": spent, "unclear_answers": unclear_answers})
             except asyncio.CancelledError:
                 cancellation = activity.cancellation_details()
                 # Any other cause (this worker shuts down, say) is worth another attempt, and Temporal makes it.
                 if cancellation is None or not cancellation.cancel_requested:
                     raise
                 spent = spending.total
-                unfinished = await self._unfinished(written, call, max_bytes=call.max_bytes)
+                unfinished = await self._unfinished(written.snapshot(), call, max_bytes=call.max_bytes)
                 return ModelCallOutcome(unfinished=unfinished, spent=spent)
 
     def _details(self, spending: Spending) -> Sequence[object]:
@@ -87,7 +89,9 @@ class ModelActivities:
 
     async def _outcome(self, call: ModelCall, written: GrowingAnswer, spending: Spending) -> ModelCallOutcome:
         if spending.is_over(tokens_left=call.tokens_left, cost_left=call.cost_left):
-            return ModelCallOutcome(wait_seconds=SPENT_SECONDS)  # by a worker that died
+            # By a worker that died: what it had shown is all that anybody has of its answer.
+            unfinished = await self._unfinished(_shown_before(), call, max_bytes=call.max_bytes)
+            return ModelCallOutcome(wait_seconds=SPENT_SECONDS, unfinished=unfinished)
         try:
             request = await self._asking.context_of(call.request, digest=call.digest)
         except WorkflowSilentError:
@@ -108,7 +112,12 @@ class ModelActivities:
             spending.add(response.usage if response else None)
             raise await self._with_unfinished(too_large, written, call, spending) from None
         try:
-            outcome = judge(failure, attempt=activity.info().attempt, rounds=call.round - call.silences)
+            outcome = judge(
+                failure,
+                attempt=activity.info().attempt,
+                rounds=call.round - call.silences,
+                unclear=spending.unclear_answers,
+            )
         except ApplicationError as judgement:
             is_over = spending.is_over(tokens_left=call.tokens_left, cost_left=call.cost_left)
             if judgement.non_retryable or not is_over:
@@ -118,7 +127,7 @@ class ModelActivities:
         if outcome.wait_seconds is None:
             return outcome
         return outcome.model_copy(
-            update={"unfinished": await self._unfinished(written, call, max_bytes=call.max_bytes)}
+            update={"unfinished": await self._unfinished(written.snapshot(), call, max_bytes=call.max_bytes)}
         )
 
     async def _answer(
@@ -146,7 +155,7 @@ class ModelActivities:
         """Return the failure with what was written, and what was spent, as details: it may end the turn (SES-9)."""
         is_final = failure.non_retryable or activity.info().attempt >= MOST_ATTEMPTS
         max_bytes = call.max_bytes if is_final else RETRIED_FAILURE_BYTES
-        unfinished = await self._unfinished(written, call, max_bytes=max_bytes)
+        unfinished = await self._unfinished(written.snapshot(), call, max_bytes=max_bytes)
         details = spending.behind(() if unfinished is None else (unfinished,))
         if not details:
             return failure
@@ -158,9 +167,12 @@ class ModelActivities:
             next_retry_delay=failure.next_retry_delay,
         )
 
-    async def _unfinished(self, written: GrowingAnswer, call: ModelCall, *, max_bytes: int) -> ModelResponse | None:
+    async def _unfinished(
+        self, written: PartialOutput | None, call: ModelCall, *, max_bytes: int
+    ) -> ModelResponse | None:
         """Return what was written as the session can hold it, in `max_bytes` of JSON; `None` where nothing was."""
-        answer = unfinished_answer(written.snapshot().parts, model=call.model, max_bytes=ANSWER_BYTES)
+        parts = written.parts if written else ()
+        answer = unfinished_answer(parts, model=call.model, max_bytes=ANSWER_BYTES)
         if answer is None:
             return None
         inline_bytes = min(call.inline_bytes, max_bytes // 4)
@@ -179,7 +191,7 @@ class ModelActivities:
             yield None
             return
         tag = tag_of(call, attempt=activity.info().attempt)
-        with PartialAnswer(self._partials, own_session(), tag, behind=lambda: spending.behind((None,))[1:]) as answer:
+        with PartialAnswer(self._partials, own_session(), tag, behind=spending.last_report) as answer:
             yield answer.grow
 
     async def _storable(self, response: ModelResponse, call: ModelCall) -> ModelResponse:
@@ -216,6 +228,15 @@ async def _bounded_bugs() -> AsyncIterator[None]:
         if activity.info().attempt < MOST_ATTEMPTS:
             raise
         raise ApplicationError(str(error), type=type(error).__name__, non_retryable=True) from error
+
+
+def _shown_before() -> PartialOutput | None:
+    """Return what the attempt before this one had shown; `None` where its heartbeats do not say."""
+    details = activity.info().heartbeat_details
+    try:
+        return PartialOutput.model_validate(details[0]) if details else None
+    except ValidationError:
+        return None  # nothing was shown, or by another release
 
 
 def tag_of(call: ModelCall, *, attempt: int) -> PartialTag:

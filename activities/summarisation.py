@@ -62,7 +62,8 @@ class SummaryActivities:
                 failure = error
                 if error.error_type != "context_too_long":
                     break
-        judge(failure, attempt=activity.info().attempt, rounds=0)  # raises what is worth another attempt, soon
+        # Raises what is worth another attempt, soon.
+        judge(failure, attempt=activity.info().attempt, rounds=0, unclear=spending.unclear_answers)
         # What the turn's own calls would wait out for long, a summary is not worth.
         raise ApplicationError(failure.message, type=failure.error_type, non_retryable=True) from failure
 

@@ -12,20 +12,11 @@ from temporalio.client import Client
 from turnkeeper.api import problems
 from turnkeeper.api.ai_sdk import routes as ai_sdk
 from turnkeeper.api.dependencies import refuse_deleted, refuse_unknown_parameters
-from turnkeeper.api.history.deletion import Deletions
-from turnkeeper.api.history.replay import Replays
-from turnkeeper.api.history.tasks import Tasks
-from turnkeeper.api.history.transcript import Transcripts
 from turnkeeper.api.http.body_limits import most_body_bytes
 from turnkeeper.api.http.methods import HeadRequests
 from turnkeeper.api.http.openapi import TAGS, described
 from turnkeeper.api.http.origin_check import OriginCheck
 from turnkeeper.api.http.server import ImpatientStreams
-from turnkeeper.api.live.feed import Feeds
-from turnkeeper.api.live.shared_reads import SharedReads
-from turnkeeper.api.markdown import Markdown
-from turnkeeper.api.prompts.prompt_fates import PromptFates
-from turnkeeper.api.prompts.prompt_sender import PromptSender
 from turnkeeper.api.routes import (
     api_docs,
     approvals,
@@ -39,8 +30,7 @@ from turnkeeper.api.routes import (
     sessions,
     tasks,
 )
-from turnkeeper.api.temporal.sessions import Sessions
-from turnkeeper.api.temporal.waking import Wakes
+from turnkeeper.api.services import Services
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.chosen import chosen_carrier
@@ -64,24 +54,10 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         temporal = client or await connect(settings, lazy=True)
         noted = nullcontext() if client else outage_logged(temporal, settings)
-        async with noted, stores, nullcontext(partials) if partials else carrier(temporal) as app.state.partials:
-            app.state.settings, app.state.stores = settings, stores
-            app.state.sessions = Sessions(temporal, settings)
-            app.state.fates = PromptFates(app.state.sessions, stores)
-            app.state.sender = PromptSender(app.state.sessions, app.state.fates)
-            app.state.transcripts = Transcripts(app.state.sessions, stores)
-            app.state.wakes = Wakes(temporal, settings.task_queue)
-            app.state.reads = SharedReads(app.state.sessions, app.state.transcripts, app.state.wakes)
-            app.state.feeds = Feeds(app.state.sessions, app.state.reads, app.state.partials)
-            app.state.tasks = Tasks(app.state.sessions, app.state.transcripts)
-            app.state.replays = Replays(app.state.sessions, stores)
-            app.state.markdown = Markdown()
-            app.state.deletions = Deletions(app.state.sessions, stores, app.state.partials)
+        async with noted, stores, nullcontext(partials) if partials else carrier(temporal) as partial_carrier:
+            services = app.state.services = Services.of(temporal, settings, stores, partial_carrier)
             yield
-            app.state.feeds.stop()
-            await app.state.wakes.close()
-            await app.state.deletions.close()
-            await app.state.sessions.close()
+            await services.close()
 
     app = _Gateway(
         title="Turnkeeper",

@@ -11,7 +11,7 @@ from turnkeeper.models.context.window import HistoryChange
 from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.limits import LimitsChange
 from turnkeeper.models.session.queue.prompts import FateName, PromptMode
-from turnkeeper.models.session.session import EndSession, ModelName, Reason, SystemPrompt, Title, UserName
+from turnkeeper.models.session.session import EndSession, ModelName, SystemPrompt, Title, UserName
 from turnkeeper.models.session.task import HandOffReport
 from turnkeeper.models.session.tool_policy import ToolPolicy
 from turnkeeper.models.tasks.hand_off import TaskValidationWarning
@@ -23,7 +23,7 @@ from turnkeeper.models.transcript.conversation import (
     SessionStatus,
 )
 from turnkeeper.models.transcript.trajectory import ApprovalDecision, Usage
-from turnkeeper.models.wire import NOT_BLANK_PATTERN, Items, Strict
+from turnkeeper.models.wire import NOT_BLANK_PATTERN, Items, Reason, Strict
 
 Id = Annotated[str, Field(pattern=ID_PATTERN, examples=["support-42"])]
 PromptText = Annotated[

@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
 from turnkeeper.api.http.body_limits import MOST_BODY_BYTES
-from turnkeeper.api.http.methods import allowed_methods
+from turnkeeper.api.http.methods import allowed_methods, original_method
 from turnkeeper.models.errors import RefusalReason, Refused, TaskValidationError, shown
 from turnkeeper.models.field_paths import field_path
 from turnkeeper.models.invalid_values import reason_of
@@ -328,7 +328,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     if status == 405:
         return await _on_other_method(request)
     name: ProblemName = "not-found" if status == 404 else "invalid"
-    detail = f"{request.method} {request.url.path}: {HTTPStatus(status).phrase.lower()}."
+    detail = f"{original_method(request.scope)} {request.url.path}: {HTTPStatus(status).phrase.lower()}."
     headers = getattr(error, "headers", None) or {}
     return answer(ProblemError(status, name, detail).problem, dict(headers))
 
@@ -355,7 +355,7 @@ async def _on_other_method(request: Request) -> Response:
     headers = {"Allow": allowed} if allowed else {}
     if request.method == "OPTIONS":
         return Response(status_code=204, headers=headers)
-    detail = f"{request.url.path} takes no {request.method} request; allowed: {allowed or 'none'}."
+    detail = f"{request.url.path} takes no {original_method(request.scope)} request; allowed: {allowed or 'none'}."
     return answer(ProblemError(405, "method-not-allowed", detail).problem, headers)
 
 

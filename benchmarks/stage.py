@@ -18,7 +18,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import Worker
 
 from benchmarks.floor import FloorWorkflow, no_op
-from turnkeeper.api.temporal.watch import Watches
+from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.session import SessionInput
 from turnkeeper.models.settings.settings import Settings
@@ -69,7 +69,7 @@ class BenchSession:
 
     client: Client
     handle: WorkflowHandle[Any, Any]
-    watches: Watches
+    watches: WatchRegistry
     rounds: int = 0
 
     async def round(self) -> float:
@@ -81,11 +81,11 @@ class BenchSession:
                 "prompt", {"id": f"m{self.rounds}", "text": f"Question {self.rounds}: what is it?"}
             )
             until = asyncio.get_running_loop().time() + BOUND
-            changes = watch.changes
+            version = watch.version
             while not await self.is_done():
-                if not await watch.beyond(changes, until=until):
+                if not await watch.wait_beyond(version, until=until):
                     raise TimeoutError(f"round {self.rounds} of {self.handle.id} is not done after {BOUND:g} s")
-                changes = watch.changes
+                version = watch.version
             return perf_counter() - began
 
     async def is_done(self) -> bool:
@@ -126,7 +126,7 @@ class BenchStage:
 
     client: Client
     settings: Settings
-    watches: Watches
+    watches: WatchRegistry
 
     async def session(self, script: str, *, limits: Limits | None = None) -> OurSession:
         """Start a session that plays `script`."""
@@ -161,7 +161,7 @@ async def bench_stage() -> AsyncIterator[BenchStage]:
         await stack.enter_async_context(
             Worker(client, task_queue="floor", workflows=[FloorWorkflow], activities=[no_op])
         )
-        watches = Watches(client)
+        watches = WatchRegistry(client)
         stack.push_async_callback(watches.close)
         yield BenchStage(client, settings, watches)
 

@@ -259,7 +259,8 @@ async def _idle_minute(stage: BenchStage) -> tuple[int, int]:
     await session.round()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(app.router.lifespan_context(app))
-        events = await stack.enter_async_context(aclosing(app.state.feeds.events(session.handle.id, UpdatesRequest())))
+        feed = app.state.services.feed
+        events = await stack.enter_async_context(aclosing(feed.events(session.handle.id, UpdatesRequest())))
         await anext(events)
         watching_on = asyncio.ensure_future(anext(events))
         await asyncio.sleep(1)  # the watch finds what has happened before it began

@@ -4,13 +4,14 @@ the caller    Refused                 nothing enters the session; the gateway an
                                       (`models/session/queue/prompts.py`, validators of updates)
               TaskValidationError     no task is created; the gateway answers 422 (TSK-1)
 the world     ErrorType               judged once, in `activities/failures.py`; a turn ends with it, the session
-                                      goes on (AGT-9); within the workflow it is a `TurnFailed`
+                                      goes on (AGT-9); within the workflow it is a `TurnFailed`, one of the three
+                                      ways in which a turn leaves its loop without an answer (`TurnExit`)
 a tool        ToolResult.status       a result the model sees, never a failed turn (AGT-7)
 us            any other exception     the workflow task fails, stays visible, and resumes after the fix (SES-10)
 """
 
 import json
-from typing import Literal
+from typing import Literal, NoReturn
 
 ErrorType = Literal[
     "rate_limited",
@@ -36,14 +37,36 @@ RETRYABLE: frozenset[ErrorType] = frozenset({"rate_limited", "overloaded", "prov
 """Failures that the same request may survive later."""
 
 
-class TurnFailed(Exception):
-    """Ends the turn with an `error_type` and a sentence for people."""
+class TurnExit(Exception):
+    """A turn leaves its loop without an answer. Each of the three ways out is raised in one place."""
+
+
+class TurnFailed(TurnExit):
+    """The turn ends with an `error_type` and a sentence for people. Raised by `fail`."""
 
     def __init__(self, error_type: ErrorType, sentence: str) -> None:
         """Keep what the turn is to record."""
         super().__init__(sentence)
         self.error_type = error_type
         self.sentence = sentence
+
+
+class TurnStopped(TurnExit):
+    """The turn ends as cancelled, for a `reason` from outside. Raised by `TurnContext.check_stop`."""
+
+    def __init__(self, reason: str) -> None:
+        """Keep what the turn is to record."""
+        super().__init__(reason)
+        self.reason = reason
+
+
+class TurnPaused(TurnExit):
+    """The turn goes on in the session's next run. Raised by `Turn._check_next_step`."""
+
+
+def fail(error_type: ErrorType, sentence: str) -> NoReturn:
+    """End the running turn with `error_type`, and a `sentence` that says what happened and what can be done."""
+    raise TurnFailed(error_type, sentence)
 
 
 RefusalReason = Literal[

@@ -18,11 +18,13 @@ from pydantic import (
     ModelWrapValidatorHandler,
     SerializerFunctionWrapHandler,
     ValidationError,
+    WithJsonSchema,
     model_serializer,
     model_validator,
 )
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError, PydanticKnownError
 
+from turnkeeper.models.bounds import count_unencodable
 from turnkeeper.models.invalid_values import unknown_name
 
 MAX_KEYS = 200
@@ -31,6 +33,9 @@ MAX_KEYS = 200
 
 NO_NUL_PATTERN = r"^[^\u0000]*$"
 """For schemas: a text without NUL."""
+
+REASON_CHARS = 500
+"""Most characters of a reason that a person gives."""
 
 NOT_BLANK_PATTERN = r"^[^\u0000]*[^\s\u0000\u001c-\u001f\u0085][^\u0000]*$"
 """For schemas: a text without NUL that has more than spaces."""
@@ -54,6 +59,21 @@ def _as_utc(moment: datetime) -> datetime:
 
 UtcDatetime = Annotated[AwareDatetime, AfterValidator(_as_utc)]
 """A timezone-aware moment, kept in UTC (SES-1)."""
+
+
+def _storable(reason: str) -> str:
+    if count_unencodable(reason):
+        raise ValueError("may hold no NUL and no lone surrogate")
+    return reason
+
+
+Reason = Annotated[
+    str,
+    Field(max_length=REASON_CHARS),
+    AfterValidator(_storable),
+    WithJsonSchema({"type": "string", "maxLength": REASON_CHARS, "pattern": NO_NUL_PATTERN}),
+]
+"""Why a person did something, in that person's own words."""
 
 
 class Frozen(BaseModel):

@@ -31,6 +31,9 @@ QUICK = {
     **QUERIES,
     # A continue-as-new within a second of the last one waits for that second; tests have no time for it.
     "history.workflowIdReuseMinimalInterval": '"10ms"',
+    # A closed run is deleted once the server has noted that its closing was done. It notes that every 30 s, and looks
+    # again after 3, 4.5, 7 s and so on: of several deletions beside each other one could take over 120 s.
+    "history.transferProcessorUpdateAckInterval": '"1s"',
 }
 
 TINY = {

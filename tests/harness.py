@@ -18,7 +18,7 @@ from turnkeeper.activities.model_request.asking import ProviderRegistry
 from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError, Provider
 from turnkeeper.activities.tools import ToolSource
 from turnkeeper.api.temporal.temporal_calls import repeated
-from turnkeeper.api.temporal.watch import Watches
+from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.context.summary import INSTRUCTION
 from turnkeeper.models.session.approvals import PendingApproval, PendingApprovals
@@ -178,7 +178,7 @@ class DrivenSession:
         self.client = client
         self.patient = patient
         self.handle = handle
-        self.watches = Watches(client)
+        self.watches = WatchRegistry(client)
 
     async def prompt(self, *args: Any, **fields: Any) -> None:
         await self.handle.signal("prompt", args=[fields] if fields else list(args))
@@ -240,11 +240,11 @@ class DrivenSession:
         deadline = asyncio.get_running_loop().time() + bound
         async with self.watches.watching(self.handle.id) as watch:
             while True:
-                changes = watch.changes
+                version = watch.version
                 state = await self.state(None if turns is None else {"limit": turns})
                 if is_so(state):
                     return state
-                if not await watch.beyond(changes, until=deadline):
+                if not await watch.wait_beyond(version, until=deadline):
                     raise AssertionError(f"never so; the last state was {state.model_dump_json(indent=1)[:4000]}")
 
     async def idle(self, *, turns: int, bound: float = BOUND) -> list[ConversationMessage]:

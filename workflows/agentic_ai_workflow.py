@@ -23,7 +23,7 @@ from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.context.context_view import ContextView
-    from turnkeeper.models.errors import REFUSED, Refused
+    from turnkeeper.models.errors import REFUSED, Refused, TurnPaused
     from turnkeeper.models.replay_text.turns import ReplayTurns
     from turnkeeper.models.session.approvals import ApprovalReceipt, PendingApprovals, ResolveApproval
     from turnkeeper.models.session.archive.archive_state import ArchiveMove, ArchiveMoveQuery
@@ -32,7 +32,6 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.session.session import (
         CancelReceipt,
         CancelTurn,
-        CarriedTurn,
         Configure,
         ContextRequest,
         EndSession,
@@ -66,7 +65,6 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows.last_change import LastChange
     from turnkeeper.workflows.parking import Parking
     from turnkeeper.workflows.turn.turn import Turn
-    from turnkeeper.workflows.turn.turn_frame import new_terms
 
 Answer = TypeVar("Answer", bound=Frozen)
 
@@ -89,8 +87,7 @@ class AgenticAIWorkflow:
         self._archiving = Archiving(self._session, on_change=self._show)
         self._parking = Parking(self._session, self._archiving, has_grown=self._has_grown, on_change=self._show)
         # A turn that the run before handed over can be stopped before `run` goes on with it.
-        carried = start.carried.running if start.carried else None
-        self._turn = self._turn_from(carried) if carried else None
+        self._turn = self._new_turn() if self._session.turn else None
         self._events_at_start = info.get_current_history_length()
         self._bytes_at_start = info.get_current_history_size()
         if start.first_prompt is not None:
@@ -157,35 +154,32 @@ class AgenticAIWorkflow:
     async def _run_turn(self) -> None:
         self._session.begin_turn(now=workflow.now())
         self._publish("open")
-        self._turn = self._turn_from(new_terms(self._session))
+        self._turn = self._new_turn()
         self._show()
         await self._lead(self._turn)
 
-    def _turn_from(self, terms: CarriedTurn) -> Turn:
-        return Turn(
-            self._session,
-            terms,
-            self._archiving,
-            on_change=self._show,
-            is_due_for_new_run=self._is_due_for_new_run,
-        )
+    def _new_turn(self) -> Turn:
+        return Turn(self._session, self._archiving, on_change=self._show, is_due_for_new_run=self._is_due_for_new_run)
 
     async def _lead(self, turn: Turn) -> None:
-        """Lead the turn to its end, in this run or, once the history has grown, in the next ones."""
-        try:
-            await turn.finished()
-            # While its last calls ran, more prompts may have come than can be handed over: then it goes on here.
-            while turn.paused and self._session.rules >= 2 and not self._is_due_for_new_run():
-                turn = self._turn = self._turn_from(turn.paused)
+        """Lead the running turn to its end, in this run or, once the history has grown, in the next ones."""
+        while True:
+            self._turn = turn
+            try:
                 await turn.finished()
-        finally:
-            self._turn = None
-        if turn.paused:
-            self._continue_as_new(turn.paused)
+            except TurnPaused:
+                # While its last calls ran, more prompts may have come than can be handed over: then it goes on here.
+                if self._session.rules < 2 or self._is_due_for_new_run():
+                    self._continue_as_new()
+            else:
+                return
+            finally:
+                self._turn = None
+            turn = self._new_turn()
 
-    def _continue_as_new(self, running: CarriedTurn | None = None) -> NoReturn:
+    def _continue_as_new(self) -> NoReturn:
         self._session.give_up_uncarriable(now=workflow.now())
-        workflow.continue_as_new(self._session.carry(running))
+        workflow.continue_as_new(self._session.carry())
 
     def _is_due_for_new_run(self) -> bool:
         """Return whether to hand over now: nothing is on its way to or from the archive, and all can be carried."""
@@ -261,8 +255,8 @@ class AgenticAIWorkflow:
     def cancel_turn(self, request: Any = None, *rest: Any) -> CancelReceipt:
         """Cancel that turn if it is still running; a late stop has no effect on the next one (SES-8)."""
         given = parse(CancelTurn, request)
-        running = self._session.running_turn
-        if self._turn is None or running is None or running.id != given.message_id:
+        running = self._session.turn
+        if self._turn is None or running is None or running.message.id != given.message_id:
             return CancelReceipt(cancelling=False)
         self._turn.stop(given.reason or "Stopped by the user.")
         return CancelReceipt(cancelling=True)

@@ -86,9 +86,9 @@ def _status(session: Session) -> str:
 
 
 def _running(session: Session) -> list[str]:
-    turn = session.running_turn
-    if turn is None:
+    if session.turn is None:
         return []
+    turn = session.turn.message
     lines = [
         "",
         f"**Turn {session.turn_count}** · step {turn.steps_omitted + len(turn.steps) + 1}: {_plain(turn.user_message)}",

@@ -134,4 +134,4 @@ class Parking:
     def _is_blocked(self) -> bool:
         """Return whether all that waits is parked: the session can do nothing until the archive answers."""
         session = self._session
-        return bool(session.queue.parked) and not session.queue.waiting and session.running_turn is None
+        return bool(session.queue.parked) and not session.queue.waiting and session.turn is None

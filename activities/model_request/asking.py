@@ -56,9 +56,12 @@ class Asking:
         request = handed_over or await self._ask_workflow(number, digest)
         return request and await self._texts.resolve(own_session(), request)
 
-    def spending(self, model: str) -> Spending:
-        """Return what the running activity's attempts have spent in vain on `model`."""
-        return Spending(self._prices, model=model)
+    def spending(self, model: str, *, unclear_answers: int = 0) -> Spending:
+        """Return what the running activity's attempts have spent in vain on `model`.
+
+        `unclear_answers`: how many answers to the same request were unclear before this activity.
+        """
+        return Spending(self._prices, model=model, unclear_answers=unclear_answers)
 
     async def answer(
         self,
@@ -89,6 +92,7 @@ class Asking:
         except ModelError as error:
             # Silence says nothing of whether the vendor was at work; it mostly was.
             meter.has_begun |= error.error_type == "timeout"
+            spending.note_failure(error)
             raise
         spending.answered()
         return self._prices.priced(response, asked=model)

@@ -3,7 +3,10 @@
 Theory of operation. Temporal makes the attempts, and tells each of them what the heartbeats of the one before carried.
 So heartbeats carry the sum so far, behind the partial output, and an attempt begins with the sum of those before it. An
 attempt that fails sends it with a last heartbeat; of one whose worker died, the newest heartbeat is what is known. The
-workflow is told with the activity's outcome or its failure.
+workflow is told with the activity's outcome or its failure. How many answers were unclear travels the same way.
+
+To measure a request and to price what it took is work for the event loop that all sessions share. So it is done for the
+heartbeats of the timer and at an attempt's end; those that show what is written, several a second, repeat the last sum.
 """
 
 from collections.abc import Sequence
@@ -13,6 +16,7 @@ from pydantic import ValidationError
 from temporalio import activity
 
 from turnkeeper.activities.providers.meter import Meter
+from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.context.request_size import request_tokens
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, Spent
 from turnkeeper.models.transcript.trajectory import Usage
@@ -29,33 +33,46 @@ class PriceList(Protocol):
 class Spending:
     """What has been spent in vain by the attempts of the running activity, this one included."""
 
-    def __init__(self, prices: PriceList, *, model: str) -> None:
-        """Begin an attempt that asks `model`, with what those before it have spent."""
+    def __init__(self, prices: PriceList, *, model: str, unclear_answers: int = 0) -> None:
+        """Begin an attempt that asks `model`, with what those before it have spent.
+
+        `unclear_answers` were so before this activity.
+        """
+        before = _of_heartbeat(activity.info().heartbeat_details)
         self._prices = prices
         self._model = model
-        self._earlier = _of_heartbeat(activity.info().heartbeat_details)
+        self._earlier = before.usage
+        self._last_sum = before.usage
         self._request: ModelRequest | None = None
         self._input_tokens: int | None = None
         self._meter = Meter()
+        self._whole = Meter()
+        self.unclear_answers = max(unclear_answers, before.unclear_answers)
+        """Answers to the same request that nobody could read, or of which nobody knew whether they were whole."""
 
     def begin(self, request: ModelRequest) -> Meter:
         """Return the meter of a request that is sent now; what was sent before it was spent in vain."""
-        self._earlier, self._meter = self.total, Meter()
+        self._earlier, self._meter, self._whole = self.total, Meter(), Meter()
         self._request, self._input_tokens = request, None
         return self._meter
 
     def answered(self) -> None:
         """Note that the answer is whole: it has a usage of its own."""
-        self._meter = Meter()
+        self._whole, self._meter = self._meter, Meter()
+        self._whole.has_begun = True
+
+    def note_failure(self, error: ModelError) -> None:
+        """Count an answer that was unclear."""
+        self.unclear_answers += error.max_attempts is not None
 
     def add(self, usage: Usage | None) -> None:
-        """Count a whole answer that can't be kept as spent in vain."""
-        self._earlier = _sum(self._earlier, usage)
+        """Count the whole answer, which can't be kept, as spent in vain; estimated where its `usage` is not known."""
+        self._earlier = _sum(self._earlier, usage or self._measured(self._whole))
 
     @property
     def total(self) -> Usage | None:
         """What was spent in vain so far, with its cost where the price is known; `None`: nothing."""
-        return _sum(self._earlier, self._present())
+        return _sum(self._earlier, self._measured(self._meter))
 
     def is_over(self, *, tokens_left: int | None, cost_left: float | None) -> bool:
         """Return whether more was spent in vain than what the turn may still take."""
@@ -66,18 +83,22 @@ class Spending:
 
     def behind(self, shown: Sequence[object]) -> Sequence[object]:
         """Return what a heartbeat carries: the partial output that is `shown`, if any, and what was spent."""
-        total = self.total
-        if total is None:
-            return shown
-        return (*(shown or (None,)), Spent(usage=total))
+        self._last_sum = self.total
+        report = self.last_report()
+        return (*(shown or (None,)), *report) if report else shown
 
-    def _present(self) -> Usage | None:
-        """Return what the request under way has taken so far."""
-        if self._request is None or not (self._meter.has_begun or self._meter.counted):
+    def last_report(self) -> Sequence[Spent]:
+        """Return what was spent as it was last summed up, for heartbeats that come too often to sum up anew."""
+        spent = Spent(usage=self._last_sum, unclear_answers=self.unclear_answers)
+        return () if spent == Spent() else (spent,)
+
+    def _measured(self, meter: Meter) -> Usage | None:
+        """Return what the request under way has taken by its `meter`."""
+        if self._request is None or not (meter.has_begun or meter.counted):
             return None
-        if self._input_tokens is None:  # measured once, and for hardly any request
+        if self._input_tokens is None:
             self._input_tokens = request_tokens(self._request)
-        usage = self._meter.usage(input_tokens=self._input_tokens)
+        usage = meter.usage(input_tokens=self._input_tokens)
         return self._prices.priced(ModelResponse(usage=usage, model=""), asked=self._model).usage
 
 
@@ -85,9 +106,9 @@ def _sum(one: Usage | None, other: Usage | None) -> Usage | None:
     return one + other if one and other else one or other
 
 
-def _of_heartbeat(details: Sequence[object]) -> Usage | None:
+def _of_heartbeat(details: Sequence[object]) -> Spent:
     """Return what the attempts before this one have spent, as the newest heartbeat of the last one says."""
     try:
-        return Spent.model_validate(details[1]).usage if len(details) > 1 else None
+        return Spent.model_validate(details[1]) if len(details) > 1 else Spent()
     except ValidationError:
-        return None  # of another release
+        return Spent()  # of another release

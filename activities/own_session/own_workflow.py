@@ -16,6 +16,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.activities.own_session.own_ids import own_run, own_session
+from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.errors import REFUSED
 
 Answer = TypeVar("Answer")
@@ -64,7 +65,7 @@ async def ask_own_workflow(client: Client, query: str, argument: object, answer_
 async def _answered(client: Client, query: str, argument: object, answer_type: type[Answer]) -> Answer:
     # Pinned to the run: the session may have continued as new since.
     workflow = client.get_workflow_handle(own_session(), run_id=own_run())
-    pause = FIRST_PAUSE_SECONDS
+    pauses = growing_pauses(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
     while True:
         try:
             async with asyncio.timeout(QUERY_SECONDS):
@@ -75,8 +76,7 @@ async def _answered(client: Client, query: str, argument: object, answer_type: t
         except (TimeoutError, RPCError, WorkflowQueryFailedError) as error:
             if not _is_passing(error):
                 raise
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, MAX_PAUSE_SECONDS)
+        await asyncio.sleep(next(pauses))
 
 
 async def _unless_stopping(asking: Coroutine[Any, Any, Answer]) -> Answer:

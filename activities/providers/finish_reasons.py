@@ -11,7 +11,8 @@ from turnkeeper.activities.providers.quotes import quoted
 from turnkeeper.models.errors import ErrorType
 
 MAX_UNKNOWN_ATTEMPTS = 3
-"""How often an answer is asked for that ends by a reason nobody knows: each is paid for, and may end the same way."""
+"""How often an answer is asked for that ends by a reason nobody knows, or in a call that can't be read: each is paid
+for, and may end the same way."""
 
 _WHOLE = frozenset(
     {
@@ -44,6 +45,8 @@ _CUT = frozenset(
         "output_limit",
     }
 )
+_BOTCHED_CALL = re.compile(r"malformed|unexpected_tool_call")
+"""The model made a slip in writing a call (Gemini's `function_call_filter: MALFORMED_FUNCTION_CALL`): no refusal."""
 _AT_THE_END_OF_THE_CONTEXT = re.compile(r"context_(?:window|length|size)")
 _REFUSED = re.compile(
     r"^(?:content|function_call)_?filter|filtered$|sensitive|safety|prohibited|guardrail|recitation|refus|blocklist"
@@ -81,6 +84,8 @@ def is_cut(reason: str, *, vendor: str) -> bool:
     ended = f"“{quoted(reason)}”"
     if _AT_THE_END_OF_THE_CONTEXT.search(code):
         raise ModelError("context_too_long", f"the answer reached the end of the model's context, {ended}")
+    if _BOTCHED_CALL.search(code):
+        raise not_whole(f"{vendor} ended its answer with {ended}: the model wrote no proper call", vendor=vendor)
     if _REFUSED.search(code):
         raise ModelError("refusal", f"{vendor} stopped the answer with {ended}")
     if code in _FAILED:

@@ -56,7 +56,8 @@ class ModelError(Exception):
         """Keep the judgement; `retry_after` is in seconds, `should_retry` the vendor's own word where it gave one.
 
         `parameter` is what of the request the vendor blames, by its own name for it. `vendor` is who is asked, as
-        sentences name it. After `max_attempts` the failure is final; `None`: as for every other of its type.
+        sentences name it. `max_attempts` marks an unclear answer: one of which nobody knows whether it is whole, or
+        that nobody can read. The failure is final once so many were unclear; `None`: as every other of its type.
         """
         super().__init__(message)
         self.error_type = error_type

@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 from functools import wraps
 from itertools import accumulate, islice
 from operator import or_
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ParamSpec
 from zoneinfo import ZoneInfo
 
@@ -146,7 +146,7 @@ class _FileTools:
             found, notes = self._files(workspace, path, pattern)
         shown = [_entry_line(entry) for entry in found[first_entry - 1 :][: self._cut_at.entries]]
         part = _Part("entry", shown, first_entry, len(found))
-        return part.result(f"Listed {path}", notes, self._room(ctx))
+        return part.result(f"Listed {_named(path)}", notes, self._room(ctx))
 
     def file_search(
         self,
@@ -169,7 +169,7 @@ class _FileTools:
         for file in files:
             search.look_into(workspace, file)
         part = _Part("hit", search.shown, first_hit, search.total)
-        return part.result(f"Searched {path} for {query!r}", [*notes, *search.notes()], self._room(ctx))
+        return part.result(f"Searched {_named(path)} for {query!r}", [*notes, *search.notes()], self._room(ctx))
 
     def file_write(self, ctx: Context, path: PathArgument, content: ContentArgument) -> CallToolResult:
         """Create a text file, or replace all of its content. Missing folders are made.
@@ -367,6 +367,10 @@ def _around(line: str, at: int, width: int) -> str:
     start = max(0, min(at - width // 3, len(line) - width))
     before, after = "..." if start else "", "..." if start + width < len(line) else ""
     return f"{before}{line[start : start + width].rstrip()}{after}"
+
+
+def _named(path: str) -> str:
+    return "the workspace" if PurePosixPath(path) == PurePosixPath() else path
 
 
 def _entry_line(entry: Entry) -> str:

@@ -20,27 +20,17 @@ from turnkeeper.api.ai_sdk.ui_chunks import UIMessageChunk
 from turnkeeper.api.ai_sdk.ui_history import UIMessage, messages_of
 from turnkeeper.api.ai_sdk.ui_messages import AnswerMessage, PostChat, UserMessage
 from turnkeeper.api.ai_sdk.ui_streams import UIStreams
-from turnkeeper.api.dependencies import (
-    FeedsDep,
-    SenderDep,
-    SessionId,
-    SessionsDep,
-    SettingsDep,
-    StoresDep,
-    TranscriptsDep,
-)
-from turnkeeper.api.history.transcript import Transcripts
+from turnkeeper.api.dependencies import ServicesDep, SessionId
 from turnkeeper.api.http.body_limits import MOST_HISTORY_BYTES
 from turnkeeper.api.http.openapi import PROMPT, SERVER, WORKER, errors
 from turnkeeper.api.problems import ProblemError
-from turnkeeper.api.prompts.prompt_sender import PromptSender
+from turnkeeper.api.prompts.new_prompt import id_of_next_try, new_prompt, prompt_again
 from turnkeeper.api.routes.sessions import default_input
-from turnkeeper.api.temporal.sessions import Sessions, id_of_next_try, new_prompt, prompt_again
+from turnkeeper.api.services import Services
 from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.session.session import StateRequest
-from turnkeeper.models.settings.settings import Settings
 
 router = APIRouter(tags=["ai-sdk"], max_body_size=MOST_HISTORY_BYTES)
 
@@ -78,27 +68,17 @@ _STREAM: dict[str, Any] = {
 }
 
 
-def get_ui_streams(sessions: SessionsDep, transcripts: TranscriptsDep, feeds: FeedsDep, stores: StoresDep) -> UIStreams:
-    """Return the turns of sessions as streams."""
-    return UIStreams(sessions, transcripts, feeds, stores.blobs)
-
-
 Version = Literal["6", "7"]
 ClientVersion = Annotated[
     Version,
     Header(alias=VERSION_HEADER, description="The major version of the npm package `ai` that reads the stream."),
 ]
 
-StreamsDep = Annotated[UIStreams, Depends(get_ui_streams)]
 Told = AsyncGenerator[Chunks, None]
 
 
 async def accepted_message(
-    streams: StreamsDep,
-    sessions: SessionsDep,
-    sender: SenderDep,
-    transcripts: TranscriptsDep,
-    settings: SettingsDep,
+    services: ServicesDep,
     response: Response,
     body: PostChat,
     version: ClientVersion = "7",
@@ -107,19 +87,20 @@ async def accepted_message(
 
     `version` is read here too, so that a wrong one is refused before anything is sent.
     """
-    told = await _Accepting(sessions, sender, transcripts, settings, body).told()
+    turn = await _Accepting(services, body).turn()
     response.headers[STREAM_HEADER] = STREAM_VERSION
-    async with aclosing(streams.chunks(body.id, told)) as chunks:
+    async with aclosing(UIStreams(services).chunks(body.id, turn)) as chunks:
         yield chunks
 
 
 async def running_turn(
-    streams: StreamsDep, session_id: SessionId, response: Response
+    services: ServicesDep, session_id: SessionId, response: Response
 ) -> AsyncGenerator[Told | None, None]:
     """Find the turn that runs. Without one, or without such a session, there is nothing to resume: 204.
 
     The AI SDK asks for it whenever a page is opened, that of a new chat too.
     """
+    streams = UIStreams(services)
     response.headers[STREAM_HEADER] = STREAM_VERSION
     turn_id = await _turn_to_resume(streams, session_id)
     if turn_id is None:
@@ -183,7 +164,7 @@ async def ai_sdk_resume(
     responses=errors(*WORKER, "unknown-turn", "archive-unavailable"),
 )
 async def ai_sdk_messages(
-    transcripts: TranscriptsDep,
+    services: ServicesDep,
     session_id: SessionId,
     before: Annotated[
         str | None, Query(pattern=MESSAGE_PATTERN, description="Only messages before this one, the first of a page.")
@@ -196,7 +177,7 @@ async def ai_sdk_messages(
     page: there are no older ones.
     """
     turn_id = before and (turn_of_answer(before) or before)
-    state = await transcripts.page(session_id, before=turn_id, limit=limit)
+    state = await services.transcripts.page(session_id, before=turn_id, limit=limit)
     return list(messages_of(state.messages, session_id=session_id))
 
 
@@ -225,17 +206,12 @@ async def _turn_to_resume(streams: UIStreams, session_id: str) -> str | None:
 class _Accepting:
     """What a client has posted, on its way into the session. Methods raise `ProblemError`."""
 
-    def __init__(
-        self, sessions: Sessions, sender: PromptSender, transcripts: Transcripts, settings: Settings, body: PostChat
-    ) -> None:
-        self._sessions = sessions
-        self._sender = sender
-        self._transcripts = transcripts
-        self._settings = settings
+    def __init__(self, services: Services, body: PostChat) -> None:
+        self._services = services
         self._body = body
 
-    async def told(self) -> TurnChunks:
-        """Take up the last message; return what is to be told of the turn that comes of it."""
+    async def turn(self) -> TurnChunks:
+        """Send the last message; return the turn that comes of it, of which nothing has been sent yet."""
         body, last = self._body, self._body.last
         if isinstance(last, AnswerMessage):
             return await self._decide(last)
@@ -250,8 +226,10 @@ class _Accepting:
         session_id = self._body.id
         check_text(message.text, limits=Limits(), field=f"{self._body.last_field}.parts")
         prompt = new_prompt(message.text, message_id=message.id, mode="enqueue")
-        await self._transcripts.refuse_forgotten(session_id)
-        receipt = await self._sender.send(session_id, prompt, start=default_input(self._settings, session_id))
+        await self._services.transcripts.refuse_forgotten(session_id)
+        receipt = await self._services.sender.send(
+            session_id, prompt, start=default_input(self._services.settings, session_id)
+        )
         return TurnChunks(session_id, message.id, awaits_worker=not receipt.is_known)
 
     async def _decide(self, answer: AnswerMessage) -> TurnChunks:
@@ -264,7 +242,7 @@ class _Accepting:
         if answer.turn_id is None:
             raise problems.invalid(f"{field}.id", "is not the id that the answer was given")
         for decision in decisions:
-            await self._sessions.resolve_approval(self._body.id, decision)
+            await self._services.sessions.resolve_approval(self._body.id, decision)
         return TurnChunks(self._body.id, answer.turn_id, answer.held)
 
     async def _retry(self, message: UserMessage | None) -> TurnChunks:
@@ -273,7 +251,7 @@ class _Accepting:
         A client that names no message means the newest turn, whichever that is.
         """
         session_id = self._body.id
-        state = await self._sessions.state(session_id, StateRequest(limit=1))
+        state = await self._services.reader.state(session_id, StateRequest(limit=1))
         newest = state.messages[-1] if state.messages else None
         asked_again = self._asked_again(message)
         if newest is None or (asked_again and newest.id not in _tries(session_id, asked_again)):
@@ -282,7 +260,7 @@ class _Accepting:
             return TurnChunks(session_id, newest.id)
         if not newest.is_error:
             raise problems.not_failed("The message was answered; only one that failed or was stopped is sent again.")
-        receipt = await self._sender.send(session_id, prompt_again(session_id, newest))
+        receipt = await self._services.sender.send(session_id, prompt_again(session_id, newest))
         return TurnChunks(session_id, receipt.message_id, awaits_worker=not receipt.is_known)
 
     def _asked_again(self, message: UserMessage | None) -> str | None:

@@ -17,8 +17,7 @@ from turnkeeper.api.ai_sdk.tool_chunks import read_approval_id
 from turnkeeper.api.ai_sdk.turn_chunks import Held, turn_of_answer
 from turnkeeper.api.bodies import Id
 from turnkeeper.models.session.approvals import ResolveApproval
-from turnkeeper.models.session.session import Reason
-from turnkeeper.models.wire import Strict
+from turnkeeper.models.wire import Reason, Strict
 
 Trigger = Literal["submit-message", "regenerate-message"]
 

@@ -15,20 +15,17 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from turnkeeper.api.ai_sdk.turn_chunks import Chunks, TurnChunks
-from turnkeeper.api.history.transcript import Transcripts
-from turnkeeper.api.live.feed import RETRY_SECONDS, Event, Feeds, ProblemEvent
+from turnkeeper.api.live.feed import RETRY_SECONDS, Event, ProblemEvent
 from turnkeeper.api.live.live_output import PartialEvent
-from turnkeeper.api.live.shared_reads import QueueEvent, UpdateEvent
+from turnkeeper.api.live.shared_reader import QueueEvent, UpdateEvent
 from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.services import Services
 from turnkeeper.api.session_ids import workflow_id
-from turnkeeper.api.store_calls import ANSWERS_SECONDS, read_store, seconds_from_now
-from turnkeeper.api.temporal.sessions import FINAL_STATUSES, Sessions
+from turnkeeper.api.store_calls import ANSWERS_SECONDS, seconds_from_now
+from turnkeeper.api.temporal.session_reader import FINAL_STATUSES
 from turnkeeper.models.session.session import StateRequest, UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate, SessionStatus
-from turnkeeper.models.transcript.large_texts import resolve_turn
 from turnkeeper.models.transcript.trajectory import ModelStep
-from turnkeeper.stores.blobs import Blobs
-from turnkeeper.stores.database.database import StoreUnavailableError
 
 AWAY = (429, 503, 504)
 """Problems that pass: Temporal is busy or can't be reached, or no worker answers."""
@@ -43,22 +40,19 @@ NO_WORKER = "Your message is safe. No worker has taken it up yet; it is answered
 class UIStreams:
     """The turns of all sessions as UI message streams."""
 
-    def __init__(self, sessions: Sessions, transcripts: Transcripts, feeds: Feeds, blobs: Blobs) -> None:
-        """Tell what these know."""
-        self._sessions = sessions
-        self._transcripts = transcripts
-        self._feeds = feeds
-        self._blobs = blobs
+    def __init__(self, services: Services) -> None:
+        """Read sessions with `services`."""
+        self._services = services
 
     async def running_turn(self, session_id: str) -> str | None:
         """Return the id of the turn that runs, or of the prompt that goes next; `None` where there is neither.
 
         Raises `ProblemError`.
         """
-        state = await self._sessions.state(session_id, StateRequest(limit=0))
+        state = await self._services.reader.state(session_id, StateRequest(limit=0))
         if state.current_message_id or not state.queue_length:
             return state.current_message_id
-        waiting = (await self._sessions.queue(session_id)).waiting
+        waiting = (await self._services.reader.queue(session_id)).waiting
         return waiting[0].id if waiting else None
 
     async def chunks(self, session_id: str, told: TurnChunks) -> AsyncGenerator[Chunks, None]:
@@ -81,14 +75,14 @@ class UIStreams:
         """Return whether no worker answers for the session in a moment either."""
         try:
             async with asyncio.timeout(SILENCE_SECONDS):
-                await self._sessions.state(session_id, StateRequest(limit=0))
+                await self._services.reader.state(session_id, StateRequest(limit=0))
         except (TimeoutError, ProblemError):
             return True
         return False
 
     async def _followed(self, session_id: str, told: TurnChunks) -> AsyncGenerator[Chunks, None]:
         """Yield what the session has of the turn by now, then what is new. Raises `ProblemError`."""
-        state = await self._sessions.state(session_id, StateRequest(limit=1))
+        state = await self._services.reader.state(session_id, StateRequest(limit=1))
         newest = state.messages[-1] if state.messages else None
         is_newest = newest is not None and newest.id == told.turn_id
         yield await self._on_turn(session_id, told, newest if is_newest else await self._ended_turn(session_id, told))
@@ -96,7 +90,7 @@ class UIStreams:
             return
         cursor = UpdatesRequest(last_seen_message_id=newest.id if newest else None, since_revision=state.revision)
         status = state.status
-        async with aclosing(self._feeds.events(session_id, cursor)) as events:
+        async with aclosing(self._services.feed.events(session_id, cursor)) as events:
             async for event in events:
                 status = event.update.status if isinstance(event, UpdateEvent) else status
                 yield await self._on_event(session_id, told, event)
@@ -126,18 +120,14 @@ class UIStreams:
 
     async def _ended_turn(self, session_id: str, told: TurnChunks) -> ConversationMessage | None:
         """Return the turn if it has ended, also from the archive. Raises what became of a prompt that is no turn."""
-        return await self._transcripts.ended_turn(session_id, told.turn_id)
+        return await self._services.transcripts.ended_turn(session_id, told.turn_id)
 
     async def _with_texts(self, session_id: str, turn: ConversationMessage, *, after: int) -> ConversationMessage:
         """Return the turn with all text that steps after `after` refer to; what can't be read stays an excerpt."""
-        wanted = {hash_ for step in turn.steps if isinstance(step, ModelStep) for hash_ in _hashes(step, after)}
-        if not wanted:
-            return turn
-        try:
-            reading = self._blobs.get(workflow_id(session_id), wanted)
-            return resolve_turn(turn, await read_store(reading, until=seconds_from_now(ANSWERS_SECONDS)))
-        except StoreUnavailableError:
-            return turn
+        hashes = {hash_ for step in turn.steps if isinstance(step, ModelStep) for hash_ in _hashes(step, after)}
+        until = seconds_from_now(ANSWERS_SECONDS)
+        (turn,) = await self._services.texts.restore_texts(workflow_id(session_id), [turn], hashes, until=until)
+        return turn
 
 
 def _hashes(step: ModelStep, after: int) -> set[str]:

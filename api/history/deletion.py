@@ -33,7 +33,7 @@ from turnkeeper.api.bodies import DeletionReceipt
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.store_calls import read_store, seconds_from_now
-from turnkeeper.api.temporal.sessions import KNOWN_SESSIONS, Sessions
+from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.temporal_calls import CALL_SECONDS, call_temporal
 from turnkeeper.stores.database.database import OPERATION_SECONDS, StoreUnavailableError
 from turnkeeper.stores.partials.carrier import PartialCarrier
@@ -43,6 +43,9 @@ from turnkeeper.workflows.activity_options import ARCHIVE_TIMEOUT
 CHECK_SECONDS = 2.0
 GIVE_UP_SECONDS = 180.0
 ARCHIVE_SECONDS = 1.0
+MAX_DELETIONS = 10_000
+"""Receipts that are kept."""
+
 RPC_TIMEOUT = timedelta(seconds=CALL_SECONDS)
 
 QUIET_SECONDS = ARCHIVE_TIMEOUT.total_seconds() + OPERATION_SECONDS
@@ -71,12 +74,12 @@ class Deletions:
     Temporal removes a closed run within about a minute of being told to. Asking again shows how far it is.
     """
 
-    def __init__(self, sessions: Sessions, stores: Stores, partials: PartialCarrier) -> None:
-        """Delete sessions of `sessions`, and what `stores` and `partials` keep of them."""
-        self._sessions = sessions
+    def __init__(self, reader: SessionReader, stores: Stores, partials: PartialCarrier) -> None:
+        """Delete sessions that `reader` finds, and what `stores` and `partials` keep of them."""
+        self._reader = reader
         self._stores = stores
         self._partials = partials
-        self._client: Client = sessions.client
+        self._client: Client = reader.client
         self._deletions: dict[str, _Deletion] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -116,7 +119,7 @@ class Deletions:
     async def _is_another_session(self, session_id: str, deletion: _Deletion) -> bool:
         """Tell whether the id was used again since that deletion."""
         try:
-            return (await self._sessions.describe(session_id)).run_id not in deletion.runs
+            return (await self._reader.describe(session_id)).run_id not in deletion.runs
         except ProblemError as problem:
             if problem.problem.status == 404:
                 return False
@@ -150,10 +153,10 @@ class Deletions:
 
     async def _terminated(self, session_id: str) -> _Deletion:
         """Terminate the session and find its runs. Raises 404 where Temporal does not know it."""
-        before = await self._sessions.describe(session_id)
+        before = await self._reader.describe(session_id)
         await self._terminate(session_id)
         # Described again only now: until it was terminated it could go on in another run.
-        last = await self._sessions.describe(session_id)
+        last = await self._reader.describe(session_id)
         runs = await self._runs_back_from(session_id, last.run_id)
         return _Deletion(runs=runs, remaining=list(runs), quiet_in=_seconds_until_quiet(before, last))
 
@@ -175,7 +178,7 @@ class Deletions:
                 raise
 
     def _forget_oldest(self) -> None:
-        while len(self._deletions) > KNOWN_SESSIONS:
+        while len(self._deletions) > MAX_DELETIONS:
             del self._deletions[next(iter(self._deletions))]
 
     async def _runs_back_from(self, session_id: str, newest: str) -> list[str]:
@@ -225,7 +228,7 @@ class Deletions:
         except TimeoutError:
             pass
         finally:
-            self._sessions.forget(session_id)
+            self._reader.forget(session_id)
             if not deletion.is_done and self._deletions.get(session_id) is deletion:
                 del self._deletions[session_id]  # who asks again begins again
 

@@ -2,7 +2,7 @@
 
 Theory of operation. The session says in one breath which turns it holds, and how many events HISTORY has. What is
 wanted beyond that is read from the archive, newest first: early steps of long turns, then older turns. At last, large
-texts are put back, of those steps only that are shown. So an answer costs what it shows.
+texts are restored, of those steps only that are shown. So an answer costs what it shows.
 
 The archive may be down. Then the text has what there is, and tells what it lacks: HISTORY shows fewer messages than
 there are, a thought counts the steps that CURRENT leaves out, and an excerpt says that it is one.
@@ -13,17 +13,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from turnkeeper.api.history.archived import turns_before, with_moved_steps
+from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.session_ids import workflow_id
-from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
-from turnkeeper.api.temporal.sessions import Sessions
+from turnkeeper.api.store_calls import REQUEST_SECONDS, seconds_from_now
+from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.replay_text.turns import ReplayTurns, count_events, with_newest_events
 from turnkeeper.models.session.session import ReplayRequest
 from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.large_texts import refs_in, resolve_turn
+from turnkeeper.models.transcript.large_texts import refs_in
 from turnkeeper.models.transcript.transcript import carried_size
 from turnkeeper.stores.archive import Archive
 from turnkeeper.stores.database.database import StoreUnavailableError
-from turnkeeper.stores.stores import Stores
 
 HISTORY_BYTES = 10_000_000
 """About the most bytes of HISTORY; one turn at least is shown, however long it is."""
@@ -46,16 +46,16 @@ class ReplayText:
 class Replays:
     """The replay texts of all sessions. Methods raise `ProblemError`."""
 
-    def __init__(self, sessions: Sessions, stores: Stores) -> None:
-        """Read what `sessions` hold, and what is in `stores`."""
-        self._sessions = sessions
-        self._archive = stores.archive
-        self._blobs = stores.blobs
+    def __init__(self, reader: SessionReader, archive: Archive, texts: TextRestorer) -> None:
+        """Read what sessions hold through `reader`, and the rest from `archive`; `texts` restores large texts."""
+        self._reader = reader
+        self._archive = archive
+        self._texts = texts
 
     async def text(self, session_id: str, *, max_history: int) -> ReplayText:
         """Return CURRENT whole, and the last `max_history` events of HISTORY (0: all of them, or about 10 MB)."""
         until, wanted = seconds_from_now(REQUEST_SECONDS), max_history or ALL
-        held = await self._sessions.replay_turns(session_id, ReplayRequest(max_history=max_history))
+        held = await self._reader.replay_turns(session_id, ReplayRequest(max_history=max_history))
         replay = await self._completed(workflow_id(session_id), held, wanted, until)
         return ReplayText(replay.text(max_history), is_whole=_is_whole(replay, wanted))
 
@@ -68,20 +68,9 @@ class Replays:
         )
         await reading.back_from(past)
         turns = [*reversed(reading.newest_first), *([newest] if newest else [])]
-        return held.model_copy(
-            update={"turns": await self._with_texts(owner, turns, until), "first_number": reading.first_number}
-        )
-
-    async def _with_texts(
-        self, owner: str, turns: Sequence[ConversationMessage], until: float
-    ) -> list[ConversationMessage]:
-        """Return the turns with their large texts; what can't be read stays an excerpt."""
         hashes = {ref.hash for turn in turns for ref in refs_in(turn)}
-        try:
-            texts = await read_store(self._blobs.get(owner, hashes), until=until)
-        except StoreUnavailableError:
-            texts = {}
-        return [resolve_turn(turn, texts) for turn in turns]
+        turns = await self._texts.restore_texts(owner, turns, hashes, until=until)
+        return held.model_copy(update={"turns": turns, "first_number": reading.first_number})
 
 
 class _Reading:

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from turnkeeper.api.history.transcript import Transcripts
-from turnkeeper.api.temporal.sessions import Sessions
+from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.session.task import CreateTask, PreparedTask, prepare_task
 from turnkeeper.models.tasks.history_policy import HistoryPolicy
 from turnkeeper.models.tasks.inheritance import Inheritance
@@ -18,9 +18,9 @@ The task is told that it was (TSK-2).
 class Tasks:
     """All tasks. Methods raise `ProblemError` and `TaskValidationError`."""
 
-    def __init__(self, sessions: Sessions, transcripts: Transcripts) -> None:
-        """Know parents by `sessions`, and what was said in them by `transcripts`."""
-        self._sessions = sessions
+    def __init__(self, reader: SessionReader, transcripts: Transcripts) -> None:
+        """Find parents through `reader`, and what was said in them in `transcripts`."""
+        self._reader = reader
         self._transcripts = transcripts
 
     async def prepare(self, task: CreateTask) -> PreparedTask:
@@ -29,7 +29,7 @@ class Tasks:
         inherited = await self._inheritance(parent, task.history_policy) if parent else None
         prepared = prepare_task(task, now=datetime.now(UTC), inherited=inherited)
         if task.parent and not parent:
-            await self._sessions.describe(task.parent)
+            await self._reader.describe(task.parent)
         return prepared
 
     async def _inheritance(self, session_id: str, policy: HistoryPolicy) -> Inheritance:

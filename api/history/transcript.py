@@ -6,7 +6,7 @@ session first, which says both numbers in one breath, and filled up from the arc
 turn: whatever is archived meanwhile, no turn is missing and none is there twice.
 
 A page is about 1 MB of what is really sent: answers that are kept by reference and steps that are kept in the archive
-are put back first, then the page is cut to as many of its newest turns as fit. The newest one is always sent, whole,
+are restored first, then the page is cut to as many of its newest turns as fit. The newest one is always sent, whole,
 however long it is.
 
 The archive may be down. What the session itself holds is shown all the same, and the link to what comes before it;
@@ -18,18 +18,18 @@ from collections.abc import Sequence
 from itertools import count
 
 from turnkeeper.api import problems
-from turnkeeper.api.history.answers import Answers
 from turnkeeper.api.history.archived import lost, turns_before, with_moved_steps
+from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.store_calls import ANSWERS_SECONDS, REQUEST_SECONDS, read_store, seconds_from_now
 from turnkeeper.api.temporal.receipts import Receipt
-from turnkeeper.api.temporal.sessions import RECEIPT_SECONDS, Sessions
+from turnkeeper.api.temporal.session_reader import RECEIPT_SECONDS, SessionReader
 from turnkeeper.models.session.session import StateRequest, UpdatesRequest
-from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState, ConversationUpdate
+from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
 from turnkeeper.models.transcript.transcript import shown_size
+from turnkeeper.stores.archive import Archive
 from turnkeeper.stores.database.database import StoreUnavailableError
-from turnkeeper.stores.stores import Stores
 
 PAGE_BYTES = 1_000_000
 """About the most JSON bytes of a page."""
@@ -41,11 +41,11 @@ AGAIN_SECONDS = 1.0
 class Transcripts:
     """The transcripts of all sessions. Methods raise `ProblemError`, and `StoreUnavailableError` where it is said."""
 
-    def __init__(self, sessions: Sessions, stores: Stores) -> None:
-        """Read what `sessions` hold, and what is in `stores`."""
-        self._sessions = sessions
-        self._archive = stores.archive
-        self._answers = Answers(stores.blobs)
+    def __init__(self, reader: SessionReader, archive: Archive, texts: TextRestorer) -> None:
+        """Read what sessions hold through `reader`, and the rest from `archive`; `texts` restores answers."""
+        self._reader = reader
+        self._archive = archive
+        self._texts = texts
 
     async def page(self, session_id: str, *, before: str | None, limit: int | None) -> ConversationState:
         """Return the newest turns (before the turn `before`), oldest first: `limit` at most, and about 1 MB.
@@ -55,7 +55,7 @@ class Transcripts:
         until = seconds_from_now(REQUEST_SECONDS)
         state, first_held = await self._held(session_id, before, limit, until)
         older = await self._older(session_id, state, first_held, limit, until)
-        turns = await self._answers.put_back(workflow_id(session_id), [*older, *state.messages], until=until)
+        turns = await self._texts.restore_answers(workflow_id(session_id), [*older, *state.messages], until=until)
         after = first_held + len(state.messages)
         shown = await self._newest_that_fit(session_id, turns, after, until)
         first = after - len(shown)
@@ -66,10 +66,10 @@ class Transcripts:
         self, session_id: str, before: str | None, limit: int | None, until: float
     ) -> tuple[ConversationState, int]:
         """Return what the session holds of a page, and the number of its first turn; without any, of the one after."""
-        state = await self._sessions.held_page(session_id, StateRequest(before=before, limit=limit))
+        state = await self._reader.held_page(session_id, StateRequest(before=before, limit=limit))
         if state is not None:
             return state, state.first_number or state.archived_count + 1
-        state = await self._sessions.state(session_id, StateRequest(limit=0))
+        state = await self._reader.state(session_id, StateRequest(limit=0))
         return state, await self._number_in_archive(session_id, before or "", state.archived_count, until)
 
     async def _number_in_archive(self, session_id: str, turn_id: str, archived: int, until: float) -> int:
@@ -130,26 +130,13 @@ class Transcripts:
             return  # a session that Temporal remembers is refused by Temporal itself
         if archived:
             try:
-                await self._sessions.describe(session_id)
+                await self._reader.describe(session_id)
             except problems.ProblemError as problem:
                 raise problems.id_was_used(session_id) if problem.problem.status == 404 else problem from None
 
-    async def with_whole_answers(self, session_id: str, update: ConversationUpdate) -> ConversationUpdate:
-        """Return the update with its turns' whole answers."""
-        turns = [*update.new_messages, *update.updated_messages]
-        whole = await self._answers.put_back(workflow_id(session_id), turns, until=seconds_from_now(ANSWERS_SECONDS))
-        new = len(update.new_messages)
-        return update.model_copy(update={"new_messages": whole[:new], "updated_messages": whole[new:]})
-
-    async def with_whole_answer(self, session_id: str, turn: ConversationMessage) -> ConversationMessage:
-        """Return the turn with its whole answer, if that can be read now."""
-        until = seconds_from_now(ANSWERS_SECONDS)
-        (whole,) = await self._answers.put_back(workflow_id(session_id), [turn], until=until)
-        return whole
-
     async def ended_turn(self, session_id: str, message_id: str) -> ConversationMessage | None:
         """Return the turn of a prompt if it has ended. Raises what became of a prompt that is no turn."""
-        receipt = await self._sessions.receipt(session_id, message_id)
+        receipt = await self._reader.receipt(session_id, message_id)
         turn = await self._turn_of(session_id, receipt)
         return turn if turn and turn.is_complete else None
 
@@ -163,9 +150,9 @@ class Transcripts:
         """
         clock = asyncio.get_running_loop().time
         until, receipt = clock() + seconds, Receipt(message_id)
-        async with self._sessions.watches.watching(workflow_id(session_id)) as watch:
+        async with self._reader.watches.watching(workflow_id(session_id)) as watch:
             while True:
-                changes = watch.changes
+                version = watch.version
                 last = max(until, clock() + RECEIPT_SECONDS)
                 found = await self._turn_in_time(session_id, message_id, until=last)
                 if found and found[1] and found[1].is_complete:
@@ -175,7 +162,7 @@ class Transcripts:
                 can_wait = found is not None and not watch.is_over
                 again_at = until if can_wait else min(until, clock() + AGAIN_SECONDS)
                 # A session that changes all the time must not hold its callers beyond theirs.
-                if clock() >= until or (not await watch.beyond(changes, until=again_at) and clock() >= until):
+                if clock() >= until or (not await watch.wait_beyond(version, until=again_at) and clock() >= until):
                     return receipt, None
 
     async def _turn_in_time(
@@ -184,7 +171,7 @@ class Transcripts:
         """Return where a prompt stands, and its turn once there is one; `None` where that can't be said in time."""
         try:
             async with asyncio.timeout_at(until):
-                receipt = await self._sessions.receipt(session_id, message_id)
+                receipt = await self._reader.receipt(session_id, message_id)
                 turn = await self._turn_of(session_id, receipt)
         except TimeoutError:
             return None
@@ -201,7 +188,7 @@ class Transcripts:
         """
         if message_id is None:
             return await self._newest_failed_turn(session_id)
-        update = await self._sessions.updates(session_id, UpdatesRequest(last_seen_message_id=message_id, limit=1))
+        update = await self._reader.updates(session_id, UpdatesRequest(last_seen_message_id=message_id, limit=1))
         turns = update.updated_messages
         if update.reset:
             until = seconds_from_now(REQUEST_SECONDS)
@@ -214,23 +201,23 @@ class Transcripts:
         return turns[0]
 
     async def _newest_failed_turn(self, session_id: str) -> ConversationMessage:
-        page = await self._sessions.held_page(session_id, StateRequest())
+        page = await self._reader.held_page(session_id, StateRequest())
         while page and page.messages:
             for turn in reversed(page.messages):
                 if turn.is_error:
                     return turn
-            page = await self._sessions.held_page(session_id, StateRequest(before=page.messages[0].id))
+            page = await self._reader.held_page(session_id, StateRequest(before=page.messages[0].id))
         raise problems.not_failed("The session holds no failed turn.")
 
     async def _turn_of(self, session_id: str, receipt: Receipt) -> ConversationMessage | None:
         if receipt.position != 0:
             return None
         turn_id = (receipt.fate and receipt.fate.turn_id) or receipt.message_id
-        update = await self._sessions.updates(session_id, UpdatesRequest(last_seen_message_id=turn_id, limit=1))
+        update = await self._reader.updates(session_id, UpdatesRequest(last_seen_message_id=turn_id, limit=1))
         until = seconds_from_now(ANSWERS_SECONDS)
         is_gone = update.reset and receipt.fate is not None
         found = await self._archived_turn(session_id, turn_id, until) if is_gone else update.updated_messages
-        whole = await self._answers.put_back(workflow_id(session_id), found, until=until)
+        whole = await self._texts.restore_answers(workflow_id(session_id), found, until=until)
         return whole[0] if whole else None
 
     async def _archived_turn(self, session_id: str, turn_id: str, until: float) -> list[ConversationMessage]:

@@ -8,6 +8,10 @@ the body. It does not run while a request is answered: long polls and event stre
 two requests of a connection uvicorn's own timer runs.
 
 The whole time is bounded, and not the pause between two pieces: a byte now and then would hold a connection as well.
+
+An answer may be complete while the body of its request is still on its way (404, 403, 405: nobody reads it). The rest
+is dropped, so that the client can read the answer, and the connection goes on with the next request. Once a request is
+answered, nothing more is written for it: what is late or malformed then just ends the connection.
 """
 
 import asyncio
@@ -61,6 +65,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._bounds = config.bounds
         self._timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
+        self._is_in_body = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Wait for the first head, or let go of one connection too many."""
@@ -88,13 +93,22 @@ class BoundedConnection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Answer the request, and wait for its body."""
         self._head_bytes = 0
+        self._unset_keepalive_if_required()
         self._allow(self._bounds.body_seconds)
         super().on_headers_complete()
+        self._is_in_body = True
 
     def on_message_complete(self) -> None:
-        """Wait for nothing any more: from here on the client waits for us."""
+        """Wait for nothing any more: from here on the client waits for us, or has its answer already."""
+        self._is_in_body = False
         self._allow(None)
         super().on_message_complete()
+        if self._is_between_requests:
+            # uvicorn's own timer began with the answer, and was stopped by the rest of the body.
+            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP request: where the next one begins can't be told."""
@@ -107,7 +121,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     @property
     def _is_between_requests(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
+        return not self._is_in_body and (self.cycle is None or self.cycle.response_complete)
 
     def _allow(self, seconds: float | None) -> None:
         if self._timer is not None:

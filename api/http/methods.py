@@ -26,6 +26,12 @@ def _is_taken(routes: Sequence[BaseRoute], scope: Scope) -> bool:
     return any(route.matches(dict(scope))[0] is Match.FULL for route in mine)
 
 
+def original_method(scope: Scope) -> str:
+    """Return the method by which the client asked: `HEAD` also where the request is answered as `GET`."""
+    method: str = scope.get("original_method", scope["method"])
+    return method
+
+
 class HeadRequests:
     """Answers `HEAD` with the status and the headers that `GET` has, and without its body."""
 
@@ -39,7 +45,8 @@ class HeadRequests:
             await self._app(scope, receive, send)
             return
         with anyio.CancelScope() as request:
-            await self._app({**scope, "method": "GET"}, receive, _headers_only(send, request))
+            asked = {**scope, "method": "GET", "original_method": "HEAD"}
+            await self._app(asked, receive, _headers_only(send, request))
 
 
 def _headers_only(send: Send, request: anyio.CancelScope) -> Send:

@@ -21,6 +21,9 @@ from turnkeeper.api.http.bounded_connections import DEFAULT_BOUNDS, BoundedConfi
 STOP_SECONDS = 3
 """What open requests get when the gateway stops."""
 
+KEEP_ALIVE_SECONDS = 5
+"""What a connection may be idle between two requests."""
+
 SEND_SECONDS = 30.0
 """What a client of an event stream may take to accept an event before it is let go; it comes back to its place."""
 
@@ -53,6 +56,7 @@ class GatewayServer(uvicorn.Server):
             host=host,
             port=port,
             timeout_graceful_shutdown=STOP_SECONDS,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             # Logging is ours: one format for all, and no line for every poll.
             log_config=None,
             access_log=False,
@@ -84,7 +88,7 @@ class GatewayServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the streams, then what else is open."""
-        self._app.state.feeds.stop()
+        self._app.state.services.feed.stop()
         await super().shutdown(sockets)
 
 

@@ -1,8 +1,8 @@
 """What the model of a watched session is writing, for all who watch it (AGT-5).
 
 Theory of operation. Partial output is followed once for a session, however many watch, and only while a turn runs: a
-carrier may have to ask for it. What has arrived is the newest snapshot; each watcher is told how it has grown since the
-one it was told last. Those who were told the same one are told the same growth, made and encoded once.
+carrier may have to ask for it. What has arrived is the newest snapshot; each watcher is sent how it has grown since the
+one it was sent last. Those who were sent the same one are sent the same growth, made and encoded once.
 
 A snapshot is shown to a watcher from the moment it has seen all steps before it, and never once it has seen the step
 itself: the answer in the transcript is the one that counts. A watcher that comes back doesn't say which steps it has
@@ -23,11 +23,11 @@ from turnkeeper.models.transcript.partial_output import PartialGrowth, PartialOu
 from turnkeeper.stores.partials.carrier import PartialCarrier
 
 PAUSE_SECONDS = 0.1
-"""Least time between two growths of an answer: a carrier may bring more than many watchers can be told."""
+"""Least time between two growths of an answer: a carrier may bring more than many watchers can be sent."""
 
 SECONDS_A_WATCHER = 0.0002
-"""What it takes to tell one watcher something. So many of it as there are watchers pass between two changes that are
-told: a crowd that is still being told of one change would learn of the last one only after all those in between."""
+"""What it takes to send something to one watcher. As much time for each passes between two changes that are sent: a
+crowd that is still being sent one change would learn of the last one only after all those in between."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class PartialEvent:
     growth: PartialGrowth
 
     @cached_property
-    def sent(self) -> ServerSentEvent:
-        """The event as it is sent."""
+    def sse(self) -> ServerSentEvent:
+        """The event on the wire."""
         return ServerSentEvent(event="partial", raw_data=self.growth.model_dump_json())
 
 
@@ -91,11 +91,13 @@ class LiveOutput:
         self._workflow_id = workflow_id
         self._watch = watch
         self._revision = -1
-        self._telling = -1
-        self._told_at = float("-inf")
+        self._published_version = -1
+        """The version of the session that watchers are being sent."""
+        self._published_at = float("-inf")
         self._steps = SeenSteps()
         self._follower: asyncio.Task[None] | None = None
-        self._grown: dict[Snapshot | None, PartialEvent | None] = {}
+        self._growths: dict[Snapshot | None, PartialEvent | None] = {}
+        """Those since each snapshot that somebody was sent, to the latest one."""
 
     def learn(self, update: ConversationUpdate, *, since: int | None) -> None:
         """Follow from now on or no longer, as the newest update has it: what is new since the revision `since`."""
@@ -113,24 +115,24 @@ class LiveOutput:
         elif self._follower is None:
             self._follower = asyncio.create_task(self._follow())
 
-    async def until_all_are_told(self) -> None:
-        """Wait until those who watch have had the time to be told of the change before; at once where there are few."""
+    async def wait_for_watchers(self) -> None:
+        """Wait until all watchers have had the time to be sent the change before; hardly at all where there are few."""
         loop = asyncio.get_running_loop()
-        while self._telling != self._watch.changes:
-            remaining = self._told_at + self.watchers * SECONDS_A_WATCHER - loop.time()
+        while self._published_version != self._watch.version:
+            remaining = self._published_at + self.watchers * SECONDS_A_WATCHER - loop.time()
             if remaining <= 0:
-                self._telling, self._told_at = self._watch.changes, loop.time()
+                self._published_version, self._published_at = self._watch.version, loop.time()
             else:
                 await asyncio.sleep(remaining)
 
-    def grown_since(self, told: Snapshot | None) -> PartialEvent | None:
-        """Return what a watcher that was told `told` is to be told now, if anything."""
-        if self.latest is None or told is self.latest:
+    def growth_since(self, snapshot: Snapshot | None) -> PartialEvent | None:
+        """Return what to send to a watcher that was sent `snapshot` last, if anything."""
+        if self.latest is None or snapshot is self.latest:
             return None
-        if told not in self._grown:
-            grown = growth(told.output if told else None, self.latest.output)
-            self._grown[told] = PartialEvent(grown) if grown else None
-        return self._grown[told]
+        if snapshot not in self._growths:
+            new = growth(snapshot.output if snapshot else None, self.latest.output)
+            self._growths[snapshot] = PartialEvent(new) if new else None
+        return self._growths[snapshot]
 
     def leave(self) -> None:
         """Follow no longer; what has arrived is in the transcript by now, or never will be."""
@@ -143,11 +145,11 @@ class LiveOutput:
         async with self._carrier.following(self._workflow_id) as live:
             version = 0
             while True:
-                await live.beyond(version)
+                await live.wait_beyond(version)
                 version, latest = live.version, live.latest
                 is_news = latest is not None and not self._steps.have(latest)
-                self.latest, self._grown = Snapshot(latest) if latest and is_news else None, {}
-                self._watch.stir()
+                self.latest, self._growths = Snapshot(latest) if latest and is_news else None, {}
+                self._watch.notify()
                 await asyncio.sleep(PAUSE_SECONDS)
 
 

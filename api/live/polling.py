@@ -9,7 +9,8 @@ gateway remembers in which forms it has given the newest turn to clients of this
     this form only                            all have seen it: wait
     this form, and an older one lately        one of them may not have: answer after a moment
 
-Each answer takes the place of the newest older form, since the client that had that probably asked for it.
+Each answer takes the place of the newest older form, since the client that had that probably asked for it; where there
+is none, of the same form given longest ago.
 """
 
 from collections import OrderedDict
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from turnkeeper.api.temporal.sessions import FINAL_STATUSES
+from turnkeeper.api.temporal.session_reader import FINAL_STATUSES
 from turnkeeper.models.session.session import UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationUpdate
 
@@ -79,10 +80,11 @@ class GivenForms:
         while len(self._given) > MAX_SESSIONS:
             self._given.popitem(last=False)
         older = [entry for entry in given.forms if entry[0] < form]
+        same = [entry for entry in given.forms if entry[0] == form]
         if comes_back and older:
             given.forms.remove(max(older))
-        elif comes_back and any(known == form for known, _ in given.forms):
-            return
+        elif comes_back and same:
+            given.forms.remove(min(same))  # its client still watches: the time begins anew
         given.forms = [*given.forms, (form, now)][-MAX_FORMS:]
 
 

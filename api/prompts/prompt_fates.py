@@ -16,8 +16,8 @@ from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.store_calls import ANSWERS_SECONDS, read_store, seconds_from_now
 from turnkeeper.api.temporal.receipts import position_in
-from turnkeeper.api.temporal.sessions import RECEIPT_SECONDS, Sessions
-from turnkeeper.models.session.queue.prompts import Fate, QueueView
+from turnkeeper.api.temporal.session_reader import RECEIPT_SECONDS, SessionReader
+from turnkeeper.models.session.queue.prompts import Fate
 from turnkeeper.models.session.session import UpdatesRequest
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores
@@ -32,9 +32,9 @@ CLOSED = "The session was closed before it was processed."
 class PromptFates:
     """The fates of the prompts of all sessions. Methods raise `ProblemError`."""
 
-    def __init__(self, sessions: Sessions, stores: Stores) -> None:
-        """Ask `sessions`, and look into `stores` for what they no longer remember."""
-        self._sessions = sessions
+    def __init__(self, reader: SessionReader, stores: Stores) -> None:
+        """Ask sessions through `reader`, and look into `stores` for what they no longer remember."""
+        self._reader = reader
         self._stores = stores
 
     async def fate_of(self, session_id: str, message_id: str) -> PromptFate:
@@ -75,15 +75,15 @@ class PromptFates:
 
     async def _in_session(self, session_id: str, message_id: str) -> PromptFate | None:
         """Return what the session knows of a prompt; `None` where it knows nothing."""
-        told = await self._sessions.queue_told(session_id, [message_id])
-        view: QueueView = told.result
+        result = await self._reader.queue_result(session_id, [message_id])
+        view = result.view
         position = position_in(view, message_id)
         if position is not None:
-            waits = told.closed is None
+            waits = result.closed is None
             return _waiting(session_id, message_id, position) if waits else _closed(session_id, message_id)
         if view.fates:
             return _decided(session_id, view.fates[0])
-        update = await self._sessions.updates(session_id, UpdatesRequest(last_seen_message_id=message_id, limit=1))
+        update = await self._reader.updates(session_id, UpdatesRequest(last_seen_message_id=message_id, limit=1))
         return None if update.reset else _started(session_id, message_id)
 
     async def _elsewhere(self, session_id: str, message_id: str, *, is_last_word: bool) -> PromptFate | None:
@@ -116,7 +116,7 @@ class PromptFates:
     async def _in_history(self, session_id: str, message_id: str) -> PromptFate | None:
         """Return that a prompt waits in the history; `None` where it does not, or where that can't be read in time."""
         try:
-            tail = await self._sessions.tails.read(
+            tail = await self._reader.tails.read(
                 session_id,
                 max_prompts=TAIL_PROMPTS,
                 max_bytes=TAIL_BYTES,

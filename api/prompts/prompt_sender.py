@@ -11,11 +11,13 @@ import asyncio
 from pydantic_core import to_json
 
 from turnkeeper.api import problems
+from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.prompts.prompt_fates import PromptFates
 from turnkeeper.api.temporal.ledgers import Ledger
 from turnkeeper.api.temporal.receipts import Receipt, receipt_of
-from turnkeeper.api.temporal.sessions import RECEIPT_SECONDS, Sessions
+from turnkeeper.api.temporal.session_reader import RECEIPT_SECONDS, SessionReader
+from turnkeeper.api.temporal.sessions import Sessions
 from turnkeeper.models.errors import Refused
 from turnkeeper.models.session.queue.prompts import PromptSignal
 from turnkeeper.models.session.session import SessionInput
@@ -34,12 +36,13 @@ SEND_SECONDS = 2.7
 class PromptSender:
     """Sends prompts to all sessions. Methods raise `ProblemError`."""
 
-    def __init__(self, sessions: Sessions, fates: PromptFates) -> None:
-        """Send through `sessions`; `fates` tells what they no longer remember."""
+    def __init__(self, sessions: Sessions, reader: SessionReader, fates: PromptFates) -> None:
+        """Send through `sessions`, ask through `reader`; `fates` tells what sessions no longer remember."""
         self._sessions = sessions
+        self._reader = reader
         self._fates = fates
-        self._ledgers = sessions.ledgers
-        self._reading: dict[str, asyncio.Task[None]] = {}
+        self._ledgers = reader.ledgers
+        self._tail_reads = Coalescer[str, None]()
 
     async def send(
         self,
@@ -67,7 +70,7 @@ class PromptSender:
         seconds = min(RECEIPT_SECONDS - admitting, began + SEND_SECONDS - clock())
         if known.is_known or not wants_receipt or seconds <= 0:
             return known
-        return await self._sessions.receipt(session_id, message_id, seconds=seconds)
+        return await self._reader.receipt(session_id, message_id, seconds=seconds)
 
     async def _signal(self, session_id: str, prompt: PromptSignal, start: SessionInput | None) -> None:
         """Signal a prompt for which room is reserved."""
@@ -123,17 +126,17 @@ class PromptSender:
 
     async def _known(self, session_id: str, ledger: Ledger, message_id: str) -> Receipt | None:
         """Return the receipt of a prompt that was accepted before; what is known of the queue is new then."""
-        told = None
+        result = None
         if not ledger.is_silent(now=_now()):
-            told = await self._sessions.queue_in_time(session_id, message_id)
-        if told is None:
+            result = await self._reader.queue_in_time(session_id, message_id)
+        if result is None:
             if ledger.is_tail_due(now=_now()):
                 await self._read_tail(session_id, ledger)
-        elif told.closed is not None:
+        elif result.closed is not None:
             raise problems.session_ended(session_id)
-        elif any(fate.id == message_id and fate.fate == "rejected" for fate in told.result.fates):
+        elif any(fate.id == message_id and fate.fate == "rejected" for fate in result.view.fates):
             return None
-        elif (receipt := receipt_of(told.result, message_id)).is_known:
+        elif (receipt := receipt_of(result.view, message_id)).is_known:
             return receipt
         if ledger.tail is not None and ledger.tail.is_closed:
             raise problems.session_ended(session_id)
@@ -160,14 +163,10 @@ class PromptSender:
 
     async def _read_tail(self, session_id: str, ledger: Ledger) -> None:
         """Read the end of the history, together with all who need it at that moment."""
-        reading = self._reading.get(session_id)
-        if reading is None:
-            reading = self._reading[session_id] = asyncio.create_task(self._take_tail(session_id, ledger))
-            reading.add_done_callback(lambda _: self._reading.pop(session_id, None))
-        await asyncio.shield(reading)
+        await self._tail_reads.run(session_id, lambda: self._note_tail(session_id, ledger))
 
-    async def _take_tail(self, session_id: str, ledger: Ledger) -> None:
-        tails = self._sessions.tails
+    async def _note_tail(self, session_id: str, ledger: Ledger) -> None:
+        tails = self._reader.tails
         try:
             if ledger.read is None and ledger.first_limits is None:
                 ledger.first_limits = await tails.first_limits(session_id, seconds=READ_SECONDS)

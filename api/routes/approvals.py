@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 
 from turnkeeper.api.bodies import ApprovalDecided
-from turnkeeper.api.dependencies import CallId, SessionId, SessionsDep
+from turnkeeper.api.dependencies import CallId, ServicesDep, SessionId
 from turnkeeper.api.http.openapi import WORKER, errors
 from turnkeeper.models.session.approvals import Decision, PendingApprovals, ResolveApproval
 
@@ -11,9 +11,9 @@ router = APIRouter(tags=["approvals"])
 
 
 @router.get("/workflow/{id}/approvals", operation_id="get_pending_approvals", responses=errors(*WORKER))
-async def get_pending_approvals(sessions: SessionsDep, session_id: SessionId) -> PendingApprovals:
+async def get_pending_approvals(services: ServicesDep, session_id: SessionId) -> PendingApprovals:
     """List the tool calls that wait for a decision, with their arguments and until when."""
-    return await sessions.pending_approvals(session_id)
+    return await services.reader.pending_approvals(session_id)
 
 
 @router.post(
@@ -22,9 +22,9 @@ async def get_pending_approvals(sessions: SessionsDep, session_id: SessionId) ->
     responses=errors(*WORKER, "too-large", "session-ended", "unknown-call", "not-awaiting-approval", "other-arguments"),
 )
 async def resolve_approval(
-    sessions: SessionsDep, session_id: SessionId, call_id: CallId, body: Decision
+    services: ServicesDep, session_id: SessionId, call_id: CallId, body: Decision
 ) -> ApprovalDecided:
     """Approve or reject a call; the same decision twice is one, another one after it is 409."""
     request = ResolveApproval(call_id=call_id, **body.model_dump())
-    receipt = await sessions.resolve_approval(session_id, request)
+    receipt = await services.sessions.resolve_approval(session_id, request)
     return ApprovalDecided(workflow_id=session_id, call_id=receipt.call_id, decision=receipt.decision)

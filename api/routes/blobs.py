@@ -6,7 +6,7 @@ from fastapi import APIRouter, Header, Response
 from fastapi.responses import PlainTextResponse
 
 from turnkeeper.api import problems
-from turnkeeper.api.dependencies import BlobHash, SessionId, SessionsDep, StoresDep
+from turnkeeper.api.dependencies import BlobHash, ServicesDep, SessionId
 from turnkeeper.api.http.etags import matches
 from turnkeeper.api.http.openapi import SESSION, errors
 from turnkeeper.api.session_ids import workflow_id
@@ -38,17 +38,16 @@ AS_TEXT_ONLY = {
     },
 )
 async def get_blob(
-    sessions: SessionsDep,
-    stores: StoresDep,
+    services: ServicesDep,
     session_id: SessionId,
     blob_hash: BlobHash,
     if_none_match: Annotated[str | None, Header(max_length=2_000)] = None,
 ) -> Response:
     """Return in full a text of this session that is kept by reference, under the `hash` of its blob."""
     until = seconds_from_now(REQUEST_SECONDS)
-    await sessions.describe(session_id)
+    await services.reader.describe(session_id)
     # A vendor's opaque state is kept under an owner that no path can name (AGT-3).
-    texts = await read_store(stores.blobs.get(workflow_id(session_id), [blob_hash]), until=until)
+    texts = await read_store(services.stores.blobs.get(workflow_id(session_id), [blob_hash]), until=until)
     if blob_hash not in texts:
         raise problems.unknown_blob(blob_hash)
     headers = {**AS_TEXT_ONLY, "ETag": f'"{blob_hash}"'}

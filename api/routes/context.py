@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import PlainTextResponse
 
 from turnkeeper.api import problems
-from turnkeeper.api.dependencies import ReplaysDep, SessionId, SessionsDep
+from turnkeeper.api.dependencies import ServicesDep, SessionId
 from turnkeeper.api.history.replay import Replays
 from turnkeeper.api.http.openapi import WORKER, errors
 from turnkeeper.api.routes.blobs import AS_TEXT_ONLY
@@ -52,8 +52,7 @@ MaxHistory = Annotated[
     },
 )
 async def get_context(
-    sessions: SessionsDep,
-    replays: ReplaysDep,
+    services: ServicesDep,
     session_id: SessionId,
     context_format: Format = "view",
     before: Before = None,
@@ -67,9 +66,11 @@ async def get_context(
     """
     if context_format == "replay":
         _refuse_foreign("view", before=before, limit=limit)
-        return await _replay_text(replays, session_id, ReplayRequest.model_validate(_given(max_history=max_history)))
+        request = ReplayRequest.model_validate(_given(max_history=max_history))
+        return await _replay_text(services.replays, session_id, request)
     _refuse_foreign("replay", max_history=max_history)
-    return await sessions.context_view(session_id, ContextRequest.model_validate(_given(before=before, limit=limit)))
+    page = ContextRequest.model_validate(_given(before=before, limit=limit))
+    return await services.reader.context_view(session_id, page)
 
 
 async def _replay_text(replays: Replays, session_id: str, request: ReplayRequest) -> PlainTextResponse:

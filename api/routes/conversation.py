@@ -18,22 +18,13 @@ from turnkeeper.api.bodies import (
     Retry,
     SendPrompt,
 )
-from turnkeeper.api.dependencies import (
-    FatesDep,
-    MessageId,
-    ReadsDep,
-    SenderDep,
-    SessionId,
-    SessionsDep,
-    SettingsDep,
-    TranscriptsDep,
-)
+from turnkeeper.api.dependencies import MessageId, ServicesDep, SessionId
 from turnkeeper.api.http.etags import matches
 from turnkeeper.api.http.openapi import PROMPT, WORKER, errors
 from turnkeeper.api.http.prefer import APPLIED_HEADER, PrefersAsync
 from turnkeeper.api.live.polling import poll_etag
+from turnkeeper.api.prompts.new_prompt import new_prompt, prompt_again, session_id_of_chat
 from turnkeeper.api.routes.sessions import default_input
-from turnkeeper.api.temporal.sessions import new_prompt, prompt_again, session_id_of_chat
 from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView, check_text
@@ -69,9 +60,7 @@ _APPLIED: dict[int | str, dict[str, Any]] = {
     response_model=PromptAccepted,
 )
 async def send_prompt(
-    sender: SenderDep,
-    transcripts: TranscriptsDep,
-    settings: SettingsDep,
+    services: ServicesDep,
     session_id: SessionId,
     body: SendPrompt,
     prefers_async: PrefersAsync,
@@ -85,16 +74,16 @@ async def send_prompt(
     """
     prompt = _prompt_of(body, idempotency_key)
     if start:
-        await transcripts.refuse_forgotten(session_id)
-    receipt = await sender.send(
+        await services.transcripts.refuse_forgotten(session_id)
+    receipt = await services.sender.send(
         session_id,
         prompt,
-        start=default_input(settings, session_id) if start else None,
+        start=default_input(services.settings, session_id) if start else None,
         is_new=not (body.id or idempotency_key),
         wants_receipt=not (wait or prefers_async),
     )
     if wait and not prefers_async:
-        receipt, turn = await transcripts.awaited_turn(session_id, receipt.message_id, seconds=wait)
+        receipt, turn = await services.transcripts.awaited_turn(session_id, receipt.message_id, seconds=wait)
         if turn:
             return JSONResponse(turn.model_dump(mode="json"))
     return PromptAccepted(workflow_id=session_id, message_id=receipt.message_id, position=receipt.position)
@@ -107,8 +96,7 @@ async def send_prompt(
     responses={**_APPLIED, **errors(*WORKER, *PROMPT, "unknown-turn", "not-failed", "archive-unavailable")},
 )
 async def retry_turn(
-    sender: SenderDep,
-    transcripts: TranscriptsDep,
+    services: ServicesDep,
     session_id: SessionId,
     prefers_async: PrefersAsync,
     body: Retry | None = None,
@@ -118,8 +106,8 @@ async def retry_turn(
     With `message_id` twice is once. Without it the newest failed turn is meant: asked again after the retry has failed
     too, that is the retry.
     """
-    turn = await transcripts.failed_turn(session_id, body.message_id if body else None)
-    receipt = await sender.send(session_id, prompt_again(session_id, turn), wants_receipt=not prefers_async)
+    turn = await services.transcripts.failed_turn(session_id, body.message_id if body else None)
+    receipt = await services.sender.send(session_id, prompt_again(session_id, turn), wants_receipt=not prefers_async)
     return PromptAccepted(workflow_id=session_id, message_id=receipt.message_id, position=receipt.position)
 
 
@@ -130,9 +118,7 @@ async def retry_turn(
     responses={**_APPLIED, **errors(*PROMPT, "session-exists")},
 )
 async def chat(
-    sender: SenderDep,
-    transcripts: TranscriptsDep,
-    settings: SettingsDep,
+    services: ServicesDep,
     body: Chat,
     prefers_async: PrefersAsync,
     idempotency_key: IdempotencyKey = None,
@@ -148,9 +134,9 @@ async def chat(
         session_id_of_chat(prompt.id or "", user=body.user_name) if is_repeatable else str(uuid4())
     )
     if body.workflow_id or is_repeatable:
-        await transcripts.refuse_forgotten(session_id)
-    start = default_input(settings, session_id, user=body.user_name)
-    receipt = await sender.send(
+        await services.transcripts.refuse_forgotten(session_id)
+    start = default_input(services.settings, session_id, user=body.user_name)
+    receipt = await services.sender.send(
         session_id, prompt, start=start, is_new=not is_repeatable, wants_receipt=not prefers_async
     )
     return ChatAccepted(workflow_id=session_id, message_id=receipt.message_id)
@@ -167,8 +153,7 @@ async def chat(
     },
 )
 async def get_conversation(
-    sessions: SessionsDep,
-    reads: ReadsDep,
+    services: ServicesDep,
     session_id: SessionId,
     last_seen_message_id: Annotated[str | None, Query(max_length=200, description="From the last answer.")] = None,
     since_revision: Annotated[int | None, Query(ge=0, le=2**53, description="`revision` of the last answer.")] = None,
@@ -185,15 +170,15 @@ async def get_conversation(
         last_seen_message_id=last_seen_message_id or None, since_revision=since_revision, limit=limit
     )
     if wait:
-        run_id = await sessions.first_run_id(session_id) if if_none_match else ""
+        run_id = await services.reader.first_run_id(session_id) if if_none_match else ""
 
         def holds(update: ConversationUpdate) -> bool:
             return bool(if_none_match) and matches(poll_etag(run_id, request, update.revision), if_none_match or "")
 
-        event = await reads.awaited(session_id, request, seconds=wait, holds=holds)
+        event = await services.poller.wait_for_news(session_id, request, seconds=wait, holds=holds)
     else:
-        event = await reads.polled(session_id, request)
-    etag = poll_etag(await sessions.first_run_id(session_id), request, event.update.revision)
+        event = await services.poller.poll(session_id, request)
+    etag = poll_etag(await services.reader.first_run_id(session_id), request, event.update.revision)
     if if_none_match and matches(etag, if_none_match):
         return Response(status_code=304, headers={"ETag": etag})
     # An answer that is only an excerpt, since the store is down, is not to be kept as the last word.
@@ -207,7 +192,7 @@ async def get_conversation(
     responses=errors(*WORKER, "unknown-turn", "archive-unavailable"),
 )
 async def get_full_conversation(
-    transcripts: TranscriptsDep,
+    services: ServicesDep,
     session_id: SessionId,
     before: Annotated[str | None, Query(pattern=ID_PATTERN, description="Only turns before this one.")] = None,
     limit: Annotated[int | None, Query(ge=1, le=10_000, description="Most turns a page.")] = None,
@@ -217,14 +202,14 @@ async def get_full_conversation(
     A page has about 1 MB; a turn that alone is longer is sent whole. While the archive can't be read, the newest page
     has what the session holds, and a page of which it holds nothing is a 503.
     """
-    state = await transcripts.page(session_id, before=before, limit=limit)
+    state = await services.transcripts.page(session_id, before=before, limit=limit)
     return FullConversation(**dict(state), links=PageLinks(older=_older(session_id, state, limit)))
 
 
 @router.get("/workflow/{id}/queue", operation_id="get_queue", responses=errors(*WORKER))
-async def get_queue(sessions: SessionsDep, session_id: SessionId) -> QueueView:
+async def get_queue(services: ServicesDep, session_id: SessionId) -> QueueView:
     """Return the waiting prompts with their positions, and the last 200 fates."""
-    return await sessions.queue(session_id)
+    return await services.reader.queue(session_id)
 
 
 @router.get(
@@ -232,13 +217,13 @@ async def get_queue(sessions: SessionsDep, session_id: SessionId) -> QueueView:
     operation_id="get_prompt_fate",
     responses=errors(*WORKER, "unknown-prompt", "archive-unavailable"),
 )
-async def get_prompt_fate(fates: FatesDep, session_id: SessionId, message_id: MessageId) -> PromptFate:
+async def get_prompt_fate(services: ServicesDep, session_id: SessionId, message_id: MessageId) -> PromptFate:
     """Return what became of a prompt that was ever accepted, also of a session that has ended.
 
     Without a worker, as far as Temporal and the archive can tell: `position` is null then, and where they can't, it is
     a 504.
     """
-    return await fates.fate_of(session_id, message_id)
+    return await services.fates.fate_of(session_id, message_id)
 
 
 @router.delete(
@@ -247,9 +232,9 @@ async def get_prompt_fate(fates: FatesDep, session_id: SessionId, message_id: Me
     operation_id="withdraw_prompt",
     responses=errors(*WORKER, "session-ended", "unknown-prompt", "not-waiting"),
 )
-async def withdraw_prompt(sessions: SessionsDep, session_id: SessionId, message_id: MessageId) -> None:
+async def withdraw_prompt(services: ServicesDep, session_id: SessionId, message_id: MessageId) -> None:
     """Take a waiting prompt back; 409 if it has started, 404 if it is not known."""
-    await sessions.withdraw(session_id, message_id)
+    await services.sessions.withdraw(session_id, message_id)
 
 
 def _prompt_of(body: SendPrompt, idempotency_key: str | None) -> PromptSignal:

@@ -8,10 +8,10 @@ from typing import Annotated, cast
 from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi.sse import EventSourceResponse
 
-from turnkeeper.api.dependencies import FeedsDep, SessionId
+from turnkeeper.api.dependencies import ServicesDep, SessionId
 from turnkeeper.api.http.openapi import WORKER, errors
-from turnkeeper.api.live.feed import Event, cursor_of
-from turnkeeper.api.live.shared_reads import WaitingPrompts
+from turnkeeper.api.live.feed import EVENT_ID_PATTERN, Event, cursor_of
+from turnkeeper.api.live.shared_reader import WaitingPrompts
 from turnkeeper.api.problems import Problem
 from turnkeeper.models.session.session import UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationUpdate
@@ -24,23 +24,28 @@ EventBody = ConversationUpdate | WaitingPrompts | PartialGrowth | Problem
 
 
 @dataclass(frozen=True)
-class Begun:
+class OpenFeed:
     """A feed whose first event has been read; without one, there will never be any."""
 
     first: Event | None
     rest: AsyncGenerator[Event, None]
 
 
-async def begun_feed(
-    feeds: FeedsDep,
+async def open_feed(
+    services: ServicesDep,
     session_id: SessionId,
     response: Response,
     last_seen_message_id: Annotated[str | None, Query(max_length=200, description="From the last update.")] = None,
     since_revision: Annotated[int | None, Query(ge=0, le=2**53, description="`revision` of the last update.")] = None,
     last_event_id: Annotated[
-        str | None, Header(max_length=300, description="`id` of the last event; stands above the parameters.")
-    ] = None,
-) -> AsyncGenerator[Begun, None]:
+        str,
+        Header(
+            max_length=300,
+            json_schema_extra={"pattern": EVENT_ID_PATTERN},
+            description="`id` of the last event; stands above the parameters.",
+        ),
+    ] = "",
+) -> AsyncGenerator[OpenFeed, None]:
     """Read the first event: what goes wrong is a problem, not the end of a stream that has begun.
 
     204 stops a browser's `EventSource`, which would come back to an ended session for ever.
@@ -48,11 +53,11 @@ async def begun_feed(
     cursor = UpdatesRequest(last_seen_message_id=last_seen_message_id or None, since_revision=since_revision)
     if last_event_id:
         cursor = cursor_of(last_event_id)
-    async with aclosing(feeds.events(session_id, cursor)) as events:
+    async with aclosing(services.feed.events(session_id, cursor)) as events:
         first = await anext(events, None)
         if first is None:
             response.status_code = 204
-        yield Begun(first, events)
+        yield OpenFeed(first, events)
 
 
 @router.get(
@@ -64,7 +69,7 @@ async def begun_feed(
         **errors(*WORKER, "stopping"),
     },
 )
-async def watch_session(feed: Annotated[Begun, Depends(begun_feed)]) -> AsyncIterable[EventBody]:
+async def watch_session(feed: Annotated[OpenFeed, Depends(open_feed)]) -> AsyncIterable[EventBody]:
     """Watch a session live: server-sent events, resumed with `Last-Event-ID` without loss or repetition.
 
     - `update`: what is new, as `GET /workflow/{id}/conversation` answers it; first of all what is new since the
@@ -80,11 +85,11 @@ async def watch_session(feed: Annotated[Begun, Depends(begun_feed)]) -> AsyncIte
     """
     if feed.first is None:
         return
-    yield _as_sent(feed.first)
+    yield _sse(feed.first)
     async for event in feed.rest:
-        yield _as_sent(event)
+        yield _sse(event)
 
 
-def _as_sent(event: Event) -> EventBody:
+def _sse(event: Event) -> EventBody:
     # FastAPI describes the annotated types in OpenAPI, and sends a `ServerSentEvent` as it is.
-    return cast(EventBody, event.sent)
+    return cast(EventBody, event.sse)

@@ -7,7 +7,7 @@ from fastapi import APIRouter
 
 from turnkeeper.api import problems
 from turnkeeper.api.bodies import Health, Readiness
-from turnkeeper.api.dependencies import SessionsDep, SettingsDep, StoresDep
+from turnkeeper.api.dependencies import ServicesDep
 from turnkeeper.api.http.openapi import NO_POLLING_WORKER, errors
 from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.temporal_calls import call_temporal
@@ -27,15 +27,15 @@ async def health() -> Health:
 
 
 @router.get("/readyz", operation_id="readiness", responses={**errors("invalid", "rate-limited"), **NO_POLLING_WORKER})
-async def readiness(sessions: SessionsDep, settings: SettingsDep, stores: StoresDep) -> Readiness:
+async def readiness(services: ServicesDep) -> Readiness:
     """Temporal is reachable and a worker is polling; 503 otherwise, saying which is missing."""
-    archive = asyncio.create_task(_archive(stores))
-    workers = await call_temporal(polling_workers(sessions.client, settings.task_queue), "")
+    client, task_queue = services.client, services.settings.task_queue
+    archive = asyncio.create_task(_archive(services.stores))
+    workers = await call_temporal(polling_workers(client, task_queue), "")
     if not workers:
-        raise problems.ProblemError(503, "no-worker", f"No worker polls the task queue {settings.task_queue!r}.")
-    return Readiness(
-        temporal=sessions.client.service_client.config.target_host, workers=len(workers), archive=await archive
-    )
+        raise problems.ProblemError(503, "no-worker", f"No worker polls the task queue {task_queue!r}.")
+    host = client.service_client.config.target_host
+    return Readiness(temporal=host, workers=len(workers), archive=await archive)
 
 
 async def _archive(stores: Stores) -> Literal["ok", "unavailable"]:

@@ -3,16 +3,16 @@
 from fastapi import APIRouter
 
 from turnkeeper.api.bodies import RenderedMarkdown, RenderMarkdown
-from turnkeeper.api.dependencies import MarkdownDep
+from turnkeeper.api.dependencies import ServicesDep
 from turnkeeper.api.http.openapi import ANY, errors
 
 router = APIRouter(tags=["page"])
 
 
 @router.post("/markdown", operation_id="render_markdown", responses=errors(*ANY, "too-large", "rate-limited"))
-async def render_markdown(markdown: MarkdownDep, body: RenderMarkdown) -> RenderedMarkdown:
+async def render_markdown(services: ServicesDep, body: RenderMarkdown) -> RenderedMarkdown:
     """Return texts as safe HTML; one that takes too long to render comes back as it was written.
 
     Of HTML in a text only its characters are shown, images become links, and links lead to the web or to mail.
     """
-    return RenderedMarkdown(html=await markdown.render(body.texts))
+    return RenderedMarkdown(html=await services.markdown.render(body.texts))

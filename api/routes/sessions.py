@@ -18,12 +18,13 @@ from turnkeeper.api.bodies import (
     SessionStarted,
     StartSession,
 )
-from turnkeeper.api.dependencies import DeletionsDep, SessionId, SessionsDep, SettingsDep, TranscriptsDep
+from turnkeeper.api.dependencies import ServicesDep, SessionId
 from turnkeeper.api.http.openapi import SERVER, SESSION, WORKER, errors
+from turnkeeper.api.prompts.new_prompt import new_prompt
 from turnkeeper.api.routes.page import chat_page
+from turnkeeper.api.services import Services
 from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.temporal.listing import ListedStatus, list_sessions
-from turnkeeper.api.temporal.sessions import Sessions, new_prompt
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.session.session import (
     USER_PATTERN,
@@ -48,48 +49,46 @@ router = APIRouter(tags=["sessions"])
     responses=errors(*SERVER, "too-large", "session-exists"),
 )
 async def start_session(
-    sessions: SessionsDep,
-    transcripts: TranscriptsDep,
-    settings: SettingsDep,
+    services: ServicesDep,
     response: Response,
     body: StartSession | None = None,
 ) -> SessionStarted:
     """Start a session; 409 if its id was ever used."""
     wanted = body or StartSession()
     session_id = wanted.id or str(uuid4())
-    start = _input_of(wanted, settings, session_id)
+    start = _input_of(wanted, services.settings, session_id)
     message_id = None
     if wanted.prompt is not None:
         check_text(wanted.prompt, limits=start.limits, field="prompt")
         first = new_prompt(wanted.prompt, message_id=None, mode="enqueue")
         start, message_id = start.model_copy(update={"first_prompt": first}), first.id
     if wanted.id:
-        await transcripts.refuse_forgotten(session_id)
-    await sessions.start(session_id, start)
+        await services.transcripts.refuse_forgotten(session_id)
+    await services.sessions.start(session_id, start)
     response.headers["Location"] = f"/workflow/{session_id}"
     return SessionStarted(workflow_id=session_id, message_id=message_id)
 
 
 @router.get("/workflow", operation_id="list_sessions", responses=errors(*SERVER))
 async def get_sessions_list(
-    sessions: SessionsDep,
+    services: ServicesDep,
     status: Annotated[ListedStatus | None, Query(description="Only sessions with this status.")] = None,
     user: Annotated[str | None, Query(pattern=USER_PATTERN, description="Only this user's sessions.")] = None,
     q: Annotated[str | None, Query(min_length=1, max_length=200, description="Text in the title or the id.")] = None,
     cursor: Annotated[str | None, Query(max_length=4_000, description="`next_cursor` of the page before.")] = None,
 ) -> SessionList:
     """List sessions, open ones first, newest first."""
-    return await list_sessions(sessions.client, status=status, user=user, text=q, cursor=cursor)
+    return await list_sessions(services.client, status=status, user=user, text=q, cursor=cursor)
 
 
 @router.get("/workflow/{id}", operation_id="describe_session", responses=errors(*WORKER))
-async def describe_session(sessions: SessionsDep, settings: SettingsDep, session_id: SessionId) -> SessionDescription:
+async def describe_session(services: ServicesDep, session_id: SessionId) -> SessionDescription:
     """Say what a session is and does; one whose workflow task keeps failing is `stuck`."""
-    description = await sessions.describe(session_id)
-    if await sessions.is_stuck(session_id, description):
-        return await _stuck(description, session_id, _links(sessions, settings, session_id))
-    state = await sessions.state(session_id, StateRequest(limit=0))
-    return _described(state, session_id, _links(sessions, settings, session_id))
+    description = await services.reader.describe(session_id)
+    if await services.reader.is_stuck(session_id, description):
+        return await _stuck(description, session_id, _links(services, session_id))
+    state = await services.reader.state(session_id, StateRequest(limit=0))
+    return _described(state, session_id, _links(services, session_id))
 
 
 @router.patch(
@@ -98,9 +97,9 @@ async def describe_session(sessions: SessionsDep, settings: SettingsDep, session
     operation_id="configure_session",
     responses=errors(*WORKER, "too-large", "session-ended"),
 )
-async def configure_session(sessions: SessionsDep, session_id: SessionId, body: Configure) -> SessionStarted:
+async def configure_session(services: ServicesDep, session_id: SessionId, body: Configure) -> SessionStarted:
     """Change the session from its next turn on; `limits` and `history` change only the fields given."""
-    await sessions.configure(session_id, body)
+    await services.sessions.configure(session_id, body)
     return SessionStarted(workflow_id=session_id)
 
 
@@ -110,13 +109,13 @@ async def configure_session(sessions: SessionsDep, session_id: SessionId, body: 
     operation_id="cancel_turn",
     responses=errors(*WORKER, "too-large", "session-ended", "not-running"),
 )
-async def cancel_turn(sessions: SessionsDep, session_id: SessionId, body: Cancel | None = None) -> Cancelling:
+async def cancel_turn(services: ServicesDep, session_id: SessionId, body: Cancel | None = None) -> Cancelling:
     """Stop a turn. Naming the turn keeps a late stop from hitting the next one."""
     wanted = body or Cancel()
-    turn_id = wanted.message_id or (await sessions.state(session_id, StateRequest(limit=0))).current_message_id
+    turn_id = wanted.message_id or (await services.reader.state(session_id, StateRequest(limit=0))).current_message_id
     if turn_id is None:
         raise problems.ProblemError(409, "not-running", "No turn is running.")
-    receipt = await sessions.cancel_turn(session_id, CancelTurn(message_id=turn_id, reason=wanted.reason))
+    receipt = await services.sessions.cancel_turn(session_id, CancelTurn(message_id=turn_id, reason=wanted.reason))
     return Cancelling(workflow_id=session_id, cancelling=receipt.cancelling)
 
 
@@ -126,10 +125,10 @@ async def cancel_turn(sessions: SessionsDep, session_id: SessionId, body: Cancel
     operation_id="end_session",
     responses=errors(*SESSION, "too-large", "session-ended"),
 )
-async def end_session(sessions: SessionsDep, session_id: SessionId, body: End | None = None) -> SessionStarted:
+async def end_session(services: ServicesDep, session_id: SessionId, body: End | None = None) -> SessionStarted:
     """End the session after its queue, or without it."""
     wanted = body or End()
-    await sessions.end(session_id, EndSession(reason=wanted.reason, discard_queue=wanted.discard_queue))
+    await services.sessions.end(session_id, EndSession(reason=wanted.reason, discard_queue=wanted.discard_queue))
     return SessionStarted(workflow_id=session_id)
 
 
@@ -143,12 +142,12 @@ async def end_session(sessions: SessionsDep, session_id: SessionId, body: End | 
         **errors(*SESSION, "archive-unavailable"),
     },
 )
-async def delete_session(deletions: DeletionsDep, session_id: SessionId, response: Response) -> DeletionReceipt:
+async def delete_session(services: ServicesDep, session_id: SessionId, response: Response) -> DeletionReceipt:
     """Terminate the session and delete all its runs, its archived turns and large texts; ask again for the receipt.
 
     200 once all is gone. 503 while the archive can't be reached: what was begun is finished when it is back.
     """
-    receipt = await deletions.delete(session_id)
+    receipt = await services.deletions.delete(session_id)
     if receipt.status == "deleted":
         response.status_code = 200
     return receipt
@@ -219,10 +218,11 @@ async def _stuck(description: WorkflowExecutionDescription, session_id: str, lin
     )
 
 
-def _links(sessions: Sessions, settings: Settings, session_id: str) -> SessionLinks:
+def _links(services: Services, session_id: str) -> SessionLinks:
+    settings = services.settings
     embedded = EmbeddedServer.recorded(settings.state_dir)
     ui_url = settings.temporal_ui_url or (embedded.ui_url if embedded else None)
-    path = f"/namespaces/{sessions.client.namespace}/workflows/{workflow_id(session_id)}"
+    path = f"/namespaces/{services.client.namespace}/workflows/{workflow_id(session_id)}"
     return SessionLinks(
         conversation=f"/workflow/{session_id}/conversation",
         chat=chat_page(session_id),

@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 
 from turnkeeper.api.bodies import TaskPreview
-from turnkeeper.api.dependencies import TasksDep
+from turnkeeper.api.dependencies import ServicesDep
 from turnkeeper.api.http.body_limits import MOST_HISTORY_BYTES
 from turnkeeper.api.http.openapi import WORKER, errors
 from turnkeeper.models.session.task import CreateTask
@@ -16,9 +16,9 @@ router = APIRouter(tags=["tasks"], max_body_size=MOST_HISTORY_BYTES)
     operation_id="preview_task",
     responses=errors(*WORKER, "too-large", "archive-unavailable"),
 )
-async def preview_task(tasks: TasksDep, body: CreateTask) -> TaskPreview:
+async def preview_task(services: ServicesDep, body: CreateTask) -> TaskPreview:
     """Say what a task's agent would be told, and what would be mended or left out; nothing is started."""
-    prepared = await tasks.prepare(body)
+    prepared = await services.tasks.prepare(body)
     return TaskPreview(
         context=prepared.report,
         warnings=prepared.warnings,

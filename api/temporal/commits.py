@@ -17,12 +17,14 @@ from typing import Any
 from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
-from turnkeeper.api.temporal.watch import Watches
+from turnkeeper.api.coalescer import Coalescer
+from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.api.temporal.workflow_tasks import WorkflowTasks, newest_tasks
 from turnkeeper.models.as_of import AsOf, TaskStart
+from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.workflows.hosting.evicting_runner import FORGET_QUERY
 
-JUDGE_SECONDS = 60.0
+CHECK_SECONDS = 60.0
 """An open task is waited for so long: longer than any task timeout, and whether or not anybody still asks."""
 
 PAUSE_SECONDS = 0.05
@@ -34,22 +36,22 @@ FORGET_SECONDS = 2.0
 MAX_SESSIONS = 10_000
 
 
-class Commits:
-    """The committed tasks of all sessions, as far as anybody has asked."""
+class CommitChecker:
+    """Checks the answers of all sessions."""
 
-    def __init__(self, client: Client, watches: Watches) -> None:
+    def __init__(self, client: Client, watches: WatchRegistry) -> None:
         """Read histories through `client`, where none of `watches` has. It sends queries once (`query_client.py`)."""
         self._client = client
         self._watches = watches
-        self._judging: dict[tuple[str, AsOf], asyncio.Task[bool]] = {}
+        self._checks = Coalescer[tuple[str, AsOf], bool]()
         self._committed: OrderedDict[str, AsOf] = OrderedDict()
         """The newest task of each session that was found completed: an idle session is read once."""
 
-    async def has(self, workflow_id: str, as_of: AsOf) -> bool:
-        """Return whether all tasks were completed, as soon as they were, or one was undone. The caller bounds the wait.
+    async def is_committed(self, workflow_id: str, as_of: AsOf) -> bool:
+        """Wait until all tasks are completed, or one was undone, and return which. The caller bounds the wait.
 
-        If one was undone, the worker has forgotten the session; also if the caller has stopped waiting by then, since
-        the worker would go on from its wrong state.
+        A worker whose task was undone is made to forget the session, also when no caller waits any more: it would go
+        on from its wrong state.
 
         Raises:
             RPCError: The history can't be read.
@@ -57,26 +59,14 @@ class Commits:
         """
         if self._committed.get(workflow_id) == as_of:
             return True
-        judging = self._judging.get((workflow_id, as_of))
-        if judging is None:
-            judging = self._judging[workflow_id, as_of] = asyncio.create_task(self._judge(workflow_id, as_of))
-            judging.add_done_callback(lambda ended: self._note_judged(workflow_id, as_of, ended))
-        return await asyncio.shield(judging)
+        return await self._checks.run((workflow_id, as_of), lambda: self._check(workflow_id, as_of))
 
     async def close(self) -> None:
         """Stop waiting for open tasks."""
-        judging = list(self._judging.values())
-        for task in judging:
-            task.cancel()
-        await asyncio.gather(*judging, return_exceptions=True)
+        await self._checks.close()
 
-    def _note_judged(self, workflow_id: str, as_of: AsOf, ended: asyncio.Task[bool]) -> None:
-        self._judging.pop((workflow_id, as_of), None)
-        if not ended.cancelled():
-            ended.exception()  # read here, since nobody may be left to read it
-
-    async def _judge(self, workflow_id: str, as_of: AsOf) -> bool:
-        async with asyncio.timeout(JUDGE_SECONDS):
+    async def _check(self, workflow_id: str, as_of: AsOf) -> bool:
+        async with asyncio.timeout(CHECK_SECONDS):
             is_committed = await self._verdict(workflow_id, as_of)
         if not is_committed:
             await self._make_worker_forget(workflow_id)
@@ -92,9 +82,9 @@ class Commits:
         known = self._committed.get(workflow_id)
         is_same_run = known is not None and known.run_id == as_of.run_id
         open_tasks = [task for task in as_of.tasks if not (known and is_same_run and task in known.tasks)]
-        pause = PAUSE_SECONDS
-        while (is_committed := await self._look(workflow_id, as_of.run_id, open_tasks, pause)) is None:
-            pause = min(2 * pause, MAX_PAUSE_SECONDS)
+        pauses = growing_pauses(PAUSE_SECONDS, MAX_PAUSE_SECONDS)
+        while (is_committed := await self._look(workflow_id, as_of.run_id, open_tasks, next(pauses))) is None:
+            pass
         if is_committed:
             self._committed[workflow_id] = as_of
             self._committed.move_to_end(workflow_id)
@@ -111,7 +101,7 @@ class Commits:
                 await asyncio.sleep(patience)
             return is_committed
         until = asyncio.get_running_loop().time() + patience
-        if await watch.stirred(lambda: _are_committed(watch.tasks, tasks) is not None, until=until):
+        if await watch.wait_for(lambda: _are_committed(watch.tasks, tasks) is not None, until=until):
             return _are_committed(watch.tasks, tasks)
         return await self._read(workflow_id, run_id, tasks)
 

@@ -4,7 +4,7 @@ Values that reach a visibility filter are checked against a pattern first: quoti
 
 A cursor is Temporal's page token behind a checksum. Temporal answers an unreadable token like an outage of its own, and
 the SDK repeats such a call for seconds: what is no cursor of ours is refused here. One that was made with the right
-checksum is refused by what Temporal says of it, asked once.
+checksum is asked with once; if that fails and the first page can be read, the cursor is to blame and not Temporal.
 """
 
 import base64
@@ -13,7 +13,7 @@ from datetime import timedelta
 from hashlib import sha256
 from typing import Any, Literal
 
-from temporalio.client import Client, WorkflowExecution, WorkflowExecutionAsyncIterator
+from temporalio.client import Client, WorkflowExecution
 from temporalio.client import WorkflowExecutionStatus as Status
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -28,6 +28,9 @@ MOST_SCANNED = 500
 """How many sessions one request looks through for a search text, before it gives a cursor to go on from."""
 
 _CHECKSUM_BYTES = 12
+
+_OF_A_PAGE = (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.UNKNOWN, RPCStatusCode.INTERNAL)
+"""What Temporal may answer to a page token that it can't read."""
 
 ListedStatus = Literal["open", "awaiting_approval", "ended", "cancelled", "terminated"]
 
@@ -70,7 +73,12 @@ async def list_sessions(
     found: list[ListedSession] = []
     scanned = 0
     while True:
-        await _fetch(pages, is_from_cursor=token is not None and not scanned)
+        try:
+            await call_temporal(pages.fetch_next_page(), "")
+        except problems.ProblemError as problem:
+            if token and not scanned and await _is_of_the_token(problem, client):
+                raise _no_cursor() from problem
+            raise
         page = pages.current_page or []
         scanned += len(page)
         for execution in page:
@@ -81,19 +89,19 @@ async def list_sessions(
             return SessionList(sessions=found, next_cursor=_cursor(pages.next_page_token))
 
 
-async def _fetch(pages: WorkflowExecutionAsyncIterator, *, is_from_cursor: bool) -> None:
+async def _is_of_the_token(problem: problems.ProblemError, client: Client) -> bool:
+    """Return whether Temporal lists sessions, and only this page can't be read: its error says nothing of the token."""
+    error = problem.__cause__
+    if not isinstance(error, RPCError) or error.status not in _OF_A_PAGE:
+        return False
+    first_page = query_client(client).list_workflows(
+        _filter(None, None), page_size=1, rpc_timeout=timedelta(seconds=CALL_SECONDS)
+    )
     try:
-        await call_temporal(pages.fetch_next_page(), "")
-    except problems.ProblemError as problem:
-        cause = problem.__cause__
-        is_unreadable = isinstance(cause, RPCError) and cause.status in (
-            RPCStatusCode.UNKNOWN,
-            RPCStatusCode.INVALID_ARGUMENT,
-            RPCStatusCode.INTERNAL,
-        )
-        if is_from_cursor and is_unreadable:
-            raise _no_cursor() from problem
-        raise
+        await first_page.fetch_next_page()
+    except RPCError:
+        return False
+    return True
 
 
 def _filter(status: ListedStatus | None, user: str | None) -> str:

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from random import uniform
 
-from turnkeeper.api.temporal.watch import Watches
+from turnkeeper.api.temporal.watch import WatchRegistry
 
 FIRST_PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 5.0
@@ -27,20 +27,20 @@ class _Pause:
     seconds: float
     until: float
     """On the loop's clock."""
-    changes: int
-    """That the session's watch had counted when the pause began."""
+    version: int
+    """Of the session's watch, when the pause began."""
 
 
 class QueryBackoff:
     """The pauses of all sessions."""
 
-    def __init__(self, watches: Watches) -> None:
+    def __init__(self, watches: WatchRegistry) -> None:
         """Learn from `watches` which sessions struggle, and when one is well again."""
         self._watches = watches
         self._pauses: OrderedDict[str, _Pause] = OrderedDict()
 
-    async def passed(self, workflow_id: str) -> None:
-        """Return when the session may be queried; the caller bounds the wait."""
+    async def wait(self, workflow_id: str) -> None:
+        """Wait until the session may be queried; the caller bounds the wait."""
         watch = self._watches.get(workflow_id)
         if watch and watch.tasks.are_failing and workflow_id not in self._pauses:
             self.note_silence(workflow_id)
@@ -50,7 +50,7 @@ class QueryBackoff:
         if watch is None:
             await asyncio.sleep(pause.until - asyncio.get_running_loop().time())
         else:
-            await watch.stirred(lambda: watch.changes != pause.changes, until=pause.until)
+            await watch.wait_for(lambda: watch.version != pause.version, until=pause.until)
 
     def note_answer(self, workflow_id: str) -> None:
         """End the session's pauses: a worker has answered."""
@@ -62,7 +62,7 @@ class QueryBackoff:
         most = MAX_PAUSE_SECONDS if watch and watch.tasks.are_failing else MAX_SILENCE_SECONDS
         seconds = min(2 * last.seconds, most) if last else FIRST_PAUSE_SECONDS
         until = asyncio.get_running_loop().time() + seconds * uniform(0.8, 1.2)  # noqa: S311  # no secret
-        self._pauses[workflow_id] = _Pause(seconds, until, watch.changes if watch else 0)
+        self._pauses[workflow_id] = _Pause(seconds, until, watch.version if watch else 0)
         self._pauses.move_to_end(workflow_id)
         while len(self._pauses) > MAX_SESSIONS:
             self._pauses.popitem(last=False)

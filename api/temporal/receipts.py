@@ -4,13 +4,14 @@ A caller's id joins the next question, never one that has left: what the caller 
 answer. There is one question of a session at a time.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, TypeVar
 
 from turnkeeper.api import problems
+from turnkeeper.api.coalescer import SerialCoalescer
 from turnkeeper.models.session.queue.prompts import Fate, QueueView
 
 MAX_IDS = 100
@@ -59,55 +60,35 @@ class Receipts(Generic[Answer]):
     def __init__(self, ask: Callable[[str, Sequence[str]], Awaitable[Answer]]) -> None:
         """Ask a session for the prompts with some ids by `ask`."""
         self._ask = ask
-        self._lines: dict[str, _Line[Answer]] = {}
+        self._pending: dict[str, _Batch] = {}
+        """The next question to each session, while ids can be added to it."""
+        self._questions = SerialCoalescer[_Batch, Answer]()
 
     async def answer(self, session_id: str, message_id: str) -> Answer:
         """Return what the session says of this prompt, and maybe of others. Raises what `ask` raises."""
-        line = self._lines.setdefault(session_id, _Line())
-        batch = line.forming
+        batch = self._pending.get(session_id)
         if batch is None or len(batch.callers) >= MAX_IDS:
-            batch = line.forming = _Batch()
-            line.batches += 1
-            batch.task = asyncio.create_task(self._run(session_id, line, batch))
-            batch.task.add_done_callback(_note_failure)
+            batch = self._pending[session_id] = _Batch()
         batch.callers[message_id] += 1
         try:
-            # A caller who gives up must not take the others' answer away.
-            return await asyncio.shield(batch.task)
+            return await self._questions.run(session_id, batch, partial(self._ask_for, session_id, batch))
         finally:
             batch.callers[message_id] -= 1
+            if not batch.callers.total():
+                self._close(session_id, batch)
 
-    async def _run(self, session_id: str, line: "_Line[Answer]", batch: "_Batch[Answer]") -> Answer:
-        try:
-            async with line.asking:
-                if line.forming is batch:
-                    line.forming = None
-                ids = [message_id for message_id, callers in batch.callers.items() if callers]
-                if not ids:
-                    raise asyncio.CancelledError  # all have given up: spare the worker the question
-                return await self._ask(session_id, ids)
-        finally:
-            line.batches -= 1
-            if not line.batches:
-                del self._lines[session_id]
+    async def _ask_for(self, session_id: str, batch: "_Batch") -> Answer:
+        self._close(session_id, batch)
+        return await self._ask(session_id, [message_id for message_id, callers in batch.callers.items() if callers])
+
+    def _close(self, session_id: str, batch: "_Batch") -> None:
+        """Add no more ids to a question."""
+        if self._pending.get(session_id) is batch:
+            del self._pending[session_id]
 
 
-class _Batch(Generic[Answer]):
-    def __init__(self) -> None:
-        self.callers: Counter[str] = Counter()
-        self.task: asyncio.Task[Answer]
+@dataclass(eq=False)
+class _Batch:
+    """One question: the ids that it asks for, and how many callers wait for each."""
 
-
-class _Line(Generic[Answer]):
-    """The questions to one session, one after the other."""
-
-    def __init__(self) -> None:
-        self.forming: _Batch[Answer] | None = None
-        self.batches = 0
-        self.asking = asyncio.Lock()
-
-
-def _note_failure(task: "asyncio.Task[Answer]") -> None:
-    # Every caller has been told; without one left, asyncio would log the failure as never retrieved.
-    if not task.cancelled():
-        task.exception()
+    callers: Counter[str] = field(default_factory=Counter)

@@ -2,12 +2,12 @@
 
 Theory of operation. A session changes only when a worker completes one of its workflow tasks, and Temporal's history
 long-poll tells when that happens: it costs no query and no workflow task, however long nobody says anything. Each
-watched session has one such poll, shared by all who watch; it counts changes, and who has seen count `n` waits for
-more than `n`. It lingers for a while after the last watcher has left, since clients come back.
+watched session has one such poll, shared by all who watch. It counts changes as versions, and who has seen version `n`
+waits for a later one. It lingers for a while after the last watcher has left, since clients come back.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 
@@ -22,6 +22,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.api.temporal.workflow_tasks import CLOSING_EVENTS, FAILURE_EVENTS, WorkflowTasks
+from turnkeeper.stores.version_counter import VersionCounter
 
 LINGER_SECONDS = 30.0
 POLL_SECONDS = 30.0
@@ -30,23 +31,24 @@ RETRY_SECONDS = 0.5
 _CHANGED = CLOSING_EVENTS | {EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED}
 
 
-class Watch:
-    """Counts the changes of one session."""
+class Watch(VersionCounter):
+    """What was noticed of one session; its version counts the workflow tasks that were completed."""
 
     def __init__(self) -> None:
-        """Start at no change, followed by nobody."""
-        self.changes = 0
+        """Start with nothing noticed, and no watchers."""
+        super().__init__()
         self.failures = 0
         """Workflow tasks that came to nothing: no change, but who wants to say what is wrong has reason to look."""
         self.writes = 0
         """What this gateway has sent to the session: an answer from before a write is out of date at once."""
         self.revision = 0
-        """The newest of the session's revisions that was read here, by whomever: nobody is shown an older one then."""
+        """The session's newest revision that any caller has read: no other is shown an older one."""
         self.tasks = WorkflowTasks()
         """What became of the workflow tasks of the runs that were followed."""
-        self.holders: frozenset[str] = frozenset()
+        self.workers: frozenset[str] = frozenset()
         """Workers of which one has the session in memory, by their identities; empty: not known."""
-        self.is_being_woken = False
+        self.is_being_warmed = False
+        """A worker is being made to read the session into memory."""
         self.watchers = 0
         self.left_at = 0.0
         """When the last watcher left, on the loop's clock."""
@@ -56,45 +58,20 @@ class Watch:
         """Temporal has answered the last poll: what has changed since will be told within moments."""
         self.is_over = False
         """Nobody follows the session any more: it is closed, or there is none."""
-        self._stirred = asyncio.Event()
-
-    def note_change(self) -> None:
-        """Count a change, and wake everyone who waits."""
-        self.changes += 1
-        self.stir()
 
     @property
-    def signs(self) -> int:
-        """Everything that was noticed."""
-        return self.changes + self.failures
+    def task_count(self) -> int:
+        """All workflow tasks that were noticed, completed or failed."""
+        return self.version + self.failures
 
     def note_failure(self) -> None:
         """Count a failed workflow task, and wake everyone who waits."""
         self.failures += 1
-        self.stir()
-
-    def stir(self) -> None:
-        """Have everyone who waits look again at what they wait for."""
-        self._stirred.set()
-        self._stirred = asyncio.Event()
-
-    async def beyond(self, changes: int, *, until: float) -> bool:
-        """Wait for more than `changes` changes; `False` when the loop's clock reaches `until` first."""
-        return await self.stirred(lambda: self.changes > changes, until=until)
-
-    async def stirred(self, is_so: Callable[[], bool], *, until: float | None = None) -> bool:
-        """Wait until `is_so`, which whoever changes it tells by `stir`; `False` at `until`, on the loop's clock."""
-        while not is_so():
-            try:
-                async with asyncio.timeout_at(until):
-                    await self._stirred.wait()
-            except TimeoutError:
-                return False
-        return True
+        self.notify()
 
 
-class Watches:
-    """One watch per session that anyone watches."""
+class WatchRegistry:
+    """One watch for each session that anyone watches."""
 
     def __init__(self, client: Client) -> None:
         """Follow histories through `client`."""
@@ -104,7 +81,7 @@ class Watches:
 
     @asynccontextmanager
     async def watching(self, workflow_id: str) -> AsyncIterator[Watch]:
-        """Give the session's watch for the time of the block; the first one starts it."""
+        """Give the session's watch for the time of the block; the first watcher starts it."""
         watch = self._watches.get(workflow_id)
         if watch is None:
             watch = self._watches[workflow_id] = Watch()
@@ -118,7 +95,7 @@ class Watches:
                 self._linger(workflow_id, watch)
 
     def __contains__(self, workflow_id: object) -> bool:
-        """Tell whether the session is watched."""
+        """Return whether the session is watched."""
         return workflow_id in self._watches
 
     def get(self, workflow_id: str) -> Watch | None:
@@ -133,7 +110,7 @@ class Watches:
 
     @contextmanager
     def writing(self, workflow_id: str) -> Iterator[None]:
-        """Have who reads the session after the block see what is written in it, however the block ends."""
+        """Mark what was read of the session as out of date when the block ends, also by an error."""
         try:
             yield
         finally:
@@ -141,10 +118,10 @@ class Watches:
             if watch is not None:
                 watch.writes += 1
 
-    def stir_all(self) -> None:
-        """Have everyone who waits for anything look again at what they wait for."""
+    def notify_all(self) -> None:
+        """Make everyone who waits for anything check their condition again."""
         for watch in self._watches.values():
-            watch.stir()
+            watch.notify()
 
     async def close(self) -> None:
         """Stop following everything."""
@@ -154,7 +131,7 @@ class Watches:
         await asyncio.gather(*followers, return_exceptions=True)
 
     def _linger(self, workflow_id: str, watch: Watch) -> None:
-        """Have the watch end when nobody has come for a while; one timer a watch, however many come and go."""
+        """End the watch when nobody has come for a while; one timer a watch, for any number of watchers."""
         watch.left_at = asyncio.get_running_loop().time()
         if not watch.is_timed:
             self._leave_after(LINGER_SECONDS, workflow_id, watch)
@@ -181,29 +158,29 @@ class Watches:
         self._followers.pop(workflow_id, None)
 
     async def _follow(self, workflow_id: str, watch: Watch) -> None:
-        """Note every change until the session is closed, from run to run; who watches then learns it by asking."""
+        """Count every change until the session is closed, from run to run."""
         run_id: str | None = ""
         try:
             while run_id is not None:
                 run_id = await self._follow_run(workflow_id, run_id, watch)
         except RPCError:  # there is no such session, or no longer
-            watch.note_change()
+            watch.advance()
         finally:
             watch.is_live, watch.is_over = False, True
-            watch.stir()
+            watch.notify()
             if self._watches.get(workflow_id) is watch:
                 self._forget(workflow_id)
 
     async def _follow_run(self, workflow_id: str, run_id: str, watch: Watch) -> str | None:
-        """Note every change of a run; return the run that goes on after it, if any."""
+        """Count every change of a run; return the id of the run that continues it, if any."""
         token = b""
         while True:
             page = await self._next_events(workflow_id, run_id, token, watch)
             events = page.history.events
-            _note_holder(events, watch)
+            _note_worker(events, watch)
             watch.tasks.learn(events)
             if any(event.event_type in _CHANGED for event in events):
-                watch.note_change()
+                watch.advance()
             elif any(event.event_type in FAILURE_EVENTS for event in events):
                 watch.note_failure()
             if not page.next_page_token:
@@ -236,10 +213,10 @@ class Watches:
                 return page
 
 
-def _note_holder(events: Sequence[HistoryEvent], watch: Watch) -> None:
+def _note_worker(events: Sequence[HistoryEvent], watch: Watch) -> None:
     for event in reversed(events):
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
-            watch.holders = frozenset([event.workflow_task_completed_event_attributes.identity])
+            watch.workers = frozenset([event.workflow_task_completed_event_attributes.identity])
             return
 
 

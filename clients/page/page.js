@@ -7,7 +7,7 @@
 import { Composer } from "./panels/composer.js";
 import { ContextPanel } from "./panels/context_panel.js";
 import { Conversation } from "./conversation/conversation.js";
-import { byId } from "./dom.js";
+import { byId, setText } from "./dom.js";
 import { newId } from "./conversation/ids.js";
 import { LogView } from "./turns/log_view.js";
 import { Notice } from "./panels/notice.js";
@@ -29,7 +29,7 @@ class Page {
     onEdit: (text) => this.#composer.edit(text),
     showEcho: (echo) => this.#showEcho(echo),
   });
-  #state = new StateLine({ onNew: () => this.#go(null), onShowQuestion: () => this.#log.showQuestion() });
+  #state = new StateLine({ onShowQuestion: () => this.#log.showQuestion() });
   #notice = new Notice(() => this.#composer.focus());
   #bar = new SessionBar();
   #context = new ContextPanel();
@@ -41,6 +41,8 @@ class Page {
     lastPrompt: () => this.#conversation?.lastPrompt ?? "",
   });
   #welcome = byId("welcome", HTMLElement);
+  #notFound = byId("not-found", HTMLElement);
+  #noTurns = byId("no-turns", HTMLElement);
   #model = byId("new-model", HTMLInputElement);
 
   constructor() {
@@ -52,6 +54,7 @@ class Page {
       event.preventDefault();
       this.#go(null);
     });
+    byId("not-found-new", HTMLButtonElement).addEventListener("click", () => this.#go(null));
     byId("show-context", HTMLButtonElement).addEventListener("click", () => {
       this.#context.open();
       void this.#conversation?.refreshContext();
@@ -59,6 +62,7 @@ class Page {
     for (const example of this.#welcome.querySelectorAll("button")) {
       example.addEventListener("click", () => {
         if (!this.#conversation) this.#send(example.textContent ?? "", "enqueue"); // a second click is no second prompt
+        if (matchMedia("(pointer: fine)").matches) this.#composer.focus(); // a phone's keyboard would cover the answer
       });
     }
     this.#model.placeholder = FIRST_MODEL;
@@ -155,8 +159,20 @@ class Page {
       isUnknown: conversation?.connection === "unknown",
     });
     this.#bar.show(conversation, FIRST_MODEL);
-    this.#welcome.hidden = Boolean(conversation);
+    this.#showBlank();
     this.#showOpen();
+  }
+
+  /** What stands in the middle where there is no turn; and what a closed session no longer offers. */
+  #showBlank() {
+    const conversation = this.#conversation;
+    this.#welcome.hidden = Boolean(conversation);
+    this.#notFound.hidden = conversation?.connection !== "unknown";
+    const isRead = conversation?.connection === "live" || conversation?.connection === "over";
+    this.#noTurns.hidden = !isRead || conversation.manager.turns.length > 0 || conversation.waiting.length > 0;
+    const isOver = isClosed(conversation?.manager.state.status ?? "idle");
+    byId("turns", HTMLElement).toggleAttribute("data-closed", isOver);
+    setText(this.#noTurns, isOver ? "Nothing was asked in this session." : "No prompts yet. Write the first one below.");
   }
 
   #showDescription() {

@@ -47,7 +47,10 @@ class Reported(Compact):
 
 
 class Halved(Compact):
-    """What an overflow has halved a window to under rules 1 and 2: `cap` messages, for this model and configuration."""
+    """What an overflow has halved a window to: `cap` messages, for this model and configuration.
+
+    In runs of rules 1 and 2 only: it ends with the last of these.
+    """
 
     cap: int
     model: str
@@ -177,7 +180,7 @@ class ModelContext:
     # ---- the window
 
     def window(self, config: ConversationHistoryConfig, *, model: str) -> ConversationHistoryConfig:
-        """Return the window that is kept: the configured one, unless an overflow of just that has halved it (CTX-7)."""
+        """Return the window that is kept: the configured one, unless a run of rules 1 or 2 has halved just that one."""
         halved = self._rest.halved
         if halved is None or (halved.model, halved.config) != (model, config):
             return config
@@ -198,7 +201,7 @@ class ModelContext:
         """
         limit, max_chars = head_tokens + self.view.estimated_tokens // 2, self.view.chars // 2
         learned = self.max_tokens(config, model=model)
-        self._update(limit=LearnedLimit(tokens=min(limit, learned or limit), model=model, config=config), halved=None)
+        self._update(limit=LearnedLimit(tokens=min(limit, learned or limit), model=model, config=config))
         cut = self.view.shorten(max_chars, running_turn=running_turn, head=config.preserve_first_n)
         self._update(cut=dict(Counter(self.cut) + Counter(cut)))
         segment = self.view.segment

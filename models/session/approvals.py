@@ -16,12 +16,11 @@ from turnkeeper.models.as_of import Stamp
 from turnkeeper.models.bounds import bound_json
 from turnkeeper.models.errors import Refused
 from turnkeeper.models.ids import CALL_ID_PATTERN
-from turnkeeper.models.session.session import REASON_CHARS, Reason
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ToolEffect, ToolSpec
 from turnkeeper.models.transcript.trajectory import Approval, ApprovalDecision, BlobRef, ModelStep, ToolCall, ToolResult
 from turnkeeper.models.transcript.transcript import Transcript
-from turnkeeper.models.wire import Compact, Frozen, Strict, UtcDatetime
+from turnkeeper.models.wire import REASON_CHARS, Compact, Frozen, Reason, Strict, UtcDatetime
 
 APPROVAL_BYTES = 900
 """What an approval takes in a turn, with a reason of `REASON_BYTES`."""

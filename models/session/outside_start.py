@@ -15,10 +15,12 @@ from turnkeeper.models.ids import is_id
 from turnkeeper.models.session.queue.prompt_fates import REMEMBERED_FATES
 from turnkeeper.models.session.queue.prompt_queue import QueueState
 from turnkeeper.models.session.queue.taken_ids import REMEMBERED_IDS
-from turnkeeper.models.session.session import REASON_CHARS, CarriedState, CarriedTurn, SessionInput, check_start
+from turnkeeper.models.session.running_turn import CarriedTurn
+from turnkeeper.models.session.session import CarriedState, SessionInput, check_start
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ModelStep
 from turnkeeper.models.transcript.transcript import TranscriptState
+from turnkeeper.models.wire import REASON_CHARS
 
 MAX_START_BYTES = 1_500_000
 """Most JSON bytes of a start: what a session carries is under 1 MB, and at 2 MB Temporal fails the workflow task."""

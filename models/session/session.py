@@ -17,7 +17,6 @@ from pydantic import (
 )
 from pydantic_core import to_json
 
-from turnkeeper.models.bounds import count_unencodable
 from turnkeeper.models.context.context_view import TURNS_A_PAGE
 from turnkeeper.models.context.model_context import ContextState
 from turnkeeper.models.context.window import ConversationHistoryConfig, HistoryChange
@@ -30,12 +29,12 @@ from turnkeeper.models.session.archive.archive_health import ArchiveState
 from turnkeeper.models.session.carried_form import read_carried, write_carried
 from turnkeeper.models.session.queue.prompt_queue import QueueState
 from turnkeeper.models.session.queue.prompts import PromptSignal, refusal_of
+from turnkeeper.models.session.running_turn import CarriedTurn
 from turnkeeper.models.session.session_tools import ToolsState
 from turnkeeper.models.session.tool_policy import ToolPolicy
-from turnkeeper.models.transcript.model_call import ProviderState
 from turnkeeper.models.transcript.trajectory import Usage
 from turnkeeper.models.transcript.transcript import TranscriptState
-from turnkeeper.models.wire import NO_NUL_PATTERN, Change, Compact, Frozen, Strict, UtcDatetime
+from turnkeeper.models.wire import Change, Compact, Frozen, Reason, Strict, UtcDatetime
 
 TITLE_CHARS = 60
 """Most characters of a title that is made of a prompt."""
@@ -67,21 +66,6 @@ def _carriable(system_prompt: str) -> str:
 Title = Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[^\x00-\x1f\x7f]+$")]
 UserName = Annotated[str, Field(pattern=USER_PATTERN)]
 SystemPrompt = Annotated[str, Field(max_length=50_000), AfterValidator(_carriable)]
-REASON_CHARS = 500
-
-
-def _keepable(reason: str) -> str:
-    if count_unencodable(reason):
-        raise ValueError("may hold no NUL and no lone surrogate")
-    return reason
-
-
-Reason = Annotated[
-    str,
-    Field(max_length=REASON_CHARS),
-    AfterValidator(_keepable),
-    WithJsonSchema({"type": "string", "maxLength": REASON_CHARS, "pattern": NO_NUL_PATTERN}),
-]
 ModelName = Annotated[
     str,
     WithJsonSchema(
@@ -90,27 +74,6 @@ ModelName = Annotated[
 ]
 """`provider:name`, read by `split_model`, which says what is wrong with it."""
 MessageId = Annotated[str, Field(pattern=ID_PATTERN)]
-
-
-class CarriedTurn(Compact):
-    """A running turn at a hand-over: what it began with, which later configuration does not change, and how far it is.
-
-    `steps` and `calls` count towards its limits. `unsettled`: the newest step has calls without results, or the model
-    has not been shown them; `state` is that step's, of segment number `segment` (SES-14).
-    """
-
-    deadline: UtcDatetime
-    model: str
-    limits: Limits
-    history: ConversationHistoryConfig
-    tool_policy: ToolPolicy = {}
-    awaiting_since: UtcDatetime | None = None
-    """Since when people are asked to decide: `deadline` moves on by as long as that takes."""
-    steps: int = 0
-    calls: int = 0
-    unsettled: bool = False
-    state: ProviderState | None = None
-    segment: int | None = None
 
 
 class CarriedState(Compact):

@@ -5,7 +5,7 @@ what a query shows raises the revision (SES-12), exactly once: recorded runs hav
 Ids and times are arguments.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 from turnkeeper.models.context.model_context import ModelContext
@@ -13,25 +13,20 @@ from turnkeeper.models.context.model_view import ModelView, ViewEntry
 from turnkeeper.models.context.request_size import head_tokens
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.errors import ErrorType, Refused
-from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.admission import check_open, refusal_of_full, refusal_of_uncarriable
 from turnkeeper.models.session.approvals import (
-    APPROVAL_BYTES,
     ApprovalReceipt,
     ResolveApproval,
-    asked,
     check_decision,
-    decided,
-    expired,
     find_call,
 )
 from turnkeeper.models.session.archive.archive_health import ArchiveHealth
 from turnkeeper.models.session.archive.archive_state import ArchiveMove
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue
 from turnkeeper.models.session.queue.prompts import Prompt, id_in, read_prompt
+from turnkeeper.models.session.running_turn import RunningTurn
 from turnkeeper.models.session.session import (
     CarriedState,
-    CarriedTurn,
     Configure,
     SessionInput,
     configuration_of,
@@ -44,14 +39,11 @@ from turnkeeper.models.transcript.model_call import ModelResponse, ProviderState
 from turnkeeper.models.transcript.trajectory import (
     BlobRef,
     ModelStep,
-    ReasoningTrajectory,
-    Step,
     ToolCall,
     ToolResult,
     Usage,
-    UserStep,
 )
-from turnkeeper.models.transcript.transcript import Transcript, carried_size
+from turnkeeper.models.transcript.transcript import Transcript
 
 CURRENT_RULES = 3
 """The rules of a run decide what it does where releases differ (SES-19):
@@ -90,7 +82,9 @@ class Session:
         self.tools = SessionTools(state.tools)
         self.transcript = Transcript(state.transcript, page_bytes=start.limits.page_bytes)
         self.queue = PromptQueue(state.queue, limits=start.limits, rules=rules, on_change=self._changed)
-        self.context = ModelContext(state.context, self.transcript)
+        # A window that an earlier run has halved grows back: what a model takes is learned in tokens now (CTX-7).
+        context = state.context if rules < 3 else state.context.model_copy(update={"halved": None})
+        self.context = ModelContext(context, self.transcript)
         self.archive = ArchiveHealth(state.archive, on_change=self._changed)
         self.moved_events = state.moved_events
         self.ending = state.ending
@@ -99,8 +93,10 @@ class Session:
         self.waiting_reason: str | None = None
         self._measured_config: tuple[SessionInput, int] | None = None
         self._head: RequestHead | None = None
-        self.turn_bytes = carried_size(self.running_turn) if self.running_turn else 0
-        """JSON bytes of the running turn as it is carried; counted step by step."""
+        newest = self.transcript.newest
+        is_running = newest is not None and not newest.is_complete
+        self.turn = state.running.resume(newest) if state.running and newest and is_running else None
+        """The turn that is being processed. Changed by `change_turn`."""
 
     # ---- what it is
 
@@ -108,12 +104,6 @@ class Session:
     def view(self) -> ModelView:
         """What the model sees."""
         return self.context.view
-
-    @property
-    def running_turn(self) -> ConversationMessage | None:
-        """The turn that is being processed."""
-        newest = self.transcript.newest
-        return newest if newest is not None and not newest.is_complete else None
 
     @property
     def status(self) -> SessionStatus:
@@ -126,13 +116,12 @@ class Session:
             return "ending"
         if self.waiting_until:
             return "waiting_retry"
-        return "processing" if self.running_turn else "idle"
+        return "processing" if self.turn else "idle"
 
     @property
     def awaits_approval(self) -> bool:
         """A person is asked to decide on a call of the running turn (AGT-8)."""
-        turn = self.running_turn
-        return turn is not None and turn.status == "awaiting_approval"
+        return self.turn is not None and self.turn.awaits_approval
 
     @property
     def turn_count(self) -> int:
@@ -149,11 +138,13 @@ class Session:
         """JSON bytes there are for a turn, so that everything together can be carried (SES-15)."""
         return self.config.limits.max_state_bytes - self._fixed_bytes() - self.transcript.carried_bytes
 
-    def turn_cap(self, limits: Limits) -> int:
-        """Most JSON bytes the running turn may take: it leaves room for the next one, which it cannot make way for.
+    @property
+    def turn_cap(self) -> int:
+        """Most JSON bytes a turn may take: it leaves room for the next one, which it cannot make way for.
 
-        `limits` are the turn's own: a later configuration is for the next one (SES-8).
+        The limits are those of the running turn, if there is one: a later configuration is for the next (SES-8).
         """
+        limits = self.turn.limits if self.turn else self.config.limits
         beside = max(self.transcript.carried_bytes, limits.least_turn_bytes)
         return min(limits.turn_bytes, limits.max_state_bytes - self._fixed_bytes() - beside)
 
@@ -198,7 +189,7 @@ class Session:
             self.queue.reject(new_id if is_taken else sent_id or new_id, refusal, at=now)
             self._changed()
             return None
-        self.queue.accept(prompt, turn_is_running=self.running_turn is not None)
+        self.queue.accept(prompt, turn_is_running=self.turn is not None)
         self._changed()
         return prompt
 
@@ -259,36 +250,55 @@ class Session:
 
     # ---- the running turn
 
+    def running(self) -> RunningTurn:
+        """Return the running turn. Raises `RuntimeError` where none is running."""
+        if self.turn is None:
+            raise RuntimeError("no turn is running")
+        return self.turn
+
     def begin_turn(self, *, now: datetime) -> ConversationMessage:
-        """Record the next prompt as a turn: its processing starts (SES-2)."""
+        """Record the next prompt as a turn: its processing starts (SES-2), under the present configuration (SES-8)."""
         prompt = self.queue.start_next(at=now)
         self.moved_events = self.moved_events.at_new_turn()
         if self.config.title is None:
             self.config = self.config.model_copy(update={"title": title_of(prompt.text)})
-        turn = ConversationMessage(
+        message = ConversationMessage(
             id=prompt.id,
             timestamp=now,
             user_message=prompt.text,
             user_timestamp=prompt.sent_at or prompt.received_at,
             revision=self._changed(),
         )
-        self.transcript.record(turn)
-        self.turn_bytes = carried_size(turn)
-        self.view.append_request(turn, number=self.turn_count)
-        return turn
+        self.transcript.record(message)
+        self.turn = RunningTurn.begin(
+            message,
+            model=self.config.model,
+            limits=self.config.limits,
+            history=self.config.history,
+            tool_policy=self.config.tool_policy,
+            now=now,
+        )
+        self.view.append_request(message, number=self.turn_count)
+        return message
 
-    def steer_turn(self, limits: Limits, *, now: datetime) -> None:
+    def change_turn(self, turn: RunningTurn) -> None:
+        """Put the next version of the running turn in its place; if its message has changed, clients are shown it."""
+        if turn.message is not self.running().message:
+            turn = turn.with_message(revision=self._changed())
+        self._put_turn(turn)
+
+    def steer_turn(self, *, now: datetime) -> None:
         """Record what was steered into the running turn, before its next model call (SES-7).
 
-        What the turn has no room for any more, by its own `limits`, goes on waiting, and becomes a turn of its own.
+        What the turn has no room for any more goes on waiting, and becomes a turn of its own.
         """
         if not self.queue.steering:
             return
         # Half of what the turn may still take: an answer and its results must fit too.
-        room = (self.turn_cap(limits) - self.turn_bytes) // 2
-        for prompt in self.queue.take_steering(self._running().id, at=now, room=room):
-            self._add_step(UserStep(kind="user", message_id=prompt.id, content=prompt.text, timestamp=now))
-            self.view.append_step(self._running(), number=self.turn_count)
+        room = (self.turn_cap - self.running().carried_bytes) // 2
+        for prompt in self.queue.take_steering(self.running().message.id, at=now, room=room):
+            self.change_turn(self.running().with_prompt(prompt.id, prompt.text, now=now))
+            self.view.append_step(self.running().message, number=self.turn_count)
 
     def count_request(self) -> int:
         """Return the number of a new request to the model (AGT-2)."""
@@ -300,8 +310,7 @@ class Session:
         self.count_request()
         self.context.note_request()
         metrics = TurnMetrics(message_count=self.view.message_count, estimated_tokens=self.view.estimated_tokens)
-        self._update_turn(conversation_metrics=metrics)
-        self._changed_turn()
+        self.change_turn(self.running().with_message(conversation_metrics=metrics))
         return self.request_count
 
     def make_room(self, history: ConversationHistoryConfig, *, model: str | None = None) -> None:
@@ -315,7 +324,7 @@ class Session:
             max_tokens = self.context.max_tokens(history, model=model)
         self.context.make_room(
             window,
-            running_turn=self._running().id,
+            running_turn=self.running().message.id,
             most_bytes=self.config.limits.view_bytes,
             max_tokens=None if max_tokens is None else max(0, max_tokens - head_tokens(self.head)),
         )
@@ -323,19 +332,17 @@ class Session:
     def learn_limit(self, history: ConversationHistoryConfig, *, model: str) -> None:
         """Send half of what was sent, by its size, after the model's vendor said that it was too long (CTX-7)."""
         self.context.learn_limit(
-            history, model=model, head_tokens=head_tokens(self.head), running_turn=self._running().id
+            history, model=model, head_tokens=head_tokens(self.head), running_turn=self.running().message.id
         )
-        self._changed_turn()
+        self._show_turn()
 
     def leave_out_turn(self) -> None:
         """Send a note in the place of the running turn from now on, since the vendor refused it (CTX-7)."""
-        self.context.leave_out(self._running(), number=self.turn_count)
+        self.context.leave_out(self.running().message, number=self.turn_count)
 
     def _make_carriable(self, most_bytes: int) -> None:
-        running = self.running_turn
-        self.context.make_carriable(
-            self.config.history, running_turn=running.id if running else "", most_bytes=most_bytes
-        )
+        running = self.turn.message.id if self.turn else ""
+        self.context.make_carriable(self.config.history, running_turn=running, most_bytes=most_bytes)
 
     def add_summary(self, outcome: SummaryOutcome, *, of: Sequence[ViewEntry], head: int) -> None:
         """Let a summary stand for the evicted entries `of` (CTX-5)."""
@@ -343,13 +350,13 @@ class Session:
         if limit:  # about a quarter of what is sent
             most_bytes = min(most_bytes, max(limit.tokens, MIN_SUMMARY_BYTES))
         self.context.put_summary(outcome, of=of, head=head, most_bytes=most_bytes)
-        self._changed_turn()
+        self._show_turn()
 
     def add_usage(self, usage: Usage | None) -> None:
         """Count what the vendor reported for the running turn."""
         if usage:
             self.usage += usage
-            self._update_turn(usage=(self._running().usage or Usage()) + usage)
+            self._put_turn(self.running().with_usage(usage))
 
     def add_response(
         self,
@@ -365,62 +372,23 @@ class Session:
         An `interrupted` one is not whole, and ends its turn (SES-9). What attempts before it have `spent` is counted
         for the turn already, and is shown with the step (AGT-9).
         """
-        turn = self._running()
-        step = ModelStep(
-            kind="model",
-            number=max((step.number for step in turn.steps if isinstance(step, ModelStep)), default=0) + 1,
-            thinking=response.thinking or None,
-            thinking_blob=response.thinking_blob,
-            text=response.text or None,
-            text_blob=response.text_blob,
-            tool_calls=calls,
-            stop=response.stop,
-            interrupted=interrupted,
-            usage=(response.usage or Usage()) + spent if spent else response.usage,
-            model=response.model,
-            request_id=response.request_id,
-            timestamp=now,
-        )
-        self._add_step(step)
-        self.add_usage(response.usage)
+        turn = self.running().with_response(response, calls, now=now, interrupted=interrupted, spent=spent)
+        self.change_turn(turn)
+        if response.usage:
+            self.usage += response.usage
         self.context.note_usage(response.usage)
-        if calls and not interrupted:
-            self._update_turn(
-                tools_used=list(dict.fromkeys([*(turn.tools_used or []), *(call.name for call in calls)]))
-            )
-        return step
+        return turn.newest_step
 
     def add_result(self, call_id: str, result: ToolResult) -> None:
         """Record the result of a call of the newest step; if its tool has changed, the tools are read again."""
         if result.tool_changed:
             self.tools.distrust()
             result = result.model_copy(update={"tool_changed": False})  # said to the session, not to people
-        self.turn_bytes += len(result.model_dump_json(exclude_defaults=True))
         if result.cut:
             self.archive.count_cut_result()
-        self._replace_calls(
-            call.model_copy(update={"result": result}) if call.id == call_id else call
-            for call in self.newest_step().tool_calls
-        )
-
-    def _replace_calls(self, calls: Iterable[ToolCall]) -> None:
-        """Put the next version of the newest step's calls in their place."""
-        step = self.newest_step().model_copy(update={"tool_calls": list(calls)})
-        steps = [*self._running().steps[:-1], step]
-        self._update_turn(reasoning_trajectory=ReasoningTrajectory(steps=steps))
-        waits = any(call.awaits_approval for call in step.tool_calls)
-        self._update_turn(status="awaiting_approval" if waits else "processing")
-        self._changed_turn()
+        self.change_turn(self.running().with_result(call_id, result))
 
     # ---- approvals
-
-    def ask_for_approval(self, call_ids: Collection[str], *, timeout: float, now: datetime) -> None:
-        """Ask people to decide on calls of the newest step within `timeout` seconds (AGT-8)."""
-        self.turn_bytes += len(call_ids) * APPROVAL_BYTES
-        self._replace_calls(
-            asked(call, now=now, timeout=timeout) if call.id in call_ids else call
-            for call in self.newest_step().tool_calls
-        )
 
     def check_decision(self, request: ResolveApproval, *, now: datetime) -> ToolCall:
         """Return the call that is decided on. Raises `Refused` where that can't be."""
@@ -430,22 +398,19 @@ class Session:
 
     def resolve_approval(self, request: ResolveApproval, *, now: datetime) -> ApprovalReceipt:
         """Record a decision; one that was recorded before changes nothing. Raises `Refused`."""
-        tool = self.check_decision(request, now=now)
-        if tool.awaits_approval:
-            for_all = request.decision == "allow_for_session"
-            if for_all:
-                self.tools.allow(tool.name)
-            self._replace_calls(
-                decided(call, request.decision, reason=request.reason, now=now)
-                if call.awaits_approval and (call.id == tool.id or (for_all and call.name == tool.name))
-                else call
-                for call in self.newest_step().tool_calls
-            )
-        return ApprovalReceipt(call_id=tool.id, decision=request.decision)
+        call = self.check_decision(request, now=now)
+        if call.awaits_approval:
+            if request.decision == "allow_for_session":
+                self.tools.allow(call.name)
+            self.change_turn(self.running().with_decision(call, request.decision, reason=request.reason, now=now))
+        return ApprovalReceipt(call_id=call.id, decision=request.decision)
 
-    def expire_approvals(self, *, now: datetime) -> None:
-        """Record that nobody has decided in time."""
-        self._replace_calls(expired(call, now=now) for call in self.newest_step().tool_calls)
+    def settle_step(self) -> None:
+        """Let the model see the newest step, if it does not yet: every call of it has a result."""
+        turn = self.running()
+        if turn.unsettled:
+            self.show_step(state=turn.state, segment=turn.segment)
+            self.change_turn(turn.with_settled_step())
 
     def show_step(self, *, state: ProviderState | None, segment: int | None = None) -> None:
         """Let the model see the newest step from now on; every call of it has a result.
@@ -454,7 +419,7 @@ class Session:
         """
         if segment not in (None, self.view.segment):
             state = None
-        self.view.append_step(self._running(), number=self.turn_count, state=state)
+        self.view.append_step(self.running().message, number=self.turn_count, state=state)
 
     def complete_turn(self, answer: str, *, blob: BlobRef | None = None, now: datetime) -> None:
         """End the running turn with its answer, or with an excerpt of the answer that is kept in `blob`."""
@@ -476,47 +441,27 @@ class Session:
         self._changed()
 
     def _end_turn(self, now: datetime, **outcome: object) -> None:
-        turn = self._running()
-        elapsed = round((now - turn.timestamp).total_seconds() * 1000)
-        self._update_turn(agent_timestamp=now, processing_time_ms=elapsed, revision=self._changed(), **outcome)
+        self.transcript.replace_newest(self.running().ended(now=now, revision=self._changed(), **outcome))
+        self.turn = None
         self.queue.requeue_steering()
-        self.turn_bytes = 0
 
-    def _add_step(self, step: Step) -> None:
-        self.turn_bytes += len(step.model_dump_json(exclude_defaults=True))
-        self._update_turn(reasoning_trajectory=ReasoningTrajectory(steps=[*self._running().steps, step]))
-        self._changed_turn()
+    def _show_turn(self) -> None:
+        """Show the running turn to clients again: what the model sees of it has changed."""
+        self._put_turn(self.running().with_message(revision=self._changed()))
 
-    def newest_step(self) -> ModelStep:
-        """Return the running turn's newest step, which is the model's own."""
-        step = self._running().steps[-1]
-        if not isinstance(step, ModelStep):
-            raise TypeError(f"the newest step of turn {self._running().id} is no model step")
-        return step
-
-    def _running(self) -> ConversationMessage:
-        turn = self.running_turn
-        if turn is None:
-            raise RuntimeError("no turn is running")
-        return turn
-
-    def _update_turn(self, **update: object) -> None:
-        self.transcript.replace_newest(self._running().model_copy(update=update))
-
-    def _changed_turn(self) -> None:
-        self._update_turn(revision=self._changed())
+    def _put_turn(self, turn: RunningTurn) -> None:
+        self.turn = turn
+        self.transcript.replace_newest(turn.message)
 
     # ---- the archive
 
     def moved(self, move: ArchiveMove, *, now: datetime) -> None:
         """Hold no longer what the archive has taken."""
         if move.steps_of is not None:
-            turn = self._running()
-            self.context.detach(turn, steps_before=turn.steps_omitted + len(move.steps), kept_bytes=move.kept_bytes)
-            self.transcript.replace_newest(turn.without_oldest_steps(len(move.steps)))
-            self.turn_bytes = carried_size(self._running())
+            count, message = len(move.steps), self.running().message
+            self.context.detach(message, steps_before=message.steps_omitted + count, kept_bytes=move.kept_bytes)
+            self.change_turn(self.running().without_oldest_steps(count))
             self.moved_events = self.moved_events.with_steps(move.steps)
-            self._changed_turn()
         else:
             for turn in move.turns:
                 self.context.detach(turn, kept_bytes=move.kept_bytes)
@@ -551,8 +496,8 @@ class Session:
 
     # ---- the next run
 
-    def carry(self, running: CarriedTurn | None = None) -> SessionInput:
-        """Return the input of the next run: everything this one knows, with the turn that is `running` (SES-14)."""
+    def carry(self) -> SessionInput:
+        """Return the input of the next run: everything this one knows, the running turn included (SES-14)."""
         if self.archive.is_failing:
             self.queue.bound_leaving(self.config.limits, rejections_only=True)
         state = CarriedState(
@@ -568,7 +513,7 @@ class Session:
             context=self.context.state,
             tools=self.tools.state,
             archive=self.archive.state,
-            running=running,
+            running=self.turn.carried if self.turn else None,
         )
         return self.config.model_copy(update={"carried": state})
 

@@ -17,12 +17,12 @@ def state_of(session: Session, request: StateRequest | None = None) -> Conversat
     """Return the newest complete picture, bounded (SES-11). Raises `KeyError` where `before` is not held."""
     wanted = request or StateRequest()
     page = session.transcript.page(before=wanted.before, limit=wanted.limit)
-    turn = session.running_turn
+    turn = session.turn
     return ConversationState(
         messages=page.turns,
         first_number=page.first + 1 if page.turns else None,
         is_processing=turn is not None,
-        current_message_id=turn.id if turn else None,
+        current_message_id=turn.message.id if turn else None,
         revision=session.revision,
         status=session.status,
         waiting_until=session.waiting_until,
@@ -42,12 +42,12 @@ def updates_of(session: Session, request: UpdatesRequest) -> ConversationUpdate:
         since=request.since_revision,
         limit=request.limit,
     )
-    turn = session.running_turn
+    turn = session.turn
     return ConversationUpdate(
         new_messages=found.new,
         updated_messages=found.updated,
         is_processing=turn is not None,
-        current_message_id=turn.id if turn else None,
+        current_message_id=turn.message.id if turn else None,
         last_seen_message_id=found.last_seen,
         revision=session.revision,
         reset=found.reset,
@@ -86,7 +86,7 @@ def queue_of(session: Session, *message_ids: str) -> QueueView:
 def approvals_of(session: Session) -> PendingApprovals:
     """Return what people are asked to decide (AGT-8)."""
     return pending_approvals(
-        session.running_turn,
+        session.turn.message if session.turn else None,
         session.tools.specs or [],
         session.tools.allowances,
         most_bytes=session.config.limits.page_bytes,

@@ -185,6 +185,8 @@ class ModelCall(Compact):
     tokens_left: int | None = None
     """What the turn may still take; attempts that took more in vain end the call (AGT-9). `None`: no limit."""
     cost_left: float | None = None
+    unclear_answers: int = 0
+    """How many answers to this request were unclear before the waits that `round` counts (AGT-9)."""
 
 
 class ModelCallOutcome(Compact):
@@ -204,12 +206,16 @@ class ModelCallOutcome(Compact):
     """The same request cannot succeed, and a changed one may; an `empty_answer` is asked for again as it was."""
     spent: CompactUsage = None
     """What attempts took that gave no whole answer (AGT-9)."""
+    unclear_answers: int = 0
+    """How many answers to the request were unclear so far: the next call is told (AGT-9)."""
 
 
 class Spent(Compact):
     """What attempts took that gave no whole answer: the second detail of heartbeats and failures (AGT-9)."""
 
     usage: CompactUsage = None
+    unclear_answers: int = 0
+    """Answers that nobody could read, or of which nobody knew whether they were whole."""
 
 
 class SummaryCall(Compact):

@@ -109,11 +109,6 @@ class Usage(Frozen):
         """All that was read and written, cached or not."""
         return self.input_tokens + self.output_tokens
 
-    @property
-    def is_estimate(self) -> bool:
-        """Return whether no vendor has counted any of it."""
-        return 0 < self.tokens == self.estimated_tokens
-
     def __add__(self, other: "Usage") -> "Usage":
         """Add field by field; costs to `COST_DIGITS`.
 
@@ -168,6 +163,11 @@ class ModelStep(Frozen):
     model: str | None = None
     request_id: str | None = None
     timestamp: UtcDatetime
+
+    @property
+    def is_answer(self) -> bool:
+        """It asks for no tools: the turn ends with it."""
+        return not self.tool_calls
 
 
 class UserStep(Frozen):

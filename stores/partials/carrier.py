@@ -16,6 +16,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol, Self
 
 from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
+from turnkeeper.stores.version_counter import VersionCounter
 
 RETRY_SECONDS = 1.0
 """After a failure that a carrier did not foresee."""
@@ -23,35 +24,20 @@ RETRY_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
-class Live:
-    """The newest snapshot of one session that has arrived here. Never to be changed by those who follow it."""
+class LiveSnapshot(VersionCounter):
+    """The newest snapshot of one session that has arrived here; its version counts them. Followers only read it."""
 
     def __init__(self) -> None:
-        """Hold none."""
+        """Start without a snapshot."""
+        super().__init__()
         self.latest: PartialOutput | None = None
         """`None` until the first one arrives. It stays when its answer is whole: the recorded step says that."""
-        self.version = 0
-        """Counts the snapshots."""
-        self._changed = asyncio.Event()
 
-    def take(self, snapshot: PartialOutput) -> None:
-        """Hold `snapshot` and wake those who wait, unless what is held is as new: it came twice, or too late."""
-        if self.latest is not None and not snapshot.supersedes(self.latest):
-            return
-        self.latest = snapshot
-        self.version += 1
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    async def beyond(self, version: int, *, until: float | None = None) -> bool:
-        """Wait for a version later than `version`; `False` when the loop's clock reaches `until` first."""
-        while self.version <= version:
-            try:
-                async with asyncio.timeout_at(until):
-                    await self._changed.wait()
-            except TimeoutError:
-                return False
-        return True
+    def update(self, snapshot: PartialOutput) -> None:
+        """Replace the snapshot and wake those who wait, unless it is no newer: it came twice, or too late."""
+        if self.latest is None or snapshot.supersedes(self.latest):
+            self.latest = snapshot
+            self.advance()
 
 
 class PartialCarrier(Protocol):
@@ -75,7 +61,7 @@ class PartialCarrier(Protocol):
         """Return what every heartbeat of the session's model call is to carry; nothing for most carriers."""
         ...
 
-    def following(self, workflow_id: str) -> AbstractAsyncContextManager[Live]:
+    def following(self, workflow_id: str) -> AbstractAsyncContextManager[LiveSnapshot]:
         """Give what arrives of the session for the time of the block; all who follow it here are given the same."""
         ...
 
@@ -92,30 +78,30 @@ class PartialCarrier(Protocol):
         ...
 
 
-class Followed:
-    """The sessions that are followed here, each with one `Live` for all its followers.
+class FollowedSessions:
+    """The sessions that are followed here, each with one `LiveSnapshot` for all its followers.
 
-    What keeps a session's `Live` new runs from its first follower's coming to its last one's leaving.
+    What keeps a session's `LiveSnapshot` new runs from its first follower's coming to its last one's leaving.
     """
 
-    def __init__(self, keep_new: Callable[[str, Live], Coroutine[Any, Any, None]]) -> None:
+    def __init__(self, keep_new: Callable[[str, LiveSnapshot], Coroutine[Any, Any, None]]) -> None:
         """Run `keep_new` for each session, until it is cancelled; where it raises, it is begun anew."""
         self._keep_new = keep_new
-        self._lives: dict[str, Live] = {}
+        self._lives: dict[str, LiveSnapshot] = {}
         self._followers: dict[str, int] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
 
-    def get(self, workflow_id: str) -> Live | None:
+    def get(self, workflow_id: str) -> LiveSnapshot | None:
         """Return what is known of a session, if anybody follows it."""
         return self._lives.get(workflow_id)
 
     @asynccontextmanager
-    async def following(self, workflow_id: str) -> AsyncIterator[Live]:
+    async def following(self, workflow_id: str) -> AsyncIterator[LiveSnapshot]:
         """Follow the session for the time of the block."""
         live = self._lives.get(workflow_id)
         if live is None:
-            live = self._lives[workflow_id] = Live()
+            live = self._lives[workflow_id] = LiveSnapshot()
             self._followers[workflow_id] = 0
             self._tasks[workflow_id] = asyncio.create_task(self._keep(workflow_id, live))
         self._followers[workflow_id] += 1
@@ -132,7 +118,7 @@ class Followed:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), *self._leaving, return_exceptions=True)
 
-    async def _keep(self, workflow_id: str, live: Live) -> None:
+    async def _keep(self, workflow_id: str, live: LiveSnapshot) -> None:
         has_told = False
         while True:
             try:

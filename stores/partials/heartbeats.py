@@ -27,7 +27,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
-from turnkeeper.stores.partials.carrier import Followed, Live
+from turnkeeper.stores.partials.carrier import FollowedSessions, LiveSnapshot
 
 LOOK_SECONDS = 0.2
 LOOK_TIMEOUT = timedelta(seconds=2)
@@ -50,7 +50,7 @@ class HeartbeatCarrier:
         """Follow through `client`; to show, a worker needs no more than the activity it is in."""
         self._client = client
         self._shown: dict[str, PartialOutput] = {}
-        self._followed = Followed(self._keep_new)
+        self._followed_sessions = FollowedSessions(self._keep_new)
 
     # ---- the worker's side
 
@@ -75,9 +75,9 @@ class HeartbeatCarrier:
 
     # ---- the gateway's side
 
-    def following(self, workflow_id: str) -> AbstractAsyncContextManager[Live]:
+    def following(self, workflow_id: str) -> AbstractAsyncContextManager[LiveSnapshot]:
         """Look at the session's heartbeats for the time of the block."""
-        return self._followed.following(workflow_id)
+        return self._followed_sessions.following(workflow_id)
 
     async def forget(self, workflow_id: str) -> None:
         """Do nothing: what the server has of a session goes with the session."""
@@ -88,9 +88,9 @@ class HeartbeatCarrier:
 
     async def __aexit__(self, *_: object) -> None:
         """Look no more."""
-        await self._followed.close()
+        await self._followed_sessions.close()
 
-    async def _keep_new(self, workflow_id: str, live: Live) -> None:
+    async def _keep_new(self, workflow_id: str, live: LiveSnapshot) -> None:
         seen = b""
         while True:
             pause = LOOK_SECONDS
@@ -103,14 +103,14 @@ class HeartbeatCarrier:
                 pause = RETRY_SECONDS
             await asyncio.sleep(pause)
 
-    async def _look(self, workflow_id: str, live: Live, seen: bytes) -> bytes:
+    async def _look(self, workflow_id: str, live: LiveSnapshot, seen: bytes) -> bytes:
         """Take the newest snapshot, unless it is the one of `seen`; return its bytes."""
         details = await self._details(workflow_id)
         if details is None or details.SerializeToString() == seen:
             return seen
         (snapshot,) = await self._client.data_converter.decode([details], [PartialOutput])
         if snapshot is not None:  # nothing was shown, and there is something behind it
-            live.take(snapshot)
+            live.update(snapshot)
         return details.SerializeToString()
 
     async def _details(self, workflow_id: str) -> Payload | None:

@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Self
 
 from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
-from turnkeeper.stores.partials.carrier import Followed, Live
+from turnkeeper.stores.partials.carrier import FollowedSessions, LiveSnapshot
 
 
 class InProcessCarrier:
@@ -16,15 +16,15 @@ class InProcessCarrier:
     def __init__(self) -> None:
         """Hold nothing."""
         self._shown: dict[str, PartialOutput] = {}
-        self._followed = Followed(self._begin)
+        self._followed_sessions = FollowedSessions(self._begin)
 
     def show(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
         """Hand the snapshot over."""
         held = self._shown.get(workflow_id)
         if held is None or snapshot.supersedes(held):
             self._shown[workflow_id] = snapshot
-        if live := self._followed.get(workflow_id):
-            live.take(snapshot)
+        if live := self._followed_sessions.get(workflow_id):
+            live.update(snapshot)
 
     def end(self, workflow_id: str, tag: PartialTag) -> None:
         """Hold what was shown of the attempt no longer."""
@@ -36,9 +36,9 @@ class InProcessCarrier:
         """Return nothing: heartbeats carry nothing here."""
         return ()
 
-    def following(self, workflow_id: str) -> AbstractAsyncContextManager[Live]:
+    def following(self, workflow_id: str) -> AbstractAsyncContextManager[LiveSnapshot]:
         """Give what is shown of the session."""
-        return self._followed.following(workflow_id)
+        return self._followed_sessions.following(workflow_id)
 
     async def forget(self, workflow_id: str) -> None:
         """Hold nothing of the session."""
@@ -50,9 +50,9 @@ class InProcessCarrier:
 
     async def __aexit__(self, *_: object) -> None:
         """Let go of those who follow."""
-        await self._followed.close()
+        await self._followed_sessions.close()
 
-    async def _begin(self, workflow_id: str, live: Live) -> None:
+    async def _begin(self, workflow_id: str, live: LiveSnapshot) -> None:
         # All later ones are handed over by `show`.
         if shown := self._shown.get(workflow_id):
-            live.take(shown)
+            live.update(shown)

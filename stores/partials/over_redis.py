@@ -24,7 +24,7 @@ from redis.exceptions import AuthenticationError, AuthorizationError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeout
 
 from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
-from turnkeeper.stores.partials.carrier import Followed, Live
+from turnkeeper.stores.partials.carrier import FollowedSessions, LiveSnapshot
 
 ANSWER_SECONDS = 2.0
 """Bound of a connection's being made, and of an answer."""
@@ -82,7 +82,7 @@ class RedisCarrier:
         self._has_unsent = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
         self._is_failing = False
-        self._followed = Followed(self._keep_new)
+        self._followed_sessions = FollowedSessions(self._keep_new)
 
     async def check(self) -> None:
         """Show something and take it back, as a worker does. Raises one of `FAILURES`; `reason_of` puts it in words."""
@@ -100,7 +100,7 @@ class RedisCarrier:
         if self._sending:
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)
-        await self._followed.close()
+        await self._followed_sessions.close()
         await self._redis.aclose()
         # A pool that still counts connections imports a module when it is collected as garbage, and that may be in the
         # middle of a workflow, whose sandbox would load all of the package anew.
@@ -165,9 +165,9 @@ class RedisCarrier:
 
     # ---- the gateway's side
 
-    def following(self, workflow_id: str) -> AbstractAsyncContextManager[Live]:
+    def following(self, workflow_id: str) -> AbstractAsyncContextManager[LiveSnapshot]:
         """Listen to the session's channel for the time of the block."""
-        return self._followed.following(workflow_id)
+        return self._followed_sessions.following(workflow_id)
 
     async def forget(self, workflow_id: str) -> None:
         """Have what is held of the session deleted, if Redis can be reached now; else it expires."""
@@ -177,7 +177,7 @@ class RedisCarrier:
         except FAILURES as error:
             _log.debug("partial output is left to expire: %s", reason_of(error))
 
-    async def _keep_new(self, workflow_id: str, live: Live) -> None:
+    async def _keep_new(self, workflow_id: str, live: LiveSnapshot) -> None:
         while True:
             try:
                 await self._listen(self._prefix + workflow_id, live)
@@ -185,7 +185,7 @@ class RedisCarrier:
                 self._note_failure(error)
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def _listen(self, key: str, live: Live) -> None:
+    async def _listen(self, key: str, live: LiveSnapshot) -> None:
         """Take what is shown, and what was before, until nothing has come for a while."""
         async with contextlib.aclosing(self._redis.pubsub()) as channel:
             await channel.subscribe(key)
@@ -195,7 +195,7 @@ class RedisCarrier:
                 is_open = message["type"] == "subscribe"
                 snapshot = await self._redis.hget(key, "snapshot") if is_open else message["data"]
                 if snapshot is not None:
-                    live.take(PartialOutput.model_validate_json(snapshot))
+                    live.update(PartialOutput.model_validate_json(snapshot))
 
     # ---- what is logged
 

@@ -24,8 +24,8 @@ class Broken:
     def __init__(self, error: Exception) -> None:
         self._error = error
 
-    def spending(self, model: str) -> Spending:
-        return Spending(ListPrices(), model=model)
+    def spending(self, model: str, *, unclear_answers: int = 0) -> Spending:
+        return Spending(ListPrices(), model=model, unclear_answers=unclear_answers)
 
     async def context_of(self, number: int, *, digest: str) -> Any:
         raise self._error

@@ -73,6 +73,16 @@ def test_agt_9_a_wrong_key_and_an_empty_account_are_not_retried_whatever_the_ven
     assert raised.value.non_retryable
 
 
+@pytest.mark.parametrize("attempt", [1, 3, 4])
+@pytest.mark.parametrize("unclear", [1, 2, 3, 4])
+def test_agt_9_an_unclear_answer_is_final_after_so_many_of_its_kind_whatever_else_has_failed(
+    attempt: int, unclear: int
+) -> None:
+    with pytest.raises(ApplicationError) as raised:
+        judge(ModelError("provider_error", "odd", max_attempts=3), attempt=attempt, rounds=0, unclear=unclear)
+    assert raised.value.non_retryable is (unclear >= 3)
+
+
 @pytest.mark.parametrize(("word", "error_type", "retried"), [(True, "bad_request", True), (False, "overloaded", False)])
 def test_agt_9_the_vendors_own_word_on_retrying_counts(word: bool, error_type: str, retried: bool) -> None:
     with pytest.raises(ApplicationError) as raised:

@@ -16,7 +16,7 @@ from turnkeeper.activities.model_request.partial_answer import MOST_PARTS, Growi
 from turnkeeper.activities.providers.answers import joined
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.models.transcript.partial_output import MOST_PARTIAL_BYTES, PartialKind, PartialOutput, PartialTag
-from turnkeeper.stores.partials.carrier import Live
+from turnkeeper.stores.partials.carrier import LiveSnapshot
 
 TAG = PartialTag(message_id="a", turn=1, step=1, request=1, attempt=1)
 
@@ -160,7 +160,7 @@ class Carrier:
     def heartbeat_details(self, workflow_id: str) -> Sequence[object]:
         return ()
 
-    def following(self, workflow_id: str) -> AbstractAsyncContextManager[Live]:
+    def following(self, workflow_id: str) -> AbstractAsyncContextManager[LiveSnapshot]:
         raise NotImplementedError
 
     async def __aenter__(self) -> Self:

@@ -46,7 +46,7 @@ def test_agt_4_no_other_test_sees_the_keys_of_the_developer() -> None:
 
 
 def test_ops_1_a_test_that_lacks_a_program_is_skipped_with_the_reason_and_in_ci_it_fails() -> None:
-    chosen = ["-rs", "tests/ops/checks/test_doctor_redis.py", "-k", "wrong_password"]
+    chosen = ["-rs", "tests/stores/partials/test_doctor_redis.py", "-k", "wrong_password"]
     without = {"PATH": str(Path(sys.executable).parent), "CI": ""}
     ran = pytest_run(*chosen, **without)
     assert (ran.returncode, "no Redis is installed" in ran.stdout) == (0, True), ran.stdout

@@ -67,6 +67,18 @@ def test_the_core_is_plain_data_and_pure_functions(path: Path) -> None:
     assert not {name.partition(".")[0] for name in imported(path)} & banned
 
 
+@pytest.mark.parametrize("way_out", ["TurnFailed", "TurnStopped", "TurnPaused"])
+def test_each_way_out_of_a_turn_is_raised_in_one_place(way_out: str) -> None:
+    raised = [
+        node.exc
+        for path in modules(*CHAPTERS)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Raise) and node.exc
+    ]
+    named = [exc.func if isinstance(exc, ast.Call) else exc for exc in raised]
+    assert len([name for name in named if isinstance(name, ast.Name) and name.id == way_out]) == 1
+
+
 PARTS: dict[str, set[str]] = {
     "transcript": {"get"},
     "queue": {"check_waiting", "withdraw"},

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.harness import Stage
+from tests.harness import BOUND, Stage, asks
 
 CASES = int(os.environ.get("FUZZ_CASES", "260"))
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
@@ -22,13 +22,19 @@ IS_LONG = CASES > 1_000
 PHASES = os.environ.get("FUZZ_PHASES", "examples,coverage,fuzzing" if IS_LONG else "examples,fuzzing")
 SECONDS = 4 * 3_600 if IS_LONG else 900
 MAX_OUTAGES = 0.01
-"""The share of cases that a busy machine may answer with a true 503 or 504."""
+"""The share of cases that a busy machine may answer with a true 503 or 504; of a few cases it is `MIN_OUTAGES`."""
+
+MIN_OUTAGES = 3
 
 CONFIG = Path(__file__).parent / "schemathesis.toml"
 
 
+WAITING = ("waiting0", "waiting1", "waiting2", "waiting3")
+"""Sessions that wait for decisions. Only the first is met by requests of all kinds: others end what they meet."""
+
+
 async def started_sessions(url: str) -> list[str]:
-    """Sessions for requests to meet: with turns, without any, ended, waiting for a decision."""
+    """Start sessions for requests to meet: with turns, without any, ended."""
     async with httpx.AsyncClient(base_url=url, timeout=70) as http:
         for number in range(4):
             await http.post("/workflow", json={"id": f"s{number}", "title": f"Session {number}"})
@@ -40,11 +46,32 @@ async def started_sessions(url: str) -> list[str]:
     return [*(f"s{number}" for number in range(4)), "ended", "never-was"]
 
 
+async def started_approvals(url: str, on: Stage) -> list[dict[str, Any]]:
+    """Start the sessions that wait for decisions, and return the calls that one of them waits for."""
+    async with httpx.AsyncClient(base_url=url, timeout=70) as http:
+        for session in WAITING:
+            on.vendor.script = [asks(("pay", {"to": "bob"}), ("pay", {"to": "bob"}))]
+            await http.post("/workflow", json={"id": session, "prompt": "pay bob, and once more"})
+            approvals: list[dict[str, Any]] = []
+            async with asyncio.timeout(BOUND):
+                while len(approvals) < 2:
+                    approvals = (await http.get(f"/workflow/{session}/approvals")).json()["approvals"]
+    return approvals
+
+
 @pytest.mark.timeout(SECONDS + 60)
 async def test_api_7_no_request_gets_an_answer_that_is_not_documented(url: str, on: Stage, tmp_path: Path) -> None:
     config, report = tmp_path / "schemathesis.toml", tmp_path / "cases.ndjson"
-    sessions = json.dumps(await started_sessions(url))
-    config.write_text(CONFIG.read_text().format(sessions=sessions, deterministic=str(not IS_LONG).lower()))
+    sessions = await started_sessions(url)
+    approvals = await started_approvals(url, on)
+    values = {
+        "sessions": [*sessions, WAITING[0]],
+        "waiting": WAITING,
+        "calls": sorted({call["call_id"] for call in approvals}),
+        "digests": sorted({call["args_digest"] for call in approvals}),
+    }
+    known = {name: json.dumps(some) for name, some in values.items()}
+    config.write_text(CONFIG.read_text().format(**known, deterministic=str(not IS_LONG).lower()))
     async with httpx.AsyncClient(base_url=url) as http:
         paths = (await http.get("/openapi.json")).json()["paths"]
     operations = sum(len(methods) for methods in paths.values())
@@ -69,7 +96,7 @@ async def test_api_7_no_request_gets_an_answer_that_is_not_documented(url: str, 
     assert process.returncode == 0, output.decode()[-20_000:]
     assert statuses.total() >= CASES // 2
     assert not {status for status in statuses if status >= 500} - {503, 504}
-    assert statuses[503] + statuses[504] <= max(10, MAX_OUTAGES * statuses.total())
+    assert statuses[503] + statuses[504] <= max(MIN_OUTAGES, MAX_OUTAGES * statuses.total())
 
 
 def statuses_in(report: Path) -> Counter[int]:

@@ -45,7 +45,7 @@ async def test_ses_19_a_renamed_activity_is_caught(monkeypatch: pytest.MonkeyPat
 
 
 async def test_ses_19_a_changed_order_of_commands_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnkeeper.workflows.turn.tool_list.ToolList.know", _nothing)
+    monkeypatch.setattr("turnkeeper.workflows.turn.tool_list.ToolList.load", _nothing)
     with pytest.raises(NondeterminismError):
         await replayer().replay_workflow(history(HISTORIES / "one_turn.json"))
 

@@ -1,13 +1,13 @@
 """A session that goes on in a new run, between turns and in the middle of one, nothing lost: SES-12, SES-14."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from uuid import uuid4
 
 from temporalio.client import WithStartWorkflowOperation
 from temporalio.common import WorkflowIDConflictPolicy
 
 from tests.harness import Stage, asks, says
-from turnkeeper.models.session.session import CarriedTurn, SessionInput
+from turnkeeper.models.session.session import SessionInput
 from turnkeeper.models.session.session_state import Session
 
 SMALL = SessionInput.model_validate({"limits": {"max_history_events": 50}})
@@ -154,10 +154,8 @@ def handed_over(message_id: str) -> SessionInput:
     before.receive({"text": "long", "id": message_id}, extra_arguments=0, new_id="", now=datetime.now(UTC))
     before.begin_turn(now=datetime.now(UTC))
     before.take_tools([])
-    config = before.config
-    deadline = datetime.now(UTC) + timedelta(hours=1)
-    terms = CarriedTurn(deadline=deadline, model=config.model, limits=config.limits, history=config.history, steps=1)
-    return before.carry(terms)
+    before.change_turn(before.running().with_next_step())
+    return before.carry()
 
 
 async def test_ses_14_an_interrupt_that_arrives_before_a_run_begins_stops_the_turn_it_was_handed(on: Stage) -> None:

@@ -13,18 +13,17 @@ from contextlib import asynccontextmanager
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.models.session.approvals import rejection_of
-    from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
-    from turnkeeper.workflows.turn.turn_frame import Frame
+    from turnkeeper.models.transcript.trajectory import ToolCall
+    from turnkeeper.workflows.turn.turn_context import TurnContext
 
 
 class Approvals:
     """The approvals of a turn's newest step."""
 
-    def __init__(self, frame: Frame) -> None:
-        """Wait for the turn of `frame`."""
-        self._frame = frame
-        self._session = frame.session
+    def __init__(self, context: TurnContext) -> None:
+        """Wait for the turn of `context`."""
+        self._context = context
+        self._session = context.session
         self._expiring: asyncio.Task[None] | None = None
 
     @asynccontextmanager
@@ -32,50 +31,39 @@ class Approvals:
         """Ask about those of `calls` that were not asked about yet; inside the block, unanswered ones expire."""
         new = [call.id for call in calls if call.approval is None]
         if new:
-            timeout = self._frame.limits.approval_timeout
-            self._session.ask_for_approval(new, timeout=timeout, now=workflow.now())
-            self._frame.await_people()
-            self._frame.on_change()
+            self._session.change_turn(self._context.turn.with_approvals_asked(new, now=workflow.now()))
+            self._context.on_change()
         self._expiring = asyncio.create_task(self._expire())
         try:
             yield
         finally:
             self._expiring.cancel()
 
-    async def is_decided(self, call_id: str) -> bool:
-        """Wait for the decision on a call; `False`: the turn pauses, and goes on waiting in the next run."""
-        await workflow.wait_condition(lambda: self._goes_on(call_id))
-        if self._call(call_id).awaits_approval:
-            if self._expiring and self._expiring.done():
-                self._expiring.result()  # only a bug ends it before its time
-            return False
-        if not self._session.awaits_approval:
-            self._frame.go_on()
-        return True
+    async def wait_for_decision(self, call_id: str) -> None:
+        """Wait until a call is decided on, or the run is due for the next one, in which it waits on."""
+        await workflow.wait_condition(lambda: self._may_go_on(call_id))
+        if self._is_awaited(call_id) and self._expiring and self._expiring.done():
+            self._expiring.result()  # only a bug ends it before its time
 
-    def rejection(self, call_id: str) -> ToolResult | None:
-        """Return the result of a call that was decided on and is not to run."""
-        return rejection_of(self._call(call_id))
-
-    def _goes_on(self, call_id: str) -> bool:
+    def _may_go_on(self, call_id: str) -> bool:
         is_over = self._expiring is not None and self._expiring.done()
-        return is_over or not self._call(call_id).awaits_approval or self._frame.is_due_for_new_run()
+        return is_over or not self._is_awaited(call_id) or self._context.is_due_for_new_run()
+
+    def _is_awaited(self, call_id: str) -> bool:
+        return self._context.turn.call(call_id).awaits_approval
 
     async def _expire(self) -> None:
         """Let the time to decide end for the calls that wait, all of which were asked about in the same moment."""
         while self._session.awaits_approval:
-            waiting = [call for call in self._session.newest_step().tool_calls if call.awaits_approval]
-            until = min(call.approval.expires_at for call in waiting if call.approval)
+            awaiting = [call for call in self._context.turn.newest_step.tool_calls if call.awaits_approval]
+            until = min(call.approval.expires_at for call in awaiting if call.approval)
             seconds = max(0.0, (until - workflow.now()).total_seconds())
-            await workflow.sleep(seconds, summary=self._summary(waiting))
-            self._session.expire_approvals(now=workflow.now())
-            self._frame.on_change()
+            await workflow.sleep(seconds, summary=self._summary(awaiting))
+            self._session.change_turn(self._context.turn.with_approvals_expired(workflow.now()))
+            self._context.on_change()
 
-    def _summary(self, waiting: list[ToolCall]) -> str:
+    def _summary(self, awaiting: list[ToolCall]) -> str:
         """Say in the Web UI what is waited for; as short as Temporal wants it."""
-        named = ", ".join(dict.fromkeys(call.name for call in waiting))
-        names = named if len(named) <= 80 else f"{len(waiting)} tool calls"
-        return f"approval of {names} · turn {self._session.turn_count} · step {self._frame.steps}"
-
-    def _call(self, call_id: str) -> ToolCall:
-        return next(call for call in self._session.newest_step().tool_calls if call.id == call_id)
+        distinct = ", ".join(dict.fromkeys(call.name for call in awaiting))
+        names = distinct if len(distinct) <= 80 else f"{len(awaiting)} tool calls"
+        return f"approval of {names} · turn {self._session.turn_count} · step {self._context.turn.steps}"

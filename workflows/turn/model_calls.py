@@ -3,7 +3,6 @@
 from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
@@ -13,17 +12,15 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.failures import LONGEST_RETRY_DELAY
     from turnkeeper.activities.llm import ModelActivities
     from turnkeeper.models.context.request_size import head_tokens
-    from turnkeeper.models.errors import ErrorType, TurnFailed
+    from turnkeeper.models.errors import ErrorType, TurnFailed, fail
     from turnkeeper.models.transcript.model_call import ModelCall, ModelCallOutcome, ModelResponse
+    from turnkeeper.models.transcript.trajectory import Usage
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
     from turnkeeper.workflows.turn.summaries import Summaries
     from turnkeeper.workflows.turn.tool_list import ToolList
-    from turnkeeper.workflows.turn.turn_frame import Frame
+    from turnkeeper.workflows.turn.turn_context import TurnContext
     from turnkeeper.workflows.turn.unfinished import spent_of, unfinished_of
-
-LEAST_ANSWER_BYTES = 2_000
-"""What an answer may have however full the turn is."""
 
 _MOST_REPEATS = {"context_too_long": 2, "stale_reasoning": 1, "digest_mismatch": 1, "empty_answer": 1}
 """How often a request is made anew because of what, for each model call (AGT-9, CTX-7)."""
@@ -39,29 +36,36 @@ _NOT_REPEATED: dict[str, tuple[ErrorType, str]] = {
 class ModelCalls:
     """The model calls of a turn."""
 
-    def __init__(self, frame: Frame, slot: RequestSlot, tools: ToolList) -> None:
-        """Ask for the turn of `frame`, offering its `tools`, through its `slot` of the open request."""
-        self._frame = frame
-        self._session = frame.session
+    def __init__(self, context: TurnContext, slot: RequestSlot, tools: ToolList) -> None:
+        """Ask for the turn of `context`, offering its `tools`, through its `slot` of the open request."""
+        self._context = context
+        self._session = context.session
         self._slot = slot
         self._tools = tools
-        self._summaries = Summaries(frame, slot)
+        self._summaries = Summaries(context, slot)
         self._repeats_empty = False
         self.segment = 0
         """The segment of the latest request."""
+        self.unfinished: ModelResponse | None = None
+        """What the model had written of the newest answer, which did not become whole (SES-9)."""
+        self.usage: Usage | None = None
+        """What the vendor says that the newest answer took; `None`: it says nothing."""
+        self.spent: Usage | None = None
+        """What attempts for the newest answer took that gave none (AGT-9)."""
 
     async def ask(self) -> ModelResponse:
         """Return the model's answer, waiting and repeating as `activities/failures.py` says (AGT-9)."""
         repeats, limit = Counter[str](), self._session.context.limit
-        self._frame.spent = None
+        self.spent = None
         while True:
             # The run asks for it: a worker of an earlier release is to read no `repeat` that it does not know.
             self._repeats_empty = self._session.rules >= 3 and not repeats["empty_answer"]
             request = await self._open_new_request()
-            outcome = await self._heeded(request)
+            outcome = await self._outcome_or_new_segment(request)
             if outcome.response is not None:
                 self._slot.close()
                 self._note_size(request)
+                self.usage = outcome.response.usage
                 return outcome.response
             cause = outcome.repeat or "digest_mismatch"
             repeats[cause] += 1
@@ -69,7 +73,7 @@ class ModelCalls:
                 if cause == "context_too_long":
                     # What is too long at a quarter of its size says nothing of how much the model takes.
                     self._session.context.restore_limit(limit)
-                raise TurnFailed(*_NOT_REPEATED[cause])
+                fail(*_NOT_REPEATED[cause])
             if cause == "stale_reasoning":
                 self._session.view.open_segment()
             elif cause == "context_too_long":
@@ -81,24 +85,24 @@ class ModelCalls:
 
     def _halve(self) -> None:
         """Send half of what was sent from now on (CTX-7)."""
-        session, history, model = self._session, self._frame.terms.history, self._frame.model
+        session, turn = self._session, self._context.turn
         if session.rules < 3:
-            session.context.halve(history, model=model)
+            session.context.halve(turn.history, model=turn.model)
             return
-        session.learn_limit(history, model=model)
-        tokens = session.context.max_tokens(history, model=model)
+        session.learn_limit(turn.history, model=turn.model)
+        tokens = session.context.max_tokens(turn.history, model=turn.model)
         workflow.logger.warning(
-            "The context was too long for %s: at most ~%d tokens are sent from now on", model, tokens
+            "The context was too long for %s: at most ~%d tokens are sent from now on", turn.model, tokens
         )
 
     def _note_size(self, request: OpenRequest) -> None:
         """Note that the model has answered to a request of this size."""
         if self._session.rules < 3:
             return
-        tokens = head_tokens(request.request.head) + request.estimated_tokens
-        self._session.context.confirm_limit(self._frame.terms.history, model=self._frame.model, tokens=tokens)
+        turn, tokens = self._context.turn, head_tokens(request.request.head) + request.estimated_tokens
+        self._session.context.confirm_limit(turn.history, model=turn.model, tokens=tokens)
 
-    async def _heeded(self, request: OpenRequest) -> ModelCallOutcome:
+    async def _outcome_or_new_segment(self, request: OpenRequest) -> ModelCallOutcome:
         """Return the outcome of `request`; once it is refused, later ones go without the vendor's own blocks.
 
         Not every vendor says it in known words when its own blocks are what it refuses. A session that went on sending
@@ -121,19 +125,21 @@ class ModelCalls:
             rounds += 1
             # Short waits for the vendor are Temporal's own: such a one is for the session, which did not answer.
             silences += outcome.wait_seconds <= LONGEST_RETRY_DELAY
-            outcome = await self._call_model(request, rounds, silences=silences)
+            outcome = await self._call_model(
+                request, rounds, silences=silences, unclear_answers=outcome.unclear_answers
+            )
         return outcome
 
     def _check_spent(self) -> None:
         """Raise `TurnFailed` if attempts that gave no answer have used up what the turn may take (AGT-9)."""
         if self._session.rules >= 3:
-            self._frame.budgets.check_spent()
+            self._context.turn.budgets.check_spent()
 
     async def _open_new_request(self) -> OpenRequest:
-        session, frame = self._session, self._frame
+        session = self._session
         self._slot.close()
-        await self._make_room()
-        frame.budgets.check_spent()  # a summary may have taken what was left
+        await self._evict()
+        self._context.turn.budgets.check_spent()  # a summary may have taken what was left
         await self._tools.renew()
         self.segment = session.view.segment
         return self._slot.open(
@@ -145,9 +151,9 @@ class ModelCalls:
             )
         )
 
-    async def _make_room(self) -> None:
+    async def _evict(self) -> None:
         """Keep the model's context within its window: evict, and have what was evicted summarised (CTX-4, CTX-5)."""
-        history, model = self._frame.terms.history, self._frame.model
+        history, model = self._context.turn.history, self._context.turn.model
         context, log = self._session.context, workflow.logger
         window = context.window(history, model=model)
         self._session.make_room(history, model=model)
@@ -162,28 +168,32 @@ class ModelCalls:
         if context.take_limit_warning(window):
             log.warning("Conversation approaching limit (%d/%d messages)", kept, window.max_messages)
 
-    async def _call_model(self, request: OpenRequest, rounds: int, *, silences: int = 0) -> ModelCallOutcome:
-        frame, session = self._frame, self._session
-        frame.stop_if_told()
+    async def _call_model(
+        self, request: OpenRequest, rounds: int, *, silences: int = 0, unclear_answers: int = 0
+    ) -> ModelCallOutcome:
+        session = self._session
+        self._context.check_stop()
+        turn = self._context.turn
         self._slot.hand_over()
         call = workflow.start_activity_method(
             ModelActivities.call_model,
             ModelCall(
                 turn=session.turn_count,
-                step=frame.steps,
+                step=turn.steps,
                 request=request.number,
-                model=frame.model,
+                model=turn.model,
                 digest=request.digest,
-                message_id=turn.id if (turn := session.running_turn) else "",
+                message_id=turn.message.id,
                 silences=silences,
                 round=rounds,
+                unclear_answers=unclear_answers,
                 repeats_empty=self._repeats_empty,
-                inline_bytes=frame.limits.inline_bytes(session.turn_bytes),
-                max_bytes=self._most_bytes(),
-                **self._remaining_budget(),
+                inline_bytes=turn.inline_bytes,
+                max_bytes=turn.max_answer_bytes(session.turn_cap),
+                **(turn.budgets.remaining() if session.rules >= 3 else {}),
             ),
-            start_to_close_timeout=timedelta(seconds=frame.limits.model_timeout),
-            schedule_to_close_timeout=frame.remaining(),
+            start_to_close_timeout=timedelta(seconds=turn.limits.model_timeout),
+            schedule_to_close_timeout=self._context.time_left(),
             heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
             retry_policy=activity_options.MODEL_RETRIES,
             cancellation_type=(
@@ -196,35 +206,46 @@ class ModelCalls:
         try:
             return await (self._finished(call) if session.rules >= 2 else call)
         except ActivityError as error:
-            raise frame.failure(error) from error
+            self._context.fail_by(error)
 
     async def _finished(self, call: workflow.ActivityHandle[ModelCallOutcome]) -> ModelCallOutcome:
         """Return the outcome of a call; where none is a whole answer, keep what was written of it (SES-9).
 
         A stop cancels the call and waits for what it had by then, but not for long. Raises `ActivityError`, and
-        `CancelledError` where the turn was stopped before there was a whole answer.
+        `TurnStopped` where the turn was stopped before there was a whole answer.
         """
-        frame = self._frame
+        context = self._context
         # Cancelled, the call would forget an answer that comes in this same moment; and an eviction looks like a stop.
-        frame.handles_stop = True
-        await workflow.wait_condition(lambda: call.done() or frame.stop_reason is not None)
+        # Cancelled here, it stays set: that was an eviction, and no stop.
+        context.handles_stop = True
+        await workflow.wait_condition(lambda: call.done() or context.stop_reason is not None)
         if not call.done():
             await self._cancel(call)
-        frame.handles_stop = False
+        context.handles_stop = False
         if not call.done():
-            frame.stop_if_told()
+            context.check_stop()
         try:
             outcome = await call
         except ActivityError as error:
-            frame.unfinished = unfinished_of(error, model=frame.model, max_bytes=self._most_bytes())
-            frame.count_spent(spent_of(error))
-            frame.stop_if_told()
+            max_bytes = context.turn.max_answer_bytes(self._session.turn_cap)
+            self.unfinished = unfinished_of(error, model=context.turn.model, max_bytes=max_bytes)
+            self._count_spent(spent_of(error))
+            context.check_stop()
             raise
-        frame.unfinished = outcome.unfinished
-        frame.count_spent(outcome.spent)
+        self.unfinished = outcome.unfinished
+        self._count_spent(outcome.spent)
         if outcome.response is None:
-            frame.stop_if_told()
+            context.check_stop()
         return outcome
+
+    def _count_spent(self, spent: Usage | None) -> None:
+        """Count what attempts took that gave no answer: for the turn now, for the step once there is one (AGT-9).
+
+        Runs of rules 1 and 2 do not count it: it could decide otherwise what a replay has to repeat.
+        """
+        if spent and self._session.rules >= 3:
+            self._session.add_usage(spent)
+            self.spent = (self.spent or Usage()) + spent
 
     async def _cancel(self, call: workflow.ActivityHandle[ModelCallOutcome]) -> None:
         call.cancel()
@@ -237,36 +258,27 @@ class ModelCalls:
         # One that goes on regardless is left behind: what comes of it later is nobody's, its failure too.
         call.add_done_callback(lambda left: left.cancelled() or left.exception())
 
-    def _most_bytes(self) -> int:
-        """Leave as much of the turn's room for the results of the calls as for the answer that asks for them."""
-        limits, held = self._frame.limits, self._session.turn_bytes
-        return min(limits.answer_bytes, max(LEAST_ANSWER_BYTES, (self._session.turn_cap(limits) - held) // 2))
-
-    def _remaining_budget(self) -> dict[str, Any]:
-        """Return what the turn may still take, for the attempts that nobody else looks at in between (AGT-9)."""
-        return self._frame.budgets.remaining() if self._session.rules >= 3 else {}
-
     def _summary(self, request: OpenRequest) -> str:
-        model = self._frame.model
+        model = self._context.turn.model
         return (
-            f"{model.partition(':')[2] or model} · turn {self._session.turn_count} · step {self._frame.steps} · "
+            f"{model.partition(':')[2] or model} · turn {self._session.turn_count} · step {self._context.turn.steps} · "
             f"{request.message_count} messages, ~{_short(request.estimated_tokens)} tokens"
         )
 
     async def _wait(self, seconds: float, *, reason: str) -> None:
         """Sleep until the model may be asked again; shown as `waiting_retry`, with the `reason` (AGT-9)."""
-        until = workflow.now() + timedelta(seconds=seconds)
-        if until >= self._frame.deadline:
-            raise self._frame.budgets.out_of_time(wait=seconds, reason=reason)
-        self._frame.stop_if_told()
+        turn, until = self._context.turn, workflow.now() + timedelta(seconds=seconds)
+        if until >= turn.deadline_at(workflow.now()):
+            turn.budgets.fail_out_of_time(wait=seconds, reason=reason)
+        self._context.check_stop()
         self._session.wait_until(until, reason=reason)
-        self._frame.on_change()
+        self._context.on_change()
         try:
-            await workflow.sleep(seconds, summary=f"before {self._frame.model} is asked again")
+            await workflow.sleep(seconds, summary=f"before {turn.model} is asked again")
         finally:
             # Also run when this worker forgets the session: nothing of Temporal may be used here.
             self._session.stop_waiting()
-        self._frame.on_change()
+        self._context.on_change()
 
 
 def _short(tokens: int) -> str:

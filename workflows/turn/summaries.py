@@ -1,9 +1,7 @@
 """Having what was evicted summarised, before the model is asked again (CTX-5)."""
 
-import asyncio
-
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, is_cancelled_exception
+from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.failures import describe_failure
@@ -13,17 +11,17 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.transcript.model_call import ModelRequest, SummaryCall, SummaryOutcome
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
-    from turnkeeper.workflows.turn.turn_frame import Frame
+    from turnkeeper.workflows.turn.turn_context import TurnContext, check_cancelled
     from turnkeeper.workflows.turn.unfinished import spent_of
 
 
 class Summaries:
     """The summaries that are made in a turn."""
 
-    def __init__(self, frame: Frame, slot: RequestSlot) -> None:
-        """Ask for the turn of `frame`, through its `slot` of the open request."""
-        self._frame = frame
-        self._session = frame.session
+    def __init__(self, context: TurnContext, slot: RequestSlot) -> None:
+        """Ask for the turn of `context`, through its `slot` of the open request."""
+        self._context = context
+        self._session = context.session
         self._slot = slot
 
     async def make_if_due(self) -> None:
@@ -31,7 +29,7 @@ class Summaries:
 
         What was to be in one that failed waits for the next.
         """
-        session, history = self._session, self._frame.terms.history
+        session, history = self._session, self._context.turn.history
         if not session.context.is_summary_due(history):
             return
         request = self._open_request()
@@ -59,8 +57,8 @@ class Summaries:
         return self._slot.open(opened)
 
     async def _outcome(self, request: OpenRequest) -> SummaryOutcome:
-        frame, session = self._frame, self._session
-        frame.stop_if_told()
+        context, session = self._context, self._session
+        context.check_stop()
         self._slot.hand_over()
         try:
             return await workflow.execute_activity_method(
@@ -68,17 +66,16 @@ class Summaries:
                 SummaryCall(
                     turn=session.turn_count,
                     request=request.number,
-                    model=frame.model,
+                    model=context.turn.model,
                     digest=request.digest,
                     has_earlier=session.view.summary is not None,
                 ),
                 start_to_close_timeout=activity_options.SUMMARY_TIMEOUT,
-                schedule_to_close_timeout=min(frame.remaining(), activity_options.SUMMARY_PATIENCE),
+                schedule_to_close_timeout=min(context.time_left(), activity_options.SUMMARY_PATIENCE),
                 heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
                 retry_policy=activity_options.SUMMARY_RETRIES,
                 summary=f"summary · turn {session.turn_count} · of {request.message_count} messages",
             )
         except ActivityError as error:
-            if is_cancelled_exception(error):
-                raise asyncio.CancelledError from error
+            check_cancelled(error)
             return SummaryOutcome(trouble=describe_failure(error)[1], spent=spent_of(error))

@@ -4,71 +4,60 @@ import asyncio
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, is_cancelled_exception
+from temporalio.exceptions import ActivityError
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.tools import ToolActivities
-    from turnkeeper.models.errors import TurnFailed
+    from turnkeeper.models.errors import TurnExit
     from turnkeeper.models.limits import LARGE_RESULT_BYTES
-    from turnkeeper.models.session.approvals import APPROVAL_BYTES
+    from turnkeeper.models.session.approvals import rejection_of
     from turnkeeper.models.session.tool_policy import ToolDecision, decide
     from turnkeeper.models.transcript.large_texts import bound_result
     from turnkeeper.models.transcript.model_call import ToolInvocation, ToolSpec
     from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall, ToolResult
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.turn.approvals import Approvals
-    from turnkeeper.workflows.turn.turn_frame import Frame
+    from turnkeeper.workflows.turn.turn_context import TurnContext, check_cancelled
 
 RULES_ASKING_BEFORE_WRITES = 2
 """From these default rules on, built-in tools that write are asked about as well (AGT-8)."""
-
-RESULT_BYTES = 200
-"""What a result takes beside its content."""
 
 
 class ToolCalls:
     """The tool calls of a turn."""
 
-    def __init__(self, frame: Frame) -> None:
-        """Run tools for the turn of `frame`."""
-        self._frame = frame
-        self._session = frame.session
-        self._approvals = Approvals(frame)
+    def __init__(self, context: TurnContext) -> None:
+        """Run tools for the turn of `context`."""
+        self._context = context
+        self._session = context.session
+        self._approvals = Approvals(context)
         self._started: set[str] = set()
 
-    def count(self, step: ModelStep) -> None:
-        """Count the step's calls towards the turn's limits. Raises `TurnFailed` over them."""
-        frame, calls = self._frame, len(step.tool_calls)
-        frame.calls += calls
-        frame.budgets.check_calls(frame.calls)
-        a_result = frame.limits.small_text_bytes + RESULT_BYTES
-        if any(map(self._needs_approval, step.tool_calls)):
-            a_result += APPROVAL_BYTES
-        if self._session.turn_bytes + calls * a_result > frame.limits.least_turn_bytes:
-            most = (self._session.turn_cap(frame.limits) - self._session.turn_bytes) // a_result
-            if calls > most:
-                raise TurnFailed(
-                    "budget", f"One step asked for {calls} tool calls; the turn has room for {max(0, most)} results."
-                )
+    def check(self, step: ModelStep) -> None:
+        """Raise `TurnFailed` where the calls of `step`, which are counted already, pass the turn's budget or room."""
+        turn = self._context.turn
+        turn.budgets.check_calls(turn.calls)
+        asks = any(map(self._needs_approval, step.tool_calls))
+        turn.check_room_for_results(len(step.tool_calls), asks=asks, cap=self._session.turn_cap)
 
-    async def run(self) -> bool:
+    async def run(self) -> None:
         """Give every call of the newest step that has none its result; `max_parallel_tools` run at once (AGT-1).
 
-        `False`: the turn pauses, and some have none yet. Nothing is in flight then.
+        Where the run is due for the next one, some may be left without. Nothing is in flight afterwards.
         """
-        waiting = [call for call in self._session.newest_step().tool_calls if call.result is None]
-        async with self._approvals.asked_for([call for call in waiting if self._needs_approval(call)]):
-            await self._run_all(waiting)
-        return all(call.result for call in self._session.newest_step().tool_calls)
+        pending = self._context.turn.pending_calls
+        async with self._approvals.asked_for([call for call in pending if self._needs_approval(call)]):
+            await self._run_all(pending)
 
     async def _run_all(self, calls: list[ToolCall]) -> None:
-        gate = asyncio.Semaphore(self._frame.limits.max_parallel_tools)
-        inline_bytes = self._inline_bytes(len(calls))
+        turn = self._context.turn
+        gate = asyncio.Semaphore(turn.limits.max_parallel_tools)
+        inline_bytes = turn.result_inline_bytes(len(calls))
         running = [asyncio.create_task(self._run_tool(call, gate, inline_bytes)) for call in calls]
         try:
             await asyncio.gather(*running)
-        except (asyncio.CancelledError, TurnFailed):
+        except (asyncio.CancelledError, TurnExit):
             # None may outlive the step: its late result would be taken for another step's.
             for task in running:
                 task.cancel()
@@ -77,31 +66,27 @@ class ToolCalls:
 
     def answer_unanswered(self) -> None:
         """Give every call that got no result one that is true, so that what the model sees next is valid (SES-9)."""
-        for call in self._session.newest_step().tool_calls:
-            if call.result is None:
-                self._session.add_result(call.id, self._unanswered(call))
-
-    def _inline_bytes(self, calls: int) -> int:
-        """Share what a turn may hold inline fairly among the results of a step (SES-15)."""
-        limits, held = self._frame.limits, self._session.turn_bytes
-        share = (limits.turn_inline_bytes - held) // max(1, calls)
-        return max(limits.small_text_bytes, min(limits.inline_bytes(held), share))
+        for call in self._context.turn.pending_calls:
+            self._session.add_result(call.id, self._unanswered(call))
 
     async def _run_tool(self, call: ToolCall, gate: asyncio.Semaphore, inline_bytes: int) -> None:
-        refused = self._refuse_call(call)
-        if refused is None and self._needs_approval(call):
-            if not await self._approvals.is_decided(call.id):
+        """Give a call its result; or leave it without one, where the next run is to go on with it."""
+        refusal = self._refuse_call(call)
+        if refusal is None and self._needs_approval(call):
+            await self._approvals.wait_for_decision(call.id)
+            decided = self._context.turn.call(call.id)
+            if decided.awaits_approval:
                 return
-            refused = self._approvals.rejection(call.id)
-        if refused:
-            result = bound_result(refused, most_bytes=self._frame.limits.small_text_bytes)
+            refusal = rejection_of(decided)
+        if refusal:
+            result = bound_result(refusal, most_bytes=self._context.turn.limits.small_text_bytes)
         else:
             async with gate:
-                if self._frame.pauses():
+                if self._context.is_due_to_pause():
                     return
                 result = await self._execute(call, inline_bytes)
         self._session.add_result(call.id, result)
-        self._frame.on_change()
+        self._context.on_change()
 
     def _refuse_call(self, call: ToolCall) -> ToolResult | None:
         """Return the result of a call that is not run: unknown, malformed or denied (AGT-7, AGT-8)."""
@@ -127,7 +112,7 @@ class ToolCalls:
     def _decide(self, tool: ToolSpec) -> ToolDecision:
         session = self._session
         return decide(
-            self._frame.terms.tool_policy,
+            self._context.turn.tool_policy,
             tool,
             unattended=session.config.unattended,
             allowed=session.tools.allowances,
@@ -135,9 +120,8 @@ class ToolCalls:
         )
 
     async def _execute(self, call: ToolCall, inline_bytes: int) -> ToolResult:
-        frame = self._frame
-        frame.stop_if_told()
-        remaining = frame.remaining()
+        self._context.check_stop()
+        turn, time_left = self._context.turn, self._context.time_left()
         self._started.add(call.id)
         repeatable = self._is_repeatable(call.name)
         tool = self._session.tools.find(call.name)
@@ -153,21 +137,20 @@ class ToolCalls:
                     args=call.args if isinstance(call.args, dict) else {},
                     args_blob=call.args_blob,
                     workspace=self._session.config.workspace,
-                    max_chars=frame.limits.max_tool_result_chars,
+                    max_chars=turn.limits.max_tool_result_chars,
                     max_bytes=LARGE_RESULT_BYTES,
                     inline_bytes=inline_bytes,
                 ),
-                start_to_close_timeout=timedelta(seconds=frame.limits.tool_timeout),
-                schedule_to_close_timeout=remaining,
+                start_to_close_timeout=timedelta(seconds=turn.limits.tool_timeout),
+                schedule_to_close_timeout=time_left,
                 heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
                 retry_policy=(
                     activity_options.REPEATABLE_TOOL_RETRIES if repeatable else activity_options.AT_MOST_ONCE
                 ),
-                summary=f"{call.name} · turn {self._session.turn_count} · step {frame.steps}",
+                summary=f"{call.name} · turn {self._session.turn_count} · step {turn.steps}",
             )
         except ActivityError as error:
-            if is_cancelled_exception(error):
-                raise asyncio.CancelledError from error
+            check_cancelled(error)
             return _result_of_failure(call.name, error, repeatable=repeatable)
 
     def _unanswered(self, call: ToolCall) -> ToolResult:

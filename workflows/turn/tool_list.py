@@ -8,7 +8,7 @@ Of such a server it keeps what it knew, and asks again in its next turn.
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, is_cancelled_exception
+from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.tools import ToolActivities
@@ -16,26 +16,26 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.transcript.model_call import ToolList as ReadTools
     from turnkeeper.models.transcript.model_call import ToolListCall
     from turnkeeper.workflows import activity_options
-    from turnkeeper.workflows.turn.turn_frame import Frame
+    from turnkeeper.workflows.turn.turn_context import TurnContext, check_cancelled
 
 
 class ToolList:
     """The tools of a turn's session."""
 
-    def __init__(self, frame: Frame) -> None:
-        """Read them for the turn of `frame`."""
-        self._frame = frame
-        self._session = frame.session
+    def __init__(self, context: TurnContext) -> None:
+        """Read them for the turn of `context`."""
+        self._context = context
+        self._session = context.session
 
-    async def know(self) -> None:
+    async def load(self) -> None:
         """Read the tools if they were never read. Raises `TurnFailed`."""
         if self._session.tools.specs is not None:
             return
         try:
             listed = await self._read(activity_options.TOOL_LIST_RETRIES)
         except ActivityError as error:
-            raise self._frame.failure(error, of="The session's tools could not be read") from error
-        self._take(listed)
+            self._context.fail_by(error, sentence="The session's tools could not be read.")
+        self._offer(listed)
 
     async def renew(self) -> None:
         """Read the tools again if they are due, as in a new segment; where that fails, those of before stay."""
@@ -47,14 +47,13 @@ class ToolList:
             session.tools.keep(segment=segment)
             return
         try:
-            self._take(await self._read(activity_options.TOOL_RENEWAL_RETRIES))
+            self._offer(await self._read(activity_options.TOOL_RENEWAL_RETRIES))
         except ActivityError as error:
-            if is_cancelled_exception(error):
-                raise self._frame.failure(error) from error
+            check_cancelled(error)
             workflow.logger.warning("the tools could not be read again; those of before stay")
             self._session.take_tools(self._session.tools.specs or [])
 
-    def _take(self, listed: ReadTools) -> None:
+    def _offer(self, listed: ReadTools) -> None:
         # Runs from before took a list for whole in any case.
         if listed.unchanged:
             self._session.take_tools(self._session.tools.specs or [])
@@ -68,7 +67,7 @@ class ToolList:
             ToolActivities.list_tools,
             ToolListCall(known=digest_of(self._session.tools.specs or [])),
             start_to_close_timeout=activity_options.TOOL_LIST_TIMEOUT,
-            schedule_to_close_timeout=self._frame.remaining(),
+            schedule_to_close_timeout=self._context.time_left(),
             heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
             retry_policy=retries,
             summary="tools of this session",

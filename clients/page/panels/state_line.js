@@ -26,10 +26,10 @@ export class StateLine {
   /** @type {Conversation | null} */
   #conversation = null;
 
-  /** @param {{onNew: () => void, onShowQuestion: () => void}} page */
-  constructor({ onNew, onShowQuestion }) {
+  /** @param {{onShowQuestion: () => void}} page */
+  constructor({ onShowQuestion }) {
     setInterval(() => this.#showSeconds(), 1_000);
-    this.#action.addEventListener("click", () => (this.#isUnknown ? onNew() : onShowQuestion()));
+    this.#action.addEventListener("click", onShowQuestion);
   }
 
   /** @param {Conversation | null} conversation */
@@ -38,14 +38,9 @@ export class StateLine {
     const { kind, words } = this.#stateOf(conversation);
     this.#line.dataset.kind = kind;
     setText(this.#words, words);
-    const action = this.#isUnknown ? "New session" : conversation?.questions.length ? "Show" : "";
-    setText(this.#action, action);
-    this.#action.hidden = !action;
+    this.#line.classList.toggle("off-screen", conversation?.connection === "unknown"); // the page says it in its middle
+    this.#action.hidden = !conversation?.questions.length;
     this.#showSeconds();
-  }
-
-  get #isUnknown() {
-    return this.#conversation?.connection === "unknown";
   }
 
   /** @param {Conversation | null} conversation @returns {{kind: string, words: string}} */

@@ -122,8 +122,8 @@ function titleOf(waiting) {
 }
 
 /** @param {Waiting} prompt @returns {string} */
-function wordsOf({ status, mode, problem }) {
-  if (status === "failed") return `Not sent: ${problem}`;
+function wordsOf({ status, mode, problem, mayPass }) {
+  if (status === "failed") return mayPass ? `Not sent: ${problem} Trying again soon.` : `Not sent: ${problem}`;
   if (status === "sending") return problem ?? "sending";
   return MODES[mode];
 }

@@ -19,6 +19,8 @@ export class ApprovalForm {
   });
   #choices;
   #rejection;
+  /** The keys were here when it was decided; buttons that are switched off lose them. */
+  hadFocus = false;
 
   /** @param {ToolCall} call @param {(decision: Decision, reason?: string) => Promise<boolean>} decide */
   constructor(call, decide) {
@@ -71,6 +73,7 @@ export class ApprovalForm {
 
   /** @param {Decision} decision @param {string} [reason] */
   async #send(decision, reason) {
+    this.hadFocus = this.element.contains(document.activeElement);
     const buttons = this.element.querySelectorAll("button");
     for (const button of buttons) button.disabled = true;
     const isDone = await this.#decide(decision, reason);

@@ -44,6 +44,13 @@ export class LogView {
     const follow = new ResizeObserver(() => this.#follow());
     follow.observe(this.#content);
     follow.observe(this.#scroller);
+    // At once, not with the next frame: a log that shrinks and grows in between looks as if somebody had scrolled back.
+    new MutationObserver(() => this.#isAtEnd && this.#follow()).observe(this.#content, {
+      childList: true,
+      subtree: true,
+      characterData: true,
+      attributeFilter: ["class", "hidden", "open"],
+    });
     new IntersectionObserver(
       (entries) => entries.some((entry) => entry.isIntersecting) && void this.#showOlderIfRead(),
       {

@@ -24,6 +24,7 @@ const STATES = {
   ok: ["ok", "check", "done"],
   error: ["error", "cross", "failed"],
   denied: ["denied", "cross", "not allowed"],
+  rejected: ["denied", "cross", "rejected"],
   cancelled: ["denied", "cross", "cancelled"],
   outcome_unknown: ["error", "question", "outcome unknown"],
 };
@@ -65,7 +66,7 @@ export class ToolCard {
     this.#shown = shown;
     const isAsked = isRunning && !call.result && call.approval !== null && call.approval.decision === null;
     this.element.dataset.call = call.id;
-    this.#showState(isAsked ? "waiting" : (call.result?.status ?? (isRunning ? "running" : "cancelled")));
+    this.#showState(isAsked ? "waiting" : stateOf(call, isRunning));
     setText(this.#name, legible(call.name));
     setText(this.#gist, legible(gistOf(call)));
     const ms = call.result?.duration_ms;
@@ -87,7 +88,7 @@ export class ToolCard {
     const sections = [this.#textSection("Arguments", argumentsOf(call), call.args_blob, legible)];
     if (call.approval?.decision) sections.push(h("p", { class: "tool-note" }, decisionOf(call)));
     const { result } = call;
-    if (result) {
+    if (result && stateOf(call, false) !== "rejected") {
       if (result.outcome) sections.push(h("p", { class: "tool-note" }, result.outcome));
       if (result.content || result.blob) sections.push(this.#textSection("Result", result.content, result.blob));
       if (result.cut)
@@ -119,10 +120,10 @@ export class ToolCard {
    * @param {(text: string) => string} asShown
    */
   #wholeButton(title, blob, content, asShown) {
-    const show = (/** @type {string} */ text) => {
+    const show = (/** @type {string} */ text, /** @type {boolean} */ isByHand) => {
       content.textContent = asShown(text);
       content.hidden = false;
-      content.focus();
+      if (isByHand) content.focus(); // else a person may be writing a prompt
     };
     return wholeButton(blob, { read: (hash) => this.#actions.readBlob(hash), show, name: title });
   }
@@ -130,8 +131,7 @@ export class ToolCard {
   /** @param {ToolCall} call @param {boolean} isAsked */
   #ask(call, isAsked) {
     if (!isAsked) {
-      this.#form?.element.remove();
-      this.#form = null;
+      this.#closeQuestion();
       return;
     }
     if (this.#form) return;
@@ -140,6 +140,23 @@ export class ToolCard {
     this.#details.open = true; // nobody is to decide on what was not seen
     if (call.args_blob) this.#body.querySelector("button.link-button")?.dispatchEvent(new Event("click"));
   }
+
+  /** The question is decided: the card is one line again, as those that nobody was asked about. */
+  #closeQuestion() {
+    if (!this.#form) return;
+    const hasFocus = this.#form.hadFocus && document.activeElement === document.body;
+    this.#form.element.remove();
+    this.#form = null;
+    this.#details.open = false;
+    // Or the keys would begin at the top of the page.
+    if (hasFocus) this.#details.querySelector("summary")?.focus({ preventScroll: true });
+  }
+}
+
+/** @param {ToolCall} call @param {boolean} isRunning @returns {keyof typeof STATES} */
+function stateOf({ approval, result }, isRunning) {
+  if (!result) return isRunning ? "running" : "cancelled";
+  return result.status === "denied" && approval?.decision === "reject" ? "rejected" : result.status;
 }
 
 /** The arguments in one line. @param {ToolCall} call @returns {string} */
@@ -150,10 +167,16 @@ function gistOf({ args }) {
     .join(", ");
 }
 
-/** @param {ToolCall} call @returns {string} */
+/** As JSON; where one is a text of several lines, as lines. @param {ToolCall} call @returns {string} */
 function argumentsOf({ args, args_blob }) {
   if (args_blob) return "";
-  return typeof args === "string" ? args : JSON.stringify(args, null, 2);
+  if (typeof args === "string") return args;
+  const isOfLines = (/** @type {unknown} */ value) => typeof value === "string" && value.includes("\n");
+  if (!Object.values(args).some(isOfLines)) return JSON.stringify(args, null, 2);
+  return Object.entries(args)
+    .map(([name, value]) => `${name}:${isOfLines(value) ? `\n${value}` : ` ${JSON.stringify(value, null, 2)}`}`)
+    .map((written) => written.replaceAll("\n", "\n    ")) // to the right: none of the lines looks like an argument
+    .join("\n");
 }
 
 /** @param {ToolCall} call @returns {string} */

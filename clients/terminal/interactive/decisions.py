@@ -6,8 +6,8 @@ answered by what was meant for another.
 
 from dataclasses import dataclass
 
-from turnkeeper.models.session.session import REASON_CHARS
 from turnkeeper.models.transcript.trajectory import ApprovalDecision
+from turnkeeper.models.wire import REASON_CHARS
 
 _YES = frozenset({"y", "yes"})
 _ALWAYS = frozenset({"a", "always"})

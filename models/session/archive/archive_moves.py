@@ -7,7 +7,6 @@ from turnkeeper.models.session.queue.leaving_fates import fate_bytes
 from turnkeeper.models.session.queue.prompt_queue import FATES_AT_ONCE
 from turnkeeper.models.session.session_state import Session
 from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.trajectory import Step
 from turnkeeper.models.transcript.transcript import carried_size
 
 
@@ -29,15 +28,11 @@ def spilled(session: Session, *, most_bytes: int) -> ArchiveMove | None:
 
     The newest step stays: what is still to be done is in it.
     """
-    turn, leaving, excess = session.running_turn, list[Step](), session.turn_bytes - most_bytes
-    for step in turn.steps[:-1] if turn else []:
-        if excess <= 0:
-            break
-        leaving.append(step)
-        excess -= len(step.model_dump_json(exclude_defaults=True))
-    if turn is None or not leaving:
+    turn = session.running()
+    steps, message = turn.oldest_steps(beyond_bytes=most_bytes), turn.message
+    if not steps:
         return None
-    return _detaching(session, [turn], first=turn.steps_omitted, steps_of=session.turn_count, steps=leaving)
+    return _detaching(session, [message], first=message.steps_omitted, steps_of=session.turn_count, steps=steps)
 
 
 def prompt_move_is_due(session: Session, *, parks: bool) -> bool:

@@ -67,10 +67,4 @@ async def test_agt_9_a_refusal_has_cost_what_the_vendor_says(api: str) -> None:
 
 def test_agt_9_usage_that_nobody_has_counted_is_told_apart() -> None:
     counted, estimated = Usage(input_tokens=10, output_tokens=5), Usage(input_tokens=8, estimated_tokens=8)
-    assert (counted + estimated).estimated_tokens == 8
-    assert [usage.is_estimate for usage in (counted, estimated, counted + estimated, Usage())] == [
-        False,
-        True,
-        False,
-        False,
-    ]
+    assert counted + estimated == Usage(input_tokens=18, output_tokens=5, estimated_tokens=8)

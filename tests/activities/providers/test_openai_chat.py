@@ -437,7 +437,9 @@ def test_agt_3_an_answer_that_was_cut_has_no_calls_and_no_state():
         ({"content": "I wi"}, "sensitive", "refusal"),
         ({"content": "I wi"}, "content_filter: SAFETY", "refusal"),
         ({}, "content_filter: PROHIBITED_CONTENT", "refusal"),
-        ({"content": "I wi"}, "function_call_filter: MALFORMED_FUNCTION_CALL", "refusal"),
+        ({}, "function_call_filter: MALFORMED_FUNCTION_CALL", "provider_error"),
+        ({}, "MALFORMED_FUNCTION_CALL", "provider_error"),
+        ({}, "function_call_filter: UNEXPECTED_TOOL_CALL", "provider_error"),
         ({"content": "I wi"}, "SAFETY", "refusal"),
         ({"content": "I wi"}, "PROHIBITED_CONTENT", "refusal"),
         ({"content": "I wi"}, "guardrail_intervened", "refusal"),
@@ -469,7 +471,8 @@ def test_agt_9_an_answer_that_stopped_at_a_limit_of_its_length_is_cut(finish):
 
 
 def test_agt_9_an_unknown_end_is_asked_about_a_few_times_and_a_failure_of_the_network_like_every_other():
-    for finish, most in (("of next year", 3), ("network_error", None)):
+    botched = ("function_call_filter: MALFORMED_FUNCTION_CALL", 3)
+    for finish, most in (("of next year", 3), botched, ("network_error", None)):
         with pytest.raises(ModelError) as failed:
             of_deltas({"content": "I wi"}, finish=finish)
         assert failed.value.max_attempts == most

@@ -86,6 +86,19 @@ def test_agt_9_retry_after_is_read_in_each_of_its_forms(headers: dict[str, str],
     assert retry_after_of(headers, now=NOW) == seconds
 
 
+NO_TIMES = [f"{'1ms' * 30}!", f"{'1milli' * 16}!", "1ms" * 1_000, "9" * 1_000]
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("value", NO_TIMES)
+@pytest.mark.parametrize("name", ["retry-after", "retry-after-ms", "x-ratelimit-reset-tokens"])
+def test_agt_9_a_waiting_time_that_is_none_is_recognised_at_once(name: str, value: str) -> None:
+    """It is read on the worker's event loop: a unit that can be read in two ways stops all sessions for minutes."""
+    assert judged(429, None, {name: value}).retry_after is None
+    upstream = {"error": {"code": 429, "message": "?", "metadata": {"headers": {name: value}}}}
+    assert judged(429, upstream).retry_after is None
+
+
 IN_SIX_SECONDS = (NOW + timedelta(seconds=6)).isoformat().replace("+00:00", "Z")
 
 

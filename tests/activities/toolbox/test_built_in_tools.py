@@ -130,7 +130,7 @@ async def test_agt_6_what_was_written_is_read_in_the_session_s_own_folder(call, 
     assert await call("file_write", **mine, path="a/b.txt", content="é\n") == ("Wrote a/b.txt (3 bytes)", "")
     assert await call("file_read", **mine, path="a/b.txt") == ("Read a/b.txt", "é")
     assert (tmp_path / "team" / "mine" / "a" / "b.txt").read_bytes() == "é\n".encode()
-    assert await call("file_list", workspace="team/other") == ("Listed .: 0 entries", "")
+    assert await call("file_list", workspace="team/other") == ("Listed the workspace: 0 entries", "")
 
 
 @pytest.mark.parametrize(
@@ -240,18 +240,21 @@ async def test_ctx_14_a_long_list_is_cut_between_entries_and_says_how_to_go_on(c
         (tmp_path / f"{number}.txt").write_text("x" * number)
     (tmp_path / "folder").mkdir()
     first = "0.txt (0 bytes)\n1.txt (1 byte)\n2.txt (2 bytes)\n3.txt (3 bytes)\n4.txt (4 bytes)"
-    assert await call("file_list") == ("Listed .: entries 1-5 of 8", f"{first}\n[cut here; go on with first_entry=6]")
+    assert await call("file_list") == (
+        "Listed the workspace: entries 1-5 of 8",
+        f"{first}\n[cut here; go on with first_entry=6]",
+    )
     second = await call("file_list", first_entry=6)
-    assert second == ("Listed .: entries 6-8 of 8", "5.txt (5 bytes)\n6.txt (6 bytes)\nfolder/")
+    assert second == ("Listed the workspace: entries 6-8 of 8", "5.txt (5 bytes)\n6.txt (6 bytes)\nfolder/")
 
 
 async def test_ctx_14_many_hits_are_cut_between_hits_and_say_how_to_go_on(call, tmp_path):
     (tmp_path / "f").write_text(numbered(1, 6))
     outcome, content = await call("file_search", query="line")
-    assert outcome == "Searched . for 'line': hits 1-4 of 6"
+    assert outcome == "Searched the workspace for 'line': hits 1-4 of 6"
     assert content == "f:1: line 1\nf:2: line 2\nf:3: line 3\nf:4: line 4\n[cut here; go on with first_hit=5]"
     rest = await call("file_search", query="line", first_hit=5)
-    assert rest == ("Searched . for 'line': hits 5-6 of 6", "f:5: line 5\nf:6: line 6")
+    assert rest == ("Searched the workspace for 'line': hits 5-6 of 6", "f:5: line 5\nf:6: line 6")
 
 
 async def test_ctx_14_of_a_long_line_the_part_around_the_hit_is_shown(call, tmp_path):
@@ -277,7 +280,7 @@ async def test_ctx_14_what_was_not_searched_is_said(tmp_path):
     (tmp_path / "large").write_bytes(b"needle" + b" " * MOST_READ_BYTES)
     async with built_in_toolbox(tmp_path, CutAt(searched_bytes=20)) as toolbox:
         outcome, content = await call_tool(toolbox, "file_search", query="needle")
-    assert outcome == "Searched . for 'needle': 3 hits"
+    assert outcome == "Searched the workspace for 'needle': 3 hits"
     assert content.endswith(
         "\n[3 files not searched, being binary, too large or too many; narrow it by path or pattern]"
     )
@@ -311,7 +314,7 @@ async def test_agt_6_a_search_finds_plain_text_in_a_file_or_below_a_folder(call,
     assert (await call("file_search", query="oNe", pattern="*.txt", ignore_case=True))[1] == (
         "a/x.txt:1: one .* two\na/x.txt:2: ONE"
     )
-    assert await call("file_search", query="nowhere") == ("Searched . for 'nowhere': 0 hits", "")
+    assert await call("file_search", query="nowhere") == ("Searched the workspace for 'nowhere': 0 hits", "")
 
 
 async def test_agt_6_a_search_for_more_than_a_line_is_refused(refused):
@@ -320,7 +323,7 @@ async def test_agt_6_a_search_for_more_than_a_line_is_refused(refused):
 
 async def test_agt_6_a_pipe_in_the_workspace_does_not_hold_up_a_search(call, tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    assert await call("file_search", query="x") == ("Searched . for 'x': 0 hits", "")
+    assert await call("file_search", query="x") == ("Searched the workspace for 'x': 0 hits", "")
 
 
 @pytest.mark.parametrize(

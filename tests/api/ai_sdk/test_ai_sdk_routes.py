@@ -307,7 +307,7 @@ async def test_api_2_a_version_that_there_is_not_is_refused_before_anything_is_s
 
 async def test_api_2_a_session_that_can_t_be_read_in_mid_stream_is_no_silence() -> None:
     told = TurnChunks("s", "m1")
-    streams = UIStreams(None, None, None, None)  # type: ignore[arg-type]
+    streams = UIStreams(None)  # type: ignore[arg-type]
     away = ProblemEvent(problems.no_worker("s").problem)
     (notice,) = await streams._on_event("s", told, away)
     assert notice == {"type": "data-notice", "data": {"text": away.problem.detail}, "transient": True}

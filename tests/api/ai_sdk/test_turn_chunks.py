@@ -104,15 +104,16 @@ class Story:
 
     def steer(self, text: str) -> None:
         send(self.session, text, id=f"s{self.steps}", mode="steer")
-        self.session.steer_turn(self.session.config.limits, now=at(self.steps))
+        self.session.steer_turn(now=at(self.steps))
         self.see()
 
     def ask(self, calls: Sequence[ToolCall]) -> None:
-        self.session.ask_for_approval([call.id for call in calls], timeout=60, now=at(self.steps))
+        turn = self.session.running().with_approvals_asked([call.id for call in calls], now=at(self.steps))
+        self.session.change_turn(turn)
         self.see()
 
     def decide(self, call: ToolCall, decision: str) -> None:
-        step = self.session.newest_step()
+        step = self.session.running().newest_step
         shown = next(shown for shown in step.tool_calls if shown.id == call.id)
         assert shown.approval is not None
         request = {"call_id": call.id, "args_digest": shown.approval.args_digest, "decision": decision}
@@ -237,7 +238,7 @@ def _draw_calls(draw: st.DrawFn, story: Story, calls: Sequence[ToolCall]) -> Non
 
 
 def _draw_result(draw: st.DrawFn, story: Story, call: ToolCall) -> None:
-    known = next(shown for shown in story.session.newest_step().tool_calls if shown.id == call.id)
+    known = next(shown for shown in story.session.running().newest_step.tool_calls if shown.id == call.id)
     rejected = known.approval is not None and known.approval.decision == "reject"
     given = known.approval is not None and known.approval.is_given
     status = draw(statuses.filter(lambda status: status != "denied" or not given))

@@ -534,7 +534,7 @@ async def test_api_1_deletion_leaves_no_text_of_a_session_and_what_comes_after_i
 async def until_deletions_end(http: AsyncClient) -> None:
     """Return once the gateway is busy with no deletion."""
     async with asyncio.timeout(BOUND):
-        while http._transport.app.state.deletions._tasks:  # type: ignore[attr-defined]
+        while http._transport.app.state.services.deletions._tasks:  # type: ignore[attr-defined]
             await asyncio.sleep(0.05)
 
 
@@ -567,7 +567,7 @@ async def test_api_1_what_is_written_while_a_session_is_being_deleted_is_deleted
     assert b"late secret" in file_of(on).read_bytes()
     await cleared(on, b"late secret")
     async with on.partials.following(session.handle.id) as live:
-        assert not await live.beyond(0, until=asyncio.get_running_loop().time() + 0.1)
+        assert not await live.wait_beyond(0, until=asyncio.get_running_loop().time() + 0.1)
     assert (await session.handle.describe()).close_time is not None, "its id is held until then"
 
 

@@ -93,6 +93,12 @@ async def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         yield url
 
 
+@pytest.fixture
+def hasty_keep_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a connection between two requests be closed almost at once."""
+    monkeypatch.setattr("turnkeeper.api.http.server.KEEP_ALIVE_SECONDS", 0.1)
+
+
 def problem(answer: bytes) -> str:
     head, _, body = answer.partition(b"\r\n\r\n")
     assert b"application/problem+json" in head
@@ -151,6 +157,89 @@ async def test_api_4_a_request_in_pieces_is_answered_and_the_connection_goes_on(
             connection.send(body[100_000:])
             status, answer = await connection.answer()
             assert (status, answer["type"]) == (422, "urn:turnkeeper:problem:invalid")
+
+
+UNREAD = {
+    404: b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\n",
+    403: b"POST /workflow HTTP/1.1\r\nHost: localhost\r\nOrigin: https://elsewhere.example\r\n",
+    405: b"PUT /workflow HTTP/1.1\r\nHost: localhost\r\n",
+}
+"""Requests that are answered before anybody reads their body."""
+
+LATE_BODIES = (50_000, 300_000, 900_000)
+
+
+@pytest.mark.parametrize("size", LATE_BODIES)
+@pytest.mark.parametrize("expected", UNREAD)
+async def test_api_4_a_body_that_comes_after_its_answer_is_dropped_and_the_connection_goes_on(
+    patient: str, expected: int, size: int
+) -> None:
+    async with connected(patient) as (connection,):
+        for _ in range(2):
+            connection.send(UNREAD[expected] + b"Content-Length: %d\r\n\r\n" % size)
+            assert (await connection.answer())[0] == expected
+            for start in range(0, size, 50_000):
+                connection.send(b"x" * min(50_000, size - start))
+                await connection.writer.drain()
+            connection.send(WHOLE)
+            assert (await connection.answer())[0] == 200
+
+
+@pytest.mark.parametrize("size", LATE_BODIES)
+@pytest.mark.parametrize("expected", UNREAD)
+async def test_api_4_a_client_that_sends_all_before_it_reads_gets_the_answer_too(
+    patient: str, expected: int, size: int
+) -> None:
+    async with connected(patient) as (connection,):
+        connection.send(UNREAD[expected] + b"Content-Length: %d\r\n\r\n" % size + b"x" * size + WHOLE)
+        await connection.writer.drain()
+        assert (await connection.answer())[0] == expected
+        assert (await connection.answer())[0] == 200
+
+
+@pytest.mark.parametrize("size", LATE_BODIES)
+async def test_api_4_a_late_body_in_chunks_is_dropped_and_the_connection_goes_on(patient: str, size: int) -> None:
+    async with connected(patient) as (connection,):
+        connection.send(UNREAD[404] + b"Transfer-Encoding: chunked\r\n\r\n")
+        assert (await connection.answer())[0] == 404
+        for _ in range(size // 50_000):
+            connection.send(b"%x\r\n%s\r\n" % (50_000, b"x" * 50_000))
+            await connection.writer.drain()
+        connection.send(b"0\r\n\r\n" + WHOLE)
+        assert (await connection.answer())[0] == 200
+
+
+@pytest.mark.parametrize("expected", UNREAD)
+async def test_api_4_half_a_body_after_its_answer_ends_the_connection_without_another_answer(
+    impatient: str, expected: int
+) -> None:
+    async with connected(impatient) as (connection,):
+        connection.send(UNREAD[expected] + b"Content-Length: 1000\r\n\r\n")
+        assert (await connection.answer())[0] == expected
+        connection.send(b"half")
+        assert await connection.rest() == b""
+
+
+async def test_api_4_a_malformed_body_after_its_answer_ends_the_connection_without_another_answer(patient: str) -> None:
+    async with connected(patient) as (connection,):
+        connection.send(UNREAD[404] + b"Transfer-Encoding: chunked\r\n\r\n")
+        assert (await connection.answer())[0] == 404
+        connection.send(b"no size\r\n")
+        assert await connection.rest() == b""
+
+
+@pytest.mark.usefixtures("hasty_keep_alive")
+async def test_api_4_a_connection_with_a_late_body_is_between_two_requests_afterwards(patient: str) -> None:
+    async with connected(patient, 2) as connections:
+        for connection in connections:
+            connection.send(UNREAD[404] + b"Content-Length: 5\r\n\r\nlate")
+            assert (await connection.answer())[0] == 404
+        idle, busy = connections
+        idle.send(b"!")
+        # Temporal can't be reached, which takes a while to be sure of: a request is not cut off meanwhile.
+        busy.send(b"!" + WHOLE.replace(b"/healthz", b"/workflow"))
+        assert (await busy.answer())[0] == 503
+        assert await idle.rest() == b""
 
 
 async def test_api_4_requests_sent_at_once_on_one_connection_are_all_answered(patient: str) -> None:

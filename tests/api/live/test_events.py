@@ -16,7 +16,7 @@ from tests.harness import BOUND, Gate, Stage, asks, says
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.api.app import create_app
 from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.stores.partials.carrier import Live
+from turnkeeper.stores.partials.carrier import LiveSnapshot
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ async def test_agt_5_nothing_is_followed_while_tools_run(
     followers, following = set[str](), on.partials.following
 
     @asynccontextmanager
-    async def noted(workflow_id: str) -> AsyncIterator[Live]:
+    async def noted(workflow_id: str) -> AsyncIterator[LiveSnapshot]:
         followers.add(workflow_id)
         try:
             async with following(workflow_id) as live:
@@ -352,7 +352,7 @@ async def test_api_1_a_gateway_that_is_stopping_sends_nobody_away_for_good(tempo
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http,
     ):
         session = await started(http)
-        app.state.feeds.stop()
+        app.state.services.feed.stop()
         refused = await http.get(f"/workflow/{session}/events")
     assert (refused.status_code, refused.json()["title"]) == (503, "Stopping")
 

@@ -10,7 +10,8 @@ import pytest
 from httpx import AsyncClient
 
 from tests.harness import BOUND, Stage
-from turnkeeper.api.temporal.watch import LINGER_SECONDS, Watches
+from turnkeeper.api.live.polling import FORM_SECONDS, UNCLEAR_SECONDS, Form, GivenForms
+from turnkeeper.api.temporal.watch import LINGER_SECONDS, WatchRegistry
 
 SHORT = 1.5
 """Seconds; a poll that is held takes at least so long."""
@@ -135,6 +136,31 @@ async def test_ses_12_each_of_two_clients_that_know_only_the_last_message_is_giv
                 turns = update_of((await poll(http, session, **cursor))[0])["updated_messages"]
 
 
+def test_ses_12_clients_that_keep_coming_back_for_longer_than_a_minute_are_each_given_the_end() -> None:
+    given = GivenForms()
+    running, ended = (7, False), (8, False)
+
+    def note(form: Form, now: float, *, comes_back: bool = True) -> None:
+        given.note("s", "p1", form, comes_back=comes_back, now=now)
+
+    def hold_seconds(form: Form, now: float) -> float | None:
+        return given.hold_seconds("s", "p1", form, now=now)
+
+    for _ in range(2):
+        note(running, 0.0, comes_back=False)
+    for seconds in range(5, 2 * int(FORM_SECONDS) + 5, 5):
+        for after in (0.0, 0.1):
+            assert hold_seconds(running, seconds + after) is None
+            note(running, seconds + after)
+    last = 2 * FORM_SECONDS
+    assert hold_seconds(ended, last + 1) == 0
+    note(ended, last + 1)
+    # The other client comes back: it may be the one that has not seen it.
+    assert hold_seconds(ended, last + 2) == UNCLEAR_SECONDS
+    # Nobody that has seen the older form has come back within the longest wait: nobody is left who wants the newer one.
+    assert hold_seconds(ended, last + FORM_SECONDS + 1) is None
+
+
 async def test_ses_12_a_client_that_knows_only_the_etag_is_held_until_something_is_new(http: AsyncClient) -> None:
     session = await answered(http, "one")
     etag = (await poll(http, session))[0].headers["etag"]
@@ -203,7 +229,7 @@ async def test_api_3_a_watch_that_nobody_needed_any_more_is_not_given_to_who_com
         namespace = "n"
         workflow_service = Service()
 
-    watches = Watches(Silent())  # type: ignore[arg-type]
+    watches = WatchRegistry(Silent())  # type: ignore[arg-type]
     async with watches.watching("s") as first:
         await asyncio.sleep(0)
     first.left_at -= 2 * LINGER_SECONDS

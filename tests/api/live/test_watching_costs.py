@@ -13,7 +13,7 @@ from tests.api.conftest import Asked, served
 from tests.api.live.test_events import started
 from tests.api.live.watching import Watcher, idle_after
 from tests.harness import BOUND, Stage, stage
-from turnkeeper.api.temporal import waking, watch
+from turnkeeper.api.temporal import cache_warmer, watch
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.in_process import InProcessCarrier
 
@@ -108,9 +108,9 @@ async def test_api_3_a_session_is_woken_once_when_its_worker_has_gone(
         looks.append([worker for worker in await polling_workers(client, task_queue) if worker not in gone])
         return looks[-1]
 
-    polling_workers = waking.polling_workers
-    monkeypatch.setattr(waking, "polling_workers", present)
-    monkeypatch.setattr(waking, "LOOK_SECONDS", 0.0)
+    polling_workers = cache_warmer.polling_workers
+    monkeypatch.setattr(cache_warmer, "polling_workers", present)
+    monkeypatch.setattr(cache_warmer, "LOOK_SECONDS", 0.0)
     client = Client(**{**temporal.config(), "interceptors": [asked]})
     async with (
         served(client, Settings(task_queue=queue, state_dir=tmp_path), partials=partials) as url,
@@ -133,6 +133,6 @@ async def test_api_3_a_session_is_woken_once_when_its_worker_has_gone(
                     looked = len(looks)
                     await polled(http, session, since_revision=number)
                     await until(lambda seen=looked: len(looks) > seen)
-            assert asked.updates == [waking.REFUSED_UPDATE]
+            assert asked.updates == [cache_warmer.REFUSED_UPDATE]
     after = await temporal.get_workflow_handle(session).fetch_history()
     assert len(after.events) == len(before.events)

@@ -279,8 +279,8 @@ async def test_api_1_who_waits_for_a_turn_is_told_though_nobody_could_answer_whe
 ) -> None:
     session = fresh()
     await http.post("/workflow", json={"id": session})
-    sessions = http._transport.app.state.sessions
-    query, ended_at = sessions._query, 0.0
+    queries = http._transport.app.state.services.reader._queries
+    query, ended_at = queries._answer, 0.0
 
     async def silent_for_a_while(session_id: str, question: Any) -> Any:
         nonlocal ended_at
@@ -293,7 +293,7 @@ async def test_api_1_who_waits_for_a_turn_is_told_though_nobody_could_answer_whe
         await asyncio.sleep(max(0.0, ended_at + 2 - time.monotonic()))
         return await query(session_id, question)
 
-    sessions._query = silent_for_a_while
+    queries._answer = silent_for_a_while
     began = time.monotonic()
     answer = await http.post(f"/workflow/{session}/prompt?wait=50", json={"message": "hi"})
     assert (answer.status_code, answer.json().get("agent_message")) == (200, "echo: hi")

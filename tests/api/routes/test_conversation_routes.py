@@ -184,15 +184,15 @@ async def test_api_3_many_clients_that_wait_share_one_watch_and_one_query(http: 
     await http.post("/workflow", json={"id": session, "prompt": "slow"})
     await on.vendor.gate.until_arrived(1)
     revision = (await http.get(f"/workflow/{session}/conversation")).json()["conversation_update"]["revision"]
-    sessions = http._transport.app.state.sessions
+    reader = http._transport.app.state.services.reader
     asked: list[object] = []
-    query = sessions._query
+    query = reader._queries._answer
 
     async def counted(session_id: str, question: object) -> object:
         asked.append(question)
         return await query(session_id, question)
 
-    sessions._query = counted
+    reader._queries._answer = counted
     waiting = [
         asyncio.create_task(
             http.get(f"/workflow/{session}/conversation", params={"since_revision": revision, "wait": 20})
@@ -200,13 +200,13 @@ async def test_api_3_many_clients_that_wait_share_one_watch_and_one_query(http: 
         for _ in range(100)
     ]
     async with asyncio.timeout(20):
-        while not (watch := sessions.watches._watches.get(session)) or watch.watchers < 100:
+        while not (watch := reader.watches._watches.get(session)) or watch.watchers < 100:
             await asyncio.sleep(0)
     on.vendor.gate.open()
     answers = await asyncio.gather(*waiting)
     assert {answer.status_code for answer in answers} == {200}
     assert len(asked) <= 12
-    assert len(sessions.watches._followers) == 1
+    assert len(reader.watches._followers) == 1
 
 
 async def test_api_3_an_idle_watcher_asks_nothing(http: AsyncClient, on: Stage) -> None:
@@ -215,15 +215,15 @@ async def test_api_3_an_idle_watcher_asks_nothing(http: AsyncClient, on: Stage) 
     await finished(http, session)
     update = (await http.get(f"/workflow/{session}/conversation")).json()["conversation_update"]
     before = (await on.client.get_workflow_handle(session).describe()).history_length
-    sessions = http._transport.app.state.sessions
+    reader = http._transport.app.state.services.reader
     asked: list[object] = []
-    query = sessions._query
+    query = reader._queries._answer
 
     async def counted(session_id: str, question: object) -> object:
         asked.append(question)
         return await query(session_id, question)
 
-    sessions._query = counted
+    reader._queries._answer = counted
     params = {"since_revision": update["revision"], "last_seen_message_id": update["last_seen_message_id"], "wait": 3}
     began = time.monotonic()
     await http.get(f"/workflow/{session}/conversation", params=params)

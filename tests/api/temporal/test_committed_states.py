@@ -32,10 +32,10 @@ from tests.api.live.test_events import started
 from tests.api.live.watching import Watcher, full_state, idle_after
 from tests.conftest import QUICK, server_with
 from tests.harness import BOUND, DrivenSession, Stage, stage
-from turnkeeper.api.temporal import commits, sessions, temporal_calls
-from turnkeeper.api.temporal.commits import Commits
+from turnkeeper.api.temporal import commits, session_reader, temporal_calls
+from turnkeeper.api.temporal.commits import CommitChecker
 from turnkeeper.api.temporal.temporal_calls import STUCK_ATTEMPTS
-from turnkeeper.api.temporal.watch import Watches
+from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.api.temporal.workflow_tasks import WorkflowTasks, newest_tasks
 from turnkeeper.models.as_of import AsOf, TaskStart
 from turnkeeper.models.session.session import SessionInput
@@ -57,7 +57,7 @@ async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "CALL_SECONDS", PATIENT_SECONDS)
+    monkeypatch.setattr(session_reader, "CALL_SECONDS", PATIENT_SECONDS)
     monkeypatch.setattr(temporal_calls, "CALL_SECONDS", PATIENT_SECONDS)
 
 
@@ -175,7 +175,7 @@ async def task_is_lost_after_the_query(temporal: Client, session: str, queue: st
 
 
 async def test_ses_12_no_attempt_of_a_task_but_the_completed_one_is_committed(temporal: Client) -> None:
-    queue, watches = f"q-{uuid4()}", Watches(temporal)
+    queue, watches = f"q-{uuid4()}", WatchRegistry(temporal)
     handle = await temporal.start_workflow(
         "AgenticAIWorkflow",
         SessionInput(),
@@ -188,15 +188,15 @@ async def test_ses_12_no_attempt_of_a_task_but_the_completed_one_is_committed(te
     async with stage(temporal, task_queue=queue) as on, asyncio.timeout(BOUND):
         session = on.adopt(handle)
         async with session.watches.watching(handle.id) as watch:
-            await watch.stirred(lambda: watch.changes > 0)
+            await watch.wait_beyond(0)
         committed = await stamp(session)
         for is_watched in (False, True):
             async with watches.watching(handle.id) if is_watched else nullcontext():
-                tasks = Commits(temporal, watches)
+                checker = CommitChecker(temporal, watches)
                 for begun in lost:
                     as_of = committed.model_copy(update={"task": TaskStart(started_at=begun.ToDatetime(tzinfo=UTC))})
-                    assert not await tasks.has(handle.id, as_of)
-                assert await tasks.has(handle.id, committed)
+                    assert not await checker.is_committed(handle.id, as_of)
+                assert await checker.is_committed(handle.id, committed)
     await watches.close()
 
 

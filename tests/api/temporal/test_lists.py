@@ -9,7 +9,8 @@ from uuid import uuid4
 
 import pytest
 from httpx import AsyncClient
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowExecutionAsyncIterator
+from temporalio.service import RPCError, RPCStatusCode
 
 from tests.harness import BOUND, Stage
 from turnkeeper.api.temporal.listing import _checksum
@@ -20,6 +21,11 @@ def junk_cursors() -> list[str]:
     old_token = base64.urlsafe_b64encode(json.dumps({"CloseTime": "2025-01-01T00:00:00Z", "RunID": "x"}).encode())
     texts = ["nope", "abcd", "AAAA", "Zm9v", "null", "True", "!!!", "A" * 600, "0" * 600, old_token.decode(), "", "%00"]
     return [*texts, "é", " ", "A" * 3_999]
+
+
+def sealed(token: bytes) -> str:
+    """A cursor with this token and the right checksum."""
+    return base64.urlsafe_b64encode(_checksum(token) + token).decode()
 
 
 @pytest.mark.parametrize("cursor", junk_cursors(), ids=lambda cursor: cursor[:12] or "empty")
@@ -36,11 +42,28 @@ async def test_api_2_a_made_up_cursor_is_refused_at_once_and_temporal_never_sees
 async def test_api_2_a_cursor_with_the_right_checksum_and_nonsense_in_it_is_no_outage(
     http: AsyncClient, token: bytes
 ) -> None:
-    cursor = base64.urlsafe_b64encode(_checksum(token) + token).decode()
     began = time.monotonic()
-    answer = await http.get("/workflow", params={"cursor": cursor})
+    answer = await http.get("/workflow", params={"cursor": sealed(token)})
     assert answer.status_code in (200, 422)
     assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize("status", [RPCStatusCode.UNKNOWN, RPCStatusCode.INTERNAL, RPCStatusCode.UNAVAILABLE])
+@pytest.mark.parametrize("lists_otherwise", [True, False])
+async def test_api_2_a_cursor_is_to_blame_only_while_temporal_lists_sessions_without_it(
+    http: AsyncClient, monkeypatch: pytest.MonkeyPatch, status: RPCStatusCode, lists_otherwise: bool
+) -> None:
+    fetch = WorkflowExecutionAsyncIterator.fetch_next_page
+
+    async def fail(pages: WorkflowExecutionAsyncIterator, **how: int) -> None:
+        if pages.next_page_token or not lists_otherwise:
+            raise RPCError("Operation failed.", status, b"")
+        await fetch(pages, **how)
+
+    monkeypatch.setattr(WorkflowExecutionAsyncIterator, "fetch_next_page", fail)
+    answer = await http.get("/workflow", params={"cursor": sealed(b"{}")})
+    is_to_blame = lists_otherwise and status != RPCStatusCode.UNAVAILABLE
+    assert answer.status_code == (422 if is_to_blame else 503)
 
 
 async def test_api_1_a_list_goes_on_from_its_own_cursor(http: AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,10 @@
 """Deciding on tool calls, in the card that shows them (API-5, AGT-8)."""
 
 import httpx
-from playwright.async_api import expect
+import pytest
+from playwright.async_api import Browser, expect
 
-from tests.clients.page.tab import Tab
+from tests.clients.page.tab import Tab, tabs_of
 from tests.harness import Stage, asks, says
 
 UNSEEN = "\u202eolleh\u202c \u200bü🙂\u2028\x85\U000e0041\u3164"
@@ -37,6 +38,8 @@ async def test_api_5_a_call_is_approved_in_its_card_with_its_arguments_in_sight(
     assert [call.name for call in on.tools.calls] == ["pay"]
     await expect(tab.page.locator(".approval")).to_have_count(0)
     await expect(tab.tools).to_contain_text("Approved")
+    await expect(tab.tools.get_by_label("Arguments", exact=True)).to_be_hidden()  # a line again, like other calls
+    await expect(tab.tools.locator("summary")).to_be_focused()
     await tab.shows_the_transcript()
 
 
@@ -55,6 +58,8 @@ async def test_api_5_a_call_is_rejected_with_a_reason_that_the_model_is_told(tab
     await tab.shows(2)
     assert on.tools.calls == []
     await expect(tab.tools).to_contain_text("Rejected: Far too much")
+    await expect(tab.tools.locator(".tool-state")).to_have_text("rejected")
+    await expect(tab.tools.get_by_label("Result", exact=True)).to_have_count(0)  # it would say the reason again
     assert "Far too much" in on.vendor.requests[-1].model_dump_json()
 
 
@@ -97,3 +102,36 @@ async def test_api_5_what_is_approved_is_what_is_read_whatever_turns_text_around
     await expect(arguments.first).to_have_text(f'{{\n  "to": "{UNSEEN_SHOWN}"\n}}', use_inner_text=True)
     await expect(arguments.last).to_contain_text(UNSEEN_SHOWN)
     assert not set(UNSEEN) & set(await arguments.last.text_content() or "") - set("hello ü🙂")
+
+
+async def test_api_5_a_question_with_large_arguments_does_not_take_the_keys_from_who_writes(
+    tab: Tab, on: Stage
+) -> None:
+    await a_session_that_asks(tab, on)
+    on.vendor.script = [asks(("pay", {"to": "Registrar" * 20_000})), says("Paid.")]
+    await tab.send("Pay")
+    await tab.text.press_sequentially("And ")
+    await expect(tab.tools.get_by_label("Arguments", exact=True)).to_contain_text("Registrar")
+    await expect(tab.text).to_be_focused()
+
+
+async def test_api_5_an_argument_of_several_lines_is_read_as_lines(tab: Tab, on: Stage) -> None:
+    await a_session_that_asks(tab, on)
+    on.vendor.script = [asks(("pay", {"to": "Registrar", "note": "Dear all,\n\tamount: 1\nYours"})), says("Paid.")]
+    await tab.send("Pay")
+    await expect(tab.tools.get_by_label("Arguments", exact=True)).to_have_text(
+        'to: "Registrar"\nnote:\n    Dear all,\n    \tamount: 1\n    Yours', use_inner_text=True
+    )
+
+
+@pytest.mark.parametrize("width", [360, 390])
+async def test_api_5_the_choices_of_a_question_stand_in_one_row_on_a_phone(
+    browser: Browser, url: str, on: Stage, width: int
+) -> None:
+    async with tabs_of(browser, url, viewport={"width": width, "height": 800}) as open_tab:
+        tab = await open_tab()
+        await a_session_that_asks(tab, on)
+        on.vendor.script = [asks(PAY), says("Paid.")]
+        await tab.send("Pay")
+        boxes = [await tab.button(name).bounding_box() for name in ("Approve", "Allow for this session", "Reject…")]
+        assert len({box["y"] for box in boxes if box}) == 1

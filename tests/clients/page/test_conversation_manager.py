@@ -60,7 +60,7 @@ class Told:
         self.prompts = 0
 
     def live(self, event: str) -> None:
-        running = self.session.running_turn
+        running = self.session.turn
         if event == "turn":
             self.prompts += 1
             send(self.session, f"prompt {self.prompts} " + "x" * 2_000, id=f"m{self.prompts}")

@@ -54,6 +54,17 @@ async def test_api_5_sessions_are_listed_with_titles_and_states_searched_and_fil
     await expect(tab.page.get_by_text("No matching sessions")).to_be_visible()
 
 
+async def test_api_5_a_session_without_turns_says_that_it_has_none(tab: Tab, on: Stage) -> None:
+    session = f"{on.task_queue}-empty"
+    await started(tab.url, session)
+    await tab.open(session)
+    note = tab.page.locator("#no-turns")
+    await expect(note).to_have_text("No prompts yet. Write the first one below.")
+    await tab.send("Hi")
+    await expect(note).to_be_hidden()
+    await tab.shows(1)
+
+
 async def test_api_5_every_session_has_an_address_and_back_leads_back(tab: Tab, on: Stage) -> None:
     first, second = f"{on.task_queue}-1", f"{on.task_queue}-2"
     await started(tab.url, first, "one", title="First")
@@ -249,6 +260,28 @@ async def test_api_5_who_reads_above_stays_there_and_who_is_at_the_end_stays_at_
     await tab.button("Jump to latest").click()
     await expect(tab.button("Jump to latest")).to_be_hidden()
     assert await tab.log.evaluate(distance) <= 2
+
+
+async def test_api_5_who_is_at_the_end_stays_there_while_the_log_shrinks_and_grows(tab: Tab, on: Stage) -> None:
+    session = f"{on.task_queue}-shrinks"
+    on.vendor.answer = lambda request: says("\n\n".join(["A paragraph of the answer."] * 40))
+    await started(tab.url, session, "one", "two")
+    await tab.open(session)
+    await tab.shows(2)
+    distance = await tab.log.evaluate(
+        """async (log) => {
+          const turn = document.querySelector("#turns > .turn:last-child");
+          turn.remove();
+          log.scrollTop; // as a layout in the middle of an update: the browser moves the log back
+          document.querySelector("#turns").append(turn, turn.cloneNode(true));
+          await null;
+          log.dispatchEvent(new Event("scroll")); // as the browser does before anything of the next frame
+          for (let frame = 0; frame < 3; frame++) await new Promise(requestAnimationFrame);
+          return log.scrollHeight - log.scrollTop - log.clientHeight;
+        }"""
+    )
+    assert distance <= 2
+    await expect(tab.button("Jump to latest")).to_be_hidden()
 
 
 async def test_api_5_an_update_touches_only_the_turns_that_changed(tab: Tab, on: Stage) -> None:

@@ -73,6 +73,26 @@ async def test_api_5_a_second_click_on_an_example_asks_nothing(tab: Tab, on: Sta
     await tab.shows(2)
 
 
+async def test_api_5_after_an_example_the_keys_are_in_the_composer(tab: Tab, on: Stage) -> None:
+    await tab.open()
+    await tab.button("What time is it?").click()
+    await tab.shows(1)
+    await expect(tab.text).to_be_focused()
+
+
+async def test_api_5_a_closed_session_does_not_offer_to_retry(tab: Tab, on: Stage) -> None:
+    on.vendor.script = [[Delta("respond", "Half of"), Gate(is_open=False), says("Half of it.")]]
+    await tab.open()
+    await tab.send("one")
+    await expect(tab.growing).to_have_text("Half of")
+    await tab.stop.click()
+    await expect(tab.button("Retry")).to_be_visible()
+    async with httpx.AsyncClient(base_url=tab.url) as http:
+        (await http.post(f"/workflow/{tab.session}/end")).raise_for_status()
+    await expect(tab.state).to_contain_text("This session has ended")
+    await expect(tab.button("Retry")).to_be_hidden()
+
+
 @pytest.mark.parametrize("address", ["a%2Fb", "..", "a%20b"])
 async def test_api_5_an_address_that_names_no_session_is_said_to_name_none(tab: Tab, address: str) -> None:
     await tab.open(address)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.clients.page.from_npm import npm_package
 
-STATIC = Path(__file__).parents[4] / "clients" / "page"
+STATIC = Path(__file__).parents[3] / "clients" / "page"
 
 STRICT = {
     "allowJs": True,

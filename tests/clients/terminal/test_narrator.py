@@ -38,19 +38,19 @@ class OneTelling(RuleBasedStateMachine):
 
     @rule()
     def turn_starts(self) -> None:
-        if self.session.queue.waiting and not self.session.running_turn:
+        if self.session.queue.waiting and not self.session.turn:
             self.session.begin_turn(now=at(self.session.revision))
 
     @rule(count=st.integers(1, 3))
     def step(self, count: int) -> None:
-        if self.session.running_turn and not self.open_calls:
+        if self.session.turn and not self.open_calls:
             ids = [f"c{self.calls + number}" for number in range(count)]
             self.calls += count
             self.session.add_response(asks("look"), [ToolCall(id=one, name="look", args={}) for one in ids], now=at(1))
 
     @property
     def open_calls(self) -> list[str]:
-        turn = self.session.running_turn
+        turn = self.session.turn.message if self.session.turn else None
         calls = turn.steps[-1].tool_calls if turn and turn.steps else []
         return [call.id for call in calls if call.result is None]
 
@@ -61,7 +61,7 @@ class OneTelling(RuleBasedStateMachine):
 
     @rule(well=st.booleans())
     def turn_ends(self, well: bool) -> None:
-        if self.session.running_turn and not self.open_calls:
+        if self.session.turn and not self.open_calls:
             if well:
                 self.session.add_response(says("done"), [], now=at(2))
                 self.session.complete_turn("done", now=at(2))

@@ -22,8 +22,7 @@ MODEL = "offline:"
 
 def look(target: Session, *results: str, state: ProviderState | None = None, blob: BlobRef | None = None) -> None:
     """Let the running turn make a step of parallel calls with these results."""
-    turn = target.running_turn
-    assert turn is not None
+    turn = target.running().message
     made = [
         ToolCall(id=call_id(target.turn_count, len(turn.steps) + 1, index), name="look", args={})
         for index in range(len(results))
@@ -108,7 +107,7 @@ def test_ctx_7_results_of_the_newest_step_are_shortened_where_they_alone_are_too
     turn = context_of(target).turns[-1]
     assert turn.seen == "truncated"
     assert turn.characters_cut > 29_000
-    newest = target.newest_step().tool_calls[0].result
+    newest = target.running().newest_step.tool_calls[0].result
     assert newest is not None
     assert newest.content == "a" * 30_000, "the transcript is never altered"
     carried = Session("s", target.carry(), now=NOW)
@@ -207,7 +206,7 @@ def test_ctx_7_the_limit_is_carried_to_the_next_run_and_may_come_from_outside() 
     check_outside_start(target.carry(), now=NOW)
 
 
-def test_ctx_7_a_window_that_an_earlier_release_has_halved_stays_so_until_the_next_overflow() -> None:
+def test_ctx_7_a_window_that_an_earlier_release_has_halved_grows_back_from_the_next_run_on() -> None:
     target = session()
     turns(target, 10)
     history = target.config.history
@@ -217,17 +216,19 @@ def test_ctx_7_a_window_that_an_earlier_release_has_halved_stays_so_until_the_ne
     context = start.carried.context.model_copy(update={"halved": halved})
     earlier = start.carried.model_copy(update={"context": context, "default_rules": 2})
     loaded = SessionInput.model_validate_json(start.model_copy(update={"carried": earlier}).model_dump_json())
-    for rules in (2, 3):
+    for rules, cap in ((2, 6), (3, history.max_messages)):
         goes_on = Session("s", loaded, now=NOW, rules=rules)
-        assert goes_on.context.window(history, model=MODEL).max_messages == 6
+        assert goes_on.context.window(history, model=MODEL).max_messages == cap
+        turns(goes_on, 4)
         begin(goes_on, "now")
-        assert goes_on.view.message_count <= 6
-        if rules == 3:
-            overflow(goes_on)
-            assert goes_on.context.window(history, model=MODEL) == history
-            view = context_of(goes_on)
-            assert (view.window_halved, view.max_messages) == (True, 100)
-            assert view.max_tokens == goes_on.context.max_tokens(history, model=MODEL)
+        assert (goes_on.view.message_count > 6) is (rules == 3)
+        view = context_of(goes_on)
+        assert (view.window_halved, view.max_messages, view.max_tokens) == (rules == 2, cap, None)
+        assert (Session("s", goes_on.carry(), now=NOW, rules=rules).context.state.halved is None) is (rules == 3)
+    overflow(goes_on)
+    view = context_of(goes_on)
+    assert (view.window_halved, view.max_messages) == (True, 100)
+    assert view.max_tokens == goes_on.context.max_tokens(history, model=MODEL)
 
 
 # ---- refused turns
@@ -237,7 +238,7 @@ def refused_turn(target: Session, text: str = "something bad") -> ConversationMe
     begin(target, text)
     look(target, "found something bad")
     send(target, "bad words, steered in", mode="steer", id="steered")
-    target.steer_turn(target.config.limits, now=NOW)
+    target.steer_turn(now=NOW)
     target.leave_out_turn()
     target.fail_turn("refusal", "The model refused to answer.", now=NOW)
     turn = target.transcript.newest

@@ -15,8 +15,7 @@ from turnkeeper.models.transcript.trajectory import INTERRUPTED_NOTE, ToolCall, 
 
 
 def run_step(target: Session, *, calls: int = 1, state: ProviderState | None = None) -> None:
-    turn = target.running_turn
-    assert turn is not None
+    turn = target.running().message
     made = [
         ToolCall(id=call_id(target.turn_count, len(turn.steps) + 1, index), name="look", args={})
         for index in range(calls)
@@ -57,7 +56,7 @@ def test_ctx_4_between_two_evictions_the_view_only_grows_at_its_end(steps: list[
             run_step(target, calls=calls)
         else:
             send(target, "steered", mode="steer")
-            target.steer_turn(target.config.limits, now=NOW)
+            target.steer_turn(now=NOW)
 
 
 def test_ctx_4_sixty_tool_calls_with_thirty_messages_never_go_over_the_cap_by_more_than_a_step() -> None:

@@ -261,7 +261,6 @@ def test_ctx_5_what_waits_for_a_summary_survives_a_new_run() -> None:
             target.begin_turn(now=NOW)
             evict_and_summarise(target)
             target.complete_turn("ok", now=NOW)
-    target.context.halve(target.config.history, model=target.config.model)
     carried = target.carry()
     again = Session("s1", type(carried).model_validate_json(carried.model_dump_json()), now=NOW)
     assert again.context.state == target.context.state

@@ -168,8 +168,8 @@ def counted(target: Session) -> dict[str, Any]:
     """Return all sizes that decide what a run does, and what names the context that the model is shown."""
     return {
         "turn_room": target.turn_room,
-        "turn_cap": target.turn_cap(target.config.limits),
-        "turn_bytes": target.turn_bytes,
+        "turn_cap": target.turn_cap,
+        "turn_bytes": target.turn.carried_bytes if target.turn else 0,
         "transcript": target.transcript.carried_bytes,
         "context": target.context.carried_bytes,
         "tools": target.tools.carried_bytes,

@@ -104,8 +104,7 @@ class Story:
     def hand_over(self) -> None:
         self.park()
         carried = self.session.carry()
-        if self.session.running_turn is None:  # a running turn is carried with terms of the workflow's
-            check_outside_start(carried, now=NOW)
+        check_outside_start(carried, now=NOW)
         row = carried.carried.queue.row
         assert len(row.waiting) + len(row.behind) <= max(1, self.limits.max_queued_prompts)
         self.session = Session("s1", type(carried).model_validate_json(carried.model_dump_json()), now=NOW)
@@ -373,7 +372,7 @@ def test_ses_6_every_prompt_has_one_fate_in_order_whatever_is_parked_and_whateve
     begun: list[str] = []
 
     def start() -> None:
-        if story.session.queue.waiting and not story.session.running_turn:
+        if story.session.queue.waiting and not story.session.turn:
             begun.append(story.session.begin_turn(now=NOW).id)
 
     def sent(mode: str = "enqueue") -> None:
@@ -394,9 +393,9 @@ def test_ses_6_every_prompt_has_one_fate_in_order_whatever_is_parked_and_whateve
             sent(action)
         elif action == "start":
             start()
-        elif action == "take" and target.running_turn:
-            target.steer_turn(target.config.limits, now=NOW)
-        elif action == "end turn" and target.running_turn:
+        elif action == "take" and target.turn:
+            target.steer_turn(now=NOW)
+        elif action == "end turn" and target.turn:
             target.complete_turn("ok", now=NOW)
         elif action.startswith("withdraw") and waiting():
             target.queue.withdraw(waiting()[0 if action.endswith("first") else -1], at=NOW)
@@ -420,7 +419,7 @@ def test_ses_6_every_prompt_has_one_fate_in_order_whatever_is_parked_and_whateve
         assert queue.row.parked_bytes == len(queue.parked) * 4
         assert story.limits.max_queued_prompts * 10 >= len(queue)
 
-    if story.session.running_turn:
+    if story.session.turn:
         story.session.complete_turn("ok", now=NOW)
     if discards:
         story.session.end("enough", discard_queue=True, now=NOW)

@@ -161,7 +161,7 @@ def test_ses_7_an_interrupt_goes_before_the_queue_and_a_steer_joins_the_turn() -
     send(target, "steer", id="m3", mode="steer")
     send(target, "now", id="m4", mode="interrupt")
     assert [prompt.id for prompt in queue_of(target).waiting] == ["m3", "m4", "m2"]
-    target.steer_turn(target.config.limits, now=NOW)
+    target.steer_turn(now=NOW)
     assert [step.kind for step in target.transcript.get(turn.id).steps] == ["user"]
     assert queue_of(target, "m3").fates[0].turn_id == "m1"
 
@@ -206,9 +206,9 @@ def test_ses_6_every_accepted_prompt_has_at_most_one_fate_and_waits_until_it_has
             send(target, "hi", id=f"m{number}")
         elif action == "steer":
             send(target, "hi", id=f"m{number}", mode="steer")
-        elif action == "start" and target.queue.waiting and not target.running_turn:
+        elif action == "start" and target.queue.waiting and not target.turn:
             target.begin_turn(now=NOW)
-        elif action == "end turn" and target.running_turn:
+        elif action == "end turn" and target.turn:
             target.fail_turn("timeout", "late", now=NOW)
         elif action == "withdraw" and len(target.queue):
             target.queue.withdraw(queue_of(target).waiting[0].id, at=NOW)
@@ -289,7 +289,7 @@ def test_ses_16_what_is_steered_into_a_turn_is_bounded_and_the_rest_waits() -> N
     target.begin_turn(now=NOW)
     for number in range(3):
         send(target, "x" * 87_000, id=f"s{number}", mode="steer")
-    target.steer_turn(target.config.limits, now=NOW)
+    target.steer_turn(now=NOW)
     assert fates(target)[1:] == [("s0", "steered"), ("s1", "steered")]
     target.complete_turn("done", now=NOW)
     assert [prompt.id for prompt in target.queue.waiting] == ["s2"]

@@ -68,12 +68,12 @@ class UpdatesLaw(RuleBasedStateMachine):
 
     @rule()
     def turn_starts(self) -> None:
-        if self.session.queue.waiting and not self.session.running_turn:
+        if self.session.queue.waiting and not self.session.turn:
             self.session.begin_turn(now=at(self.session.revision))
 
     @rule()
     def step(self) -> None:
-        if self.session.running_turn:
+        if self.session.turn:
             call = ToolCall(id=f"c{self.session.revision}", name="look", args={})
             self.session.add_response(asks("look"), [call], now=at(1))
             self.session.add_result(call.id, ToolResult(outcome="seen"))
@@ -81,7 +81,7 @@ class UpdatesLaw(RuleBasedStateMachine):
 
     @rule(well=st.booleans())
     def turn_ends(self, well: bool) -> None:
-        if not self.session.running_turn:
+        if not self.session.turn:
             return
         if well:
             self.session.add_response(says("done"), [], now=at(2))
@@ -102,11 +102,11 @@ class UpdatesLaw(RuleBasedStateMachine):
 
     @rule(most_bytes=st.integers(100, 2_000))
     def steps_are_archived(self, most_bytes: int) -> None:
-        if self.session.running_turn and (move := spilled(self.session, most_bytes=most_bytes)):
+        if self.session.turn and (move := spilled(self.session, most_bytes=most_bytes)):
             before = self.session.view.estimated_tokens
             self.session.moved(move, now=NOW)
             assert self.session.view.estimated_tokens >= before
-            assert self.session.running_turn.steps_omitted == move.first + len(move.steps)
+            assert self.session.turn.message.steps_omitted == move.first + len(move.steps)
 
     @rule(target=clients, sends_revision=st.booleans())
     def join(self, sends_revision: bool) -> Client:

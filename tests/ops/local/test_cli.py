@@ -28,9 +28,10 @@ class Command:
         self.pid = process.pid
 
     @classmethod
-    async def start(cls, *arguments: str, **env: str) -> "Command":
+    async def start(cls, *arguments: str, program: Path | None = None, **env: str) -> "Command":
+        """Run our own command, or that of another installation."""
         process = await asyncio.create_subprocess_exec(
-            *own_command(*arguments),
+            *([str(program), *arguments] if program else own_command(*arguments)),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             env={**os.environ, "TERM": "dumb", **env},
@@ -67,8 +68,8 @@ async def gateway_is_ready() -> bool:
     return await Gateway.find(Settings()).status("/readyz") == 200
 
 
-async def run(*arguments: str, **env: str) -> tuple[int, str]:
-    return await (await Command.start(*arguments, **env)).ended()
+async def run(*arguments: str, program: Path | None = None, **env: str) -> tuple[int, str]:
+    return await (await Command.start(*arguments, program=program, **env)).ended()
 
 
 @pytest.fixture

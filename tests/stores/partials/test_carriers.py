@@ -6,20 +6,20 @@ from collections.abc import Callable
 from tests.harness import BOUND, DrivenSession, Gate, Stage, says
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.transcript.partial_output import MOST_PARTIAL_BYTES, PartialOutput
-from turnkeeper.stores.partials.carrier import Live
+from turnkeeper.stores.partials.carrier import LiveSnapshot
 
 HELLO = [Delta("think", "A "), Delta("think", "greeting."), Delta("respond", "Hel"), Delta("call", "look")]
 HELD = Delta("respond", "lo")
 
 
-async def seen(live: Live, is_it: Callable[[PartialOutput], bool]) -> PartialOutput:
+async def seen(live: LiveSnapshot, is_it: Callable[[PartialOutput], bool]) -> PartialOutput:
     """Return the first snapshot that is the one waited for."""
     until = asyncio.get_running_loop().time() + BOUND
     while True:
         version = live.version
         if live.latest is not None and is_it(live.latest):
             return live.latest
-        assert await live.beyond(version, until=until), f"never seen; the last was {live.latest}"
+        assert await live.wait_beyond(version, until=until), f"never seen; the last was {live.latest}"
 
 
 def text_of(partial: PartialOutput) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from tests.harness import BOUND, Gate, says, stage
 from tests.stores.partials.test_carriers import seen
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.models.transcript.partial_output import PartialOutput, PartialPart
-from turnkeeper.stores.partials.carrier import Followed, Live
+from turnkeeper.stores.partials.carrier import FollowedSessions, LiveSnapshot
 from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
 
 
@@ -27,7 +27,7 @@ class Ways:
         self.begun: list[str] = []
         self.ended = asyncio.Queue[str]()
 
-    async def keep_new(self, workflow_id: str, live: Live) -> None:
+    async def keep_new(self, workflow_id: str, live: LiveSnapshot) -> None:
         self.begun.append(workflow_id)
         try:
             await asyncio.Event().wait()
@@ -37,7 +37,7 @@ class Ways:
 
 async def test_agt_5_all_who_follow_a_session_share_one_way_and_it_ends_with_the_last() -> None:
     ways = Ways()
-    followed = Followed(ways.keep_new)
+    followed = FollowedSessions(ways.keep_new)
     async with followed.following("s") as one:
         async with followed.following("s") as other, followed.following("t"):
             await asyncio.sleep(0)
@@ -51,7 +51,7 @@ async def test_agt_5_all_who_follow_a_session_share_one_way_and_it_ends_with_the
 
 async def test_agt_5_closing_ends_every_way_before_it_returns() -> None:
     ways = Ways()
-    followed = Followed(ways.keep_new)
+    followed = FollowedSessions(ways.keep_new)
     async with followed.following("s"):
         await asyncio.sleep(0)
         await followed.close()
@@ -59,19 +59,19 @@ async def test_agt_5_closing_ends_every_way_before_it_returns() -> None:
 
 
 async def test_agt_5_a_slow_follower_gets_the_newest_and_nothing_is_kept_for_it() -> None:
-    live = Live()
+    live = LiveSnapshot()
     for text in ("a", "ab", "abc"):
-        live.take(snapshot(text))
-    assert await live.beyond(0)
+        live.update(snapshot(text))
+    assert await live.wait_beyond(0)
     assert (live.version, live.latest) == (3, snapshot("abc"))
 
 
 async def test_agt_5_what_comes_twice_or_too_late_wakes_nobody() -> None:
-    live = Live()
-    live.take(snapshot("ab", attempt=2))
+    live = LiveSnapshot()
+    live.update(snapshot("ab", attempt=2))
     for late in (snapshot("ab", attempt=2), snapshot("a", attempt=2), snapshot("longer, and older", attempt=1)):
-        live.take(late)
-    assert not await live.beyond(1, until=asyncio.get_running_loop().time())
+        live.update(late)
+    assert not await live.wait_beyond(1, until=asyncio.get_running_loop().time())
     assert live.latest == snapshot("ab", attempt=2)
 
 
@@ -129,12 +129,12 @@ async def test_agt_5_what_nobody_expected_ends_no_following(
     monkeypatch.setattr("turnkeeper.stores.partials.carrier.RETRY_SECONDS", 0.0)
     failures = [KeyError("an encoding of somebody's"), KeyError("again")]
 
-    async def keep_new(workflow_id: str, live: Live) -> None:
+    async def keep_new(workflow_id: str, live: LiveSnapshot) -> None:
         if failures:
             raise failures.pop()
-        live.take(snapshot("Hel"))
+        live.update(snapshot("Hel"))
 
-    async with Followed(keep_new).following("s") as live:
+    async with FollowedSessions(keep_new).following("s") as live:
         await seen(live, lambda partial: partial == snapshot("Hel"))
     (told,) = [record.getMessage() for record in caplog.records]
     assert "KeyError" in told

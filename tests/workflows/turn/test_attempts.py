@@ -17,7 +17,8 @@ from turnkeeper.models.context.request_size import request_tokens
 from turnkeeper.models.model_name import split_model
 from turnkeeper.models.session.session import SessionInput
 from turnkeeper.models.tokens import tokens_of
-from turnkeeper.models.transcript.model_call import ModelResponse, Spent
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, Spent
 from turnkeeper.models.transcript.trajectory import ModelStep, Usage
 from turnkeeper.stores.partials.in_process import InProcessCarrier
 
@@ -27,6 +28,11 @@ STORY = "It was a dark and stormy night. " * 20
 def cut(text: str = STORY) -> Written:
     """An answer that breaks off."""
     return [Delta("respond", text), ModelError("connection", "the answer broke off", retry_after=0.05)]
+
+
+def unclear() -> Written:
+    """An answer of which nobody knows whether it is whole."""
+    return [Delta("respond", STORY), ModelError("provider_error", "odd", retry_after=0.05, max_attempts=3)]
 
 
 def counted(response: ModelResponse) -> ModelResponse:
@@ -126,6 +132,61 @@ async def test_agt_9_attempts_that_the_vendor_turned_down_cost_nothing(on: Stage
     assert turn.usage == Usage(input_tokens=100, output_tokens=10)
 
 
+@pytest.mark.parametrize(("useless", "answers"), [("", 2), ("x" * 1_200_000, 1)])
+async def test_agt_9_a_whole_answer_of_unknown_usage_that_can_t_be_kept_has_cost_what_is_estimated(
+    on: Stage, useless: str, answers: int
+) -> None:
+    """An empty one is asked for again, one that is too large ends the turn."""
+    on.vendor.script = [[Delta("think", STORY), says(useless)], counted(says("the end"))]
+    session = await on.start()
+    await session.prompt("tell me a story")
+    (turn,) = await session.idle(turns=1)
+    assert len(on.vendor.requests) == answers
+    last = Usage(input_tokens=100, output_tokens=10) if answers == 2 else Usage()
+    assert turn.usage == estimate(on, attempts=1) + last
+
+
+async def test_agt_9_failures_of_other_kinds_use_up_none_of_the_times_an_unclear_answer_is_asked_about(
+    on: Stage,
+) -> None:
+    busy = ModelError("overloaded", "busy", retry_after=0.05)
+    on.vendor.script = [busy, busy, unclear(), unclear(), says("the end")]
+    session = await on.start()
+    await session.prompt("tell me a story")
+    (turn,) = await session.idle(turns=1)
+    assert (turn.agent_message, len(on.vendor.requests)) == ("the end", 5)
+
+
+async def test_agt_9_unclear_answers_count_on_beyond_other_failures_and_a_wait(on: Stage) -> None:
+    later = ModelError("overloaded", "busy", retry_after=5.5)
+    on.vendor.script = [unclear(), cut(), unclear(), later, unclear(), says("never asked")]
+    session = await on.start()
+    await session.prompt("tell me a story")
+    (turn,) = await session.idle(turns=1)
+    assert (turn.error_type, len(on.vendor.requests)) == ("provider_error", 5)
+
+
+async def test_agt_9_an_answer_is_shown_without_measuring_what_it_takes(
+    on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is for the timer's heartbeats, here the only ones that could: the end of a whole answer tells by itself."""
+    measured: list[ModelRequest] = []
+
+    def measure(request: ModelRequest) -> int:
+        measured.append(request)
+        return request_tokens(request)
+
+    monkeypatch.setattr("turnkeeper.activities.model_request.spending.request_tokens", measure)
+    monkeypatch.setattr("turnkeeper.activities.llm.HEARTBEAT_SECONDS", 60.0)
+    on.vendor.script = [[Delta("respond", STORY), says(STORY)], cut(), says("the end")]
+    session = await on.start()
+    for prompt in ("tell me a story", "and another one"):
+        await session.prompt(prompt)
+    turns = await session.idle(turns=2)
+    assert [turn.agent_message for turn in turns] == [STORY, "the end"]
+    assert measured == on.vendor.requests[1:2], "once, of the attempt that failed"
+
+
 async def test_agt_9_a_turn_that_fails_has_cost_its_attempts(on: Stage) -> None:
     on.vendor.script = [cut(), [Delta("respond", STORY), ModelError("refusal", "no")]]
     session = await on.start()
@@ -162,9 +223,12 @@ async def test_agt_9_a_turn_whose_time_is_over_has_cost_what_was_shown(on: Stage
     assert turn.usage == estimate(on, attempts=2)
 
 
-async def test_agt_9_with_a_limit_of_tokens_an_answer_of_unknown_usage_still_ends_the_turn(on: Stage) -> None:
-    """An estimate of the attempts before it says nothing of the answer itself."""
-    on.vendor.script = [cut(), asks(("look", {})), says("never asked")]
+@pytest.mark.parametrize("before", ["estimated", "counted"])
+async def test_agt_9_with_a_limit_of_tokens_an_answer_of_unknown_usage_still_ends_the_turn(
+    on: Stage, before: str
+) -> None:
+    """What is known of the attempts before it says nothing of the answer itself."""
+    on.vendor.script = [cut() if before == "estimated" else counted(says("")), asks(("look", {})), says("never asked")]
     session = await on.start(limited(max_tokens_per_turn=100_000))
     await session.prompt("look")
     (turn,) = await session.idle(turns=1)
@@ -188,8 +252,13 @@ async def test_agt_9_attempts_for_a_summary_count(on: Stage) -> None:
     assert turns[-1].usage == spent + Usage(input_tokens=200, output_tokens=20)
 
 
-async def test_agt_9_what_a_worker_that_died_had_written_counts(on: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next attempt knows of it by the newest heartbeat: nothing of the attempt itself has come back."""
+async def died_in_the_middle(
+    on: Stage, monkeypatch: pytest.MonkeyPatch, start: SessionInput | None = None
+) -> ConversationMessage:
+    """Return a turn whose first attempt had written the story when its worker died.
+
+    The next attempt knows of it by the newest heartbeat: nothing of the attempt itself has come back.
+    """
     died = asyncio.Event()
     heartbeats: list[tuple[Any, ...]] = []
     beat = activity.heartbeat
@@ -202,14 +271,30 @@ async def test_agt_9_what_a_worker_that_died_had_written_counts(on: Stage, monke
     monkeypatch.setattr(activity, "heartbeat", heartbeat)
     middle = Gate(is_open=False)
     on.vendor.script = [[Delta("respond", STORY), middle, ModelError("connection", "gone")], counted(says("the end"))]
-    session = await on.start()
+    session = await on.start(start)
     await session.prompt("tell me a story")
     await middle.until_arrived(1)
     async with asyncio.timeout(30):
         while not any(len(details) > 1 and isinstance(details[1], Spent) for details in heartbeats):
             await asyncio.sleep(0.05)
     died.set()  # Temporal gives the attempt up
-    turns = await session.idle(turns=1)
+    (turn,) = await session.idle(turns=1)
     middle.open()
-    assert turns[0].agent_message == "the end"
-    assert turns[0].usage == estimate(on, attempts=1) + Usage(input_tokens=100, output_tokens=10)
+    return turn
+
+
+async def test_agt_9_what_a_worker_that_died_had_written_counts(on: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    turn = await died_in_the_middle(on, monkeypatch)
+    assert turn.agent_message == "the end"
+    assert turn.usage == estimate(on, attempts=1) + Usage(input_tokens=100, output_tokens=10)
+
+
+async def test_ses_9_what_a_worker_that_died_had_written_stays_where_it_has_used_up_the_budget(
+    on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = await died_in_the_middle(on, monkeypatch, limited(max_tokens_per_turn=10))
+    assert (turn.error_type, len(on.vendor.requests)) == ("budget", 1)
+    (step,) = turn.steps
+    assert isinstance(step, ModelStep)
+    assert (step.text, step.interrupted) == (STORY, True)
+    assert step.usage == turn.usage == estimate(on, attempts=1)

@@ -10,12 +10,11 @@ import pytest
 from tests.harness import Stage, asks, says
 from turnkeeper.models.errors import TurnFailed
 from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.budgets import Budgets
 from turnkeeper.models.session.session import Configure, SessionInput, configured
-from turnkeeper.models.session.session_state import Session
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelResponse
 from turnkeeper.models.transcript.trajectory import ModelStep, Usage
-from turnkeeper.workflows.turn.budgets import Budgets
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -28,17 +27,13 @@ HOW = (
 
 def check(limit: str, most: float, *, steps: int = 0, calls: int = 0, usage: Usage | None = None) -> None:
     """Hold what a turn did against `limit`, as the turn does."""
-    session = Session("s1", SessionInput(), now=NOW)
-    session.receive("hello", extra_arguments=0, new_id="p1", now=NOW)
-    session.begin_turn(now=NOW)
-    step = session.add_response(asks(("look", {})).model_copy(update={"usage": usage}), [], now=NOW)
-    budgets = Budgets(session, limits=Limits.model_validate({limit: most}), model="openai-chat:llama")
-    if limit == "max_steps":
-        raise budgets.out_of_steps(steps)
+    limits = Limits.model_validate({limit: most})
+    budgets = Budgets(limits, model="openai-chat:llama", spent=usage or Usage())
+    budgets.check_next_step(steps)
     if limit == "turn_timeout":
-        raise budgets.out_of_time()
+        budgets.fail_out_of_time()
     budgets.check_calls(calls)
-    budgets.check_step(step)
+    budgets.check_step(usage)
 
 
 def sentence(error_type: str, limit: str, most: float, **did: Any) -> str:

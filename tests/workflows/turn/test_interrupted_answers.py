@@ -70,7 +70,7 @@ async def test_ses_9_a_stopped_turn_keeps_what_was_written_and_the_model_is_told
     step = interrupted_step(turn)
     assert (step.number, step.thinking, step.text) == (1, "Let me see.", STORY)
     assert step.usage is not None
-    assert step.usage.is_estimate
+    assert 0 < step.usage.tokens == step.usage.estimated_tokens
     request = await next_request(on, session)
     assert [(message.role, message.content) for message in request.messages] == [
         ("user", "tell me a story"),

@@ -1,4 +1,4 @@
-"""The gateway's own fixtures: faces are routes of it."""
+"""The gateway's own fixtures: the client is tested against it."""
 
 from tests.api.conftest import asked, http, http_alone, http_nowhere, on, url
 

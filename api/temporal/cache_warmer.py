@@ -1,4 +1,4 @@
-"""Waking a watched session after its worker has gone (API-3).
+"""Making a worker read a watched session into its memory once the one that had it has gone (API-3).
 
 Theory of operation. Temporal sends a session's tasks and queries to the worker that has it in memory: the one that
 completed its last workflow task. Once that worker is gone, every query is sent to another together with the whole
@@ -6,7 +6,7 @@ history, to be read from the beginning each time, until there is a next workflow
 months. An update that the session refuses is a workflow task too, and leaves no trace in the history: after it the
 session is in some worker's memory again. Measured at 448 events: 30 ms a query before, 4 ms after.
 
-Which worker has taken the session then is not said anywhere, only which ones there were: the session is woken again
+Which worker has the session then, Temporal does not say, only which workers there were: the session is warmed again
 when one of these has gone.
 """
 
@@ -23,7 +23,7 @@ from turnkeeper.api.temporal.watch import Watch
 from turnkeeper.workflows.hosting.connection import polling_workers
 
 LOOK_SECONDS = 5.0
-"""How long it is remembered which workers there are. Temporal itself tells only after a minute that one has gone."""
+"""How long the list of workers is used. Temporal itself drops a worker that has gone only after a minute."""
 
 REFUSED_UPDATE = "cancel_turn"
 """Without the id of a turn it is refused by its validator, always (SES-8)."""
@@ -31,48 +31,48 @@ REFUSED_UPDATE = "cancel_turn"
 _log = logging.getLogger(__name__)
 
 
-class Wakes:
-    """Wakes sessions for all who watch them."""
+class CacheWarmer:
+    """Keeps watched sessions in a worker's memory."""
 
     def __init__(self, client: Client, task_queue: str) -> None:
-        """Wake through `client` the sessions of `task_queue`."""
+        """Send updates through `client` to the sessions of `task_queue`."""
         self._client = client
         self._task_queue = task_queue
         self._workers: frozenset[str] = frozenset()
         self._looked_at = float("-inf")
         self._looking = asyncio.Lock()
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    def consider(self, workflow_id: str, watch: Watch) -> None:
-        """Have the session woken if no worker has it in memory any more; returns at once. Who watches keeps `watch`."""
-        if watch.is_live and watch.holders and not watch.is_being_woken:
-            watch.is_being_woken = True
-            waking = asyncio.create_task(self._wake_if_left(workflow_id, watch))
-            self._under_way.add(waking)
-            waking.add_done_callback(self._under_way.discard)
+    def warm(self, workflow_id: str, watch: Watch) -> None:
+        """Start to warm the session unless a worker has it in memory; returns at once. Its watchers keep `watch`."""
+        if watch.is_live and watch.workers and not watch.is_being_warmed:
+            watch.is_being_warmed = True
+            warming = asyncio.create_task(self._warm_if_left(workflow_id, watch))
+            self._tasks.add(warming)
+            warming.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Wake nobody any more."""
-        for waking in self._under_way:
-            waking.cancel()
-        await asyncio.gather(*self._under_way, return_exceptions=True)
+        """Stop what is under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _wake_if_left(self, workflow_id: str, watch: Watch) -> None:
+    async def _warm_if_left(self, workflow_id: str, watch: Watch) -> None:
         try:
-            holders, workers = watch.holders, await self._present_workers()
-            if not workers or holders <= workers:
+            before, present = watch.workers, await self._present_workers()
+            if not present or before <= present:
                 return
-            await self._wake(workflow_id)
-            if watch.holders == holders:  # else there was a workflow task meanwhile
-                watch.holders = workers
+            await self._send_refused_update(workflow_id)
+            if watch.workers == before:  # else there was a workflow task meanwhile
+                watch.workers = present
         except (RPCError, TimeoutError, RuntimeError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
-            _log.debug("session %s could not be woken", workflow_id, exc_info=error)
+            _log.debug("session %s could not be warmed", workflow_id, exc_info=error)
         finally:
-            watch.is_being_woken = False
+            watch.is_being_warmed = False
 
-    async def _wake(self, workflow_id: str) -> None:
+    async def _send_refused_update(self, workflow_id: str) -> None:
         handle = self._client.get_workflow_handle(workflow_id)
-        with contextlib.suppress(WorkflowUpdateFailedError):  # that is what it is sent for
+        with contextlib.suppress(WorkflowUpdateFailedError):  # it always fails
             async with asyncio.timeout(CALL_SECONDS):
                 await handle.execute_update(REFUSED_UPDATE, {}, rpc_timeout=timedelta(seconds=CALL_SECONDS))
 

@@ -1,0 +1,111 @@
+"""Answering clients that poll, with the reads that they share with those who watch (SES-12, API-3).
+
+Theory of operation. To begin a watch costs as much as a few polls. So a session that is asked about now and then is
+just asked; one that is polled often, or waited for, is watched, and then an answer that is current costs nothing. What
+a client has seen already is judged in `polling.py`.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+
+from turnkeeper.api.live.polling import GivenForms, Poll
+from turnkeeper.api.live.shared_reader import SharedReader, UpdateEvent
+from turnkeeper.api.session_ids import workflow_id
+from turnkeeper.api.temporal.session_reader import FINAL_STATUSES
+from turnkeeper.api.temporal.watch import Watch, WatchRegistry
+from turnkeeper.models.session.session import UpdatesRequest
+from turnkeeper.models.transcript.conversation import ConversationUpdate
+
+OFTEN_SECONDS = 10.0
+"""A session polled twice within this time is watched."""
+
+REWATCH_SECONDS = 0.5
+"""Before a session is watched again whose watch has ended."""
+
+MAX_POLLED = 10_000
+
+
+class Poller:
+    """Answers the polls of all sessions. Methods raise `ProblemError`."""
+
+    def __init__(self, shared_reader: SharedReader, watches: WatchRegistry) -> None:
+        """Read through `shared_reader`; `watches` tell of changes."""
+        self._shared_reader = shared_reader
+        self._watches = watches
+        self._polled_at: OrderedDict[str, float] = OrderedDict()
+        self._given = GivenForms()
+
+    async def poll(self, session_id: str, cursor: UpdatesRequest) -> UpdateEvent:
+        """Return what is new now. A session that is polled again and again is watched: a poll costs nothing then."""
+        if not self._is_worth_a_watch(session_id):
+            event = await self._shared_reader.unshared_update(session_id, cursor)
+            if event.update.status not in FINAL_STATUSES:
+                self._note_poll(session_id)
+        else:
+            async with self._watches.watching(workflow_id(session_id)) as watch:
+                if watch.is_live:
+                    event = await self._shared_reader.update(session_id, cursor, watch)
+                else:
+                    event = await self._shared_reader.unshared_update(session_id, cursor)
+        now = asyncio.get_running_loop().time()
+        Poll(session_id, cursor, self._given).note_answer(event.update, now=now)
+        return event
+
+    async def wait_for_news(
+        self,
+        session_id: str,
+        cursor: UpdatesRequest,
+        *,
+        seconds: float,
+        holds: Callable[[ConversationUpdate], bool] = lambda update: False,
+    ) -> UpdateEvent:
+        """Return what is new as soon as there is something that the client has not seen, or after `seconds`.
+
+        `holds`: the client has an answer with the `ETag` of this one.
+        """
+        clock = asyncio.get_running_loop().time
+        until, poll = clock() + seconds, Poll(session_id, cursor, self._given, holds=holds)
+        while True:
+            async with self._watches.watching(workflow_id(session_id)) as watch:
+                event = await self._next_unseen(session_id, cursor, watch, poll, until=until)
+            if event is not None:
+                poll.note_answer(event.update, now=clock())
+                return event
+            await asyncio.sleep(min(REWATCH_SECONDS, max(0.0, until - clock())))
+
+    async def _next_unseen(
+        self, session_id: str, cursor: UpdatesRequest, watch: Watch, poll: Poll, *, until: float
+    ) -> UpdateEvent | None:
+        """Return an answer when it is due; `None` where `watch` notices nothing any more."""
+        clock = asyncio.get_running_loop().time
+        asked_at = clock()
+        while True:
+            version = watch.version
+            event = await self._shared_reader.update(session_id, cursor, watch)
+            is_closed = event.update.status in FINAL_STATUSES
+            seconds = poll.hold_seconds(event.update, now=clock())
+            due_at = until if seconds is None else min(until, asked_at + seconds)
+            if seconds == 0 or clock() >= due_at:
+                return event
+            if not await watch.wait_for(partial(_may_have_news, watch, version, is_closed), until=due_at):
+                return event
+            if watch.version == version:
+                return None
+
+    def _is_worth_a_watch(self, session_id: str) -> bool:
+        polled_at = self._polled_at.get(session_id)
+        is_often = polled_at is not None and polled_at > asyncio.get_running_loop().time() - OFTEN_SECONDS
+        return is_often or workflow_id(session_id) in self._watches
+
+    def _note_poll(self, session_id: str) -> None:
+        self._polled_at[session_id] = asyncio.get_running_loop().time()
+        self._polled_at.move_to_end(session_id)
+        while len(self._polled_at) > MAX_POLLED:
+            self._polled_at.popitem(last=False)
+
+
+def _may_have_news(watch: Watch, version: int, is_closed: bool) -> bool:
+    """Return whether the session changed after `version`, or may do so without `watch` noticing it."""
+    return watch.version > version or (watch.is_over and not is_closed)

@@ -1,0 +1,92 @@
+"""Everything that a route can use: made once when the gateway starts, and handed to each route as one object."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from temporalio.client import Client
+
+from turnkeeper.api.history.deletion import Deletions
+from turnkeeper.api.history.replay import Replays
+from turnkeeper.api.history.tasks import Tasks
+from turnkeeper.api.history.text_restorer import TextRestorer
+from turnkeeper.api.history.transcript import Transcripts
+from turnkeeper.api.live.feed import UpdateFeed
+from turnkeeper.api.live.poller import Poller
+from turnkeeper.api.live.shared_reader import SharedReader
+from turnkeeper.api.markdown import Markdown
+from turnkeeper.api.prompts.prompt_fates import PromptFates
+from turnkeeper.api.prompts.prompt_sender import PromptSender
+from turnkeeper.api.temporal.cache_warmer import CacheWarmer
+from turnkeeper.api.temporal.session_reader import SessionReader
+from turnkeeper.api.temporal.sessions import Sessions
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.stores.partials.carrier import PartialCarrier
+from turnkeeper.stores.stores import Stores
+
+
+@dataclass(frozen=True)
+class Services:
+    """The services of one gateway. Each is built of those above it."""
+
+    settings: Settings
+    client: Client
+    """To Temporal."""
+    stores: Stores
+
+    # Reading and changing sessions, over Temporal
+    reader: SessionReader
+    sessions: Sessions
+
+    # Prompts on their way in
+    fates: PromptFates
+    sender: PromptSender
+
+    # What sessions and stores have together
+    texts: TextRestorer
+    transcripts: Transcripts
+    replays: Replays
+    tasks: Tasks
+    deletions: Deletions
+
+    # What is new, for those who watch and those who poll
+    cache_warmer: CacheWarmer
+    poller: Poller
+    feed: UpdateFeed
+
+    markdown: Markdown
+
+    @classmethod
+    def of(cls, client: Client, settings: Settings, stores: Stores, partials: PartialCarrier) -> Self:
+        """Build all of them over Temporal, the stores, and the carrier of what models are writing."""
+        reader = SessionReader(client)
+        sessions = Sessions(client, settings, reader)
+        fates = PromptFates(reader, stores)
+        texts = TextRestorer(stores.blobs)
+        transcripts = Transcripts(reader, stores.archive, texts)
+        cache_warmer = CacheWarmer(client, settings.task_queue)
+        shared_reader = SharedReader(reader, texts, cache_warmer)
+        return cls(
+            settings=settings,
+            client=client,
+            stores=stores,
+            reader=reader,
+            sessions=sessions,
+            fates=fates,
+            sender=PromptSender(sessions, reader, fates),
+            texts=texts,
+            transcripts=transcripts,
+            replays=Replays(reader, stores.archive, texts),
+            tasks=Tasks(reader, transcripts),
+            deletions=Deletions(reader, stores, partials),
+            cache_warmer=cache_warmer,
+            poller=Poller(shared_reader, reader.watches),
+            feed=UpdateFeed(shared_reader, reader.watches, partials),
+            markdown=Markdown(),
+        )
+
+    async def close(self) -> None:
+        """End all streams, and stop what goes on in the background."""
+        self.feed.stop()
+        await self.cache_warmer.close()
+        await self.deletions.close()
+        await self.reader.close()

@@ -1,0 +1,181 @@
+"""What many want at the same time is asked once, and nobody who gives up takes it from the others."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from tests.harness import BOUND
+from turnkeeper.api.coalescer import Coalescer, SerialCoalescer, SharedCall
+
+
+class Calls:
+    """Calls that wait to be answered: each notes its name when it starts."""
+
+    def __init__(self) -> None:
+        self.started: list[str] = []
+        self.may_answer = asyncio.Event()
+
+    def named(self, name: str) -> Callable[[], Coroutine[Any, Any, str]]:
+        async def call() -> str:
+            self.started.append(name)
+            await self.may_answer.wait()
+            return f"answer to {name}"
+
+        return call
+
+
+async def settled() -> None:
+    """Let everything run that can."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def failing() -> str:
+    raise ValueError("no answer")
+
+
+@pytest.fixture
+async def calls() -> Calls:
+    return Calls()
+
+
+# ---- one call, several callers
+
+
+async def test_the_result_is_there_for_whoever_comes_later() -> None:
+    calls = Calls()
+    shared = SharedCall(calls.named("a")())
+    assert (shared.is_done, shared.peek()) == (False, None)
+    calls.may_answer.set()
+    async with asyncio.timeout(BOUND):
+        assert await shared.result() == await shared.result() == "answer to a"
+    assert (shared.is_done, shared.peek()) == (True, "answer to a")
+
+
+async def test_a_failed_call_has_no_result_and_every_caller_is_told() -> None:
+    shared = SharedCall(failing())
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no answer"):
+            await shared.result()
+    assert (shared.is_done, shared.peek()) == (True, None)
+
+
+async def test_a_failure_that_nobody_waits_for_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    shared = SharedCall(failing())
+    await settled()
+    assert shared.is_done
+    del shared
+    assert caplog.records == []
+
+
+# ---- joining a call in progress
+
+
+async def test_callers_with_the_same_key_share_a_call_and_others_do_not(calls: Calls) -> None:
+    coalescer = Coalescer[str, str]()
+    callers = [asyncio.create_task(coalescer.run(key, calls.named(key))) for key in ("a", "a", "b")]
+    await settled()
+    callers.append(asyncio.create_task(coalescer.run("a", calls.named("a"))))
+    await settled()
+    assert calls.started == ["a", "b"]
+    calls.may_answer.set()
+    async with asyncio.timeout(BOUND):
+        assert await asyncio.gather(*callers) == ["answer to a", "answer to a", "answer to b", "answer to a"]
+
+
+async def test_a_caller_that_gives_up_leaves_the_answer_to_the_others(calls: Calls) -> None:
+    coalescer = Coalescer[str, str]()
+    first, second = (asyncio.create_task(coalescer.run("a", calls.named("a"))) for _ in range(2))
+    await settled()
+    first.cancel()
+    await settled()
+    assert first.cancelled()
+    calls.may_answer.set()
+    async with asyncio.timeout(BOUND):
+        assert await second == "answer to a"
+
+
+async def test_a_call_that_is_done_is_not_joined(calls: Calls) -> None:
+    coalescer = Coalescer[str, str]()
+    calls.may_answer.set()
+    for _ in range(2):
+        await coalescer.run("a", calls.named("a"))
+    with pytest.raises(ValueError, match="no answer"):
+        await coalescer.run("a", failing)
+    await coalescer.run("a", calls.named("a"))
+    assert calls.started == ["a", "a", "a"]
+
+
+async def test_closing_stops_every_call_before_it_returns(calls: Calls) -> None:
+    coalescer = Coalescer[str, str]()
+    callers = [asyncio.create_task(coalescer.run(key, calls.named(key))) for key in ("a", "b")]
+    await settled()
+    async with asyncio.timeout(BOUND):
+        await coalescer.close()
+        for caller in callers:
+            with pytest.raises(asyncio.CancelledError):
+                await caller
+
+
+# ---- joining a call that has not started
+
+
+async def test_the_calls_of_a_group_run_one_after_the_other_and_those_of_another_beside_them(calls: Calls) -> None:
+    coalescer = SerialCoalescer[str, str]()
+    callers = [asyncio.create_task(coalescer.run("s", key, calls.named(key))) for key in ("a", "b")]
+    callers.append(asyncio.create_task(coalescer.run("t", "c", calls.named("c"))))
+    await settled()
+    assert calls.started == ["a", "c"]
+    calls.may_answer.set()
+    async with asyncio.timeout(BOUND):
+        await asyncio.gather(*callers)
+    assert calls.started == ["a", "c", "b"]
+
+
+async def test_a_call_is_joined_until_it_starts_and_never_after(calls: Calls) -> None:
+    coalescer = SerialCoalescer[str, str]()
+    callers = [asyncio.create_task(coalescer.run("s", "a", calls.named("a")))]
+    await settled()
+    callers += [asyncio.create_task(coalescer.run("s", "a", calls.named("a again"))) for _ in range(3)]
+    await settled()
+    assert calls.started == ["a"]
+    calls.may_answer.set()
+    async with asyncio.timeout(BOUND):
+        assert await asyncio.gather(*callers) == ["answer to a", *["answer to a again"] * 3]
+    assert calls.started == ["a", "a again"]
+
+
+async def test_a_call_that_nobody_waits_for_any_more_is_not_made(calls: Calls) -> None:
+    coalescer = SerialCoalescer[str, str]()
+    first = asyncio.create_task(coalescer.run("s", "a", calls.named("a")))
+    await settled()
+    gives_up = asyncio.create_task(coalescer.run("s", "b", calls.named("b")))
+    await settled()
+    gives_up.cancel()
+    await settled()
+    calls.may_answer.set()
+    async with asyncio.timeout(BOUND):
+        await first
+        await coalescer.run("s", "c", calls.named("c"))
+    assert calls.started == ["a", "c"]
+
+
+async def test_a_failure_is_told_and_the_next_call_is_made(calls: Calls) -> None:
+    coalescer = SerialCoalescer[str, str]()
+    failed = asyncio.create_task(coalescer.run("s", "a", failing))
+    after = asyncio.create_task(coalescer.run("s", "b", calls.named("b")))
+    calls.may_answer.set()
+    async with asyncio.timeout(BOUND):
+        with pytest.raises(ValueError, match="no answer"):
+            await failed
+        assert await after == "answer to b"
+
+
+async def test_nothing_is_kept_of_a_group_whose_calls_are_done(calls: Calls) -> None:
+    coalescer = SerialCoalescer[str, str]()
+    calls.may_answer.set()
+    await coalescer.run("s", "a", calls.named("a"))
+    await settled()
+    assert coalescer._groups == {}
