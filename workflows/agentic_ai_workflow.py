@@ -135,7 +135,7 @@ class AgenticAIWorkflow:
             await workflow.wait_condition(self._has_work)
             if self._is_due_for_new_run():
                 self._continue_as_new()
-            if session.queue.waiting and session.is_full:
+            if session.queue.waiting and session.room.is_full:
                 self._archiving.begin_if_due()
                 await self._archiving.make_room()
             session.reject_waiting_if_full(now=workflow.now())

@@ -57,7 +57,7 @@ class Archiving:
     async def make_room(self) -> None:
         """Wait until the session can hold another turn, or the archive has failed to make that possible."""
         await workflow.wait_condition(
-            lambda: self._is_at_rest() or not self._session.is_full or self._session.archive.is_failing
+            lambda: self._is_at_rest() or not self._session.room.is_full or self._session.archive.is_failing
         )
 
     async def spill(self, *, most_bytes: int) -> None:

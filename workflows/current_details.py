@@ -80,7 +80,7 @@ def _status(session: Session) -> str:
         return f"{until}: {_plain(session.waiting_reason)}" if session.waiting_reason else until
     if session.ending is not None:
         return f"{session.status} ({_plain(session.ending)})"
-    if session.archive.is_failing and session.is_full:
+    if session.archive.is_failing and session.room.is_full:
         return f"{session.status}; full, takes no further prompts"
     return session.status
 

@@ -16,7 +16,7 @@ def check_open(session: "Session") -> None:
         stands = _CLOSED.get(session.status, "is ending and takes no more prompts")
         raise Refused("ending", f"The session {stands} ({session.ending or 'no reason given'}).")
     # While the archive takes turns, a full session only has to wait for it.
-    if session.archive.is_failing and session.turn is None and session.is_full:
+    if session.archive.is_failing and session.turn is None and session.room.is_full:
         raise refusal_of_full(session)
 
 

@@ -5,7 +5,7 @@ fields `FLAT_FIELDS` lists: the runs that they began are read here, and nothing 
 
 A worker of such a release that meets the new form must neither lose the session nor end it. It ignores `state`, which
 it does not know, and fails the workflow task over a reference to a turn that nobody holds: Temporal then tries the task
-again until a worker of a release that can read it takes it up (docs/decisions/0039).
+again until a worker of a release that can read it takes it up (docs/decisions/0040).
 """
 
 from typing import Any

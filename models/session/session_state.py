@@ -24,6 +24,7 @@ from turnkeeper.models.session.archive.archive_health import ArchiveHealth
 from turnkeeper.models.session.archive.archive_state import ArchiveMove
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue
 from turnkeeper.models.session.queue.prompts import Prompt, id_in, read_prompt
+from turnkeeper.models.session.room import Room
 from turnkeeper.models.session.running_turn import RunningTurn
 from turnkeeper.models.session.session import (
     CarriedState,
@@ -55,9 +56,6 @@ CURRENT_RULES = 3
 
 MIN_SUMMARY_BYTES = 600
 """What a summary may have however little a model takes."""
-
-ENVELOPE_BYTES = 2_048
-"""What is carried beside all that is counted: numbers, times, names of fields."""
 
 
 class Session:
@@ -91,7 +89,7 @@ class Session:
         self.closed: SessionStatus | None = None
         self.waiting_until: datetime | None = None
         self.waiting_reason: str | None = None
-        self._measured_config: tuple[SessionInput, int] | None = None
+        self.room = Room(self)
         self._head: RequestHead | None = None
         newest = self.transcript.newest
         is_running = newest is not None and not newest.is_complete
@@ -129,37 +127,6 @@ class Session:
         return self.transcript.count
 
     @property
-    def is_full(self) -> bool:
-        """The state can hold no further turn: it could no longer be carried to the next run (SES-15)."""
-        return self.turn_room < self.config.limits.least_turn_bytes
-
-    @property
-    def turn_room(self) -> int:
-        """JSON bytes there are for a turn, so that everything together can be carried (SES-15)."""
-        return self.config.limits.max_state_bytes - self._fixed_bytes() - self.transcript.carried_bytes
-
-    @property
-    def turn_cap(self) -> int:
-        """Most JSON bytes a turn may take: it leaves room for the next one, which it cannot make way for.
-
-        The limits are those of the running turn, if there is one: a later configuration is for the next (SES-8).
-        """
-        limits = self.turn.limits if self.turn else self.config.limits
-        beside = max(self.transcript.carried_bytes, limits.least_turn_bytes)
-        return min(limits.turn_bytes, limits.max_state_bytes - self._fixed_bytes() - beside)
-
-    def _fixed_bytes(self) -> int:
-        """Count what is carried beside the turns; the queue counts as if it were full."""
-        parts = self.tools.carried_bytes + self.context.carried_bytes + self.queue.carried_bytes(self.config.limits)
-        return ENVELOPE_BYTES + self._config_bytes() + parts
-
-    def _config_bytes(self) -> int:
-        """Return the JSON bytes of the configuration; measured when it has changed."""
-        if self._measured_config is None or self._measured_config[0] is not self.config:
-            self._measured_config = (self.config, self.config.counted_bytes)
-        return self._measured_config[1]
-
-    @property
     def head(self) -> RequestHead:
         """What is sent to the model before the messages; the same object until tools or system prompt change."""
         known, tools = self._head, self.tools.specs or []
@@ -195,10 +162,10 @@ class Session:
 
     def reject_waiting_if_full(self, *, now: datetime) -> None:
         """Tell everyone who waits that no further turn can be held, rather than let them wait for ever (SES-15)."""
-        if len(self.queue) and self.is_full:
+        if len(self.queue) and self.room.is_full:
             # What the model remembers gives way before the session does.
             self._make_carriable(self.config.limits.view_bytes // 4)
-        if len(self.queue) and self.is_full:
+        if len(self.queue) and self.room.is_full:
             self.queue.reject_all(refusal_of_full(self), at=now)
             self._changed()
 
@@ -295,7 +262,7 @@ class Session:
         if not self.queue.steering:
             return
         # Half of what the turn may still take: an answer and its results must fit too.
-        room = (self.turn_cap - self.running().carried_bytes) // 2
+        room = (self.room.turn_cap - self.running().carried_bytes) // 2
         for prompt in self.queue.take_steering(self.running().message.id, at=now, room=room):
             self.change_turn(self.running().with_prompt(prompt.id, prompt.text, now=now))
             self.view.append_step(self.running().message, number=self.turn_count)

@@ -189,7 +189,7 @@ class ModelCalls:
                 unclear_answers=unclear_answers,
                 repeats_empty=self._repeats_empty,
                 inline_bytes=turn.inline_bytes,
-                max_bytes=turn.max_answer_bytes(session.turn_cap),
+                max_bytes=turn.max_answer_bytes(session.room.turn_cap),
                 **(turn.budgets.remaining() if session.rules >= 3 else {}),
             ),
             start_to_close_timeout=timedelta(seconds=turn.limits.model_timeout),
@@ -227,7 +227,7 @@ class ModelCalls:
         try:
             outcome = await call
         except ActivityError as error:
-            max_bytes = context.turn.max_answer_bytes(self._session.turn_cap)
+            max_bytes = context.turn.max_answer_bytes(self._session.room.turn_cap)
             self.unfinished = unfinished_of(error, model=context.turn.model, max_bytes=max_bytes)
             self._count_spent(spent_of(error))
             context.check_stop()

@@ -39,7 +39,7 @@ class ToolCalls:
         turn = self._context.turn
         turn.budgets.check_calls(turn.calls)
         asks = any(map(self._needs_approval, step.tool_calls))
-        turn.check_room_for_results(len(step.tool_calls), asks=asks, cap=self._session.turn_cap)
+        turn.check_room_for_results(len(step.tool_calls), asks=asks, cap=self._session.room.turn_cap)
 
     async def run(self) -> None:
         """Give every call of the newest step that has none its result; `max_parallel_tools` run at once (AGT-1).

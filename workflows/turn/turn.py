@@ -173,7 +173,7 @@ class Turn:
         held = self._context.turn.carried_bytes
         if held <= self._context.turn.limits.least_turn_bytes:
             return
-        cap = self._session.turn_cap
+        cap = self._session.room.turn_cap
         if held > cap or (held * 8 > cap * 7 and self._archiving.may_be_tried):
             await self._archiving.spill(most_bytes=cap // 2)
         self._context.turn.check_size(cap, archive_error=self._session.archive.trouble)

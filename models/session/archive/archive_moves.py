@@ -15,7 +15,7 @@ def next_move(session: Session) -> ArchiveMove | None:
     limits, transcript = session.config.limits, session.transcript
     if transcript.carried_bytes > limits.archive_above_bytes:
         staying = limits.archive_above_bytes // 2
-    elif session.is_full:
+    elif session.room.is_full:
         staying = 0
     else:
         return None

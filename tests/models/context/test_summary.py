@@ -230,7 +230,7 @@ def test_ctx_5_what_waits_stays_carriable_when_its_turn_is_archived_and_blocks_n
     while move := next_move(target):
         target.moved(move, now=NOW)
     assert target.context.carried_bytes <= 1.3 * target.config.limits.view_bytes
-    assert not target.is_full
+    assert not target.room.is_full
     send(target, "and now?", id="m2")
     target.reject_waiting_if_full(now=NOW)
     assert [prompt.id for prompt in target.queue.waiting] == ["m2"]

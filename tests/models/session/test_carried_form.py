@@ -167,8 +167,8 @@ def test_ses_19_a_recorded_state_counts_the_bytes_that_its_run_has_decided_by(na
 def counted(target: Session) -> dict[str, Any]:
     """Return all sizes that decide what a run does, and what names the context that the model is shown."""
     return {
-        "turn_room": target.turn_room,
-        "turn_cap": target.turn_cap,
+        "turn_room": target.room.for_turn,
+        "turn_cap": target.room.turn_cap,
         "turn_bytes": target.turn.carried_bytes if target.turn else 0,
         "transcript": target.transcript.carried_bytes,
         "context": target.context.carried_bytes,

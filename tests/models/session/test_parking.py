@@ -351,7 +351,7 @@ def test_ses_14_whatever_waits_the_carried_state_stays_under_a_megabyte() -> Non
     story.hand_over()
     assert len(story.session.queue) == 999
     assert len(story.session.carry().model_dump_json()) < 500_000
-    assert not story.session.is_full
+    assert not story.session.room.is_full
 
 
 COMING = ["send", "burst", "steer", "interrupt", "again"]

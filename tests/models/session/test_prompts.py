@@ -242,11 +242,11 @@ def test_ses_15_a_session_that_is_full_goes_on_once_the_archive_has_taken_turns(
     for number in range(5):
         send(target, "x" * 3_000, id=f"m{number}")
         answer_turn(target)
-    assert target.is_full
+    assert target.room.is_full
     move = next_move(target)
     assert [turn.id for turn in move.turns] == ["m0", "m1", "m2", "m3"]
     target.moved(move, now=NOW)
-    assert (target.is_full, target.transcript.archived, [turn.id for turn in state_of(target).messages]) == (
+    assert (target.room.is_full, target.transcript.archived, [turn.id for turn in state_of(target).messages]) == (
         False,
         4,
         ["m4"],
@@ -307,12 +307,12 @@ def test_ses_12_whatever_a_query_shows_raises_the_revision() -> None:
 
 def test_ses_15_a_full_session_moves_turns_however_little_they_take() -> None:
     target = session(limits={"max_state_bytes": 32_000}, system_prompt="x" * 9_000)
-    while not target.is_full:
+    while not target.room.is_full:
         send(target, "x" * 500)
         answer_turn(target)
     assert target.transcript.carried_bytes < target.config.limits.archive_above_bytes
     target.moved(next_move(target), now=NOW)
-    assert not target.is_full
+    assert not target.room.is_full
 
 
 def test_ses_15_a_small_session_with_a_healthy_archive_is_never_full_for_long() -> None:
@@ -322,7 +322,7 @@ def test_ses_15_a_small_session_with_a_healthy_archive_is_never_full_for_long() 
         answer_turn(target)
         while move := next_move(target):
             target.moved(move, now=NOW)
-        assert not target.is_full
+        assert not target.room.is_full
 
 
 def test_ses_15_what_the_model_remembers_gives_way_before_a_session_refuses_prompts() -> None:
