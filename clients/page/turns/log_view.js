@@ -15,6 +15,9 @@ import { readBlob } from "../conversation/gateway.js";
 import { TurnView } from "./turn_view.js";
 
 /** Pixels from the end within which the reader is taken to be at the end. */
+/** What changes how high something is. */
+const SIZE_ATTRIBUTES = ["class", "hidden", "open"];
+
 const AT_END_PX = 48;
 
 /** Turns in the document beyond which the oldest leave it, as long as nobody reads them. */
@@ -49,7 +52,7 @@ export class LogView {
       childList: true,
       subtree: true,
       characterData: true,
-      attributeFilter: ["class", "hidden", "open"],
+      attributeFilter: SIZE_ATTRIBUTES,
     });
     new IntersectionObserver(
       (entries) => entries.some((entry) => entry.isIntersecting) && void this.#showOlderIfRead(),
