@@ -15,10 +15,10 @@ import { readBlob } from "../conversation/gateway.js";
 import { TurnView } from "./turn_view.js";
 
 /** Pixels from the end within which the reader is taken to be at the end. */
+const AT_END_PX = 48;
+
 /** What changes how high something is. */
 const SIZE_ATTRIBUTES = ["class", "hidden", "open"];
-
-const AT_END_PX = 48;
 
 /** Turns in the document beyond which the oldest leave it, as long as nobody reads them. */
 const MOST_TURNS = 4 * PAGE_TURNS;
