@@ -22,7 +22,7 @@ demo: $(INSTALLED) ## a short story, with crashes, on a stack of its own: about 
 
 # Files beside each other, the long ones first as they stand: much of a test is waiting.
 test: $(INSTALLED) ## run every test
-	$(BIN)/pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder
+	$(BIN)/pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 
 test-live: $(INSTALLED) ## ask real vendors, those whose key is set: a few cents
 	$(BIN)/pytest -rs tests/live
