@@ -287,15 +287,15 @@ class Cancelling(BaseModel):
 class DeletionReceipt(BaseModel):
     """What a deletion removes. `runs` counts the workflow executions of the session, `remaining` those not gone yet.
 
-    `archived_turns` counts the turns that the archive had of it. `deleted`: none of it is left anywhere, nor any of
-    the session's large texts.
+    `archived_turns` counts the turns that the archive had of it. All three are null as long as no worker has counted.
+    `deleted`: none of it is left anywhere, nor any of the session's large texts.
     """
 
     workflow_id: str
     status: Literal["deleting", "deleted"]
-    runs: int
-    remaining: int
-    archived_turns: int
+    runs: int | None
+    remaining: int | None
+    archived_turns: int | None
 
 
 class TaskPreview(BaseModel):

@@ -66,6 +66,8 @@ class PromptFates:
         except ProblemError as problem:
             if problem.problem.status not in (404, 503, 504):
                 raise
+            if problem.problem.status == 404:
+                await self._reader.refuse_deleted(session_id)
             silence = problem
         is_last_word = silence is None or silence.problem.status == 404
         found = found or await self._elsewhere(session_id, message_id, is_last_word=is_last_word)

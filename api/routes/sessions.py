@@ -145,9 +145,10 @@ async def end_session(services: ServicesDep, session_id: SessionId, body: End | 
 async def delete_session(services: ServicesDep, session_id: SessionId, response: Response) -> DeletionReceipt:
     """Terminate the session and delete all its runs, its archived turns and large texts; ask again for the receipt.
 
-    200 once all is gone. 503 while the archive can't be reached: what was begun is finished when it is back.
+    200 once all is gone. What was begun is finished in any case: once a worker is there, where none is, and once the
+    archive is back; 503 while it can't be reached.
     """
-    receipt = await services.deletions.delete(session_id)
+    receipt = await services.deleter.delete(session_id)
     if receipt.status == "deleted":
         response.status_code = 200
     return receipt

@@ -129,13 +129,16 @@ class ApprovalDecided(Frozen):
 
 
 class DeletionReceipt(Frozen):
-    """What a deletion removes, and whether it is done: `remaining` counts the runs that are not gone yet."""
+    """What a deletion removes, and whether it is done: `remaining` counts the runs that are not gone yet.
+
+    The counts are `None` as long as no worker has counted.
+    """
 
     workflow_id: str
     status: Literal["deleting", "deleted"]
-    runs: int
-    remaining: int
-    archived_turns: int
+    runs: int | None
+    remaining: int | None
+    archived_turns: int | None
 
 
 class Health(Frozen):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
+from turnkeeper.workflows.delete_session import DeleteSession
 
 ROOT = Path(__file__).parents[2]
 CHAPTERS = ("activities", "api", "clients", "models", "ops", "stores", "workflows")
@@ -115,9 +116,13 @@ def part_of(attribute: ast.Attribute) -> str | None:
 
 
 def test_every_handler_has_a_description_and_takes_one_json_value() -> None:
-    definition = AgenticAIWorkflow.__temporal_workflow_definition  # type: ignore[attr-defined]
-    handlers = [*definition.signals.values(), *definition.updates.values(), *definition.queries.values()]
-    assert len(handlers) >= 9
+    definitions = [kind.__temporal_workflow_definition for kind in (AgenticAIWorkflow, DeleteSession)]  # type: ignore[attr-defined]
+    handlers = [
+        handler
+        for definition in definitions
+        for handler in (*definition.signals.values(), *definition.updates.values(), *definition.queries.values())
+    ]
+    assert len(handlers) >= 10
     assert [handler.name for handler in handlers if not handler.description] == []
 
 
