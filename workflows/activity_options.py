@@ -62,7 +62,7 @@ DELETION_PAUSE = timedelta(seconds=1)
 """Before Temporal is asked again whether it has deleted a session's runs; longer and longer ones follow."""
 
 
-def deletion() -> ActivityConfig:
+def deletion_options() -> ActivityConfig:
     """Return the options of all activities of a deletion."""
     return ActivityConfig(
         start_to_close_timeout=DELETION_TIMEOUT, heartbeat_timeout=HEARTBEAT_TIMEOUT, retry_policy=DELETION_RETRIES

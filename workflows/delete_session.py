@@ -11,14 +11,12 @@ termination with its next heartbeat, or has a short timeout. So the stores are c
 `DELETION_QUIET`; where nothing was under way, once is enough.
 """
 
-from datetime import datetime, timedelta
-
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.deletion import DeletionActivities
     from turnkeeper.models.deletion import DeletionOrder, DeletionProgress, SessionRuns
-    from turnkeeper.workflows import activity_options
+    from turnkeeper.workflows.activity_options import DELETION_PAUSE, DELETION_QUIET, deletion_options
 
 
 @workflow.defn
@@ -32,14 +30,13 @@ class DeleteSession:
     @workflow.run
     async def run(self, order: DeletionOrder) -> DeletionProgress:
         """Stop the session, clear the stores and delete its runs; return the receipt."""
-        session = await workflow.execute_activity_method(
-            DeletionActivities.stop_session, order, **activity_options.deletion()
-        )
+        session = await workflow.execute_activity_method(DeletionActivities.stop_session, order, **deletion_options())
         runs = len(session.runs)
         self._progress = DeletionProgress(runs=runs, remaining=runs, archived_turns=session.archived_turns)
         await self._clear_stores(order)
         if session.busy_at:
-            await _sleep_until(session.busy_at + activity_options.DELETION_QUIET)
+            # Always a timer, however late it is: what is recorded must not depend on how long the quiet is.
+            await workflow.sleep(max(DELETION_PAUSE, session.busy_at + DELETION_QUIET - workflow.now()))
             await self._clear_stores(order)
         await self._delete_runs(SessionRuns(runs=session.runs))
         return self._progress
@@ -51,7 +48,7 @@ class DeleteSession:
 
     async def _clear_stores(self, order: DeletionOrder) -> None:
         archived_turns = await workflow.execute_activity_method(
-            DeletionActivities.clear_stores, order, **activity_options.deletion()
+            DeletionActivities.clear_stores, order, **deletion_options()
         )
         most = max(archived_turns, self._progress.archived_turns or 0)
         self._progress = self._progress.model_copy(update={"archived_turns": most})
@@ -60,14 +57,10 @@ class DeleteSession:
         begun_at = workflow.now()
         while True:
             session = await workflow.execute_activity_method(
-                DeletionActivities.delete_runs, session, **activity_options.deletion()
+                DeletionActivities.delete_runs, session, **deletion_options()
             )
             self._progress = self._progress.model_copy(update={"remaining": len(session.runs)})
             if not session.runs:
                 return
             # Asked for less and less often: a history has room for months of this.
-            await workflow.sleep(max(activity_options.DELETION_PAUSE, (workflow.now() - begun_at) / 8))
-
-
-async def _sleep_until(moment: datetime) -> None:
-    await workflow.sleep(max(timedelta(), moment - workflow.now()))
+            await workflow.sleep(max(DELETION_PAUSE, (workflow.now() - begun_at) / 8))
