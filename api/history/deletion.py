@@ -21,7 +21,7 @@ from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.deletions import FIRST_RUN, FoundDeletion, find_deletion, find_first_run
 from turnkeeper.api.temporal.session_reader import SessionReader
-from turnkeeper.api.temporal.temporal_calls import CALL_SECONDS, call_temporal
+from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.deletion import DeletionOrder, DeletionProgress, deletion_id
 from turnkeeper.models.settings.settings import Settings
@@ -33,8 +33,6 @@ ARCHIVE_SECONDS = 1.0
 FIRST_PAUSE_SECONDS = 0.02
 MAX_PAUSE_SECONDS = 0.2
 """Between two questions to a deletion that has not found out yet what there is to delete."""
-
-RPC_TIMEOUT = timedelta(seconds=CALL_SECONDS)
 
 
 class SessionDeleter:
@@ -59,7 +57,7 @@ class SessionDeleter:
         self._reader.forget(session_id)
         is_done, progress = False, DeletionProgress()
         with suppress(TimeoutError):
-            async with asyncio.timeout(CALL_SECONDS):
+            async with asyncio.timeout(rpc_timeout().total_seconds()):
                 is_done, progress = await self._progress(session_id)
         if progress.runs is None:
             # No worker has begun. The session takes no prompts any more: they would be promised, and then be deleted.
@@ -88,7 +86,7 @@ class SessionDeleter:
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             task_timeout=timedelta(seconds=self._settings.task_timeout),
             memo={FIRST_RUN: first_run_id or ""},
-            rpc_timeout=RPC_TIMEOUT,
+            rpc_timeout=rpc_timeout(),
         )
         await call_temporal(starting, session_id)
 
@@ -136,9 +134,9 @@ class SessionDeleter:
                 DeleteSession.run, deletion_id(workflow_id(session_id)), run_id=deletion.run_id
             )
             if deletion.is_done:
-                return True, await call_temporal(handle.result(rpc_timeout=RPC_TIMEOUT), session_id)
+                return True, await call_temporal(handle.result(rpc_timeout=rpc_timeout()), session_id)
             with suppress(RPCError, WorkflowQueryFailedError):  # no worker, or one of an earlier release
-                progress = await handle.query(DeleteSession.get_receipt, rpc_timeout=RPC_TIMEOUT)
+                progress = await handle.query(DeleteSession.get_receipt, rpc_timeout=rpc_timeout())
                 if progress.runs is not None:
                     return False, progress
             await asyncio.sleep(next(pauses))
@@ -147,7 +145,7 @@ class SessionDeleter:
 async def _terminate(session_id: str, handle: WorkflowHandle[Any, Any], *, reason: str) -> None:
     """Terminate a workflow, unless it has ended already. Raises 503."""
     try:
-        await call_temporal(handle.terminate(reason=reason, rpc_timeout=RPC_TIMEOUT), session_id)
+        await call_temporal(handle.terminate(reason=reason, rpc_timeout=rpc_timeout()), session_id)
     except ProblemError as problem:
         if problem.problem.status not in (404, 409):
             raise

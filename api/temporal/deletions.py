@@ -1,7 +1,6 @@
 """Deletions as Temporal knows them: one workflow for each session that is deleted, found without a worker (API-1)."""
 
 from dataclasses import dataclass
-from datetime import timedelta
 
 from temporalio.client import Client, WorkflowExecutionDescription
 from temporalio.client import WorkflowExecutionStatus as Status
@@ -9,7 +8,7 @@ from temporalio.client import WorkflowExecutionStatus as Status
 from turnkeeper.api import problems
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.session_ids import workflow_id
-from turnkeeper.api.temporal.temporal_calls import CALL_SECONDS, call_temporal
+from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
 from turnkeeper.models.deletion import deletion_id
 from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE
 
@@ -69,7 +68,7 @@ async def refuse_deleted(client: Client, session_id: str) -> None:
 async def _describe(client: Client, session_id: str, workflow: str) -> WorkflowExecutionDescription | None:
     handle = client.get_workflow_handle(workflow)
     try:
-        return await call_temporal(handle.describe(rpc_timeout=timedelta(seconds=CALL_SECONDS)), session_id)
+        return await call_temporal(handle.describe(rpc_timeout=rpc_timeout()), session_id)
     except ProblemError as problem:
         if problem.problem.status == 404:
             return None
