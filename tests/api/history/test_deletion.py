@@ -24,11 +24,14 @@ async def test_api_1_without_a_worker_a_session_is_gone_to_who_asks_and_deleted_
     monkeypatch.setattr("turnkeeper.workflows.activity_options.DELETION_QUIET", timedelta(seconds=1))
     session = f"d-{uuid4()}"
     await http_alone.post("/workflow", json={"id": session})
+    waiting = await http_alone.post(f"/workflow/{session}/prompt", json={"id": "p1", "message": "hi"})
+    assert waiting.status_code == 202
     for _ in range(2):
         answer = await http_alone.delete(f"/workflow/{session}")
         assert (answer.status_code, answer.json()) == (202, receipt(session, "deleting", None))
-    read = await http_alone.get(f"/workflow/{session}")
-    assert (read.status_code, problem_of(read)) == (404, "unknown-session")
+    for tail in ("", "/conversation", "/queue/p1", f"/blobs/{'0' * 64}"):
+        read = await http_alone.get(f"/workflow/{session}{tail}")
+        assert (read.status_code, problem_of(read)) == (404, "unknown-session"), tail
     prompted = await http_alone.post(f"/workflow/{session}/prompt", json={"message": "hi"})
     assert (prompted.status_code, problem_of(prompted)) == (409, "session-ended")
     async with stage(temporal, task_queue=f"nobody-{tmp_path.name}", state_dir=tmp_path):
