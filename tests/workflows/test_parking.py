@@ -114,14 +114,14 @@ async def replays(session: DrivenSession) -> int:
     return len(histories)
 
 
-async def test_ses_6_five_hundred_prompts_sent_while_no_worker_runs_become_turns_in_order(temporal: Client) -> None:
+async def test_ses_6_many_prompts_sent_while_no_worker_runs_become_turns_in_order(temporal: Client) -> None:
     task_queue = f"q-{uuid4()}"
-    session = await unattended(temporal, task_queue=task_queue)
-    await send(session, 500)
+    session = await unattended(temporal, task_queue=task_queue, max_history_events=500)
+    await send(session, 150)
     async with stage(temporal, task_queue=task_queue) as on:
         on.sessions.append(session)
-        await worked_off(session, turns=500)
-        assert [turn.id for turn in await transcript(on, session)] == [f"m{number}" for number in range(500)]
+        await worked_off(session, turns=150)
+        assert [turn.id for turn in await transcript(on, session)] == [f"m{number}" for number in range(150)]
     assert await replays(session) > 1
 
 
@@ -218,16 +218,16 @@ async def test_ses_15_while_the_archive_is_down_what_is_parked_waits_for_it(on: 
 
 async def test_ses_6_of_a_burst_far_over_the_limit_every_prompt_is_a_turn_or_has_a_fate(temporal: Client) -> None:
     task_queue = f"q-{uuid4()}"
-    session = await unattended(temporal, task_queue=task_queue, max_queued_prompts=20)
-    await burst(session, 1_000)
+    session = await unattended(temporal, task_queue=task_queue, max_queued_prompts=5)
+    await burst(session, 300)
     async with stage(temporal, task_queue=task_queue) as on:
         on.sessions.append(session)
-        await worked_off(session, turns=200)
+        await worked_off(session, turns=50)
         await session.handle.signal("end_chat")
         await session.handle.result()
-        known = await fates(on, session, [f"m{number}" for number in range(1_000)])
+        known = await fates(on, session, [f"m{number}" for number in range(300)])
     counts = {fate: list(known.values()).count(fate) for fate in set(known.values())}
-    assert counts == {"started": 200, "rejected": 800}
+    assert counts == {"started": 50, "rejected": 250}
 
 
 async def test_ses_6_five_thousand_prompts_in_one_activation_all_have_a_fate(temporal: Client) -> None:
