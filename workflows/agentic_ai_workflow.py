@@ -25,7 +25,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.context.context_view import ContextView
     from turnkeeper.models.errors import REFUSED, Refused, TurnPaused
     from turnkeeper.models.replay_text.turns import ReplayTurns
-    from turnkeeper.models.session.approvals import ApprovalReceipt, PendingApprovals, ResolveApproval
+    from turnkeeper.models.session.approvals import ApprovalReceipt, PendingApprovals, ResolveApproval, check_decision
     from turnkeeper.models.session.archive.archive_state import ArchiveMove, ArchiveMoveQuery
     from turnkeeper.models.session.outside_start import check_outside_start
     from turnkeeper.models.session.queue.prompts import Prompt, QueueView
@@ -80,10 +80,11 @@ class AgenticAIWorkflow:
         # A run that began under earlier rules is replayed by them, and goes on by them; its next run takes these up.
         rules = 3 if workflow.patched("rules-3") else 2 if workflow.patched("rules-2") else 1
         start = self._read_start(start, extra_arguments=len(rest), rules=rules)
-        self._session = Session(info.workflow_id, start, now=workflow.now(), rules=rules)
-        self._details_are_due = False
         self._last_change = LastChange()
-        self._session.on_revision = self._last_change.note
+        self._session = Session(
+            info.workflow_id, start, now=workflow.now(), rules=rules, on_revision=self._last_change.note
+        )
+        self._details_are_due = False
         self._archiving = Archiving(self._session, on_change=self._show)
         self._parking = Parking(self._session, self._archiving, has_grown=self._has_grown, on_change=self._show)
         # A turn that the run before handed over can be stopped before `run` goes on with it.
@@ -107,7 +108,8 @@ class AgenticAIWorkflow:
             if workflow.cancellation_reason() is not None:
                 await self._close("cancelled", "The session was cancelled.", copy_patience=timedelta())
             raise
-        return await self._close("ended", self._session.ending or "", copy_patience=activity_options.LAST_COPY_PATIENCE)
+        reason = self._session.facts.ending or ""
+        return await self._close("ended", reason, copy_patience=activity_options.LAST_COPY_PATIENCE)
 
     def _read_start(self, raw: Any, *, extra_arguments: int, rules: int) -> SessionInput:
         """Read the input here: one that Temporal could not read for us would fail the workflow task for ever."""
@@ -149,7 +151,7 @@ class AgenticAIWorkflow:
 
     def _is_over(self) -> bool:
         """Return whether the session is ended and has processed all that waited, parked prompts included."""
-        return self._session.ending is not None and not len(self._session.queue)
+        return self._session.facts.ending is not None and not len(self._session.queue)
 
     async def _run_turn(self) -> None:
         self._session.begin_turn(now=workflow.now())
@@ -185,7 +187,7 @@ class AgenticAIWorkflow:
         """Return whether to hand over now: nothing is on its way to or from the archive, and all can be carried."""
         if not self._has_grown() or self._archiving.is_storing or self._parking.is_fetching:
             return False
-        return self._session.is_carriable or self._has_outgrown()
+        return self._session.room.is_queue_carriable or self._has_outgrown()
 
     def _has_grown(self) -> bool:
         """Tell whether this run's history is due for a new one (SES-14).
@@ -276,7 +278,7 @@ class AgenticAIWorkflow:
     @resolve_approval.validator
     def _check_decision(self, request: Any = None, *rest: Any) -> None:
         with _refusals_told():
-            self._session.check_decision(parse(ResolveApproval, request), now=workflow.now())
+            check_decision(self._session.transcript, parse(ResolveApproval, request), now=workflow.now())
 
     @workflow.update(
         description="Change the session from its next turn on: {title?, model?, limits?, history?, tool_policy?}."
