@@ -15,13 +15,13 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError
 
 from turnkeeper.api import problems
-from turnkeeper.api.bodies import DeletionReceipt
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.deletions import FIRST_RUN, FoundDeletion, find_deletion, find_first_run
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
+from turnkeeper.models.answers import DeletionReceipt
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.deletion import DeletionOrder, DeletionProgress, deletion_id
 from turnkeeper.models.settings.settings import Settings
