@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pkgutil
 import shutil
 import sys
 from collections.abc import AsyncIterator, Generator
@@ -15,7 +16,6 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import GrpcCompression
 from temporalio.testing import WorkflowEnvironment
 
-from turnkeeper.api.temporal.temporal_calls import CALL_SECONDS
 from turnkeeper.ops.local.dev_server import QUERIES
 from turnkeeper.workflows import search_attributes
 
@@ -61,18 +61,36 @@ def _no_vendors_of_the_developer_s_own(request: pytest.FixtureRequest, monkeypat
 
 PATIENT_SECONDS = 20.0
 
+GATEWAY_BOUNDS = {
+    name: pkgutil.resolve_name(name)
+    for name in (
+        "turnkeeper.api.temporal.temporal_calls.CALL_SECONDS",
+        "turnkeeper.api.prompts.prompt_fates.RECEIPT_SECONDS",
+        "turnkeeper.api.prompts.prompt_sender.RECEIPT_SECONDS",
+        "turnkeeper.api.prompts.prompt_sender.SEND_SECONDS",
+    )
+}
+"""How long the gateway waits for an answer in production."""
+
+
+def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the gateway wait for an answer as long as it takes."""
+    for name in GATEWAY_BOUNDS:
+        monkeypatch.setattr(name, PATIENT_SECONDS)
+
 
 @pytest.fixture(autouse=True)
 def patience_with_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the gateway and stopped turns wait for as long as it takes; tests of a bound itself set it back."""
     monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", PATIENT_SECONDS)
-    monkeypatch.setattr("turnkeeper.api.temporal.temporal_calls.CALL_SECONDS", PATIENT_SECONDS)
+    be_patient(monkeypatch)
 
 
 @pytest.fixture
 def product_bounds(patience_with_a_busy_machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the gateway wait as long as in production, for tests in which nobody answers."""
-    monkeypatch.setattr("turnkeeper.api.temporal.temporal_calls.CALL_SECONDS", CALL_SECONDS)
+    for name, seconds in GATEWAY_BOUNDS.items():
+        monkeypatch.setattr(name, seconds)
 
 
 @pytest.hookimpl(wrapper=True)

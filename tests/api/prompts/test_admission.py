@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,6 +15,7 @@ from temporalio.client import Client
 
 from tests.api.conftest import Asked, gateway
 from tests.api.http.test_bad_input import problem_of
+from tests.conftest import be_patient
 from tests.harness import BOUND, SLACK, Stage, stage
 from turnkeeper.api.http.prefer import prefers_async
 from turnkeeper.models.limits import Limits
@@ -31,9 +33,13 @@ async def second_gateway(temporal: Client, tmp_path: Path) -> AsyncIterator[Asyn
         yield client
 
 
-def worker_of(temporal: Client, folder: Path) -> Any:
-    """A worker for the sessions of the gateways that have none."""
-    return stage(temporal, task_queue=f"nobody-{folder.name}", state_dir=folder)
+@asynccontextmanager
+async def worker_of(temporal: Client, folder: Path) -> AsyncIterator[Stage]:
+    """A worker for the sessions of the gateways that have none. While it runs, they wait for it as long as it takes."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        be_patient(monkeypatch)
+        async with stage(temporal, task_queue=f"nobody-{folder.name}", state_dir=folder) as on:
+            yield on
 
 
 async def sent(

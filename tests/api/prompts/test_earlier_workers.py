@@ -10,7 +10,6 @@ from httpx import AsyncClient
 
 from tests.api.conftest import Asked
 from tests.harness import BOUND, Stage
-from turnkeeper.api.prompts import prompt_sender
 from turnkeeper.api.temporal.ledgers import queue_read
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session import session as session_models
@@ -18,8 +17,6 @@ from turnkeeper.models.session.queue.prompt_queue import PromptQueue
 from turnkeeper.models.session.queue.prompts import QueuedPrompt, QueueView
 from turnkeeper.models.session.session import MessageId
 from turnkeeper.models.wire import Strict
-
-PATIENT_SECONDS = 20.0
 
 
 class EarlierQueueRequest(Strict):
@@ -44,13 +41,6 @@ def earlier_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(session_models, "QueueRequest", EarlierQueueRequest)
     monkeypatch.setattr(PromptQueue, "view", earlier_view)
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the gateway wait for a busy machine: this is about what it answers, not when."""
-    monkeypatch.setattr(prompt_sender, "RECEIPT_SECONDS", PATIENT_SECONDS)
-    monkeypatch.setattr(prompt_sender, "SEND_SECONDS", PATIENT_SECONDS)
 
 
 async def test_api_1_workers_of_an_earlier_release_say_where_prompts_stand(url: str, on: Stage, asked: Asked) -> None:
