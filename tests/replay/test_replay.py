@@ -13,6 +13,7 @@ from temporalio.workflow import NondeterminismError, SandboxImportNotificationPo
 from tests.replay.record import HISTORIES
 from tests.replay.stories import STORIES
 from turnkeeper.activities.tools import ToolActivities
+from turnkeeper.models.session.session_state import CURRENT_RULES
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 
 RECORDED = sorted(HISTORIES.rglob("*.json"))
@@ -29,6 +30,11 @@ def replayer(**options: object) -> Replayer:
 def test_ses_19_every_story_has_a_recorded_history() -> None:
     assert {path.name.split(".")[0] for path in RECORDED} == set(STORIES)
     assert len([path for path in RECORDED if path.name.startswith("continued_as_new")]) > 1
+
+
+@pytest.mark.parametrize("folder", [f"rules_{CURRENT_RULES}", "rules_3_flat_state"])
+def test_ses_19_every_story_has_a_history_of_the_newest_rules(folder: str) -> None:
+    assert {path.name.split(".")[0] for path in (HISTORIES / folder).glob("*.json")} == set(STORIES)
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: str(path.relative_to(HISTORIES)))
