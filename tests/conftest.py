@@ -1,5 +1,6 @@
 """What all tests share; the real Temporal server is started once, when a test first asks for it."""
 
+import gc
 import os
 import shutil
 import sys
@@ -14,6 +15,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import GrpcCompression
 from temporalio.testing import WorkflowEnvironment
 
+from turnkeeper.api.temporal.temporal_calls import CALL_SECONDS
 from turnkeeper.ops.local.dev_server import QUERIES
 from turnkeeper.workflows import search_attributes
 
@@ -57,10 +59,31 @@ def _no_vendors_of_the_developer_s_own(request: pytest.FixtureRequest, monkeypat
             monkeypatch.delenv(variable)
 
 
+PATIENT_SECONDS = 20.0
+
+
 @pytest.fixture(autouse=True)
 def patience_with_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a stopped turn wait for what was written as long as it takes; tests of the bound itself set it back."""
-    monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", 20.0)
+    """Let the gateway and stopped turns wait for as long as it takes; tests of a bound itself set it back."""
+    monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", PATIENT_SECONDS)
+    monkeypatch.setattr("turnkeeper.api.temporal.temporal_calls.CALL_SECONDS", PATIENT_SECONDS)
+
+
+@pytest.fixture
+def product_bounds(patience_with_a_busy_machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the gateway wait as long as in production, for tests in which nobody answers."""
+    monkeypatch.setattr("turnkeeper.api.temporal.temporal_calls.CALL_SECONDS", CALL_SECONDS)
+
+
+def pytest_configure() -> None:
+    """Collect no garbage while tests are collected: there is none, and looking for it takes a third of the time."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was collected out of every later search for garbage: it stays until the end."""
+    gc.enable()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

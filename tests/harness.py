@@ -46,6 +46,9 @@ Answer = TypeVar("Answer")
 BOUND = 60.0
 """Seconds that any wait of a test lasts at most."""
 
+SLACK = 10.0
+"""Seconds that a busy machine may add to what the product takes by itself."""
+
 
 def says(text: str) -> ModelResponse:
     return ModelResponse(parts=[RespondPart(kind="respond", text=text)], model="test")

@@ -13,12 +13,11 @@ when one of these has gone.
 import asyncio
 import contextlib
 import logging
-from datetime import timedelta
 
 from temporalio.client import Client, WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
 from temporalio.service import RPCError
 
-from turnkeeper.api.temporal.temporal_calls import CALL_SECONDS
+from turnkeeper.api.temporal.temporal_calls import rpc_timeout
 from turnkeeper.api.temporal.watch import Watch
 from turnkeeper.workflows.hosting.connection import polling_workers
 
@@ -73,8 +72,8 @@ class CacheWarmer:
     async def _send_refused_update(self, workflow_id: str) -> None:
         handle = self._client.get_workflow_handle(workflow_id)
         with contextlib.suppress(WorkflowUpdateFailedError):  # it always fails
-            async with asyncio.timeout(CALL_SECONDS):
-                await handle.execute_update(REFUSED_UPDATE, {}, rpc_timeout=timedelta(seconds=CALL_SECONDS))
+            async with asyncio.timeout(rpc_timeout().total_seconds()):
+                await handle.execute_update(REFUSED_UPDATE, {}, rpc_timeout=rpc_timeout())
 
     async def _present_workers(self) -> frozenset[str]:
         loop = asyncio.get_running_loop()

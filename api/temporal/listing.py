@@ -9,7 +9,6 @@ checksum is asked with once; if that fails and the first page can be read, the c
 
 import base64
 import binascii
-from datetime import timedelta
 from hashlib import sha256
 from typing import Any, Literal
 
@@ -20,7 +19,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from turnkeeper.api import problems
 from turnkeeper.api.bodies import ListedSession, SessionList
 from turnkeeper.api.temporal.query_client import query_client
-from turnkeeper.api.temporal.temporal_calls import CALL_SECONDS, call_temporal
+from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
 from turnkeeper.workflows import search_attributes
 
 PAGE = 50
@@ -68,7 +67,7 @@ async def list_sessions(
         _filter(status, user),
         page_size=PAGE,
         next_page_token=token,
-        rpc_timeout=timedelta(seconds=CALL_SECONDS),
+        rpc_timeout=rpc_timeout(),
     )
     found: list[ListedSession] = []
     scanned = 0
@@ -95,7 +94,7 @@ async def _is_of_the_token(problem: problems.ProblemError, client: Client) -> bo
     if not isinstance(error, RPCError) or error.status not in _OF_A_PAGE:
         return False
     first_page = query_client(client).list_workflows(
-        _filter(None, None), page_size=1, rpc_timeout=timedelta(seconds=CALL_SECONDS)
+        _filter(None, None), page_size=1, rpc_timeout=rpc_timeout()
     )
     try:
         await first_page.fetch_next_page()

@@ -12,7 +12,6 @@ import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -37,7 +36,7 @@ from turnkeeper.api.temporal.ledgers import Ledgers, queue_read
 from turnkeeper.api.temporal.query_backoff import QueryBackoff
 from turnkeeper.api.temporal.query_client import query_client
 from turnkeeper.api.temporal.receipts import Receipt, Receipts, receipt_of
-from turnkeeper.api.temporal.temporal_calls import CALL_SECONDS, call_temporal, call_worker, keeps_failing
+from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, keeps_failing, rpc_timeout
 from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.context.context_view import ContextView
@@ -220,7 +219,7 @@ class SessionReader:
     async def describe(self, session_id: str) -> WorkflowExecutionDescription:
         """Return what Temporal knows of the session; needs no worker."""
         handle = self.client.get_workflow_handle(workflow_id(session_id))
-        return await call_temporal(handle.describe(rpc_timeout=timedelta(seconds=CALL_SECONDS)), session_id)
+        return await call_temporal(handle.describe(rpc_timeout=rpc_timeout()), session_id)
 
     async def is_stuck(self, session_id: str, description: WorkflowExecutionDescription) -> bool:
         """Return whether the session's workflow task fails, or times out, again and again."""
@@ -279,7 +278,7 @@ class SessionQueries:
         workflow, is_asked = workflow_id(session_id), False
         try:
             # Bounded here too: what goes on after its callers have given up holds up everyone who asks next.
-            async with asyncio.timeout(CALL_SECONDS):
+            async with asyncio.timeout(rpc_timeout().total_seconds()):
                 await self._backoff.wait(workflow)
                 is_asked = True
                 result = await self._committed(workflow, key)
@@ -328,7 +327,7 @@ class SessionQueries:
                     json.loads(key.argument),
                     result_type=key.view_type,
                     reject_condition=condition,
-                    rpc_timeout=timedelta(seconds=CALL_SECONDS),
+                    rpc_timeout=rpc_timeout(),
                 )
             except RPCError as error:
                 if error.status not in _PASSING:

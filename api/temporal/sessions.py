@@ -25,7 +25,7 @@ from turnkeeper.api import problems
 from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.temporal.ledgers import first_read
 from turnkeeper.api.temporal.session_reader import SessionReader
-from turnkeeper.api.temporal.temporal_calls import CALL_SECONDS, call_temporal, call_worker, repeated
+from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, repeated, rpc_timeout
 from turnkeeper.models.session.approvals import ApprovalReceipt, ResolveApproval
 from turnkeeper.models.session.queue.prompts import PromptSignal
 from turnkeeper.models.session.session import (
@@ -110,7 +110,7 @@ class Sessions:
             "static_summary": _within_bytes(start.title, MAX_SUMMARY_BYTES),
             "memo": {"title": start.title, "user": start.user, "created_at": datetime.now(UTC).isoformat()},
             "search_attributes": TypedSearchAttributes(attributes),
-            "rpc_timeout": timedelta(seconds=CALL_SECONDS),
+            "rpc_timeout": rpc_timeout(),
         }
 
     # ---- prompts
@@ -146,7 +146,7 @@ class Sessions:
         await self._signal(session_id, "end_chat", request)
 
     async def _signal(self, session_id: str, name: str, argument: BaseModel) -> None:
-        signalling = self._handle(session_id).signal(name, argument, rpc_timeout=timedelta(seconds=CALL_SECONDS))
+        signalling = self._handle(session_id).signal(name, argument, rpc_timeout=rpc_timeout())
         with self._watches.writing(workflow_id(session_id)):
             await call_temporal(signalling, session_id)
 
@@ -161,7 +161,7 @@ class Sessions:
                 argument.model_dump(mode="json", exclude_none=True),
                 id=update_id,
                 result_type=result_type,
-                rpc_timeout=timedelta(seconds=CALL_SECONDS),
+                rpc_timeout=rpc_timeout(),
             )
 
         async with self._update_slots.setdefault(session_id, asyncio.Semaphore(UPDATES_AT_ONCE)):

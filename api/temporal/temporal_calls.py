@@ -40,10 +40,15 @@ _UNDONE = "unexpected workflow task failure"
 _DOWN = {RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED, RPCStatusCode.UNKNOWN}
 
 
-async def call_temporal(call: Awaitable[Answer], session_id: str, *, seconds: float = CALL_SECONDS) -> Answer:
+def rpc_timeout() -> timedelta:
+    """Return the time that a call to Temporal may take."""
+    return timedelta(seconds=CALL_SECONDS)
+
+
+async def call_temporal(call: Awaitable[Answer], session_id: str, *, seconds: float | None = None) -> Answer:
     """Return the answer of a call that needs no worker. Raises a `ProblemError` for every failure."""
     try:
-        return await asyncio.wait_for(call, seconds)
+        return await asyncio.wait_for(call, CALL_SECONDS if seconds is None else seconds)
     except (TimeoutError, RuntimeError) as error:  # a client that could never connect raises `RuntimeError`
         raise problems.temporal_unreachable() from error
     except RPCError as error:

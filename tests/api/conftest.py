@@ -132,14 +132,16 @@ async def http(temporal: Client, on: Stage) -> AsyncIterator[AsyncClient]:
 
 
 @pytest.fixture
-async def http_alone(temporal: Client, tmp_path: Path) -> AsyncIterator[AsyncClient]:
+async def http_alone(temporal: Client, tmp_path: Path, product_bounds: None) -> AsyncIterator[AsyncClient]:
     """The gateway, with no worker anywhere."""
     async with gateway(temporal, f"nobody-{tmp_path.name}", tmp_path) as client:
         yield client
 
 
 @pytest.fixture
-async def http_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncClient]:
+async def http_nowhere(
+    tmp_path: Path, product_bounds: None, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[AsyncClient]:
     """The gateway, with no Temporal to reach."""
     monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")
     async with gateway(None, "q", tmp_path) as client:

@@ -1,7 +1,7 @@
-"""A session that lives for months, in a minute: 2,000 turns with tools: SES-12, SES-14, SES-15, OPS-10.
+"""A session that lives for months, in a minute: dozens of runs of turns with tools: SES-12, SES-14, SES-15, OPS-10.
 
-It is handed over from run to run dozens of times and archives its turns, while two clients poll it by the rules of
-SES-12 and its worker is killed again and again at moments nobody chose.
+Runs are short, so that 300 turns need dozens of them; the benchmarks have a session of 2,000. Turns are archived, while
+two clients poll by the rules of SES-12 and the worker is killed again and again at moments nobody chose.
 """
 
 import json
@@ -27,8 +27,8 @@ from turnkeeper.models.transcript.trajectory import ModelStep
 from turnkeeper.stores.stores import Stores
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 
-TURNS = 2_000
-KILLS = 5
+TURNS = 300
+KILLS = 3
 BURST = 40
 """Prompts that wait at once."""
 
@@ -44,11 +44,11 @@ STALL_BOUND = 60.0
 
 
 @pytest.mark.timeout(900)
-async def test_ses_14_a_session_of_2_000_turns_with_dozens_of_runs_and_killed_workers(
+async def test_ses_14_a_session_of_dozens_of_runs_keeps_every_turn_though_its_workers_are_killed(
     temporal: Client, tmp_path: Path
 ) -> None:
     settings = prepare(tmp_path)
-    limits = {"max_history_events": 700, "max_queued_prompts": 100}
+    limits = {"max_history_events": 120, "max_queued_prompts": 100}
     handle = await temporal.start_workflow(
         "AgenticAIWorkflow",
         SessionInput.model_validate({"model": "offline:script/long", "limits": limits}),
@@ -98,7 +98,7 @@ class Workers:
 
 async def lead_through(session: DrivenSession, clients: list[PollingClient], workers: Workers) -> None:
     """Keep the queue filled until all turns were processed, polling all the while, killing at moments chance chose."""
-    moments = sorted(random.Random(2_000).sample(range(50, TURNS - 50), KILLS))
+    moments = sorted(random.Random(TURNS).sample(range(50, TURNS - 50), KILLS))
     sent, done = 0, 0
     while done < TURNS:
         for number in range(sent + 1, min(TURNS, done + BURST) + 1):
@@ -149,7 +149,7 @@ def check_turn(turn: ConversationMessage, number: int) -> None:
 async def check_runs(session: DrivenSession) -> None:
     """Every run replays, what it was handed over is under 1 MB, and a turn costs the same bytes late as early."""
     histories = await session.histories()
-    assert len(histories) > TURNS // 50
+    assert len(histories) > 24
     early, late = histories[1:11], histories[-11:-1]
     assert median(map(bytes_of_a_turn, late)) <= 1.05 * median(map(bytes_of_a_turn, early))
     # In this mode a slow machine is no deadlock; all else is as ever.

@@ -1,4 +1,4 @@
-"""Every fault of every API, at every call of a turn: AGT-9, AGT-11, AGT-3, SES-10.
+"""Every fault of every API, at either call of a turn: AGT-9, AGT-11, AGT-3, SES-10.
 
 A turn has two model calls with a tool between them. One of the two meets a fault. Whatever happens, the tool has run
 once, no half answer is taken for one, and the vendor was asked exactly as often as AGT-9 allows.
@@ -310,9 +310,16 @@ async def runs(temporal: Client, request: pytest.FixtureRequest) -> AsyncIterato
         await asyncio.gather(*running.values(), return_exceptions=True)
 
 
-@pytest.mark.parametrize("position", ["first", "last"])
-@pytest.mark.parametrize("trouble", TROUBLES, ids=str)
-@pytest.mark.parametrize("api", WIRES)
+POSITIONS = ("first", "last")
+FAULTS = [
+    pytest.param(api, trouble, POSITIONS[(row + column) % 2], id=f"{api}-{trouble}-{POSITIONS[(row + column) % 2]}")
+    for column, api in enumerate(WIRES)
+    for row, trouble in enumerate(TROUBLES)
+]
+"""Every fault of every API, at one of the two calls of a turn: at the one of one API, at the other of the next."""
+
+
+@pytest.mark.parametrize(("api", "trouble", "position"), FAULTS)
 async def test_agt_9_a_fault_ends_as_it_should_and_the_vendor_is_asked_as_often_as_allowed(
     runs: Runs, api: str, trouble: Trouble, position: str
 ) -> None:

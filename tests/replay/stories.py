@@ -3,11 +3,11 @@
 from collections.abc import Awaitable, Callable
 from uuid import uuid4
 
-from tests.harness import UNASKED, DrivenSession, Gate, Stage, asks, says
+from tests.harness import UNASKED, DrivenSession, Gate, Stage, asks, last_user_message, says
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.session.session import SessionInput
 from turnkeeper.models.session.session_tools import FRESH_TURNS
-from turnkeeper.models.transcript.model_call import ToolInvocation, ToolSpec
+from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation, ToolSpec
 from turnkeeper.models.transcript.trajectory import ToolResult
 
 Story = Callable[[Stage], Awaitable[DrivenSession]]
@@ -371,6 +371,13 @@ async def summarised_by_default(on: Stage) -> DrivenSession:
 async def parked_prompts(on: Stage) -> DrivenSession:
     """More waits than a run can hand over, and more is rejected than the session remembers."""
     limits = {"max_history_events": 50, "max_queued_prompts": 4, "max_state_bytes": 40_000, "max_queued_bytes": 2_000}
+
+    def answer(request: ModelRequest) -> ModelResponse:
+        if len(on.vendor.requests) == 5:
+            on.vendor.gate.close()
+        return says(f"echo: {last_user_message(request)}")
+
+    on.vendor.answer = answer
     on.vendor.gate.close()
     session = await on.start(SessionInput.model_validate({"limits": limits}))
     for number in range(25):
@@ -378,8 +385,7 @@ async def parked_prompts(on: Stage) -> DrivenSession:
     for _ in range(30):
         await session.prompt("")
     on.vendor.gate.open()
-    await session.until(lambda s: s.session.turn_count > 3, turns=0)
-    on.vendor.gate.close()
+    await session.until(lambda s: s.session.turn_count == 6, turns=0)
     assert (await session.queue()).parked > 0
     await session.update("withdraw_prompt", {"id": "p20"})
     on.vendor.gate.open()

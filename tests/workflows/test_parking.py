@@ -1,6 +1,7 @@
 """Accepted prompts become turns, however many wait and whatever a run can hand over: SES-6, SES-14, SES-15."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -29,7 +30,13 @@ AT_ONCE = 40
 async def unattended(temporal: Client, *, task_queue: str, **limits: int) -> DrivenSession:
     """Start a session that no worker serves yet."""
     start = SessionInput.model_validate({"limits": limits})
-    handle = await temporal.start_workflow("AgenticAIWorkflow", start, id=f"s-{uuid4()}", task_queue=task_queue)
+    handle = await temporal.start_workflow(
+        "AgenticAIWorkflow",
+        start,
+        id=f"s-{uuid4()}",
+        task_queue=task_queue,
+        task_timeout=timedelta(seconds=BOUND),  # thousands of signals are one task
+    )
     return DrivenSession(temporal, handle)
 
 

@@ -13,7 +13,7 @@ from httpx import AsyncClient
 from pydantic import BaseModel, ValidationError
 from temporalio.client import Client
 
-from tests.harness import Stage
+from tests.harness import SLACK, Stage
 from turnkeeper.api.bodies import StartSession
 from turnkeeper.models.session.session import Configure
 
@@ -342,7 +342,7 @@ async def test_api_2_without_a_worker_a_prompt_is_accepted_and_reading_is_504_wi
     began = time.monotonic()
     sent = await http_alone.post(f"/workflow/{session}/prompt", json={"message": "are you there?"})
     assert (sent.status_code, sent.json()["position"]) == (202, None)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 3 + SLACK
     for method, tail, body in (
         ("GET", "/conversation", None),
         ("GET", "", None),
@@ -353,7 +353,7 @@ async def test_api_2_without_a_worker_a_prompt_is_accepted_and_reading_is_504_wi
         answer = await http_alone.request(method, f"/workflow/{session}{tail}", json=body)
         assert (answer.status_code, problem_of(answer)) == (504, "no-worker")
         assert "safe" in answer.json()["detail"]
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 3 + SLACK
     assert (await http_alone.get("/readyz")).status_code == 503
     assert (await http_alone.post(f"/workflow/{session}/end")).status_code == 202
     events = await temporal.get_workflow_handle(session).fetch_history()
@@ -368,7 +368,7 @@ async def test_api_2_many_who_ask_in_vain_are_all_answered_within_three_seconds(
         *(http_alone.get(f"/workflow/{session}/conversation?since_revision={n}") for n in range(20))
     )
     assert {answer.status_code for answer in answers} == {504}
-    assert time.monotonic() - began < 3.5
+    assert time.monotonic() - began < 3 + SLACK
 
 
 @pytest.mark.parametrize(
@@ -394,12 +394,12 @@ async def test_api_2_without_temporal_everything_is_503_within_three_seconds(
     began = time.monotonic()
     answer = await http_nowhere.request(method, path, json=None if method == "GET" else body)
     assert (answer.status_code, problem_of(answer)) == (503, "temporal-unreachable")
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 3 + SLACK
     assert (await http_nowhere.get("/healthz")).status_code == 200
 
 
 async def test_api_2_a_session_whose_workflow_task_keeps_failing_is_stuck(
-    http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+    http: AsyncClient, on: Stage, product_bounds: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*args: object, **kwargs: object) -> None:
         raise RuntimeError("a bug of ours")

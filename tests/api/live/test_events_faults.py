@@ -70,7 +70,7 @@ async def test_api_1_a_stream_stays_open_while_its_worker_is_killed_and_another_
 
 
 async def test_api_1_one_who_comes_while_no_worker_is_there_is_told_so_and_one_who_is_there_is_not_sent_away(
-    temporal: Client, tmp_path: Path
+    temporal: Client, tmp_path: Path, product_bounds: None
 ) -> None:
     queue, partials = f"q-{uuid4()}", InProcessCarrier()
     settings = Settings(task_queue=queue, state_dir=tmp_path)
@@ -91,7 +91,7 @@ async def test_api_1_one_who_comes_while_no_worker_is_there_is_told_so_and_one_w
 
 
 async def test_api_2_a_stream_says_that_its_session_is_stuck_and_goes_on_once_it_is_mended(
-    http: httpx.AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+    http: httpx.AsyncClient, on: Stage, product_bounds: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*args: object, **kwargs: object) -> None:
         raise RuntimeError("a bug of ours")
@@ -112,7 +112,9 @@ async def test_api_2_a_stream_says_that_its_session_is_stuck_and_goes_on_once_it
 # ---- Temporal
 
 
-async def test_api_1_a_stream_outlives_temporal(temporal: Client, on: Stage, tmp_path: Path) -> None:
+async def test_api_1_a_stream_outlives_temporal(
+    temporal: Client, on: Stage, tmp_path: Path, product_bounds: None
+) -> None:
     async with Relay(temporal.service_client.config.target_host) as relay:
         client = await Client.connect(relay.address, data_converter=pydantic_data_converter)
         settings = Settings(task_queue=on.task_queue, state_dir=tmp_path)

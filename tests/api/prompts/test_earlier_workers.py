@@ -11,7 +11,6 @@ from httpx import AsyncClient
 from tests.api.conftest import Asked
 from tests.harness import BOUND, Stage
 from turnkeeper.api.prompts import prompt_sender
-from turnkeeper.api.temporal import session_reader, sessions, temporal_calls
 from turnkeeper.api.temporal.ledgers import queue_read
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session import session as session_models
@@ -50,9 +49,6 @@ def earlier_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the gateway wait for a busy machine: this is about what it answers, not when."""
-    monkeypatch.setattr(session_reader, "CALL_SECONDS", PATIENT_SECONDS)
-    monkeypatch.setattr(sessions, "CALL_SECONDS", PATIENT_SECONDS)
-    monkeypatch.setattr(temporal_calls, "CALL_SECONDS", PATIENT_SECONDS)
     monkeypatch.setattr(prompt_sender, "RECEIPT_SECONDS", PATIENT_SECONDS)
     monkeypatch.setattr(prompt_sender, "SEND_SECONDS", PATIENT_SECONDS)
 

@@ -46,7 +46,7 @@ async def put_fate(on: Stage, session: str, message_id: str, fate: FateName) -> 
 
 
 async def test_ses_6_an_old_rejection_is_not_told_while_only_the_session_knows_what_came_of_the_second_try(
-    temporal: Client, tmp_path: Path
+    temporal: Client, tmp_path: Path, product_bounds: None
 ) -> None:
     queue = f"nobody-{tmp_path.name}"
     async with gateway(temporal, queue, tmp_path) as http:

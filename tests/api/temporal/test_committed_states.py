@@ -32,7 +32,7 @@ from tests.api.live.test_events import started
 from tests.api.live.watching import Watcher, full_state, idle_after
 from tests.conftest import QUICK, server_with
 from tests.harness import BOUND, DrivenSession, Stage, stage
-from turnkeeper.api.temporal import commits, session_reader, temporal_calls
+from turnkeeper.api.temporal import commits
 from turnkeeper.api.temporal.commits import CommitChecker
 from turnkeeper.api.temporal.temporal_calls import STUCK_ATTEMPTS
 from turnkeeper.api.temporal.watch import WatchRegistry
@@ -45,20 +45,11 @@ from turnkeeper.stores.partials.in_process import InProcessCarrier
 
 OBSERVED_SECONDS = 6.0
 
-PATIENT_SECONDS = 20.0
-"""How long the gateway waits for a worker where a test is about what it answers, not when."""
-
 
 @pytest.fixture
 async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=url, timeout=BOUND) as client:
         yield client
-
-
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_reader, "CALL_SECONDS", PATIENT_SECONDS)
-    monkeypatch.setattr(temporal_calls, "CALL_SECONDS", PATIENT_SECONDS)
 
 
 async def taken_task(client: Client, task_queue: str) -> PollWorkflowTaskQueueResponse:
@@ -93,7 +84,7 @@ RACES = 12
 
 @pytest.mark.parametrize("is_watched", [False, True])
 async def test_ses_12_a_state_of_a_workflow_task_that_was_never_completed_is_shown_to_nobody(
-    temporal: Client, tmp_path: Path, asked: Asked, patient: None, is_watched: bool
+    temporal: Client, tmp_path: Path, asked: Asked, is_watched: bool
 ) -> None:
     partials = InProcessCarrier()
     async with gateway_alone(temporal, tmp_path, asked, partials) as (http, queue):
@@ -125,7 +116,7 @@ async def test_ses_12_a_state_of_a_workflow_task_that_was_never_completed_is_sho
 
 
 async def test_ses_12_events_that_no_workflow_task_has_taken_are_shown_to_nobody(
-    temporal: Client, tmp_path: Path, asked: Asked, patient: None
+    temporal: Client, tmp_path: Path, asked: Asked
 ) -> None:
     """A worker that replays a session for a query goes on with them, as if the last task had taken them."""
     partials = InProcessCarrier()
@@ -276,7 +267,7 @@ async def test_api_3_the_history_of_a_session_at_rest_is_read_once_however_often
 
 
 async def test_api_2_a_session_whose_workflow_task_times_out_again_and_again_is_stuck(
-    temporal: Client, tmp_path: Path, asked: Asked
+    temporal: Client, tmp_path: Path, asked: Asked, product_bounds: None
 ) -> None:
     async with gateway_alone(temporal, tmp_path, asked, InProcessCarrier()) as (http, queue):
         session = await started(http)
@@ -293,7 +284,7 @@ async def test_api_2_a_session_whose_workflow_task_times_out_again_and_again_is_
 
 
 async def test_api_3_a_session_whose_workflow_task_fails_is_asked_ever_less_and_at_once_when_it_is_well_again(
-    http: httpx.AsyncClient, asked: Asked, on: Stage, monkeypatch: pytest.MonkeyPatch
+    http: httpx.AsyncClient, asked: Asked, on: Stage, product_bounds: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*args: object, **kwargs: object) -> None:
         raise RuntimeError("a bug of ours")
@@ -317,9 +308,7 @@ async def test_api_3_a_session_whose_workflow_task_fails_is_asked_ever_less_and_
         await watcher.until_in(events, idle_after(2))
 
 
-async def test_api_3_a_full_query_buffer_is_no_reason_to_send_a_client_away(
-    tmp_path: Path, asked: Asked, patient: None
-) -> None:
+async def test_api_3_a_full_query_buffer_is_no_reason_to_send_a_client_away(tmp_path: Path, asked: Asked) -> None:
     partials = InProcessCarrier()
     async with (
         server_with({**QUICK, "history.MaxBufferedQueryCount": "1"}) as temporal,

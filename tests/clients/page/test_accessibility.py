@@ -33,8 +33,7 @@ def double(x: int) -> str:
 """
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("size", "scheme"), [("phone", "light"), ("desk", "dark")])
 async def test_api_5_axe_finds_nothing_serious_in_any_state(
     browser: Browser, url: str, on: Stage, request: pytest.FixtureRequest, size: str, scheme: str
 ) -> None:

@@ -3,7 +3,7 @@
 import re
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta, timezone
-from time import perf_counter
+from time import process_time
 from types import MappingProxyType
 
 import pytest
@@ -327,9 +327,9 @@ def test_ctx_10_the_first_error_in_the_callers_order_wins_with_the_callers_index
 
 def test_ctx_10_what_is_beyond_the_latest_fifty_costs_and_changes_nothing():
     history = [object()] * 100_000 + [says()] * 50
-    began = perf_counter()
+    began = process_time()
     assert len(hand_off(history).history.messages) == 50
-    assert perf_counter() - began < 1
+    assert process_time() - began < 1
 
 
 @pytest.mark.parametrize("role", ["user", "User", " USER\n", "\u2003uSeR"])
@@ -423,9 +423,9 @@ def test_ctx_10_a_text_that_can_be_stored_is_no_warning_and_neither_is_what_was_
 
 
 def test_ctx_10_fifty_contents_of_five_megabytes_are_no_matter():
-    began = perf_counter()
+    began = process_time()
     history, _ = hand_off([says(content="x" * 5_000_000)] * 50)
-    assert perf_counter() - began < 1
+    assert process_time() - began < 1
     assert history.messages[-1].original_length == 5_000_000
 
 
