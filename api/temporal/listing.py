@@ -93,9 +93,7 @@ async def _is_of_the_token(problem: problems.ProblemError, client: Client) -> bo
     error = problem.__cause__
     if not isinstance(error, RPCError) or error.status not in _OF_A_PAGE:
         return False
-    first_page = query_client(client).list_workflows(
-        _filter(None, None), page_size=1, rpc_timeout=rpc_timeout()
-    )
+    first_page = query_client(client).list_workflows(_filter(None, None), page_size=1, rpc_timeout=rpc_timeout())
     try:
         await first_page.fetch_next_page()
     except RPCError:
