@@ -268,6 +268,7 @@ _STATUSES: dict[int, Kind] = {
     425: "provider_error",
     429: "rate_limited",
     499: "connection",
+    501: "bad_request",  # vLLM, of what it has not got
     503: "overloaded",
     504: "timeout",
     529: "overloaded",
