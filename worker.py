@@ -17,6 +17,7 @@ from temporalio.client import Client
 from temporalio.worker import Interceptor, Worker
 
 from turnkeeper.activities.archive import ArchiveActivities
+from turnkeeper.activities.deletion import DeletionActivities
 from turnkeeper.activities.llm import ModelActivities
 from turnkeeper.activities.model_request.asking import Asking, ProviderRegistry
 from turnkeeper.activities.model_request.large_texts import LargeTexts
@@ -39,6 +40,7 @@ from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.chosen import chosen_carrier
 from turnkeeper.stores.stores import Stores
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
+from turnkeeper.workflows.delete_session import DeleteSession
 from turnkeeper.workflows.hosting.connection import connect, prepare
 from turnkeeper.workflows.hosting.evicting_runner import EvictingRunner
 from turnkeeper.workflows.hosting.task_slots import task_tuner
@@ -68,12 +70,13 @@ def build_worker(
     models, summaries = ModelActivities(asking, texts, partials), SummaryActivities(asking)
     tooling = ToolActivities(tools, texts)
     archiving = ArchiveActivities(stores, client)
+    deletion = DeletionActivities(client, stores, partials)
     runner = EvictingRunner(client)
     worker = Worker(
         client,
         task_queue=settings.task_queue,
         identity=new_identity(),
-        workflows=[AgenticAIWorkflow],
+        workflows=[AgenticAIWorkflow, DeleteSession],
         workflow_runner=runner,
         activities=[
             models.call_model,
@@ -82,6 +85,9 @@ def build_worker(
             tooling.call_tool,
             archiving.move_to_archive,
             archiving.unpark,
+            deletion.stop_session,
+            deletion.clear_stores,
+            deletion.delete_runs,
         ],
         interceptors=interceptors,
         build_id=build_id(),

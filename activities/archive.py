@@ -7,6 +7,7 @@ from temporalio.exceptions import ApplicationError
 from turnkeeper.activities.model_request.hand_over import MOVES, HandOverKey
 from turnkeeper.activities.own_session.own_ids import own_run, own_session
 from turnkeeper.activities.own_session.own_workflow import WorkflowSilentError, ask_own_workflow
+from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE
 from turnkeeper.models.session.archive.archive_state import (
     ArchiveMove,
     ArchiveMoveQuery,
@@ -17,9 +18,6 @@ from turnkeeper.models.session.archive.archive_state import (
 from turnkeeper.stores.archive import ArchivedTurn
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores
-
-UNAVAILABLE = "archive_unavailable"
-"""`type` of the failure that is the archive's; the session works on and tries again later."""
 
 
 class ArchiveActivities:
@@ -41,7 +39,7 @@ class ArchiveActivities:
         try:
             await self._store(own_session(), move)
         except StoreUnavailableError as error:
-            raise ApplicationError(str(error), type=UNAVAILABLE) from error
+            raise ApplicationError(str(error), type=ARCHIVE_UNAVAILABLE) from error
         MOVES.discard(key)
 
     @activity.defn
@@ -57,7 +55,7 @@ class ArchiveActivities:
                 session_id, first=order.first, max_prompts=order.max_prompts, max_bytes=order.max_bytes
             )
         except StoreUnavailableError as error:
-            raise ApplicationError(str(error), type=UNAVAILABLE) from error
+            raise ApplicationError(str(error), type=ARCHIVE_UNAVAILABLE) from error
         return UnparkedPrompts(prompts=found)
 
     async def _store(self, session_id: str, move: ArchiveMove) -> None:
@@ -80,7 +78,7 @@ class ArchiveActivities:
             query = ArchiveMoveQuery(move=order.move)
             move = await ask_own_workflow(self._client, "get_archive_move", query, ArchiveMove)
         except WorkflowSilentError as error:
-            raise ApplicationError(str(error), type=UNAVAILABLE) from error
+            raise ApplicationError(str(error), type=ARCHIVE_UNAVAILABLE) from error
         if move.digest != order.digest:
             raise ApplicationError(
                 "the move has changed since it was ordered", type="digest_mismatch", non_retryable=True

@@ -11,7 +11,7 @@ from temporalio.client import Client
 
 from turnkeeper.api import problems
 from turnkeeper.api.ai_sdk import routes as ai_sdk
-from turnkeeper.api.dependencies import refuse_deleted, refuse_unknown_parameters
+from turnkeeper.api.dependencies import refuse_unknown_parameters
 from turnkeeper.api.http.body_limits import most_body_bytes
 from turnkeeper.api.http.methods import HeadRequests
 from turnkeeper.api.http.openapi import TAGS, described
@@ -64,7 +64,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
         version="0.1.0",
         summary="Durable AI-agent sessions on Temporal.",
         lifespan=lifespan,
-        dependencies=[Depends(refuse_unknown_parameters), Depends(refuse_deleted)],
+        dependencies=[Depends(refuse_unknown_parameters)],
         openapi_tags=TAGS,
         servers=[{"url": "/", "description": "This gateway."}],
         docs_url=None,

@@ -1,6 +1,5 @@
 """What the gateway takes and gives beyond the session's own models. Unknown fields are errors that name them."""
 
-from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema
@@ -10,19 +9,12 @@ from turnkeeper.models.bounds import count_unencodable
 from turnkeeper.models.context.window import HistoryChange
 from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.limits import LimitsChange
-from turnkeeper.models.session.queue.prompts import FateName, PromptMode
+from turnkeeper.models.session.queue.prompts import PromptMode
 from turnkeeper.models.session.session import EndSession, ModelName, SystemPrompt, Title, UserName
 from turnkeeper.models.session.task import HandOffReport
 from turnkeeper.models.session.tool_policy import ToolPolicy
 from turnkeeper.models.tasks.hand_off import TaskValidationWarning
 from turnkeeper.models.tasks.stored_history import ConversationHistory
-from turnkeeper.models.transcript.conversation import (
-    ArchiveReport,
-    ConversationState,
-    ConversationUpdate,
-    SessionStatus,
-)
-from turnkeeper.models.transcript.trajectory import ApprovalDecision, Usage
 from turnkeeper.models.wire import NOT_BLANK_PATTERN, Items, Reason, Strict
 
 Id = Annotated[str, Field(pattern=ID_PATTERN, examples=["support-42"])]
@@ -157,147 +149,6 @@ class Retry(Strict):
     message_id: Id | None = None
 
 
-class ApprovalDecided(BaseModel):
-    """The decision that stands for a tool call."""
-
-    workflow_id: str
-    call_id: str
-    decision: ApprovalDecision
-
-
-class SessionStarted(BaseModel):
-    """A session exists. `message_id` is its first prompt's, where one was given."""
-
-    workflow_id: str
-    message_id: str | None = None
-
-
-class PromptAccepted(BaseModel):
-    """A prompt is safe. `position` counts the queue from 1; 0: its turn has started; null: no worker has said."""
-
-    workflow_id: str
-    message_id: str
-    position: int | None = None
-
-
-class PromptFate(BaseModel):
-    """What became of a prompt, or that it waits. `turn_id` is the turn that it started or was taken up by.
-
-    `position` counts the queue from 1; null: it does not wait, or Temporal has it and no worker has taken it yet.
-    """
-
-    workflow_id: str
-    message_id: str
-    fate: Literal["waiting"] | FateName
-    position: int | None = None
-    turn_id: str | None = None
-    reason: str | None = None
-    """Why it was rejected or discarded."""
-    at: datetime | None = None
-    """When that was decided, where it is known."""
-
-
-class ChatAccepted(BaseModel):
-    """A prompt is safe, in a session that may be new."""
-
-    workflow_id: str
-    message_id: str
-
-
-class ConversationAnswer(BaseModel):
-    """What is new in a session."""
-
-    workflow_id: str
-    conversation_update: ConversationUpdate
-
-
-class PageLinks(BaseModel):
-    """Where the neighbouring pages are; `older` is null on the oldest."""
-
-    older: str | None = None
-
-
-class FullConversation(ConversationState):
-    """A page of the whole transcript, oldest first, about 1 MB; a turn that alone is longer is sent whole.
-
-    An ended turn has all its steps: with `steps_omitted` they are in the archive, and it can't be read now.
-    """
-
-    links: PageLinks
-
-
-class SessionLinks(BaseModel):
-    """Where else a session can be seen: `chat` is the chat page."""
-
-    conversation: str
-    chat: str
-    temporal: str | None = None
-
-
-class SessionDescription(BaseModel):
-    """What a session is and does."""
-
-    workflow_id: str
-    title: str | None
-    user: str | None
-    model: str | None
-    status: SessionStatus
-    waiting_until: datetime | None = None
-    """With status `waiting_retry`: when the model is asked again."""
-    waiting_reason: str | None = None
-    """Why it is not asked before."""
-    created_at: datetime | None
-    turn_count: int | None
-    queue_length: int | None = None
-    usage: Usage | None = None
-    archived_count: int | None = None
-    """How many of the oldest turns are in the archive only."""
-    archive: ArchiveReport | None = None
-    """How the archive has served the session; null while it is `stuck`."""
-    links: SessionLinks
-
-
-class ListedSession(BaseModel):
-    """A session in a list, as Temporal's visibility knows it: a moment behind, and coarse."""
-
-    workflow_id: str
-    title: str | None
-    user: str | None
-    model: str | None
-    status: Literal["open", "awaiting_approval", "ended", "cancelled", "terminated"]
-    turn_count: int
-    started_at: datetime
-    closed_at: datetime | None
-
-
-class SessionList(BaseModel):
-    """A page of sessions, newest first. `next_cursor` is null on the last page."""
-
-    sessions: list[ListedSession]
-    next_cursor: str | None = None
-
-
-class Cancelling(BaseModel):
-    """Whether there was a turn to cancel."""
-
-    workflow_id: str
-    cancelling: bool
-
-
-class DeletionReceipt(BaseModel):
-    """What a deletion removes. `runs` counts the workflow executions of the session, `remaining` those not gone yet.
-
-    `archived_turns` counts the turns that the archive had of it. `deleted`: none of it is left anywhere, nor any of
-    the session's large texts.
-    """
-
-    workflow_id: str
-    status: Literal["deleting", "deleted"]
-    runs: int
-    remaining: int
-    archived_turns: int
-
-
 class TaskPreview(BaseModel):
     """A task as it would be started: the messages of its history and what became of them, and its first `prompt`."""
 
@@ -319,12 +170,6 @@ class RenderedMarkdown(BaseModel):
     """The HTML of each text, in their order: sanitised, and safe to be put into a page."""
 
     html: list[str] = Field(examples=[["<p>Read <strong>this</strong>.</p>\n"]])
-
-
-class Health(BaseModel):
-    """The process is up."""
-
-    status: Literal["ok"] = "ok"
 
 
 class Readiness(BaseModel):

@@ -33,16 +33,6 @@ async def refuse_unknown_parameters(request: Request) -> None:
             raise problems.invalid(ascii(name)[1:61].rstrip("'"), f"is no parameter of this route; allowed: {allowed}")
 
 
-async def refuse_deleted(request: Request) -> None:
-    """Refuse to read a session that is being deleted: to who asks it is gone, though Temporal takes a while (API-1)."""
-    session_id = request.path_params.get("id")
-    if session_id is None or request.method != "GET" or not request.url.path.startswith("/workflow/"):
-        return
-    services = await get_services(request)
-    if await services.deletions.has_taken(session_id):
-        raise problems.unknown_session(session_id)
-
-
 ServicesDep = Annotated[Services, Depends(get_services)]
 SessionId = Annotated[str, Path(alias="id", pattern=ID_PATTERN, description="The session's id.")]
 MessageId = Annotated[str, Path(pattern=ID_PATTERN, description="The prompt's id.")]

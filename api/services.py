@@ -5,7 +5,7 @@ from typing import Self
 
 from temporalio.client import Client
 
-from turnkeeper.api.history.deletion import Deletions
+from turnkeeper.api.history.deletion import SessionDeleter
 from turnkeeper.api.history.replay import Replays
 from turnkeeper.api.history.tasks import Tasks
 from turnkeeper.api.history.text_restorer import TextRestorer
@@ -46,7 +46,7 @@ class Services:
     transcripts: Transcripts
     replays: Replays
     tasks: Tasks
-    deletions: Deletions
+    deleter: SessionDeleter
 
     # What is new, for those who watch and those who poll
     cache_warmer: CacheWarmer
@@ -77,7 +77,7 @@ class Services:
             transcripts=transcripts,
             replays=Replays(reader, stores.archive, texts),
             tasks=Tasks(reader, transcripts),
-            deletions=Deletions(reader, stores, partials),
+            deleter=SessionDeleter(settings, reader, stores),
             cache_warmer=cache_warmer,
             poller=Poller(shared_reader, reader.watches),
             feed=UpdateFeed(shared_reader, reader.watches, partials),
@@ -88,5 +88,4 @@ class Services:
         """End all streams, and stop what goes on in the background."""
         self.feed.stop()
         await self.cache_warmer.close()
-        await self.deletions.close()
         await self.reader.close()

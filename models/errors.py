@@ -89,6 +89,9 @@ RefusalReason = Literal[
 REFUSED = "Refused: "
 """How the text of a refusal begins where only its text arrives."""
 
+ARCHIVE_UNAVAILABLE = "archive_unavailable"
+"""`type` of an activity's failure that is the archive's: it is tried again later."""
+
 
 class Refused(Exception):
     """The caller's to mend: nothing was done. `field` names where, the message says what is allowed."""

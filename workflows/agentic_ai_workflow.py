@@ -15,17 +15,16 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, NoReturn, TypeVar
+from typing import Any
 
 from temporalio import workflow
-from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.context.context_view import ContextView
-    from turnkeeper.models.errors import REFUSED, Refused, TurnPaused
+    from turnkeeper.models.errors import Refused, TurnPaused
     from turnkeeper.models.replay_text.turns import ReplayTurns
-    from turnkeeper.models.session.approvals import ApprovalReceipt, PendingApprovals, ResolveApproval
+    from turnkeeper.models.session.approvals import ApprovalReceipt, PendingApprovals, ResolveApproval, check_decision
     from turnkeeper.models.session.archive.archive_state import ArchiveMove, ArchiveMoveQuery
     from turnkeeper.models.session.outside_start import check_outside_start
     from turnkeeper.models.session.queue.prompts import Prompt, QueueView
@@ -58,15 +57,14 @@ with workflow.unsafe.imports_passed_through():
     )
     from turnkeeper.models.transcript.conversation import ConversationState, ConversationUpdate
     from turnkeeper.models.transcript.model_call import ModelRequestPage, ModelRequestQuery
-    from turnkeeper.models.wire import Frozen
-    from turnkeeper.workflows import activity_options, search_attributes
+    from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.archiving import Archiving
-    from turnkeeper.workflows.current_details import render_current_details
     from turnkeeper.workflows.last_change import LastChange
+    from turnkeeper.workflows.new_run import HistoryGrowth, NewRun
     from turnkeeper.workflows.parking import Parking
+    from turnkeeper.workflows.refusals import report_refusals
     from turnkeeper.workflows.turn.turn import Turn
-
-Answer = TypeVar("Answer", bound=Frozen)
+    from turnkeeper.workflows.web_ui import WebUi
 
 
 @workflow.defn
@@ -76,24 +74,24 @@ class AgenticAIWorkflow:
     @workflow.init
     def __init__(self, start: Any = None, *rest: Any) -> None:
         """Build all state, so that a signal that arrives before `run` finds it (SES-4)."""
-        info = workflow.info()
         # A run that began under earlier rules is replayed by them, and goes on by them; its next run takes these up.
         rules = 3 if workflow.patched("rules-3") else 2 if workflow.patched("rules-2") else 1
-        start = self._read_start(start, extra_arguments=len(rest), rules=rules)
-        self._session = Session(info.workflow_id, start, now=workflow.now(), rules=rules)
-        self._details_are_due = False
+        start, self._refused_start = _read_start(start, extra_arguments=len(rest), rules=rules)
         self._last_change = LastChange()
-        self._session.on_revision = self._last_change.note
-        self._archiving = Archiving(self._session, on_change=self._show)
-        self._parking = Parking(self._session, self._archiving, has_grown=self._has_grown, on_change=self._show)
+        self._session = session = Session(
+            workflow.info().workflow_id, start, now=workflow.now(), rules=rules, on_revision=self._last_change.note
+        )
+        self._web_ui = WebUi(session)
+        growth = HistoryGrowth(session)
+        self._archiving = Archiving(session, on_change=self._web_ui.show)
+        self._parking = Parking(session, self._archiving, has_grown=growth.is_due, on_change=self._web_ui.show)
+        self._new_run = NewRun(session, growth, self._archiving, self._parking)
         # A turn that the run before handed over can be stopped before `run` goes on with it.
-        self._turn = self._new_turn() if self._session.turn else None
-        self._events_at_start = info.get_current_history_length()
-        self._bytes_at_start = info.get_current_history_size()
+        self._turn = self._new_turn() if session.turn else None
         if start.first_prompt is not None:
             first = start.first_prompt
             self._receive(first if isinstance(first, str) else first.model_dump(), extra_arguments=0)
-        self._show()
+        self._web_ui.show()
 
     @workflow.run
     async def run(self, start: Any = None, *rest: Any) -> SessionEnd:
@@ -107,20 +105,8 @@ class AgenticAIWorkflow:
             if workflow.cancellation_reason() is not None:
                 await self._close("cancelled", "The session was cancelled.", copy_patience=timedelta())
             raise
-        return await self._close("ended", self._session.ending or "", copy_patience=activity_options.LAST_COPY_PATIENCE)
-
-    def _read_start(self, raw: Any, *, extra_arguments: int, rules: int) -> SessionInput:
-        """Read the input here: one that Temporal could not read for us would fail the workflow task for ever."""
-        self._refused_start: Refused | None = None
-        try:
-            start = read_start(raw, extra_arguments=extra_arguments, takes_apostrophes=rules >= 3)
-            # What a run before this one carries over is its own; a contradiction in it is our bug, for a deploy to fix.
-            if rules >= 2 and workflow.info().continued_run_id is None:
-                check_outside_start(start, now=workflow.now())
-        except Refused as refusal:
-            self._refused_start = refusal
-            return SessionInput()
-        return start
+        reason = self._session.facts.ending or ""
+        return await self._close("ended", reason, copy_patience=activity_options.LAST_COPY_PATIENCE)
 
     # ---- the main loop
 
@@ -133,8 +119,8 @@ class AgenticAIWorkflow:
         while True:
             self._archiving.begin_if_due()
             await workflow.wait_condition(self._has_work)
-            if self._is_due_for_new_run():
-                self._continue_as_new()
+            if self._new_run.is_due():
+                self._new_run.begin()
             if session.queue.waiting and session.room.is_full:
                 self._archiving.begin_if_due()
                 await self._archiving.make_room()
@@ -145,21 +131,23 @@ class AgenticAIWorkflow:
                 return
 
     def _has_work(self) -> bool:
-        return bool(self._session.queue.waiting) or self._is_over() or self._is_due_for_new_run()
+        return bool(self._session.queue.waiting) or self._is_over() or self._new_run.is_due()
 
     def _is_over(self) -> bool:
         """Return whether the session is ended and has processed all that waited, parked prompts included."""
-        return self._session.ending is not None and not len(self._session.queue)
+        return self._session.facts.ending is not None and not len(self._session.queue)
 
     async def _run_turn(self) -> None:
         self._session.begin_turn(now=workflow.now())
-        self._publish("open")
+        self._web_ui.publish("open")
         self._turn = self._new_turn()
-        self._show()
+        self._web_ui.show()
         await self._lead(self._turn)
 
     def _new_turn(self) -> Turn:
-        return Turn(self._session, self._archiving, on_change=self._show, is_due_for_new_run=self._is_due_for_new_run)
+        return Turn(
+            self._session, self._archiving, on_change=self._web_ui.show, is_due_for_new_run=self._new_run.is_due
+        )
 
     async def _lead(self, turn: Turn) -> None:
         """Lead the running turn to its end, in this run or, once the history has grown, in the next ones."""
@@ -169,48 +157,18 @@ class AgenticAIWorkflow:
                 await turn.finished()
             except TurnPaused:
                 # While its last calls ran, more prompts may have come than can be handed over: then it goes on here.
-                if self._session.rules < 2 or self._is_due_for_new_run():
-                    self._continue_as_new()
+                if self._session.rules < 2 or self._new_run.is_due():
+                    self._new_run.begin()
             else:
                 return
             finally:
                 self._turn = None
             turn = self._new_turn()
 
-    def _continue_as_new(self) -> NoReturn:
-        self._session.give_up_uncarriable(now=workflow.now())
-        workflow.continue_as_new(self._session.carry())
-
-    def _is_due_for_new_run(self) -> bool:
-        """Return whether to hand over now: nothing is on its way to or from the archive, and all can be carried."""
-        if not self._has_grown() or self._archiving.is_storing or self._parking.is_fetching:
-            return False
-        return self._session.is_carriable or self._has_outgrown()
-
-    def _has_grown(self) -> bool:
-        """Tell whether this run's history is due for a new one (SES-14).
-
-        Counted from where the run began: what it was handed over is in its first event and would never shrink.
-        """
-        limits, (events, size) = self._session.config.limits, self._history()
-        over_budget = events >= limits.max_history_events or size >= limits.max_history_bytes
-        return over_budget or workflow.info().is_continue_as_new_suggested()
-
-    def _has_outgrown(self) -> bool:
-        """Return whether this run can't wait for the archive any longer."""
-        limits, (events, size) = self._session.config.limits, self._history()
-        return events >= limits.last_history_events or size >= limits.last_history_bytes
-
-    def _history(self) -> tuple[int, int]:
-        """Return how many events, and how many bytes, this run's history has grown by."""
-        info = workflow.info()
-        events = info.get_current_history_length() - self._events_at_start
-        return events, info.get_current_history_size() - self._bytes_at_start
-
     async def _close(self, status: Any, reason: str, *, copy_patience: timedelta) -> SessionEnd:
         self._session.close(status, reason=reason, now=workflow.now())
-        self._publish("ended")
-        self._show()
+        self._web_ui.publish("ended")
+        self._web_ui.show()
         await self._archiving.copy_all(patience=copy_patience)
         return SessionEnd(status=status, turn_count=self._session.turn_count, reason=reason or None)
 
@@ -223,7 +181,7 @@ class AgenticAIWorkflow:
         if accepted and accepted.mode == "interrupt" and self._turn:
             interrupted = "Interrupted by a new prompt."
             self._turn.stop(interrupted if self._session.rules >= 2 else f"Interrupted by the prompt {accepted.id}.")
-        self._show()
+        self._web_ui.show()
 
     def _receive(self, raw: object, *, extra_arguments: int) -> Prompt | None:
         return self._session.receive(
@@ -244,11 +202,11 @@ class AgenticAIWorkflow:
     def withdraw_prompt(self, request: Any = None, *rest: Any) -> None:
         """Give the waiting prompt the fate `withdrawn` (SES-8)."""
         self._session.queue.withdraw(parse(WithdrawPrompt, request).id, at=workflow.now())
-        self._show()
+        self._web_ui.show()
 
     @withdraw_prompt.validator
     def _check_withdraw(self, request: Any = None, *rest: Any) -> None:
-        with _refusals_told():
+        with report_refusals():
             self._session.queue.check_waiting(parse(WithdrawPrompt, request).id)
 
     @workflow.update(description="Stop the running turn: {message_id, reason?}.")
@@ -263,20 +221,20 @@ class AgenticAIWorkflow:
 
     @cancel_turn.validator
     def _check_cancel(self, request: Any = None, *rest: Any) -> None:
-        with _refusals_told():
+        with report_refusals():
             parse(CancelTurn, request)
 
     @workflow.update(description="Decide on a tool call: {call_id, args_digest, decision, reason?}.")
     def resolve_approval(self, request: Any = None, *rest: Any) -> ApprovalReceipt:
         """Take a person's decision; the same one twice is one (AGT-8)."""
         receipt = self._session.resolve_approval(parse(ResolveApproval, request), now=workflow.now())
-        self._show()
+        self._web_ui.show()
         return receipt
 
     @resolve_approval.validator
     def _check_decision(self, request: Any = None, *rest: Any) -> None:
-        with _refusals_told():
-            self._session.check_decision(parse(ResolveApproval, request), now=workflow.now())
+        with report_refusals():
+            check_decision(self._session.transcript, parse(ResolveApproval, request), now=workflow.now())
 
     @workflow.update(
         description="Change the session from its next turn on: {title?, model?, limits?, history?, tool_policy?}."
@@ -284,13 +242,13 @@ class AgenticAIWorkflow:
     def configure(self, request: Any = None, *rest: Any) -> None:
         """Change the configuration (SES-8)."""
         self._session.configure(parse(Configure, request))
-        self._show()
+        self._web_ui.show()
         if self._session.rules >= 3:  # earlier, lists learned a title with the next turn
-            self._publish("awaiting_approval" if self._session.awaits_approval else "open")
+            self._web_ui.publish_open()
 
     @configure.validator
     def _check_configure(self, request: Any = None, *rest: Any) -> None:
-        with _refusals_told():
+        with report_refusals():
             configured(self._session.config, parse(Configure, request))
 
     @workflow.update(description="End the session after its queue: {reason?, discard_queue?}.")
@@ -300,14 +258,14 @@ class AgenticAIWorkflow:
 
     @end_session.validator
     def _check_end(self, request: Any = None, *rest: Any) -> None:
-        with _refusals_told():
+        with report_refusals():
             parse(EndSession, request)
 
     def _end(self, request: EndSession) -> None:
         self._session.end(
             request.reason or "ended by the user", discard_queue=request.discard_queue, now=workflow.now()
         )
-        self._show()
+        self._web_ui.show()
 
     # ---- messages out
 
@@ -318,7 +276,7 @@ class AgenticAIWorkflow:
             given = parse(StateRequest, request)
             if given.before is not None and given.before not in self._session.transcript:
                 raise Refused("invalid", f"before: no turn {given.before!r} is held.", field="before")
-        return self._stamped(state_of(self._session, given))
+        return self._last_change.stamp(state_of(self._session, given))
 
     @workflow.query(
         description="What is new: nothing, a message id, or {last_seen_message_id?, since_revision?, limit?}."
@@ -327,7 +285,7 @@ class AgenticAIWorkflow:
         """Return what changed since a client's cursor (SES-12)."""
         with self._answering_query():
             cursor = parse_cursor(request)
-        return self._stamped(updates_of(self._session, cursor))
+        return self._last_change.stamp(updates_of(self._session, cursor))
 
     @workflow.query(
         description="The waiting prompts and the last 200 fates: nothing, or {message_id} or {message_ids}."
@@ -336,21 +294,21 @@ class AgenticAIWorkflow:
         """Return what waits and what became of the rest (SES-6)."""
         with self._answering_query():
             given = parse(QueueRequest, request)
-        return self._stamped(queue_of(self._session, *(given.ids or [])))
+        return self._last_change.stamp(queue_of(self._session, *(given.ids or [])))
 
     @workflow.query(description="The tool calls that wait for a decision, about 1 MB at most.")
     def get_pending_approvals(self, request: Any = None) -> PendingApprovals:
         """Return what people are asked to decide, with what a decision has to name (AGT-8)."""
         with self._answering_query():
             parse(NoArgument, request)
-        return self._stamped(approvals_of(self._session))
+        return self._last_change.stamp(approvals_of(self._session))
 
     @workflow.query(description="What the model still sees, turn by turn: nothing, or {before?, limit?} turn numbers.")
     def get_context_view(self, request: Any = None) -> ContextView:
         """Return for each turn how the model sees it now, and what is sent with every request (CTX-8)."""
         with self._answering_query():
             given = parse(ContextRequest, request)
-        return self._stamped(context_of(self._session, given))
+        return self._last_change.stamp(context_of(self._session, given))
 
     @workflow.query(
         description="The conversation as replay text, about 1 MB at most: nothing, max_history, or {max_history?}. "
@@ -371,7 +329,7 @@ class AgenticAIWorkflow:
         """Return what the gateway completes from the archive; no more than is carried to the next run (CTX-13)."""
         with self._answering_query():
             wanted = parse_replay_request(request).max_history
-        return self._stamped(replay_turns_of(self._session, wanted))
+        return self._last_change.stamp(replay_turns_of(self._session, wanted))
 
     @workflow.query(description="The open model request, a page at a time: {request, offset?}. For our own activities.")
     def get_model_request(self, request: Any = None) -> ModelRequestPage:
@@ -396,56 +354,20 @@ class AgenticAIWorkflow:
     @contextmanager
     def _answering_query(self) -> Iterator[None]:
         self._last_change.note_query()
-        with _refusals_told():
+        with report_refusals():
             yield
 
-    def _stamped(self, answer: Answer) -> Answer:
-        """Name the workflow tasks that the answer rests on: the gateway shows it once they are committed (SES-12)."""
-        return answer.model_copy(update={"as_of": self._last_change.as_of})
 
-    # ---- what the Temporal Web UI shows
+def _read_start(raw: Any, *, extra_arguments: int, rules: int) -> tuple[SessionInput, Refused | None]:
+    """Return the input, or why it is refused: one that Temporal could not read would fail the workflow task for ever.
 
-    def _show(self) -> None:
-        # Once for all that happens at the same time: thousands of signals can be one activation (SES-6).
-        if not self._details_are_due:
-            self._details_are_due = True
-            asyncio.get_running_loop().call_soon(self._render)
-        waits = self._session.awaits_approval
-        known = workflow.info().typed_search_attributes.get(search_attributes.SESSION_STATUS)
-        if waits != (known == "awaiting_approval"):
-            self._publish("awaiting_approval" if waits else "open")
-
-    def _render(self) -> None:
-        self._details_are_due = False
-        workflow.set_current_details(render_current_details(self._session))
-
-    def _publish(self, status: search_attributes.CoarseStatus) -> None:
-        """Bring search attributes and memo up to date: only what changed (SES-17).
-
-        That is once a turn, twice more where people are asked to decide, and when the title or the model is changed.
-        """
-        known, config = workflow.info().typed_search_attributes, self._session.config
-        wanted: list[tuple[SearchAttributeKey[Any], Any]] = [
-            (search_attributes.SESSION_STATUS, status),
-            (search_attributes.USER, config.user and search_attributes.encoded_user(config.user)),
-            (search_attributes.MODEL, config.model),
-            (search_attributes.TURNS, self._session.turn_count),
-        ]
-        changed = [key.value_set(value) for key, value in wanted if value is not None and known.get(key) != value]
-        if changed:
-            workflow.upsert_search_attributes(changed)
-        if workflow.memo_value("title", None) != config.title:
-            workflow.upsert_memo({"title": config.title})
-
-
-@contextmanager
-def _refusals_told() -> Iterator[None]:
-    """Tell the caller of an update or a query why it is refused; nothing of it enters history.
-
-    Of a query's failure only the text arrives, so it begins with a word that tells it from a bug of ours.
+    A session of the input that is refused begins with the defaults.
     """
     try:
-        yield
+        start = read_start(raw, extra_arguments=extra_arguments, takes_apostrophes=rules >= 3)
+        # What a run before this one carries over is its own; a contradiction in it is our bug, for a deploy to fix.
+        if rules >= 2 and workflow.info().continued_run_id is None:
+            check_outside_start(start, now=workflow.now())
     except Refused as refusal:
-        # Without its cause, which Temporal would send along.
-        raise ApplicationError(f"{REFUSED}{refusal.message}", refusal.field, type=refusal.reason) from None
+        return SessionInput(), refusal
+    return start, None

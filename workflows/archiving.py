@@ -64,7 +64,7 @@ class Archiving:
         """Move the running turn's oldest steps, so that it takes at most `most_bytes`; if the archive takes them."""
         move = spilled(self._session, most_bytes=most_bytes)
         if move and workflow.patched("archive") and await self.is_stored(move):
-            self._session.moved(move, now=workflow.now())
+            self._session.remove_moved(move, now=workflow.now())
             self._on_change()
 
     async def copy_all(self, *, patience: timedelta) -> None:
@@ -90,7 +90,7 @@ class Archiving:
         while move := next_move(self._session):
             await self._pause()
             if await self.is_stored(move):
-                self._session.moved(move, now=workflow.now())
+                self._session.remove_moved(move, now=workflow.now())
                 self._on_change()
 
     async def _pause(self) -> None:

@@ -23,7 +23,7 @@ def _facts(session: Session) -> list[str]:
         f"- **User:** {_plain(config.user or 'not given')}",
         f"- **Model:** `{config.model}`",
         f"- **Turns:** {session.turn_count} ({len(session.transcript)} here, {session.transcript.archived} archived)",
-        f"- **Usage:** {_used(session.usage)}",
+        f"- **Usage:** {_used(session.facts.usage)}",
         f"- **Conversation:** {_seen(session)}",
         f"- **Tools:** {tools}",
     ]
@@ -75,11 +75,12 @@ def _archive(session: Session) -> list[str]:
 
 
 def _status(session: Session) -> str:
-    if session.waiting_until:
-        until = f"{session.status} until {session.waiting_until:%Y-%m-%d %H:%M:%S} UTC"
-        return f"{until}: {_plain(session.waiting_reason)}" if session.waiting_reason else until
-    if session.ending is not None:
-        return f"{session.status} ({_plain(session.ending)})"
+    current = session.current_turn
+    if current.waiting_until:
+        until = f"{session.status} until {current.waiting_until:%Y-%m-%d %H:%M:%S} UTC"
+        return f"{until}: {_plain(current.waiting_reason)}" if current.waiting_reason else until
+    if session.facts.ending is not None:
+        return f"{session.status} ({_plain(session.facts.ending)})"
     if session.archive.is_failing and session.room.is_full:
         return f"{session.status}; full, takes no further prompts"
     return session.status

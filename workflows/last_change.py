@@ -14,11 +14,15 @@ beside the last one, unless they were replayed.
 
 from collections import deque
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.as_of import AsOf, TaskStart
+    from turnkeeper.models.wire import Frozen
+
+Answer = TypeVar("Answer", bound=Frozen)
 
 MAX_EARLIER_TASKS = 16
 """The gateway checks them with every answer; those of older ones were checked with answers before."""
@@ -50,11 +54,11 @@ class LastChange:
         """Remember that a query was answered from the present state."""
         self._was_queried = True
 
-    @property
-    def as_of(self) -> AsOf:
-        """The tasks whose completion commits what the session shows now."""
+    def stamp(self, answer: Answer) -> Answer:
+        """Name the workflow tasks that the answer rests on: the gateway shows it once they are committed (SES-12)."""
         earlier = tuple(_named(*task) for task in self._earlier)
-        return AsOf(run_id=workflow.info().run_id, task=_named(*self._last), earlier_tasks=earlier)
+        as_of = AsOf(run_id=workflow.info().run_id, task=_named(*self._last), earlier_tasks=earlier)
+        return answer.model_copy(update={"as_of": as_of})
 
 
 def _named(started_ns: int, history_length: int) -> TaskStart:

@@ -75,7 +75,8 @@ class Parking:
     async def _move(self) -> None:
         move = next_prompt_move(self._session, parks=self._has_grown())
         if await self._archiving.is_stored(move):
-            self._session.prompts_moved(move, now=workflow.now())
+            self._session.queue.remove_moved(move)
+            self._session.archive.worked(now=workflow.now())
             self._on_change()
 
     async def _fetch(self) -> None:
@@ -102,7 +103,9 @@ class Parking:
         finally:
             self.is_fetching = False
         session.queue.row.forget_below(order.forget_below)
-        if not session.restore_parked(found.prompts, now=workflow.now()):
+        if session.queue.restore_parked(found.prompts):
+            session.archive.worked(now=workflow.now())
+        else:
             session.archive.failed("The archive does not have the prompts that were parked in it.", now=workflow.now())
         self._on_change()
 

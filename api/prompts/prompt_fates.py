@@ -11,12 +11,12 @@ import asyncio
 from contextlib import suppress
 
 from turnkeeper.api import problems
-from turnkeeper.api.bodies import PromptFate
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.store_calls import ANSWERS_SECONDS, read_store, seconds_from_now
 from turnkeeper.api.temporal.receipts import position_in
 from turnkeeper.api.temporal.session_reader import RECEIPT_SECONDS, SessionReader
+from turnkeeper.models.answers import PromptFate
 from turnkeeper.models.session.queue.prompts import Fate
 from turnkeeper.models.session.session import UpdatesRequest
 from turnkeeper.stores.database.database import StoreUnavailableError
@@ -66,6 +66,8 @@ class PromptFates:
         except ProblemError as problem:
             if problem.problem.status not in (404, 503, 504):
                 raise
+            if problem.problem.status == 404:
+                await self._reader.refuse_deleted(session_id)
             silence = problem
         is_last_word = silence is None or silence.problem.status == 404
         found = found or await self._elsewhere(session_id, message_id, is_last_word=is_last_word)

@@ -2,9 +2,9 @@
 
 from fastapi import APIRouter
 
-from turnkeeper.api.bodies import ApprovalDecided
 from turnkeeper.api.dependencies import CallId, ServicesDep, SessionId
 from turnkeeper.api.http.openapi import WORKER, errors
+from turnkeeper.models.answers import ApprovalDecided
 from turnkeeper.models.session.approvals import Decision, PendingApprovals, ResolveApproval
 
 router = APIRouter(tags=["approvals"])

@@ -7,17 +7,7 @@ from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import JSONResponse
 
 from turnkeeper.api import problems
-from turnkeeper.api.bodies import (
-    Chat,
-    ChatAccepted,
-    ConversationAnswer,
-    FullConversation,
-    PageLinks,
-    PromptAccepted,
-    PromptFate,
-    Retry,
-    SendPrompt,
-)
+from turnkeeper.api.bodies import Chat, Retry, SendPrompt
 from turnkeeper.api.dependencies import MessageId, ServicesDep, SessionId
 from turnkeeper.api.http.etags import matches
 from turnkeeper.api.http.openapi import PROMPT, WORKER, errors
@@ -25,6 +15,14 @@ from turnkeeper.api.http.prefer import APPLIED_HEADER, PrefersAsync
 from turnkeeper.api.live.polling import poll_etag
 from turnkeeper.api.prompts.new_prompt import new_prompt, prompt_again, session_id_of_chat
 from turnkeeper.api.routes.sessions import default_input
+from turnkeeper.models.answers import (
+    ChatAccepted,
+    ConversationAnswer,
+    FullConversation,
+    PageLinks,
+    PromptAccepted,
+    PromptFate,
+)
 from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView, check_text

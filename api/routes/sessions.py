@@ -7,17 +7,7 @@ from fastapi import APIRouter, Query, Response
 from temporalio.client import WorkflowExecutionDescription
 
 from turnkeeper.api import problems
-from turnkeeper.api.bodies import (
-    Cancel,
-    Cancelling,
-    DeletionReceipt,
-    End,
-    SessionDescription,
-    SessionLinks,
-    SessionList,
-    SessionStarted,
-    StartSession,
-)
+from turnkeeper.api.bodies import Cancel, End, StartSession
 from turnkeeper.api.dependencies import ServicesDep, SessionId
 from turnkeeper.api.http.openapi import SERVER, SESSION, WORKER, errors
 from turnkeeper.api.prompts.new_prompt import new_prompt
@@ -25,6 +15,14 @@ from turnkeeper.api.routes.page import chat_page
 from turnkeeper.api.services import Services
 from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.temporal.listing import ListedStatus, list_sessions
+from turnkeeper.models.answers import (
+    Cancelling,
+    DeletionReceipt,
+    SessionDescription,
+    SessionLinks,
+    SessionList,
+    SessionStarted,
+)
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.session.session import (
     USER_PATTERN,
@@ -145,9 +143,10 @@ async def end_session(services: ServicesDep, session_id: SessionId, body: End | 
 async def delete_session(services: ServicesDep, session_id: SessionId, response: Response) -> DeletionReceipt:
     """Terminate the session and delete all its runs, its archived turns and large texts; ask again for the receipt.
 
-    200 once all is gone. 503 while the archive can't be reached: what was begun is finished when it is back.
+    200 once all is gone. What was begun is finished in any case: once a worker is there, where none is, and once the
+    archive is back; 503 while it can't be reached.
     """
-    receipt = await services.deletions.delete(session_id)
+    receipt = await services.deleter.delete(session_id)
     if receipt.status == "deleted":
         response.status_code = 200
     return receipt

@@ -17,9 +17,9 @@ from temporalio.client import WorkflowExecutionStatus as Status
 from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.api import problems
-from turnkeeper.api.bodies import ListedSession, SessionList
 from turnkeeper.api.temporal.query_client import query_client
 from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
+from turnkeeper.models.answers import ListedSession, SessionList
 from turnkeeper.workflows import search_attributes
 
 PAGE = 50

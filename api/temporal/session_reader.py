@@ -31,6 +31,7 @@ from turnkeeper.api.coalescer import SerialCoalescer
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.temporal.commits import CommitChecker
+from turnkeeper.api.temporal.deletions import first_run_of, refuse_deleted
 from turnkeeper.api.temporal.history_tail import HistoryTails
 from turnkeeper.api.temporal.ledgers import Ledgers, queue_read
 from turnkeeper.api.temporal.query_backoff import QueryBackoff
@@ -217,9 +218,12 @@ class SessionReader:
     # ---- what Temporal says
 
     async def describe(self, session_id: str) -> WorkflowExecutionDescription:
-        """Return what Temporal knows of the session; needs no worker."""
+        """Return what Temporal knows of the session; needs no worker. One that is being deleted is not found."""
         handle = self.client.get_workflow_handle(workflow_id(session_id))
-        return await call_temporal(handle.describe(rpc_timeout=rpc_timeout()), session_id)
+        described = await call_temporal(handle.describe(rpc_timeout=rpc_timeout()), session_id)
+        if described.status != Status.RUNNING:
+            await refuse_deleted(self.client, session_id)
+        return described
 
     async def is_stuck(self, session_id: str, description: WorkflowExecutionDescription) -> bool:
         """Return whether the session's workflow task fails, or times out, again and again."""
@@ -229,12 +233,14 @@ class SessionReader:
         """Return the id of the session's first run: it tells this session from any other under the same id."""
         first_run_id = self._first_run_ids.get(session_id)
         if first_run_id is None:
-            description = await self.describe(session_id)
-            info = description.raw_description.workflow_execution_info
-            first_run_id = self._first_run_ids[session_id] = info.first_run_id or description.run_id
+            first_run_id = self._first_run_ids[session_id] = first_run_of(await self.describe(session_id))
             while len(self._first_run_ids) > MAX_SESSIONS:
                 self._first_run_ids.popitem(last=False)
         return first_run_id
+
+    async def refuse_deleted(self, session_id: str) -> None:
+        """Pass a session that can't be read for another reason than that it is being deleted. Raises 404."""
+        await refuse_deleted(self.client, session_id)
 
     # ----
 
@@ -281,7 +287,7 @@ class SessionQueries:
             async with asyncio.timeout(rpc_timeout().total_seconds()):
                 await self._backoff.wait(workflow)
                 is_asked = True
-                result = await self._committed(workflow, key)
+                result = await self._committed(session_id, key)
         except (TimeoutError, RPCError) as error:
             if is_asked and (isinstance(error, TimeoutError) or error.status in _SILENT):
                 self._backoff.note_silence(workflow)
@@ -292,11 +298,11 @@ class SessionQueries:
         self._backoff.note_answer(workflow)
         return result
 
-    async def _committed(self, workflow: str, key: QueryKey) -> QueryResult[Any]:
+    async def _committed(self, session_id: str, key: QueryKey) -> QueryResult[Any]:
         """Ask until the answer is committed. A worker may give one that is not before it dies (SES-12)."""
-        pauses = growing_pauses(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
+        workflow, pauses = workflow_id(session_id), growing_pauses(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
         while True:
-            result = await self._open_or_closed(workflow, key)
+            result = await self._open_or_closed(session_id, key)
             as_of = result.view.as_of
             if as_of is None:  # from a worker of an earlier release
                 return result
@@ -304,13 +310,15 @@ class SessionQueries:
                 return replace(result, view=result.view.model_copy(update={"as_of": None}))
             await asyncio.sleep(next(pauses))
 
-    async def _open_or_closed(self, workflow: str, key: QueryKey) -> QueryResult[Any]:
-        """Ask the workflow; a closed one is asked again, knowing that it is."""
+    async def _open_or_closed(self, session_id: str, key: QueryKey) -> QueryResult[Any]:
+        """Ask the workflow; a closed one is asked again, knowing that it is, unless it is being deleted."""
+        workflow = workflow_id(session_id)
         while True:
             try:
                 return QueryResult(await self._repeated(workflow, key, QueryRejectCondition.NOT_OPEN), closed=None)
             except WorkflowQueryRejectedError as rejected:
                 if rejected.status != Status.CONTINUED_AS_NEW:
+                    await refuse_deleted(self._client, session_id)
                     view = await self._repeated(workflow, key, QueryRejectCondition.NONE)
                     return QueryResult(view, closed=rejected.status)
             # The session went on in a new run between Temporal's looking for its run and its looking at it.

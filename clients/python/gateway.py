@@ -19,7 +19,10 @@ from uuid import uuid4
 
 import httpx2
 
-from turnkeeper.clients.python.answers import (
+from turnkeeper.clients.python.calls import TIMEOUT, Calls, checked_address, given
+from turnkeeper.clients.python.conversation import Cursor
+from turnkeeper.clients.python.events import Event, follow
+from turnkeeper.models.answers import (
     ApprovalDecided,
     Cancelling,
     ChatAccepted,
@@ -33,9 +36,6 @@ from turnkeeper.clients.python.answers import (
     SessionList,
     SessionStarted,
 )
-from turnkeeper.clients.python.calls import TIMEOUT, Calls, checked_address, given
-from turnkeeper.clients.python.conversation import Cursor
-from turnkeeper.clients.python.events import Event, follow
 from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.session.approvals import Decision, PendingApprovals
 from turnkeeper.models.session.queue.prompts import PromptMode, QueueView

@@ -3,9 +3,9 @@
 import secrets
 from dataclasses import dataclass
 
-from turnkeeper.clients.python.answers import FullConversation
 from turnkeeper.clients.python.errors import GatewayProblem
 from turnkeeper.clients.python.gateway import GatewayClient
+from turnkeeper.models.answers import FullConversation
 from turnkeeper.models.command_line import command_line
 
 FEW_TURNS = 3

@@ -10,7 +10,7 @@ limit of tokens. None of this touches the transcript.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated
@@ -28,11 +28,12 @@ from turnkeeper.models.context.model_view import (
     restored,
     texts_of,
 )
+from turnkeeper.models.context.request_size import head_tokens
 from turnkeeper.models.context.summary import EVICTED_A_SUMMARY, FILES_CHARS, SUMMARY_CHARS, carries_text, next_summary
 from turnkeeper.models.context.window import ConversationHistoryConfig, halved_cap, halved_config, no_room_warning
 from turnkeeper.models.tokens import CHARS_PER_TOKEN, tokens_of
 from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.model_call import ModelMessage, SummaryOutcome
+from turnkeeper.models.transcript.model_call import ModelMessage, RequestHead, SummaryOutcome
 from turnkeeper.models.transcript.trajectory import Usage
 from turnkeeper.models.transcript.transcript import Transcript
 from turnkeeper.models.wire import Compact, Items, few_keys
@@ -64,6 +65,9 @@ class LearnedLimit(Compact):
     model: str
     config: ConversationHistoryConfig
 
+
+MIN_SUMMARY_BYTES = 600
+"""What a summary may have however little a model takes."""
 
 MAX_CUT = 10_000
 """Most turns that a carried state can count what was cut of: the view itself refers to fewer."""
@@ -100,11 +104,20 @@ class EvictionNews:
 class ModelContext:
     """The model view of one session, and what has left it.
 
-    Its changes are pieces of a change of the session, or come before a request: both raise the session's revision.
+    The turn that is running, if there is one, is the newest of the transcript.
     """
 
-    def __init__(self, state: ContextState, transcript: Transcript) -> None:
-        """Go on from `state`; every turn that it refers to is in `transcript`."""
+    def __init__(
+        self, state: ContextState, transcript: Transcript, *, on_change: Callable[[], None] = lambda: None
+    ) -> None:
+        """Go on from `state`; every turn that it refers to is in `transcript`.
+
+        `on_change` is called where what the model sees of the running turn has changed: by `learn_limit` and
+        `put_summary`. All other changes are pieces of a change of the session, or come before a request: both raise
+        the session's revision.
+        """
+        self._transcript = transcript
+        self._on_change = on_change
         self.view = ModelView(state.view, transcript)
         self._waiting = [restored(ref, transcript) for ref in state.waiting]
         self._warned_segment = state.view.segment if state.limit_warned else 0
@@ -124,6 +137,12 @@ class ModelContext:
 
     def _update(self, **update: object) -> None:
         self._rest = self._rest.model_copy(update=update)
+
+    @property
+    def _running_turn(self) -> str:
+        """The id of the running turn, whose prompt always stays; empty: none is running."""
+        newest = self._transcript.newest
+        return newest.id if newest and not newest.is_complete else ""
 
     @property
     def cut(self) -> dict[int, int]:
@@ -191,23 +210,23 @@ class ModelContext:
         limit = self.limit
         return limit.tokens if limit and (limit.model, limit.config) == (model, config) else None
 
-    def learn_limit(
-        self, config: ConversationHistoryConfig, *, model: str, head_tokens: int, running_turn: str
-    ) -> None:
-        """Send half of what was sent, by its size, and no more from now on, in a new segment (CTX-7).
+    def learn_limit(self, config: ConversationHistoryConfig, *, model: str, head: RequestHead) -> None:
+        """Send half of what was sent, by its size, after the model's vendor said that it was too long (CTX-7).
 
-        Messages are halved; system prompt and tools, `head_tokens`, are sent as they are. The oldest messages are
-        evicted; where those that always stay are too long by themselves, the longest of their texts are shortened.
+        No more is sent from now on, in a new segment. Messages are halved; the `head` is sent as it is. The oldest
+        messages are evicted; where those that always stay are too long by themselves, the longest of their texts are
+        shortened.
         """
-        limit, max_chars = head_tokens + self.view.estimated_tokens // 2, self.view.chars // 2
+        limit, max_chars = head_tokens(head) + self.view.estimated_tokens // 2, self.view.chars // 2
         learned = self.max_tokens(config, model=model)
         self._update(limit=LearnedLimit(tokens=min(limit, learned or limit), model=model, config=config))
-        cut = self.view.shorten(max_chars, running_turn=running_turn, head=config.preserve_first_n)
+        cut = self.view.shorten(max_chars, running_turn=self._running_turn, head=config.preserve_first_n)
         self._update(cut=dict(Counter(self.cut) + Counter(cut)))
         segment = self.view.segment
-        self._shrink(config, max_chars, running_turn=running_turn)
+        self._shrink(config, max_chars)
         if self.view.segment == segment:
             self.view.open_segment()
+        self._on_change()
 
     def restore_limit(self, limit: LearnedLimit | None) -> None:
         """Send as much as before again: what was learned since says nothing of how much the model takes."""
@@ -219,16 +238,18 @@ class ModelContext:
         if self.limit and limit is not None and tokens > limit:
             self._update(limit=self.limit.model_copy(update={"tokens": tokens}))
 
-    def _shrink(self, window: ConversationHistoryConfig, max_chars: int, *, running_turn: str) -> None:
+    def _shrink(self, window: ConversationHistoryConfig, max_chars: int) -> None:
         reserve = min(SUMMARY_CHARS, max_chars // 4) if self._awaits_summary(window) else 0
-        eviction = self.view.shrink(max_chars - reserve, running_turn=running_turn, head=window.preserve_first_n)
+        eviction = self.view.shrink(max_chars - reserve, running_turn=self._running_turn, head=window.preserve_first_n)
         if eviction:
             self._note(eviction, window)
 
-    def leave_out(self, turn: ConversationMessage, *, number: int) -> None:
-        """Send a note in the place of `turn`, the newest one, which the vendor refused (CTX-7)."""
-        self._waiting = [entry for entry in self._waiting if entry.ref.number != number]
-        self._count_cut(self.view.leave_out(turn, number=number))
+    def leave_out_turn(self) -> None:
+        """Send a note in the place of the newest turn from now on, since the vendor refused it (CTX-7)."""
+        turn, number = self._transcript.newest, self._transcript.count
+        if turn:
+            self._waiting = [entry for entry in self._waiting if entry.ref.number != number]
+            self._count_cut(self.view.leave_out(turn, number=number))
 
     def halve(self, config: ConversationHistoryConfig, *, model: str) -> None:
         """Show the model half of what it sees now, from now on, in a new segment: in runs of rules 1 and 2."""
@@ -236,36 +257,34 @@ class ModelContext:
         self._update(halved=Halved(cap=cap, model=model, config=config))
         self.view.open_segment()
 
-    def make_room(
-        self,
-        window: ConversationHistoryConfig,
-        *,
-        running_turn: str,
-        most_bytes: int,
-        max_tokens: int | None = None,
-    ) -> None:
-        """Evict a block if the view is over the cap of `window` (CTX-4), or takes more than `most_bytes` (SES-15).
+    def evict(self, config: ConversationHistoryConfig, *, model: str, head: RequestHead, most_bytes: int) -> None:
+        """Evict a block if the view is over the cap of its window (CTX-4), or takes more than `most_bytes` (SES-15).
 
-        With `max_tokens`, also if its messages are more than so many tokens: then a third of them goes.
+        Messages that are more than was learned that the `model` takes, with the `head`, are brought down to two thirds
+        of that (CTX-7).
         """
-        awaits_summary = self._awaits_summary(window)
-        eviction = self.view.make_room(window, running_turn=running_turn, reserve=1 if awaits_summary else 0)
+        window = self.window(config, model=model)
+        reserve = 1 if self._awaits_summary(window) else 0
+        eviction = self.view.make_room(window, running_turn=self._running_turn, reserve=reserve)
         if eviction:
             self._note(eviction, window)
-        if max_tokens is not None and self.view.estimated_tokens > max_tokens:
-            self._shrink(window, max_tokens * CHARS_PER_TOKEN * 2 // 3, running_turn=running_turn)
-        self.make_carriable(window, running_turn=running_turn, most_bytes=most_bytes)
+        limit = self.max_tokens(config, model=model)
+        if limit is not None:
+            max_tokens = max(0, limit - head_tokens(head))
+            if self.view.estimated_tokens > max_tokens:
+                self._shrink(window, max_tokens * CHARS_PER_TOKEN * 2 // 3)
+        self.make_carriable(window, most_bytes=most_bytes)
 
     def _awaits_summary(self, window: ConversationHistoryConfig) -> bool:
         """Return whether an eviction has to leave room for a first summary."""
         return window.summarize_on_trim and self.view.summary is None
 
-    def make_carriable(self, window: ConversationHistoryConfig, *, running_turn: str, most_bytes: int) -> None:
+    def make_carriable(self, window: ConversationHistoryConfig, *, most_bytes: int) -> None:
         """Evict the oldest, but for head and summary, if the view takes more than `most_bytes` (SES-15).
 
         What waits for a summary has what room the view leaves, and a quarter more; beyond that it can't be carried.
         """
-        eviction = self.view.make_carriable(most_bytes, running_turn=running_turn, head=window.preserve_first_n)
+        eviction = self.view.make_carriable(most_bytes, running_turn=self._running_turn, head=window.preserve_first_n)
         if eviction:
             self._note(eviction, window)
         self._bound_waiting(most_bytes * 5 // 4 - self.view.carried_bytes)
@@ -342,11 +361,15 @@ class ModelContext:
         """Note that nothing came of a summary: what was to be in it waits for the next."""
         self._update(summaries_failed=self.summaries_failed + 1)
 
-    def put_summary(self, made: SummaryOutcome, *, of: Sequence[ViewEntry], head: int, most_bytes: int) -> None:
-        """Let a summary stand for the entries `of`, and for what the earlier one stood for (CTX-5).
+    def put_summary(self, made: SummaryOutcome, *, of: Sequence[ViewEntry], head: int, view_bytes: int) -> None:
+        """Let a summary stand for the evicted entries `of`, and for what the earlier one stood for (CTX-5).
 
-        It stands after the first `head` messages, and takes about `most_bytes` of JSON.
+        It stands after the first `head` messages, and takes a sixth of the view's `view_bytes` of JSON, or about a
+        quarter of what is sent where the model takes little.
         """
+        most_bytes = view_bytes // 6
+        if self.limit:
+            most_bytes = min(most_bytes, max(self.limit.tokens, MIN_SUMMARY_BYTES))
         summary = next_summary(
             self.view.summary,
             made.model_copy(update={"text": bound_json(made.text, SUMMARY_CHARS, most_bytes * 2 // 3)}),
@@ -356,6 +379,7 @@ class ModelContext:
         said = set(map(_place_of, of))
         self._waiting = [entry for entry in self._waiting if _place_of(entry) not in said]
         self.view.put_summary(summary, head=head)
+        self._on_change()
 
     # ---- when turns leave the session
 

@@ -12,9 +12,9 @@ _CLOSED = {"ended": "has ended", "cancelled": "was cancelled", "terminated": "wa
 
 def check_open(session: "Session") -> None:
     """Raise `Refused` where a session takes no prompts any more, or none now."""
-    if session.ending is not None or session.closed:
+    if session.facts.ending is not None or session.closed:
         stands = _CLOSED.get(session.status, "is ending and takes no more prompts")
-        raise Refused("ending", f"The session {stands} ({session.ending or 'no reason given'}).")
+        raise Refused("ending", f"The session {stands} ({session.facts.ending or 'no reason given'}).")
     # While the archive takes turns, a full session only has to wait for it.
     if session.archive.is_failing and session.turn is None and session.room.is_full:
         raise refusal_of_full(session)

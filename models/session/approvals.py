@@ -105,15 +105,16 @@ def asked(call: ToolCall, *, now: datetime, timeout: float) -> ToolCall:
     return call.model_copy(update={"approval": approval})
 
 
-def check_decision(call: ToolCall, request: ResolveApproval, *, now: datetime) -> None:
-    """Pass a decision on the call that can be taken, or was taken before. Raises `Refused`."""
+def check_decision(transcript: Transcript, request: ResolveApproval, *, now: datetime) -> ToolCall:
+    """Return the call of a decision that can be taken, or was taken before. Raises `Refused`."""
+    call = _find_call(transcript, request.call_id)
     approval = call.approval
     if approval is None:
         raise Refused("not_awaiting", f"Nobody was asked about call {call.id}.")
     if approval.args_digest != request.args_digest:
         raise Refused("other_arguments", f"Call {call.id} has other arguments than the ones that were decided on.")
     if approval.decision == request.decision:
-        return  # told twice, decided once
+        return call  # told twice, decided once
     if approval.decision == "expired" or (call.awaits_approval and now >= approval.expires_at):
         raise Refused(
             "not_awaiting",
@@ -122,6 +123,17 @@ def check_decision(call: ToolCall, request: ResolveApproval, *, now: datetime) -
     if not call.awaits_approval:
         what = f"was decided: {approval.decision}" if approval.decision else "ended before anyone decided"
         raise Refused("not_awaiting", f"Call {call.id} {what}.")
+    return call
+
+
+def _find_call(transcript: Transcript, call_id: str) -> ToolCall:
+    turn_id = transcript.id_of(int(call_id.partition(".")[0]))
+    steps = transcript.get(turn_id).steps if turn_id else []
+    calls = (call for step in steps if isinstance(step, ModelStep) for call in step.tool_calls)
+    found = next((call for call in calls if call.id == call_id), None)
+    if found is None:
+        raise Refused("unknown_call", f"The session holds no call {call_id!r}.", field="call_id")
+    return found
 
 
 def decided(call: ToolCall, decision: ApprovalDecision, *, reason: str | None, now: datetime) -> ToolCall:
@@ -161,17 +173,6 @@ def rejection_of(call: ToolCall) -> ToolResult | None:
         return ToolResult(outcome=f"Nobody decided on {call.name} in time", content=told, status="denied")
     told = f"Reason: {approval.reason}" if approval.reason else ""
     return ToolResult(outcome=f"{call.name} was rejected by the user", content=told, status="denied")
-
-
-def find_call(transcript: Transcript, call_id: str) -> ToolCall:
-    """Return a call of a turn that is held. Raises `Refused`."""
-    turn_id = transcript.id_of(int(call_id.partition(".")[0]))
-    steps = transcript.get(turn_id).steps if turn_id else []
-    calls = (call for step in steps if isinstance(step, ModelStep) for call in step.tool_calls)
-    found = next((call for call in calls if call.id == call_id), None)
-    if found is None:
-        raise Refused("unknown_call", f"The session holds no call {call_id!r}.", field="call_id")
-    return found
 
 
 def awaiting_calls(turn: ConversationMessage | None) -> list[ToolCall]:

@@ -15,8 +15,8 @@ from turnkeeper.models.ids import is_id
 from turnkeeper.models.session.queue.prompt_fates import REMEMBERED_FATES
 from turnkeeper.models.session.queue.prompt_queue import QueueState
 from turnkeeper.models.session.queue.taken_ids import REMEMBERED_IDS
-from turnkeeper.models.session.running_turn import CarriedTurn
 from turnkeeper.models.session.session import CarriedState, SessionInput, check_start
+from turnkeeper.models.session.turn.running_turn import CarriedTurn
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ModelStep
 from turnkeeper.models.transcript.transcript import TranscriptState

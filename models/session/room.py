@@ -44,6 +44,17 @@ class Room:
         beside = max(self._session.transcript.carried_bytes, limits.least_turn_bytes)
         return min(limits.turn_bytes, limits.max_state_bytes - self._fixed_bytes() - beside)
 
+    @property
+    def is_queue_carriable(self) -> bool:
+        """All that waits, and all fates that must not be lost, can be handed over to the next run (SES-14)."""
+        session, limits = self._session, self._session.config.limits
+        if session.rules < 2:
+            return True
+        leaving = session.queue.leaving
+        # While the archive takes nothing, rejections give way.
+        unstored = leaving.accepted_bytes if session.archive.is_failing else leaving.bytes
+        return session.queue.row.fits(limits) and unstored <= limits.leaving_bytes
+
     def _fixed_bytes(self) -> int:
         """Count what is carried beside the turns; the queue counts as if it were full."""
         session = self._session

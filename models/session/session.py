@@ -29,9 +29,9 @@ from turnkeeper.models.session.archive.archive_health import ArchiveState
 from turnkeeper.models.session.carried_form import read_carried, write_carried
 from turnkeeper.models.session.queue.prompt_queue import QueueState
 from turnkeeper.models.session.queue.prompts import PromptSignal, refusal_of
-from turnkeeper.models.session.running_turn import CarriedTurn
 from turnkeeper.models.session.session_tools import ToolsState
 from turnkeeper.models.session.tool_policy import ToolPolicy
+from turnkeeper.models.session.turn.running_turn import CarriedTurn
 from turnkeeper.models.transcript.trajectory import Usage
 from turnkeeper.models.transcript.transcript import TranscriptState
 from turnkeeper.models.wire import Change, Compact, Frozen, Reason, Strict, UtcDatetime
@@ -76,26 +76,37 @@ ModelName = Annotated[
 MessageId = Annotated[str, Field(pattern=ID_PATTERN)]
 
 
-class CarriedState(Compact):
-    """Everything a session knows, at a hand-over from one run to the next (SES-14). Under 1 MB.
-
-    Every part stands beside its rules and is the state of one class there: a new field is written there only.
-    """
+class SessionFacts(Compact):
+    """What is carried of a session beside its parts."""
 
     created_at: UtcDatetime
     revision: int
     request_count: int = 0
     usage: Usage = Usage()
     ending: str | None = None
+    """Why the session is ending; `None`: it is not."""
     default_rules: int = 1
     """The rules of the session's first run: its defaults are theirs, in whatever run (SES-19)."""
-    transcript: TranscriptState = TranscriptState()
     moved_events: MovedEvents = MovedEvents()
+
+
+class CarriedState(SessionFacts):
+    """Everything a session knows, at a hand-over from one run to the next (SES-14). Under 1 MB.
+
+    Every part stands beside its rules and is the state of one class there: a new field is written there only.
+    """
+
+    transcript: TranscriptState = TranscriptState()
     queue: QueueState = QueueState()
     context: ContextState = ContextState()
     tools: ToolsState = ToolsState()
     archive: ArchiveState = ArchiveState()
     running: CarriedTurn | None = None
+
+    @property
+    def facts(self) -> SessionFacts:
+        """What is known beside the parts."""
+        return SessionFacts(**{name: getattr(self, name) for name in SessionFacts.model_fields})
 
 
 Carried = Annotated[CarriedState, BeforeValidator(read_carried), WrapSerializer(write_carried)]

@@ -25,8 +25,8 @@ def state_of(session: Session, request: StateRequest | None = None) -> Conversat
         current_message_id=turn.message.id if turn else None,
         revision=session.revision,
         status=session.status,
-        waiting_until=session.waiting_until,
-        waiting_reason=session.waiting_reason,
+        waiting_until=session.current_turn.waiting_until,
+        waiting_reason=session.current_turn.waiting_reason,
         queue_length=len(session.queue),
         archived_count=session.transcript.archived,
         has_more=page.older or session.transcript.archived > 0,
@@ -53,8 +53,8 @@ def updates_of(session: Session, request: UpdatesRequest) -> ConversationUpdate:
         reset=found.reset,
         has_more=found.has_more,
         status=session.status,
-        waiting_until=session.waiting_until,
-        waiting_reason=session.waiting_reason,
+        waiting_until=session.current_turn.waiting_until,
+        waiting_reason=session.current_turn.waiting_reason,
         queue_length=len(session.queue),
     )
 
@@ -66,9 +66,9 @@ def summary_of(session: Session) -> SessionSummary:
         title=session.config.title,
         user=session.config.user,
         model=session.config.model,
-        created_at=session.created_at,
+        created_at=session.facts.created_at,
         turn_count=session.turn_count,
-        usage=session.usage,
+        usage=session.facts.usage,
         archive=session.archive.report,
     )
 
@@ -112,6 +112,6 @@ def replay_turns_of(session: Session, max_history: int) -> ReplayTurns:
     return ReplayTurns.of(
         session.transcript.turns,
         archived=session.transcript.archived,
-        moved=session.moved_events,
+        moved=session.facts.moved_events,
         max_history=max_history,
     )

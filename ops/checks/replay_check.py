@@ -20,12 +20,14 @@ from google.protobuf.json_format import ParseError
 from temporalio.client import Client, WorkflowHistory
 from temporalio.service import RPCError, RPCStatusCode
 
+from turnkeeper.models.deletion import deleted_session
 from turnkeeper.ops.checks.first_difference import Difference
 from turnkeeper.ops.checks.replaying import Replays, replaying, short
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
+from turnkeeper.workflows.delete_session import DeleteSession
 from turnkeeper.workflows.hosting.connection import TemporalAccessError
 
-SESSION_TYPE = AgenticAIWorkflow.__name__
+SESSION_TYPE, DELETION_TYPE = AgenticAIWorkflow.__name__, DeleteSession.__name__
 
 AT_ONCE = 4
 """Sessions read and replayed at the same time: waiting for a far server, not computing, is what this shortens."""
@@ -99,7 +101,7 @@ class Tally:
         """Count one."""
         self.verdicts[finding.verdict] += 1
         if finding.verdict in ("replays", "differs", "not begun"):
-            self.sessions.add(finding.session)
+            self.sessions.add(deleted_session(finding.session))
 
     @property
     def runs(self) -> int:
@@ -200,14 +202,14 @@ def _refuse_decoded(history: WorkflowHistory) -> None:
 
 def _refuse_foreign(history: WorkflowHistory) -> None:
     kind = history.events[0].workflow_execution_started_event_attributes.workflow_type.name
-    if kind != SESSION_TYPE:
+    if kind not in (SESSION_TYPE, DELETION_TYPE):
         raise UnusableHistoryError(f"is the history of a workflow {kind!r}, not of a session ({SESSION_TYPE})")
 
 
 async def check_sessions(
     client: Client, *, ids: Sequence[str] = (), closed: bool = False, limit: int | None = None
 ) -> AsyncIterator[Finding]:
-    """Replay sessions as Temporal has them: those of `ids`, or else all open ones.
+    """Replay sessions, and deletions of sessions, as Temporal has them: those of `ids`, or else all open ones.
 
     `closed`: those too that have ended and are still retained. `limit`: the most sessions, the newest first.
 
@@ -240,7 +242,8 @@ async def _named(ids: Sequence[str]) -> AsyncIterator[_Chain]:
 async def _listed(client: Client, *, closed: bool, limit: int | None) -> AsyncIterator[_Chain]:
     # Of a chain, only the newest run did not continue as new.
     which = "ExecutionStatus != 'ContinuedAsNew'" if closed else "CloseTime IS NULL"
-    query = f"WorkflowType = '{SESSION_TYPE}' AND {which}"
+    deletions = f"WorkflowType = '{DELETION_TYPE}' AND CloseTime IS NULL"
+    query = f"(WorkflowType = '{SESSION_TYPE}' AND {which}) OR ({deletions})"
     async for found in client.list_workflows(query, limit=limit, rpc_timeout=RPC_TIMEOUT):
         # One that is open may go on in another run before it is its turn.
         yield _Chain(found.id, found.run_id if found.close_time else None)

@@ -30,6 +30,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from turnkeeper.ops.checks.first_difference import Difference, UncertainError, WorkflowTask, first_difference
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
+from turnkeeper.workflows.delete_session import DeleteSession
 
 DEADLOCK = "[TMPRL1101]"
 """What the SDK says of code that did not give way for 2 s: it may be the machine that was busy."""
@@ -88,7 +89,7 @@ class Replays:
     async def _replay_once(self, history: WorkflowHistory) -> tuple["_NotingRunner", Exception | None]:
         noting = _NotingRunner()
         replayer = Replayer(
-            workflows=[AgenticAIWorkflow],
+            workflows=[AgenticAIWorkflow, DeleteSession],
             workflow_task_executor=self._threads,
             workflow_runner=noting,
             data_converter=pydantic_data_converter,

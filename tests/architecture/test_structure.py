@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
+from turnkeeper.workflows.delete_session import DeleteSession
 
 ROOT = Path(__file__).parents[2]
 CHAPTERS = ("activities", "api", "clients", "models", "ops", "stores", "workflows")
@@ -81,16 +82,21 @@ def test_each_way_out_of_a_turn_is_raised_in_one_place(way_out: str) -> None:
 
 PARTS: dict[str, set[str]] = {
     "transcript": {"get"},
-    "queue": {"check_waiting", "withdraw"},
+    "queue": {"check_waiting", "remove_moved", "restore_parked", "withdraw"},
     "row": {"first", "forget_below", "wants_parked"},
     "archive": {"failed", "worked"},
     "tools": {"are_due", "are_fresh", "find", "keep"},
     "context": {
         *("max_tokens", "messages_to_summarise", "window", "is_summary_due"),
         *("take_limit_warning", "take_news", "take_room_warning"),
-        *("begin_summary", "confirm_limit", "halve", "note_failed_summary", "restore_limit"),
+        *("begin_summary", "confirm_limit", "evict", "halve", "learn_limit", "leave_out_turn"),
+        *("note_failed_summary", "put_summary", "restore_limit"),
     },
     "view": {"digest", "open_segment", "request"},
+    "current_turn": {
+        *("add_response", "add_usage", "change", "note_request", "running", "settle_step", "show_step"),
+        *("stop_waiting", "wait_until"),
+    },
 }
 """What others than the session itself call of its parts: it reads, raises the revision, or comes before a request."""
 
@@ -115,9 +121,13 @@ def part_of(attribute: ast.Attribute) -> str | None:
 
 
 def test_every_handler_has_a_description_and_takes_one_json_value() -> None:
-    definition = AgenticAIWorkflow.__temporal_workflow_definition  # type: ignore[attr-defined]
-    handlers = [*definition.signals.values(), *definition.updates.values(), *definition.queries.values()]
-    assert len(handlers) >= 9
+    definitions = [kind.__temporal_workflow_definition for kind in (AgenticAIWorkflow, DeleteSession)]  # type: ignore[attr-defined]
+    handlers = [
+        handler
+        for definition in definitions
+        for handler in (*definition.signals.values(), *definition.updates.values(), *definition.queries.values())
+    ]
+    assert len(handlers) >= 10
     assert [handler.name for handler in handlers if not handler.description] == []
 
 

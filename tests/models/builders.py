@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
+from turnkeeper.models.errors import ErrorType
 from turnkeeper.models.session.session import SessionInput
 from turnkeeper.models.session.session_state import Session
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, Part, RespondPart
@@ -33,9 +34,23 @@ def send(target: Session, text: str, *, id: str | None = None, mode: str = "enqu
 
 def answer_turn(target: Session, text: str = "ok", *, seconds: float = 1) -> None:
     target.begin_turn(now=at(seconds))
-    target.add_response(says(text), [], now=at(seconds + 1))
-    target.show_step(state=None)
-    target.complete_turn(text, now=at(seconds + 1))
+    target.current_turn.add_response(says(text), [], now=at(seconds + 1))
+    target.current_turn.show_step(state=None)
+    complete_turn(target, text, now=at(seconds + 1))
+
+
+def complete_turn(target: Session, answer: str, *, now: datetime) -> None:
+    target.end_turn(target.current_turn.running().completed(answer, now=now))
+
+
+def fail_turn(target: Session, error_type: ErrorType, error: str, *, now: datetime) -> None:
+    target.end_turn(target.current_turn.running().failed(error_type, error, now=now))
+
+
+def evict(target: Session) -> None:
+    """Evict as before a model call."""
+    config = target.config
+    target.context.evict(config.history, model=config.model, head=target.head, most_bytes=config.limits.view_bytes)
 
 
 def roomy(target: Session) -> Session:

@@ -1,10 +1,13 @@
 """The stories whose histories are kept: each drives a session on a real server, from its start to where it is told."""
 
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from unittest.mock import patch
 from uuid import uuid4
 
 from tests.harness import UNASKED, DrivenSession, Gate, Stage, asks, last_user_message, says
 from turnkeeper.activities.providers.protocol import Delta, ModelError
+from turnkeeper.models.deletion import DeletionOrder, deletion_id
 from turnkeeper.models.session.session import SessionInput
 from turnkeeper.models.session.session_tools import FRESH_TURNS
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation, ToolSpec
@@ -395,6 +398,21 @@ async def parked_prompts(on: Stage) -> DrivenSession:
     return session
 
 
+async def deleted(on: Stage) -> DrivenSession:
+    """The deletion of a session that is in the middle of an answer, and not the session: of that nothing is left."""
+    on.vendor.gate.close()
+    session = await on.start()
+    await session.prompt("hello")
+    await on.vendor.gate.until_arrived(1)
+    order = DeletionOrder(first_run_id=session.handle.first_execution_run_id or "")
+    with patch("turnkeeper.workflows.activity_options.DELETION_QUIET", timedelta(seconds=1)):
+        deletion = await on.client.start_workflow(
+            "DeleteSession", order, id=deletion_id(session.handle.id), task_queue=on.task_queue
+        )
+        await deletion.result()
+    return on.adopt(deletion)
+
+
 STORIES: dict[str, Story] = {
     story.__name__: story
     for story in (
@@ -427,5 +445,6 @@ STORIES: dict[str, Story] = {
         interrupted_answers,
         summarised_by_default,
         parked_prompts,
+        deleted,
     )
 }

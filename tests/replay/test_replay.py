@@ -15,6 +15,7 @@ from tests.replay.stories import STORIES
 from turnkeeper.activities.tools import ToolActivities
 from turnkeeper.models.session.session_state import CURRENT_RULES
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
+from turnkeeper.workflows.delete_session import DeleteSession
 
 RECORDED = sorted(HISTORIES.rglob("*.json"))
 
@@ -24,7 +25,8 @@ def history(path: Path) -> WorkflowHistory:
 
 
 def replayer(**options: object) -> Replayer:
-    return Replayer(workflows=[AgenticAIWorkflow], data_converter=pydantic_data_converter, **options)  # type: ignore[arg-type]
+    workflows = [AgenticAIWorkflow, DeleteSession]
+    return Replayer(workflows=workflows, data_converter=pydantic_data_converter, **options)  # type: ignore[arg-type]
 
 
 def test_ses_19_every_story_has_a_recorded_history() -> None:
@@ -60,7 +62,8 @@ async def _nothing(tools: object) -> None:
     return None
 
 
-async def test_ses_19_the_workflow_runs_under_the_strict_import_policy() -> None:
+@pytest.mark.parametrize("story", ["tool_calls.json", f"rules_{CURRENT_RULES}/deleted.json"])
+async def test_ses_19_the_workflow_runs_under_the_strict_import_policy(story: str) -> None:
     strict = dataclasses.replace(
         SandboxRestrictions.default,
         import_notification_policy=(
@@ -68,6 +71,4 @@ async def test_ses_19_the_workflow_runs_under_the_strict_import_policy() -> None
             | SandboxImportNotificationPolicy.WARN_ON_DYNAMIC_IMPORT
         ),
     )
-    await replayer(workflow_runner=SandboxedWorkflowRunner(strict)).replay_workflow(
-        history(HISTORIES / "tool_calls.json")
-    )
+    await replayer(workflow_runner=SandboxedWorkflowRunner(strict)).replay_workflow(history(HISTORIES / story))

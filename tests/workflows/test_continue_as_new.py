@@ -153,8 +153,8 @@ def handed_over(message_id: str) -> SessionInput:
     before = Session("s1", SessionInput(), now=datetime.now(UTC))
     before.receive({"text": "long", "id": message_id}, extra_arguments=0, new_id="", now=datetime.now(UTC))
     before.begin_turn(now=datetime.now(UTC))
-    before.take_tools([])
-    before.change_turn(before.running().with_next_step())
+    before.offer_tools([])
+    before.current_turn.change(before.current_turn.running().with_next_step())
     return before.carry()
 
 

@@ -31,7 +31,7 @@ class Approvals:
         """Ask about those of `calls` that were not asked about yet; inside the block, unanswered ones expire."""
         new = [call.id for call in calls if call.approval is None]
         if new:
-            self._session.change_turn(self._context.turn.with_approvals_asked(new, now=workflow.now()))
+            self._session.current_turn.change(self._context.turn.with_approvals_asked(new, now=workflow.now()))
             self._context.on_change()
         self._expiring = asyncio.create_task(self._expire())
         try:
@@ -59,7 +59,7 @@ class Approvals:
             until = min(call.approval.expires_at for call in awaiting if call.approval)
             seconds = max(0.0, (until - workflow.now()).total_seconds())
             await workflow.sleep(seconds, summary=self._summary(awaiting))
-            self._session.change_turn(self._context.turn.with_approvals_expired(workflow.now()))
+            self._session.current_turn.change(self._context.turn.with_approvals_expired(workflow.now()))
             self._context.on_change()
 
     def _summary(self, awaiting: list[ToolCall]) -> str:

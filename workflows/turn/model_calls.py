@@ -89,7 +89,7 @@ class ModelCalls:
         if session.rules < 3:
             session.context.halve(turn.history, model=turn.model)
             return
-        session.learn_limit(turn.history, model=turn.model)
+        session.context.learn_limit(turn.history, model=turn.model, head=session.head)
         tokens = session.context.max_tokens(turn.history, model=turn.model)
         workflow.logger.warning(
             "The context was too long for %s: at most ~%d tokens are sent from now on", turn.model, tokens
@@ -142,9 +142,10 @@ class ModelCalls:
         self._context.turn.budgets.check_spent()  # a summary may have taken what was left
         await self._tools.renew()
         self.segment = session.view.segment
+        session.current_turn.note_request()
         return self._slot.open(
             OpenRequest(
-                number=session.open_request(),
+                number=session.count_request(),
                 request=session.view.request(session.head),
                 digest=session.view.digest(session.head),
                 estimated_tokens=session.view.estimated_tokens,
@@ -154,9 +155,10 @@ class ModelCalls:
     async def _evict(self) -> None:
         """Keep the model's context within its window: evict, and have what was evicted summarised (CTX-4, CTX-5)."""
         history, model = self._context.turn.history, self._context.turn.model
-        context, log = self._session.context, workflow.logger
+        session, log = self._session, workflow.logger
+        context = session.context
         window = context.window(history, model=model)
-        self._session.make_room(history, model=model)
+        context.evict(history, model=model, head=session.head, most_bytes=session.config.limits.view_bytes)
         await self._summaries.make_if_due()
         kept, tokens, news = context.view.message_count, context.view.estimated_tokens, context.take_news()
         if news.evicted:
@@ -244,7 +246,7 @@ class ModelCalls:
         Runs of rules 1 and 2 do not count it: it could decide otherwise what a replay has to repeat.
         """
         if spent and self._session.rules >= 3:
-            self._session.add_usage(spent)
+            self._session.current_turn.add_usage(spent)
             self.spent = (self.spent or Usage()) + spent
 
     async def _cancel(self, call: workflow.ActivityHandle[ModelCallOutcome]) -> None:
@@ -271,13 +273,13 @@ class ModelCalls:
         if until >= turn.deadline_at(workflow.now()):
             turn.budgets.fail_out_of_time(wait=seconds, reason=reason)
         self._context.check_stop()
-        self._session.wait_until(until, reason=reason)
+        self._session.current_turn.wait_until(until, reason=reason)
         self._context.on_change()
         try:
             await workflow.sleep(seconds, summary=f"before {turn.model} is asked again")
         finally:
             # Also run when this worker forgets the session: nothing of Temporal may be used here.
-            self._session.stop_waiting()
+            self._session.current_turn.stop_waiting()
         self._context.on_change()
 
 

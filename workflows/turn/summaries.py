@@ -36,14 +36,15 @@ class Summaries:
         evicted = session.context.begin_summary()
         outcome = await self._outcome(request)
         self._slot.close()
-        session.add_usage(outcome.usage)
+        session.current_turn.add_usage(outcome.usage)
         if session.rules >= 3:
-            session.add_usage(outcome.spent)
+            session.current_turn.add_usage(outcome.spent)
         if outcome.trouble:
             session.context.note_failed_summary()
             workflow.logger.warning("No summary of %d messages: %s", request.message_count, outcome.trouble)
         else:
-            session.add_summary(outcome, of=evicted, head=history.preserve_first_n)
+            view_bytes = session.config.limits.view_bytes
+            session.context.put_summary(outcome, of=evicted, head=history.preserve_first_n, view_bytes=view_bytes)
 
     def _open_request(self) -> OpenRequest:
         session = self._session

@@ -116,7 +116,7 @@ class ToolCalls:
             tool,
             unattended=session.config.unattended,
             allowed=session.tools.allowances,
-            trusts_built_in=session.default_rules < RULES_ASKING_BEFORE_WRITES,
+            trusts_built_in=session.facts.default_rules < RULES_ASKING_BEFORE_WRITES,
         )
 
     async def _execute(self, call: ToolCall, inline_bytes: int) -> ToolResult:

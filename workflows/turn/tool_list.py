@@ -51,16 +51,16 @@ class ToolList:
         except ActivityError as error:
             check_cancelled(error)
             workflow.logger.warning("the tools could not be read again; those of before stay")
-            self._session.take_tools(self._session.tools.specs or [])
+            self._session.offer_tools(self._session.tools.specs or [])
 
     def _offer(self, listed: ReadTools) -> None:
         # Runs from before took a list for whole in any case.
         if listed.unchanged:
-            self._session.take_tools(self._session.tools.specs or [])
+            self._session.offer_tools(self._session.tools.specs or [])
         elif listed.unread and workflow.patched("tools-of-servers-unread"):
-            self._session.take_tools(with_known(listed, self._session.tools.specs or []), is_whole=False)
+            self._session.offer_tools(with_known(listed, self._session.tools.specs or []), is_whole=False)
         else:
-            self._session.take_tools(listed.tools)
+            self._session.offer_tools(listed.tools)
 
     async def _read(self, retries: RetryPolicy) -> ReadTools:
         return await workflow.execute_activity_method(

@@ -89,7 +89,8 @@ class Turn:
         except TurnStopped as stop:
             self._end_without_answer("cancelled", stop.reason)
         else:
-            self._session.complete_turn(answer.text or "", blob=answer.text_blob, now=workflow.now())
+            turn = self._context.turn
+            self._session.end_turn(turn.completed(answer.text or "", blob=answer.text_blob, now=workflow.now()))
         self._log_end()
         self._context.on_change()
 
@@ -132,7 +133,7 @@ class Turn:
 
     async def _ask_model(self) -> ModelStep:
         """Return what the model answers, recorded as the turn's next step."""
-        self._session.change_turn(self._context.turn.with_next_step())
+        self._session.current_turn.change(self._context.turn.with_next_step())
         self._context.check_stop()
         self._session.steer_turn(now=workflow.now())
         step = self._record(await self._model_calls.ask())
@@ -142,7 +143,7 @@ class Turn:
 
     async def _run_tools(self, step: ModelStep) -> None:
         """Run the tools that `step` asks for, as far as the turn's budgets and this run allow."""
-        self._session.change_turn(self._context.turn.with_calls(len(step.tool_calls)))
+        self._session.current_turn.change(self._context.turn.with_calls(len(step.tool_calls)))
         self._tool_calls.check(step)
         self._context.turn.budgets.check_step(self._model_calls.usage)
         await self._finish_pending_calls()
@@ -155,16 +156,17 @@ class Turn:
         if self._context.turn.unsettled:
             await self._tool_calls.run()
             if not self._context.turn.pending_calls:
-                self._session.settle_step()
+                self._session.current_turn.settle_step()
 
     def _record(self, response: ModelResponse) -> ModelStep:
         parts = [] if response.stop == "max_tokens" else response.calls
         calls = self._context.turn.number_calls(parts, turn_number=self._session.turn_count)
-        step = self._session.add_response(response, calls, now=workflow.now(), spent=self._model_calls.spent)
+        current = self._session.current_turn
+        step = current.add_response(response, calls, now=workflow.now(), spent=self._model_calls.spent)
         turn = self._context.turn.with_unsettled_step(response.state, segment=self._model_calls.segment)
-        self._session.change_turn(turn)
+        current.change(turn)
         if step.is_answer:
-            self._session.settle_step()
+            current.settle_step()
         self._context.on_change()
         return step
 
@@ -183,13 +185,13 @@ class Turn:
     def _end_without_answer(self, error_type: ErrorType, sentence: str) -> None:
         if self._context.turn.unsettled:
             self._tool_calls.answer_unanswered()
-            self._session.settle_step()
+            self._session.current_turn.settle_step()
         self._record_unfinished(error_type)
         if error_type == "refusal" and self._session.rules >= 3:
-            self._session.leave_out_turn()
+            self._session.context.leave_out_turn()
         self._slot.close()
         error = f"Cancelled: {sentence}" if error_type == "cancelled" else sentence
-        self._session.fail_turn(error_type, error, now=workflow.now())
+        self._session.end_turn(self._context.turn.failed(error_type, error, now=workflow.now()))
 
     def _record_unfinished(self, error_type: ErrorType) -> None:
         """Record what the model had written of the answer that the turn ends in, if anything (SES-9)."""
@@ -200,9 +202,10 @@ class Turn:
             call.model_copy(update={"result": _not_called(call.name)})
             for call in self._context.turn.number_calls(unfinished.calls, turn_number=self._session.turn_count)
         ]
-        self._session.add_response(unfinished, calls, now=workflow.now(), interrupted=True, spent=spent)
+        current = self._session.current_turn
+        current.add_response(unfinished, calls, now=workflow.now(), interrupted=True, spent=spent)
         if error_type != "refusal":  # what its vendor did not let pass is not sent to it again
-            self._session.show_step(state=None)
+            current.show_step(state=None)
 
     def _log_end(self) -> None:
         view = self._session.view

@@ -12,8 +12,8 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.failures import WORKER_DIED, describe_failure
     from turnkeeper.models.errors import TurnStopped, fail
-    from turnkeeper.models.session.running_turn import RunningTurn
     from turnkeeper.models.session.session_state import Session
+    from turnkeeper.models.session.turn.running_turn import RunningTurn
 
 
 class TurnContext:
@@ -33,7 +33,7 @@ class TurnContext:
     @property
     def turn(self) -> RunningTurn:
         """The running turn as it is now."""
-        return self.session.running()
+        return self.session.current_turn.running()
 
     def check_stop(self) -> None:
         """Raise `TurnStopped` once the turn was told to stop."""

@@ -11,7 +11,6 @@ from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.text import Text
 
-from turnkeeper.clients.python.answers import FullConversation, SessionDescription
 from turnkeeper.clients.python.conversation import Conversation
 from turnkeeper.clients.python.events import ConnectionLost, Event, PartialEvent, QueueEvent, UpdateEvent
 from turnkeeper.clients.terminal.interactive.decisions import keys_within
@@ -20,6 +19,7 @@ from turnkeeper.clients.terminal.interactive.look import Look
 from turnkeeper.clients.terminal.interactive.narrator import Ended, Item, Narrator
 from turnkeeper.clients.terminal.interactive.paint import Painter, args_of
 from turnkeeper.clients.terminal.words import amount, counted, one_line, signature, state
+from turnkeeper.models.answers import FullConversation, SessionDescription
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ToolCall, UserStep
 

@@ -1,4 +1,4 @@
-"""What of a session is to go to the archive, and when (SES-15): read off the session, which `moved` then changes."""
+"""What of a session is to go to the archive, and when (SES-15): read off the session, which drops it then."""
 
 from collections.abc import Iterator
 
@@ -28,7 +28,7 @@ def spilled(session: Session, *, most_bytes: int) -> ArchiveMove | None:
 
     The newest step stays: what is still to be done is in it.
     """
-    turn = session.running()
+    turn = session.current_turn.running()
     steps, message = turn.oldest_steps(beyond_bytes=most_bytes), turn.message
     if not steps:
         return None

@@ -44,10 +44,11 @@ class PromptQueue:
     def __init__(
         self, state: QueueState, *, limits: Limits, rules: int = 3, on_change: Callable[[], object] = lambda: None
     ) -> None:
-        """Go on from `state`; `limits` bound what is remembered. `on_change` is called by `withdraw`.
+        """Go on from `state`; `limits` bound what is remembered.
 
-        All other changes are pieces of a change of the session, which raises its revision itself. By rules 1 nothing
-        is parked, and fates that fall out of the last 200 are forgotten.
+        `on_change` is called by `withdraw`, `remove_moved` and `restore_parked`. All other changes are pieces of a
+        change of the session, which raises its revision itself. By rules 1 nothing is parked, and fates that fall out
+        of the last 200 are forgotten.
         """
         self._rules = rules
         self._on_change = on_change
@@ -205,6 +206,13 @@ class PromptQueue:
             self.taken_ids.forget(message_id)  # what waits is known by its place
         self._fates.remove_leaving(move.fates)
         self.row.forget_below(move.forget_below)
+        self._on_change()
+
+    def restore_parked(self, prompts: Iterable[Prompt]) -> bool:
+        """Hold parked prompts again, at their place; returns whether the next one was among them."""
+        is_next = self.row.restore_parked(prompts)
+        self._on_change()
+        return is_next
 
     def bound_leaving(self, limits: Limits, *, rejections_only: bool) -> None:
         """Drop the oldest fates on their way to the archive until the rest can be carried, rejections first."""

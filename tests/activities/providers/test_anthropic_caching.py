@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.models.builders import NOW, answer_turn, send, session
+from tests.models.builders import NOW, answer_turn, evict, send, session
 from tests.models.context.test_model_view import run_step
 from tests.vendors.anthropic_cache import Counted, PromptCache
 from tests.vendors.anthropic_wire import MODEL, AnthropicWire
@@ -78,7 +78,7 @@ def test_agt_4_an_eviction_costs_no_more_than_what_comes_behind_the_head() -> No
     target.begin_turn(now=NOW)
     segment = target.view.segment
     for _ in range(60):
-        target.make_room(target.config.history)
+        evict(target)
         counted = asked(cache, target.view.request(HEAD).messages)
         if target.view.segment != segment:
             evictions += 1

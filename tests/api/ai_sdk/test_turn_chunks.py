@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.api.ai_sdk.ui_reader import Reader
-from tests.models.builders import at, send, session
+from tests.models.builders import at, complete_turn, fail_turn, send, session
 from turnkeeper.api.ai_sdk.turn_chunks import NOTHING_HELD, TurnChunks, answer_id, waits_for_people
 from turnkeeper.api.ai_sdk.ui_messages import AnswerMessage
 from turnkeeper.models.ids import call_id
@@ -98,7 +98,7 @@ class Story:
             ToolCall(id=call_id(1, self.steps, index), name=part.name, args=part.args)
             for index, part in enumerate(given.calls)
         ]
-        self.session.add_response(given, calls, now=at(self.steps))
+        self.session.current_turn.add_response(given, calls, now=at(self.steps))
         self.see()
         return calls
 
@@ -108,12 +108,12 @@ class Story:
         self.see()
 
     def ask(self, calls: Sequence[ToolCall]) -> None:
-        turn = self.session.running().with_approvals_asked([call.id for call in calls], now=at(self.steps))
-        self.session.change_turn(turn)
+        turn = self.session.current_turn.running().with_approvals_asked([call.id for call in calls], now=at(self.steps))
+        self.session.current_turn.change(turn)
         self.see()
 
     def decide(self, call: ToolCall, decision: str) -> None:
-        step = self.session.running().newest_step
+        step = self.session.current_turn.running().newest_step
         shown = next(shown for shown in step.tool_calls if shown.id == call.id)
         assert shown.approval is not None
         request = {"call_id": call.id, "args_digest": shown.approval.args_digest, "decision": decision}
@@ -125,11 +125,11 @@ class Story:
         self.see()
 
     def complete(self, text: str) -> None:
-        self.session.complete_turn(text, now=at(99))
+        complete_turn(self.session, text, now=at(99))
         self.see()
 
     def fail(self, error_type: Any = "provider_error", sentence: str = "It broke.") -> None:
-        self.session.fail_turn(error_type, sentence, now=at(99))
+        fail_turn(self.session, error_type, sentence, now=at(99))
         self.see()
 
     @property
@@ -238,7 +238,7 @@ def _draw_calls(draw: st.DrawFn, story: Story, calls: Sequence[ToolCall]) -> Non
 
 
 def _draw_result(draw: st.DrawFn, story: Story, call: ToolCall) -> None:
-    known = next(shown for shown in story.session.running().newest_step.tool_calls if shown.id == call.id)
+    known = next(shown for shown in story.session.current_turn.running().newest_step.tool_calls if shown.id == call.id)
     rejected = known.approval is not None and known.approval.decision == "reject"
     given = known.approval is not None and known.approval.is_given
     status = draw(statuses.filter(lambda status: status != "denied" or not given))
@@ -440,7 +440,7 @@ def test_ses_9_what_was_written_of_an_interrupted_answer_is_settled_and_nothing_
     story.write([("think", "Hm."), ("respond", "Once upon"), ("call", "pay")], pieces=1)
     given = response([("think", "Hm."), ("respond", "Once upon a"), ("call", "pay")])
     result = ToolResult(outcome="pay was not called", status="cancelled")
-    story.session.add_response(
+    story.session.current_turn.add_response(
         given, [ToolCall(id=call_id(1, 1, 0), name="pay", args={}, result=result)], now=at(1), interrupted=True
     )
     story.fail("cancelled", "Cancelled: Stopped by the user.")
@@ -457,7 +457,7 @@ def test_api_1_the_end_says_what_the_turn_took() -> None:
     story = Story()
     answer = response([("respond", "Hi.")])
     usage = Usage(input_tokens=7, output_tokens=2, cached_tokens=4, cost=0.01)
-    story.session.add_response(answer.model_copy(update={"usage": usage}), [], now=at(1))
+    story.session.current_turn.add_response(answer.model_copy(update={"usage": usage}), [], now=at(1))
     story.complete("Hi.")
     assert TurnChunks("s1", TURN).on_turn(story.turn)[-1] == {
         "type": "finish",

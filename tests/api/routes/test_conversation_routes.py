@@ -281,10 +281,11 @@ async def test_api_1_deleting_removes_every_run_and_gives_a_receipt(http: AsyncC
     await http.post("/workflow", json={"id": session, "limits": limits})
     for number in range(8):
         await http.post(f"/workflow/{session}/prompt?wait=10", json={"message": f"m{number}"})
-    deleted = await http.delete(f"/workflow/{session}")
-    assert deleted.status_code == 202
-    assert deleted.json()["runs"] >= 2
     async with asyncio.timeout(120):
+        while (deleted := await http.delete(f"/workflow/{session}")).json()["runs"] is None:
+            assert deleted.status_code == 202  # on a busy machine the worker may need more than the bound to count
+        assert deleted.status_code == 202
+        assert deleted.json()["runs"] >= 2
         while (receipt := await http.delete(f"/workflow/{session}")).status_code == 202:
             await asyncio.sleep(0.5)
     assert receipt.json()["status"] == "deleted"

@@ -13,7 +13,7 @@ from playwright.async_api import Page
 
 from tests.client import Client
 from tests.clients.page.tab import Tab
-from tests.models.builders import asks, at, says, send, session
+from tests.models.builders import asks, at, complete_turn, fail_turn, says, send, session
 from turnkeeper.models.session.archive.archive_moves import next_move
 from turnkeeper.models.session.session import UpdatesRequest
 from turnkeeper.models.session.session_state import Session
@@ -68,16 +68,16 @@ class Told:
                 self.session.begin_turn(now=at(self.session.revision))
         elif event == "step" and running:
             call = ToolCall(id=f"c{self.session.revision}", name="look", args={})
-            self.session.add_response(asks("look"), [call], now=at(1))
+            self.session.current_turn.add_response(asks("look"), [call], now=at(1))
             self.session.add_result(call.id, ToolResult(outcome="seen"))
-            self.session.show_step(state=None)
+            self.session.current_turn.show_step(state=None)
         elif event == "answer" and running:
-            self.session.add_response(says("done"), [], now=at(2))
-            self.session.complete_turn("done", now=at(2))
+            self.session.current_turn.add_response(says("done"), [], now=at(2))
+            complete_turn(self.session, "done", now=at(2))
         elif event == "fail" and running:
-            self.session.fail_turn("timeout", "too slow", now=at(2))
+            fail_turn(self.session, "timeout", "too slow", now=at(2))
         elif event == "archive" and (move := next_move(self.session)):
-            self.session.moved(move, now=at(3))
+            self.session.remove_moved(move, now=at(3))
         elif event in ("poll", "page", "strange"):
             self.poll(event)
 

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from tests.models.builders import NOW, answer_turn, asks, at, says, send, session
+from tests.models.builders import NOW, answer_turn, asks, at, complete_turn, fail_turn, says, send, session
 from turnkeeper.clients.python.conversation import Conversation
 from turnkeeper.clients.terminal.interactive.narrator import (
     Asked,
@@ -46,7 +46,9 @@ class OneTelling(RuleBasedStateMachine):
         if self.session.turn and not self.open_calls:
             ids = [f"c{self.calls + number}" for number in range(count)]
             self.calls += count
-            self.session.add_response(asks("look"), [ToolCall(id=one, name="look", args={}) for one in ids], now=at(1))
+            self.session.current_turn.add_response(
+                asks("look"), [ToolCall(id=one, name="look", args={}) for one in ids], now=at(1)
+            )
 
     @property
     def open_calls(self) -> list[str]:
@@ -63,10 +65,10 @@ class OneTelling(RuleBasedStateMachine):
     def turn_ends(self, well: bool) -> None:
         if self.session.turn and not self.open_calls:
             if well:
-                self.session.add_response(says("done"), [], now=at(2))
-                self.session.complete_turn("done", now=at(2))
+                self.session.current_turn.add_response(says("done"), [], now=at(2))
+                complete_turn(self.session, "done", now=at(2))
             else:
-                self.session.fail_turn("timeout", "too slow", now=at(2))
+                fail_turn(self.session, "timeout", "too slow", now=at(2))
 
     @rule(limit=st.none() | st.integers(1, 2), is_lost=st.booleans())
     def poll(self, limit: int | None, is_lost: bool) -> None:
@@ -122,10 +124,10 @@ def test_api_6_an_answer_is_not_told_before_it_is_the_answer() -> None:
     target = session()
     send(target, "hi", id="m1")
     target.begin_turn(now=NOW)
-    target.add_response(says("Hello."), [], now=at(1))
+    target.current_turn.add_response(says("Hello."), [], now=at(1))
     copy, narrator = Conversation(), Narrator()
     copy.apply(updates_of(target, UpdatesRequest()))
     assert list(narrator.news(copy)) == [Asked(1, "hi")]
-    target.complete_turn("Hello.", now=at(2))
+    complete_turn(target, "Hello.", now=at(2))
     copy.apply(updates_of(target, UpdatesRequest(**copy.cursor.model_dump())))
     assert [type(item) for item in narrator.news(copy) if not isinstance(item, Thought)] == [Said, Ended]

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.models.builders import NOW, answer_turn, asks, send, session
+from tests.models.builders import NOW, answer_turn, asks, complete_turn, evict, fail_turn, send, session
 from tests.models.context.test_model_view import orphans
 from turnkeeper.models.context.model_context import Halved
 from turnkeeper.models.context.model_view import REFUSED_NOTE
@@ -22,19 +22,19 @@ MODEL = "offline:"
 
 def look(target: Session, *results: str, state: ProviderState | None = None, blob: BlobRef | None = None) -> None:
     """Let the running turn make a step of parallel calls with these results."""
-    turn = target.running().message
+    turn = target.current_turn.running().message
     made = [
         ToolCall(id=call_id(target.turn_count, len(turn.steps) + 1, index), name="look", args={})
         for index in range(len(results))
     ]
-    target.add_response(asks(*["look"] * len(results)), made, now=NOW)
+    target.current_turn.add_response(asks(*["look"] * len(results)), made, now=NOW)
     for call, result in zip(made, results, strict=True):
         target.add_result(call.id, ToolResult(outcome="Looked", content=result, blob=blob))
-    target.show_step(state=state)
+    target.current_turn.show_step(state=state)
 
 
 def overflow(target: Session) -> None:
-    target.learn_limit(target.config.history, model=MODEL)
+    target.context.learn_limit(target.config.history, model=MODEL, head=target.head)
 
 
 def contents(target: Session) -> list[str]:
@@ -44,7 +44,7 @@ def contents(target: Session) -> list[str]:
 def begin(target: Session, text: str) -> None:
     send(target, text, id=f"m{target.turn_count + 1}")
     target.begin_turn(now=NOW)
-    target.make_room(target.config.history, model=MODEL)
+    evict(target)
 
 
 def turns(target: Session, count: int, *, size: int = 400) -> None:
@@ -55,7 +55,7 @@ def turns(target: Session, count: int, *, size: int = 400) -> None:
 
 
 def end(target: Session) -> None:
-    target.complete_turn("ok", now=NOW)
+    complete_turn(target, "ok", now=NOW)
 
 
 def test_ctx_7_what_is_sent_is_halved_by_its_size_and_not_by_its_messages() -> None:
@@ -107,7 +107,7 @@ def test_ctx_7_results_of_the_newest_step_are_shortened_where_they_alone_are_too
     turn = context_of(target).turns[-1]
     assert turn.seen == "truncated"
     assert turn.characters_cut > 29_000
-    newest = target.running().newest_step.tool_calls[0].result
+    newest = target.current_turn.running().newest_step.tool_calls[0].result
     assert newest is not None
     assert newest.content == "a" * 30_000, "the transcript is never altered"
     carried = Session("s", target.carry(), now=NOW)
@@ -239,8 +239,8 @@ def refused_turn(target: Session, text: str = "something bad") -> ConversationMe
     look(target, "found something bad")
     send(target, "bad words, steered in", mode="steer", id="steered")
     target.steer_turn(now=NOW)
-    target.leave_out_turn()
-    target.fail_turn("refusal", "The model refused to answer.", now=NOW)
+    target.context.leave_out_turn()
+    fail_turn(target, "refusal", "The model refused to answer.", now=NOW)
     turn = target.transcript.newest
     assert turn is not None
     return turn
@@ -281,9 +281,9 @@ def test_ctx_7_a_refused_turn_is_in_no_summary() -> None:
     begin(target, "something bad")
     for _ in range(4):
         look(target, "something bad")
-        target.make_room(target.config.history, model=MODEL)
+        evict(target)
     assert target.context.waiting
-    target.leave_out_turn()
+    target.context.leave_out_turn()
     assert not target.context.waiting
 
 

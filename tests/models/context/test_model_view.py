@@ -5,7 +5,7 @@ from hashlib import sha256
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.models.builders import NOW, answer_turn, asks, says, send, session
+from tests.models.builders import NOW, answer_turn, asks, complete_turn, evict, fail_turn, says, send, session
 from turnkeeper.models.context.model_view import digest_of
 from turnkeeper.models.ids import call_id
 from turnkeeper.models.session.session_state import Session
@@ -15,15 +15,15 @@ from turnkeeper.models.transcript.trajectory import INTERRUPTED_NOTE, ToolCall, 
 
 
 def run_step(target: Session, *, calls: int = 1, state: ProviderState | None = None) -> None:
-    turn = target.running().message
+    turn = target.current_turn.running().message
     made = [
         ToolCall(id=call_id(target.turn_count, len(turn.steps) + 1, index), name="look", args={})
         for index in range(calls)
     ]
-    target.add_response(asks(*["look"] * calls), made, now=NOW)
+    target.current_turn.add_response(asks(*["look"] * calls), made, now=NOW)
     for call in made:
         target.add_result(call.id, ToolResult(outcome="Looked", content=f"saw {call.id}"))
-    target.show_step(state=state)
+    target.current_turn.show_step(state=state)
 
 
 def orphans(messages: list[ModelMessage]) -> list[ModelMessage]:
@@ -45,7 +45,7 @@ def test_ctx_4_between_two_evictions_the_view_only_grows_at_its_end(steps: list[
     before: list[ModelMessage] = []
     for calls in steps:
         segment = target.view.segment
-        target.make_room(target.config.history)
+        evict(target)
         sent = target.view.request(target.head).messages
         if target.view.segment == segment:
             assert sent[: len(before)] == before
@@ -67,7 +67,7 @@ def test_ctx_4_sixty_tool_calls_with_thirty_messages_never_go_over_the_cap_by_mo
     send(target, "the long one", id="m1")
     target.begin_turn(now=NOW)
     for _ in range(60):
-        target.make_room(target.config.history)
+        evict(target)
         assert target.view.message_count <= 30
         assert "the long one" in [message.content for message in target.view.messages]
         assert target.view.messages[0].content == "earlier 0"
@@ -84,7 +84,7 @@ def test_ctx_4_an_eviction_drops_the_opaque_state_of_earlier_steps() -> None:
     assert any(message.state for message in target.view.messages)
     for _ in range(3):
         run_step(target, state=state)
-    target.make_room(target.config.history)
+    evict(target)
     assert not any(message.state for message in target.view.messages)
     run_step(target, state=state)
     assert target.view.messages[-2].state == state
@@ -94,10 +94,10 @@ def test_ctx_4_the_state_of_a_step_is_not_shown_in_a_later_segment_than_it_was_a
     target = session()
     send(target, "go", id="m1")
     target.begin_turn(now=NOW)
-    target.add_response(says("thinking"), [], now=NOW)
+    target.current_turn.add_response(says("thinking"), [], now=NOW)
     asked_in = target.view.segment
     target.view.open_segment()  # as an eviction does that is due to the archive, while tools run
-    target.show_step(state=ProviderState(api="test", model="m", items=["signed"]), segment=asked_in)
+    target.current_turn.show_step(state=ProviderState(api="test", model="m", items=["signed"]), segment=asked_in)
     assert target.view.messages[-1].content == "thinking"
     assert not any(message.state for message in target.view.messages)
 
@@ -125,7 +125,7 @@ def test_ctx_4_max_messages_zero_never_evicts() -> None:
         answer_turn(target)
     send(target, "last", id="last")
     target.begin_turn(now=NOW)
-    target.make_room(target.config.history)
+    evict(target)
     assert target.context.take_news().evicted == 0
     assert target.view.message_count == 301
 
@@ -136,11 +136,11 @@ def test_ctx_6_a_warning_comes_once_a_segment_above_eighty_percent() -> None:
     for number in range(8):
         send(target, "hi", id=f"m{number}")
         target.begin_turn(now=NOW)
-        target.make_room(target.config.history)
+        evict(target)
         warned.append((target.view.message_count, target.context.take_limit_warning(target.config.history)))
-        target.add_response(says("ok"), [], now=NOW)
-        target.show_step(state=None)
-        target.complete_turn("ok", now=NOW)
+        target.current_turn.add_response(says("ok"), [], now=NOW)
+        target.current_turn.show_step(state=None)
+        complete_turn(target, "ok", now=NOW)
     assert [count for count, warning in warned if warning] == [9]
 
 
@@ -148,7 +148,8 @@ def test_ctx_6_each_turn_carries_what_the_model_saw() -> None:
     target = session()
     send(target, "12345678", id="m1")
     target.begin_turn(now=NOW)
-    assert target.open_request() == 1
+    target.current_turn.note_request()
+    assert target.count_request() == 1
     metrics = target.transcript.get("m1").conversation_metrics
     assert metrics is not None
     assert (metrics.message_count, metrics.estimated_tokens) == (1, 2)
@@ -170,8 +171,8 @@ def test_agt_3_a_step_without_text_and_calls_is_not_shown_to_the_model() -> None
     target = session()
     send(target, "hi", id="m1")
     target.begin_turn(now=NOW)
-    target.add_response(says(""), [], now=NOW)
-    target.show_step(state=None)
+    target.current_turn.add_response(says(""), [], now=NOW)
+    target.current_turn.show_step(state=None)
     assert target.view.message_count == 1
 
 
@@ -182,9 +183,9 @@ def test_ses_9_an_interrupted_answer_reads_the_same_wherever_it_is_kept(words: i
     send(target, "tell me a story")
     target.begin_turn(now=NOW)
     unfinished_call = ToolCall(id="1.1.0", name="pay", args={}, result=ToolResult(outcome="no", status="cancelled"))
-    target.add_response(says(text), [unfinished_call], now=NOW, interrupted=True)
-    target.show_step(state=None)
-    target.fail_turn("cancelled", "Cancelled: enough", now=NOW)
+    target.current_turn.add_response(says(text), [unfinished_call], now=NOW, interrupted=True)
+    target.current_turn.show_step(state=None)
+    fail_turn(target, "cancelled", "Cancelled: enough", now=NOW)
     turn = target.transcript.turns[0]
     seen = target.view.request(target.head)
     assert [(message.role, message.content) for message in seen.messages] == [

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.models.builders import NOW, answer_turn, asks, send, session
+from tests.models.builders import NOW, answer_turn, asks, complete_turn, evict, send, session
 from turnkeeper.models.context.summary import (
     INSTRUCTION,
     PROMPT_CHARS,
@@ -151,12 +151,17 @@ def test_ctx_5_the_list_of_files_keeps_the_latest_and_counts_the_others() -> Non
 def evict_and_summarise(target: Session, text: str = "Summary.") -> list[ModelMessage]:
     """Do what a turn does before it asks the model; return what a summary was asked of, if one was."""
     config = target.config.history
-    target.make_room(config)
+    evict(target)
     if not target.context.is_summary_due(config):
         return []
     asked = target.context.messages_to_summarise()
     entries = target.context.begin_summary()
-    target.add_summary(SummaryOutcome(text=text), of=entries, head=config.preserve_first_n)
+    target.context.put_summary(
+        SummaryOutcome(text=text),
+        of=entries,
+        head=config.preserve_first_n,
+        view_bytes=target.config.limits.view_bytes,
+    )
     return asked
 
 
@@ -183,11 +188,11 @@ def test_ctx_5_nothing_evicted_is_lost_and_between_evictions_the_view_only_grows
         assert sum(message.content.startswith(SUMMARY_MARK) for message in sent) <= 1
         if calls:
             made = [ToolCall(id=f"{number}.1.{index}", name="look", args={}) for index in range(calls)]
-            target.add_response(asks(*["look"] * calls), made, now=NOW)
+            target.current_turn.add_response(asks(*["look"] * calls), made, now=NOW)
             for call in made:
                 target.add_result(call.id, ToolResult(outcome=f"saw {call.id}"))
-            target.show_step(state=None)
-        target.complete_turn("ok", now=NOW)
+            target.current_turn.show_step(state=None)
+        complete_turn(target, "ok", now=NOW)
         before = target.view.messages
     waiting = [message.content for entry in target.context.waiting for message in entry.messages]
     seen = [message.content for message in before if not message.content.startswith(SUMMARY_MARK)]
@@ -201,9 +206,9 @@ def test_ctx_5_where_summaries_fail_for_long_what_waits_stays_carriable() -> Non
     for number in range(2_000):
         send(target, f"turn {number}", id=f"m{number}")
         target.begin_turn(now=NOW)
-        target.make_room(target.config.history)
+        evict(target)
         target.context.begin_summary()
-        target.complete_turn("ok", now=NOW)
+        complete_turn(target, "ok", now=NOW)
     assert target.context.carried_bytes <= 1.3 * target.config.limits.view_bytes
     waiting = sum(len(entry.messages) for entry in target.context.waiting)
     assert target.context.given_up == 2_000 - waiting - target.view.message_count
@@ -216,19 +221,19 @@ def test_ctx_5_what_waits_stays_carriable_when_its_turn_is_archived_and_blocks_n
     send(target, "make many calls", id="m0")
     target.begin_turn(now=NOW)
     for number in range(490):
-        target.make_room(target.config.history)
+        evict(target)
         call = ToolCall(id=f"1.{number}.0", name="look", args={"at": number})
-        target.add_response(asks("look"), [call], now=NOW)
+        target.current_turn.add_response(asks("look"), [call], now=NOW)
         target.add_result(call.id, ToolResult(outcome="saw it", content="x" * 300))
-        target.show_step(state=None)
+        target.current_turn.show_step(state=None)
         move = spilled(target, most_bytes=50_000)
         if move:
-            target.moved(move, now=NOW)
-    target.complete_turn("done", now=NOW)
+            target.remove_moved(move, now=NOW)
+    complete_turn(target, "done", now=NOW)
     send(target, "thanks", id="m1")
     answer_turn(target)
     while move := next_move(target):
-        target.moved(move, now=NOW)
+        target.remove_moved(move, now=NOW)
     assert target.context.carried_bytes <= 1.3 * target.config.limits.view_bytes
     assert not target.room.is_full
     send(target, "and now?", id="m2")
@@ -242,9 +247,9 @@ def test_ctx_5_what_is_evicted_to_be_carriable_waits_too() -> None:
     while not evicted:
         send(target, f"turn {number}", id=f"message-{number:060}")
         target.begin_turn(now=NOW)
-        target.make_room(target.config.history)
+        evict(target)
         evicted = target.context.take_news().evicted
-        target.complete_turn("ok", now=NOW)
+        complete_turn(target, "ok", now=NOW)
         number += 1
     assert evicted > 500
     assert sum(len(entry.messages) for entry in target.context.waiting) == evicted
@@ -260,7 +265,7 @@ def test_ctx_5_what_waits_for_a_summary_survives_a_new_run() -> None:
             send(target, "trim", id="trim")
             target.begin_turn(now=NOW)
             evict_and_summarise(target)
-            target.complete_turn("ok", now=NOW)
+            complete_turn(target, "ok", now=NOW)
     carried = target.carry()
     again = Session("s1", type(carried).model_validate_json(carried.model_dump_json()), now=NOW)
     assert again.context.state == target.context.state

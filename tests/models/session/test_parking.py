@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.models.builders import NOW, send, session
+from tests.models.builders import NOW, complete_turn, send, session
 from turnkeeper.models.errors import Refused
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.archive.archive_moves import final_moves, next_prompt_move, prompt_move_is_due
@@ -83,10 +83,12 @@ class Story:
         move, fetch = self.move, self.fetch
         self.move = self.fetch = None
         if move and not dies:
-            self.session.prompts_moved(move, now=NOW)
+            self.session.queue.remove_moved(move)
+            self.session.archive.worked(now=NOW)
         if fetch and not dies:
             self.session.queue.row.forget_below(fetch[0])
-            assert self.session.restore_parked(fetch[1], now=NOW)
+            assert self.session.queue.restore_parked(fetch[1])
+            self.session.archive.worked(now=NOW)
 
     def park(self) -> None:
         self.has_grown = True
@@ -114,7 +116,7 @@ class Story:
         self.unpark()
         if self.session.queue.waiting:
             self.started.append(self.session.begin_turn(now=NOW).id)
-            self.session.complete_turn("ok", now=NOW)
+            complete_turn(self.session, "ok", now=NOW)
 
     def run_all(self) -> None:
         while len(self.session.queue):
@@ -128,7 +130,7 @@ class Story:
 def test_ses_6_what_a_hand_over_can_t_carry_is_parked_and_starts_in_the_order_of_acceptance() -> None:
     story = Story(max_queued_prompts=10)
     story.send(100)
-    assert not story.session.is_carriable
+    assert not story.session.room.is_queue_carriable
     story.hand_over()
     queue = story.session.queue
     assert (len(queue), len(queue.waiting), len(queue.parked)) == (100, 5, 95)
@@ -174,7 +176,7 @@ def test_ses_7_interrupts_and_steers_that_are_too_many_to_carry_go_before_what_i
     order = [prompt.id for prompt in queue_of(story.session).waiting]
     assert order == ["m12", "m13", "m14", "m15", "m16", "m17", "m21", "m20", "m19", "m18", "m1"]
     story.hand_over()
-    story.session.complete_turn("ok", now=NOW)
+    complete_turn(story.session, "ok", now=NOW)
     story.run_all()
     joined, interrupts, steers = ["m12", "m13"], ["m21", "m20", "m19", "m18"], ["m14", "m15", "m16", "m17"]
     behind = [f"m{number}" for number in range(1, 12)]
@@ -212,7 +214,7 @@ def put_between(story: Story) -> None:
     story.send(2, mode="interrupt")
     story.has_grown = True
     story.begin()
-    story.session.complete_turn("ok", now=NOW)
+    complete_turn(story.session, "ok", now=NOW)
     story.end()
 
 
@@ -322,7 +324,7 @@ def test_ses_6_while_the_archive_is_down_rejections_give_way_before_what_was_acc
     for number in range(500):
         send(story.session, " ", id=f"r{number}")
     story.session.archive.failed("it is gone", now=NOW)
-    assert story.session.is_carriable
+    assert story.session.room.is_queue_carriable
     story.session = Session("s1", story.session.carry(), now=NOW)
     assert {story.fate(f"m{number}") for number in range(30)} == {"withdrawn"}
     assert story.fate("r0") is None
@@ -335,7 +337,7 @@ def test_ses_15_what_can_never_be_handed_over_is_rejected_at_last_and_told_why()
     story.send(10)
     story.session.archive.failed("it is gone", now=NOW)
     story.session.give_up_uncarriable(now=NOW)
-    assert story.session.is_carriable
+    assert story.session.room.is_queue_carriable
     story.run_all()
     assert story.started == ["m0", "m1", "m2", "m3"]
     rejected = story.session.queue.fate_of("m9")
@@ -396,7 +398,7 @@ def test_ses_6_every_prompt_has_one_fate_in_order_whatever_is_parked_and_whateve
         elif action == "take" and target.turn:
             target.steer_turn(now=NOW)
         elif action == "end turn" and target.turn:
-            target.complete_turn("ok", now=NOW)
+            complete_turn(target, "ok", now=NOW)
         elif action.startswith("withdraw") and waiting():
             target.queue.withdraw(waiting()[0 if action.endswith("first") else -1], at=NOW)
         elif action == "grow":
@@ -420,13 +422,13 @@ def test_ses_6_every_prompt_has_one_fate_in_order_whatever_is_parked_and_whateve
         assert story.limits.max_queued_prompts * 10 >= len(queue)
 
     if story.session.turn:
-        story.session.complete_turn("ok", now=NOW)
+        complete_turn(story.session, "ok", now=NOW)
     if discards:
         story.session.end("enough", discard_queue=True, now=NOW)
     while len(story.session.queue):
         story.unpark()
         start()
-        story.session.complete_turn("ok", now=NOW)
+        complete_turn(story.session, "ok", now=NOW)
     told = [*story.archive.fates.values(), *story.session.queue.leaving, *story.session.queue.fates]
     fates = Counter(fate.id for fate in {(fate.id, fate.fate, fate.turn_id): fate for fate in told}.values())
     assert set(fates.values()) <= {1}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.models.builders import NOW, answer_turn, send, session
+from tests.models.builders import NOW, answer_turn, complete_turn, fail_turn, send, session
 from turnkeeper.models.errors import Refused
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.archive.archive_moves import next_move
@@ -173,7 +173,7 @@ def test_ses_7_a_steer_that_no_model_call_took_up_goes_to_the_head_behind_an_int
     send(target, "queued", id="m2")
     send(target, "steer", id="m3", mode="steer")
     send(target, "now", id="m4", mode="interrupt")
-    target.fail_turn("cancelled", "Interrupted", now=NOW)
+    fail_turn(target, "cancelled", "Interrupted", now=NOW)
     assert [prompt.id for prompt in target.queue.waiting] == ["m4", "m3", "m2"]
 
 
@@ -209,7 +209,7 @@ def test_ses_6_every_accepted_prompt_has_at_most_one_fate_and_waits_until_it_has
         elif action == "start" and target.queue.waiting and not target.turn:
             target.begin_turn(now=NOW)
         elif action == "end turn" and target.turn:
-            target.fail_turn("timeout", "late", now=NOW)
+            fail_turn(target, "timeout", "late", now=NOW)
         elif action == "withdraw" and len(target.queue):
             target.queue.withdraw(queue_of(target).waiting[0].id, at=NOW)
         elif action == "discard":
@@ -245,7 +245,7 @@ def test_ses_15_a_session_that_is_full_goes_on_once_the_archive_has_taken_turns(
     assert target.room.is_full
     move = next_move(target)
     assert [turn.id for turn in move.turns] == ["m0", "m1", "m2", "m3"]
-    target.moved(move, now=NOW)
+    target.remove_moved(move, now=NOW)
     assert (target.room.is_full, target.transcript.archived, [turn.id for turn in state_of(target).messages]) == (
         False,
         4,
@@ -291,7 +291,7 @@ def test_ses_16_what_is_steered_into_a_turn_is_bounded_and_the_rest_waits() -> N
         send(target, "x" * 87_000, id=f"s{number}", mode="steer")
     target.steer_turn(now=NOW)
     assert fates(target)[1:] == [("s0", "steered"), ("s1", "steered")]
-    target.complete_turn("done", now=NOW)
+    complete_turn(target, "done", now=NOW)
     assert [prompt.id for prompt in target.queue.waiting] == ["s2"]
 
 
@@ -300,7 +300,7 @@ def test_ses_12_whatever_a_query_shows_raises_the_revision() -> None:
     send(target, "one", id="m1")
     target.begin_turn(now=NOW)
     before = state_of(target)
-    target.open_request()
+    target.current_turn.note_request()
     assert state_of(target) != before
     assert target.revision > before.revision
 
@@ -311,7 +311,7 @@ def test_ses_15_a_full_session_moves_turns_however_little_they_take() -> None:
         send(target, "x" * 500)
         answer_turn(target)
     assert target.transcript.carried_bytes < target.config.limits.archive_above_bytes
-    target.moved(next_move(target), now=NOW)
+    target.remove_moved(next_move(target), now=NOW)
     assert not target.room.is_full
 
 
@@ -321,7 +321,7 @@ def test_ses_15_a_small_session_with_a_healthy_archive_is_never_full_for_long() 
         send(target, "hi", id=f"{number:036}")
         answer_turn(target)
         while move := next_move(target):
-            target.moved(move, now=NOW)
+            target.remove_moved(move, now=NOW)
         assert not target.room.is_full
 
 
@@ -329,7 +329,7 @@ def test_ses_15_what_the_model_remembers_gives_way_before_a_session_refuses_prom
     target = session(limits={"max_state_bytes": 40_000}, history={"max_messages": 0})
     for number in range(300):
         send(target, "x" * 300, id=f"m{number}")
-        assert next_move(target) is None or target.moved(next_move(target), now=NOW) is None
+        assert next_move(target) is None or target.remove_moved(next_move(target), now=NOW) is None
         target.reject_waiting_if_full(now=NOW)
         answer_turn(target)
     assert fates(target)[-1] == ("m299", "started")

@@ -13,7 +13,7 @@ from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.errors import TurnFailed
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.approvals import APPROVAL_BYTES
-from turnkeeper.models.session.running_turn import RESULT_BYTES, CarriedTurn, RunningTurn
+from turnkeeper.models.session.turn.running_turn import RESULT_BYTES, CarriedTurn, RunningTurn
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ProviderState
 from turnkeeper.models.transcript.trajectory import ToolResult, Usage
@@ -252,6 +252,6 @@ def test_ses_15_results_share_fairly_what_a_turn_may_hold_inline() -> None:
 
 
 def test_ses_1_an_ended_turn_says_how_long_it_took() -> None:
-    ended = asking("look").ended(now=at(2.5), agent_message="done", status="completed", revision=9)
-    assert (ended.processing_time_ms, ended.agent_timestamp, ended.revision) == (2_500, at(2.5), 9)
+    ended = asking("look").completed("done", now=at(2.5))
+    assert (ended.processing_time_ms, ended.agent_timestamp, ended.agent_message) == (2_500, at(2.5), "done")
     assert ended.is_complete

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
-from tests.models.builders import NOW, answer_turn, asks, at, roomy, says, send, session
+from tests.models.builders import NOW, answer_turn, asks, at, complete_turn, fail_turn, roomy, says, send, session
 from turnkeeper.clients.python.conversation import Conversation
 from turnkeeper.models.session.archive.archive_moves import next_move, spilled
 from turnkeeper.models.session.session import CarriedState, SessionInput, StateRequest, UpdatesRequest
@@ -75,19 +75,19 @@ class UpdatesLaw(RuleBasedStateMachine):
     def step(self) -> None:
         if self.session.turn:
             call = ToolCall(id=f"c{self.session.revision}", name="look", args={})
-            self.session.add_response(asks("look"), [call], now=at(1))
+            self.session.current_turn.add_response(asks("look"), [call], now=at(1))
             self.session.add_result(call.id, ToolResult(outcome="seen"))
-            self.session.show_step(state=None)
+            self.session.current_turn.show_step(state=None)
 
     @rule(well=st.booleans())
     def turn_ends(self, well: bool) -> None:
         if not self.session.turn:
             return
         if well:
-            self.session.add_response(says("done"), [], now=at(2))
-            self.session.complete_turn("done", now=at(2))
+            self.session.current_turn.add_response(says("done"), [], now=at(2))
+            complete_turn(self.session, "done", now=at(2))
         else:
-            self.session.fail_turn("timeout", "too slow", now=at(2))
+            fail_turn(self.session, "timeout", "too slow", now=at(2))
 
     @rule()
     def continue_as_new(self) -> None:
@@ -98,13 +98,13 @@ class UpdatesLaw(RuleBasedStateMachine):
     def turns_are_archived(self) -> None:
         if move := next_move(self.session):
             self.archive += move.turns
-            self.session.moved(move, now=NOW)
+            self.session.remove_moved(move, now=NOW)
 
     @rule(most_bytes=st.integers(100, 2_000))
     def steps_are_archived(self, most_bytes: int) -> None:
         if self.session.turn and (move := spilled(self.session, most_bytes=most_bytes)):
             before = self.session.view.estimated_tokens
-            self.session.moved(move, now=NOW)
+            self.session.remove_moved(move, now=NOW)
             assert self.session.view.estimated_tokens >= before
             assert self.session.turn.message.steps_omitted == move.first + len(move.steps)
 
@@ -194,7 +194,7 @@ def test_ses_12_without_a_revision_the_last_seen_turn_is_repeated_once_it_has_ch
     send(target, "hi", id="m1")
     target.begin_turn(now=NOW)
     assert updates_of(target, UpdatesRequest(last_seen_message_id="m1")).updated_messages == []
-    target.complete_turn("hello", now=NOW)
+    complete_turn(target, "hello", now=NOW)
     updated = updates_of(target, UpdatesRequest(last_seen_message_id="m1")).updated_messages
     assert [turn.agent_message for turn in updated] == ["hello"]
 
@@ -204,7 +204,7 @@ def test_ses_12_without_a_revision_a_turn_whose_metrics_changed_is_repeated() ->
     send(target, "hi", id="m1")
     target.begin_turn(now=NOW)
     recorded = target.revision
-    target.open_request()
+    target.current_turn.note_request()
     assert target.revision > recorded
     (updated,) = updates_of(target, UpdatesRequest(last_seen_message_id="m1")).updated_messages
     assert updated.conversation_metrics is not None

@@ -10,8 +10,8 @@ import pytest
 from tests.harness import Stage, asks, says
 from turnkeeper.models.errors import TurnFailed
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.budgets import Budgets
 from turnkeeper.models.session.session import Configure, SessionInput, configured
+from turnkeeper.models.session.turn.budgets import Budgets
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelResponse
 from turnkeeper.models.transcript.trajectory import ModelStep, Usage

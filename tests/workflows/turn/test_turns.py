@@ -282,7 +282,7 @@ async def test_ses_10_a_bug_of_ours_fails_the_workflow_task_and_the_turn_goes_on
 
     session = await on.start()
     with monkeypatch.context() as broken_build:
-        broken_build.setattr("turnkeeper.models.session.session_state.Session.complete_turn", broken)
+        broken_build.setattr("turnkeeper.models.session.session_state.Session.end_turn", broken)
         await session.prompt("hello")
         async with asyncio.timeout(30):
             while (await session.handle.describe()).raw_description.pending_workflow_task.attempt < 2:

@@ -1,7 +1,7 @@
 """The running turn: what it began with, how far it is, and the rules that follow from that (AGT-1, SES-14).
 
-A turn is a value: every change returns its next version, which `Session` puts in the place of the one before. Nothing
-here knows Temporal: times are arguments.
+A turn is a value: every change returns its next version, which `CurrentTurn` puts in the place of the one before.
+Nothing here knows Temporal: times are arguments.
 """
 
 from collections.abc import Collection, Iterable
@@ -13,15 +13,16 @@ from pydantic import Field
 
 from turnkeeper.models import ids
 from turnkeeper.models.context.window import ConversationHistoryConfig
-from turnkeeper.models.errors import fail
+from turnkeeper.models.errors import ErrorType, fail
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.approvals import APPROVAL_BYTES, asked, decided, expired
-from turnkeeper.models.session.budgets import Budgets
 from turnkeeper.models.session.tool_policy import ToolPolicy
+from turnkeeper.models.session.turn.budgets import Budgets
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, ProviderState
 from turnkeeper.models.transcript.trajectory import (
     ApprovalDecision,
+    BlobRef,
     ModelStep,
     ReasoningTrajectory,
     Step,
@@ -310,10 +311,18 @@ class RunningTurn(CarriedTurn):
         """Record for the calls whose time to decide is over that nobody did."""
         return self._with_calls(expired(call, now=now) for call in self.newest_step.tool_calls)._with_clock(now)
 
-    # ---- its end
+    # ---- its end: the message as it stays in the transcript
 
-    def ended(self, *, now: datetime, **outcome: object) -> ConversationMessage:
-        """Return the message as it stays in the transcript, with the `outcome`: an answer, or an error."""
+    def completed(self, answer: str, *, blob: BlobRef | None = None, now: datetime) -> ConversationMessage:
+        """Return the message with the turn's answer, or with an excerpt of the answer that is kept in `blob`."""
+        return self._ended(now, agent_message=answer, agent_message_blob=blob, status="completed")
+
+    def failed(self, error_type: ErrorType, error: str, *, now: datetime) -> ConversationMessage:
+        """Return the message of a turn that ends without an answer (SES-10)."""
+        status = "cancelled" if error_type == "cancelled" else "failed"
+        return self._ended(now, error=error, error_type=error_type, status=status)
+
+    def _ended(self, now: datetime, **outcome: object) -> ConversationMessage:
         elapsed = round((now - self.message.timestamp).total_seconds() * 1000)
         return self.message.model_copy(update={"agent_timestamp": now, "processing_time_ms": elapsed, **outcome})
 

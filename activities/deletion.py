@@ -1,0 +1,151 @@
+"""What deleting a session takes: `stop_session`, `clear_stores` and `delete_runs` (API-1, SES-15).
+
+Each finds the session by the id of the deletion's own workflow. A session that has begun under the same id since is
+another, and is left alone: then the deletion fails, and whoever asks again begins one of that session.
+"""
+
+from datetime import timedelta
+
+from temporalio import activity
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest, GetWorkflowExecutionHistoryRequest
+from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+from turnkeeper.activities.heartbeat import heartbeating
+from turnkeeper.activities.own_session.own_ids import own_session
+from turnkeeper.models.deletion import DeletionOrder, SessionRuns, StoppedSession, deleted_session
+from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE
+from turnkeeper.stores.database.database import StoreUnavailableError
+from turnkeeper.stores.partials.carrier import PartialCarrier
+from turnkeeper.stores.stores import Stores
+
+RPC_TIMEOUT = timedelta(seconds=5)
+
+
+class DeletionActivities:
+    """Activities that delete a session from Temporal and from the stores."""
+
+    def __init__(self, client: Client, stores: Stores, partials: PartialCarrier) -> None:
+        """Delete runs through `client`, and what `stores` and `partials` have of the session."""
+        self._client = client
+        self._stores = stores
+        self._partials = partials
+
+    @activity.defn
+    async def stop_session(self, order: DeletionOrder) -> StoppedSession:
+        """Terminate the session, if it still runs, and return what there is of it.
+
+        A second run finds it terminated, cannot tell any more whether it was idle, and takes it for busy.
+        """
+        async with heartbeating():
+            before = await self._described(order)
+            if before is not None:
+                await self._terminate(order)
+            # Described again only now: until it was terminated it could go on in another run.
+            last = await self._described(order)
+            try:
+                archived_turns = await self._stores.archive.count(_session())
+            except StoreUnavailableError as error:
+                raise ApplicationError(str(error), type=ARCHIVE_UNAVAILABLE) from error
+            if before is None or last is None:
+                return StoppedSession(archived_turns=archived_turns)
+            runs = await self._runs_back_from(last.run_id or "")
+        busy_at = None if _was_idle(before, last) else last.close_time
+        return StoppedSession(runs=runs, archived_turns=archived_turns, busy_at=busy_at)
+
+    @activity.defn
+    async def clear_stores(self, order: DeletionOrder) -> int:
+        """Have nothing of the session in archive, large texts, prompts and partial output; return its archived turns.
+
+        A second run deletes what the first one left, or what was written since.
+        """
+        async with heartbeating():
+            await self._described(order)  # the stores know sessions by their ids alone
+            # What a killed worker had shown would be taken for later than all that a next session under this id shows.
+            await self._partials.forget(_session())
+            try:
+                return await self._stores.delete(_session())
+            except StoreUnavailableError as error:
+                raise ApplicationError(str(error), type=ARCHIVE_UNAVAILABLE) from error
+
+    @activity.defn
+    async def delete_runs(self, session: SessionRuns) -> SessionRuns:
+        """Have Temporal delete closed runs, and return those that it still has: it takes up to a minute.
+
+        The newest comes last: it holds the id. A second run asks for the same once more, to no other effect.
+        """
+        async with heartbeating():
+            return SessionRuns(runs=[run_id for run_id in session.runs if await self._is_left(run_id)])
+
+    async def _described(self, order: DeletionOrder) -> WorkflowExecutionDescription | None:
+        """Describe the newest run of the session; `None` where Temporal has forgotten it.
+
+        Raises:
+            ApplicationError: Another session has begun under its id.
+        """
+        try:
+            description = await self._client.get_workflow_handle(_session()).describe(rpc_timeout=RPC_TIMEOUT)
+        except RPCError as error:
+            if error.status == RPCStatusCode.NOT_FOUND:
+                return None
+            raise
+        first_run_id = description.raw_description.workflow_execution_info.first_run_id or description.run_id
+        if first_run_id != order.first_run_id:
+            raise ApplicationError(
+                "another session has begun under this id", type="another_session", non_retryable=True
+            )
+        return description
+
+    async def _terminate(self, order: DeletionOrder) -> None:
+        session = self._client.get_workflow_handle(_session(), first_execution_run_id=order.first_run_id)
+        try:
+            await session.terminate(reason="deleted by request", rpc_timeout=RPC_TIMEOUT)
+        except RPCError as error:
+            if error.status != RPCStatusCode.NOT_FOUND:  # it had ended already
+                raise
+
+    async def _runs_back_from(self, newest: str) -> list[str]:
+        """Return the ids of all runs of the chain that Temporal still has, oldest first."""
+        runs, run_id = list[str](), newest
+        while run_id:
+            request = GetWorkflowExecutionHistoryRequest(
+                namespace=self._client.namespace, execution=_run(run_id), maximum_page_size=1
+            )
+            service = self._client.workflow_service
+            try:
+                history = await service.get_workflow_execution_history(request, timeout=RPC_TIMEOUT)
+            except RPCError as error:
+                if error.status != RPCStatusCode.NOT_FOUND:
+                    raise
+                break  # Temporal keeps older runs for a time only, or an earlier deletion got this far
+            runs.insert(0, run_id)
+            started = history.history.events[0].workflow_execution_started_event_attributes
+            run_id = started.continued_execution_run_id
+        return runs
+
+    async def _is_left(self, run_id: str) -> bool:
+        """Ask Temporal to delete a run; return whether it had the run still."""
+        request = DeleteWorkflowExecutionRequest(namespace=self._client.namespace, workflow_execution=_run(run_id))
+        try:
+            await self._client.workflow_service.delete_workflow_execution(request, timeout=RPC_TIMEOUT)
+        except RPCError as error:
+            if error.status == RPCStatusCode.NOT_FOUND:
+                return False
+            raise
+        return True
+
+
+def _session() -> str:
+    return deleted_session(own_session())
+
+
+def _run(run_id: str) -> WorkflowExecution:
+    return WorkflowExecution(workflow_id=_session(), run_id=run_id)
+
+
+def _was_idle(before: WorkflowExecutionDescription, last: WorkflowExecutionDescription) -> bool:
+    """Return whether no activity was under way when the session was terminated, just after `before` was seen."""
+    was_at_rest = before.status == WorkflowExecutionStatus.RUNNING and not before.raw_description.pending_activities
+    return was_at_rest and last.run_id == before.run_id and last.history_length == before.history_length + 1

@@ -1,0 +1,83 @@
+"""Deletions as Temporal knows them: one workflow for each session that is deleted, found without a worker (API-1)."""
+
+from dataclasses import dataclass
+
+from temporalio.client import Client, WorkflowExecutionDescription
+from temporalio.client import WorkflowExecutionStatus as Status
+
+from turnkeeper.api import problems
+from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.session_ids import workflow_id
+from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
+from turnkeeper.models.deletion import deletion_id
+from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE
+
+FIRST_RUN = "first_run_id"
+"""The memo that says which session is deleted, of those that had the id one after the other."""
+
+
+@dataclass(frozen=True)
+class FoundDeletion:
+    """The newest deletion under a session's id, by what Temporal says of it."""
+
+    run_id: str
+    first_run_id: str
+    """Of the session; empty where Temporal had forgotten it."""
+    is_done: bool
+    archive_error: str | None = None
+    """Why the archive can't be cleared now."""
+
+
+async def find_deletion(client: Client, session_id: str) -> FoundDeletion | None:
+    """Return the newest deletion under that id, under way or done; `None` where there is none. Raises 503."""
+    description = await _describe(client, session_id, deletion_id(workflow_id(session_id)))
+    if description is None or description.status not in (Status.RUNNING, Status.COMPLETED):
+        return None
+    return FoundDeletion(
+        run_id=description.run_id or "",
+        first_run_id=(await description.memo()).get(FIRST_RUN, ""),
+        is_done=description.status == Status.COMPLETED,
+        archive_error=_archive_error(description),
+    )
+
+
+async def find_first_run(client: Client, session_id: str) -> str | None:
+    """Return the id of the first run of the session that has the id now; `None` where none has. Raises 503."""
+    description = await _describe(client, session_id, workflow_id(session_id))
+    return None if description is None else first_run_of(description)
+
+
+def first_run_of(description: WorkflowExecutionDescription) -> str:
+    """Return the id of a session's first run: it tells this session from any other under the same id."""
+    return description.raw_description.workflow_execution_info.first_run_id or description.run_id or ""
+
+
+async def refuse_deleted(client: Client, session_id: str) -> None:
+    """Refuse to read a session that is being deleted: to who asks it is gone, though Temporal takes a while (API-1).
+
+    To be asked of closed sessions only: a deletion begins with stopping the session. While the archive can't be
+    cleared, the session can be read. Raises 404.
+    """
+    deletion = await find_deletion(client, session_id)
+    if deletion is None or deletion.is_done or deletion.archive_error:
+        return
+    if await find_first_run(client, session_id) in (None, deletion.first_run_id):  # else the id was used again
+        raise problems.unknown_session(session_id)
+
+
+async def _describe(client: Client, session_id: str, workflow: str) -> WorkflowExecutionDescription | None:
+    handle = client.get_workflow_handle(workflow)
+    try:
+        return await call_temporal(handle.describe(rpc_timeout=rpc_timeout()), session_id)
+    except ProblemError as problem:
+        if problem.problem.status == 404:
+            return None
+        raise
+
+
+def _archive_error(description: WorkflowExecutionDescription) -> str | None:
+    """Return what the archive failed with when it was last tried, if it is to be tried again."""
+    for pending in description.raw_description.pending_activities:
+        if pending.last_failure.application_failure_info.type == ARCHIVE_UNAVAILABLE:
+            return pending.last_failure.message
+    return None

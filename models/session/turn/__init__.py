@@ -1,0 +1,1 @@
+"""The running turn: the rules that follow from its data, and how it changes in its session."""

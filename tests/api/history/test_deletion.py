@@ -1,0 +1,93 @@
+"""A deletion is a workflow: it needs no gateway, stands in no list, and leaves other sessions alone: API-1."""
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from httpx import AsyncClient
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+
+from tests.api.history.test_archive import deleted
+from tests.api.http.test_bad_input import problem_of
+from tests.harness import BOUND, Stage, stage
+from turnkeeper.models.deletion import DeletionOrder, DeletionProgress, deletion_id
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.workflows.delete_session import DeleteSession
+
+
+async def test_api_1_without_a_worker_a_session_is_gone_to_who_asks_and_deleted_once_there_is_one(
+    temporal: Client, http_alone: AsyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnkeeper.workflows.activity_options.DELETION_QUIET", timedelta(seconds=1))
+    session = f"d-{uuid4()}"
+    await http_alone.post("/workflow", json={"id": session})
+    waiting = await http_alone.post(f"/workflow/{session}/prompt", json={"id": "p1", "message": "hi"})
+    assert waiting.status_code == 202
+    for _ in range(2):
+        answer = await http_alone.delete(f"/workflow/{session}")
+        assert (answer.status_code, answer.json()) == (202, receipt(session, "deleting", None))
+    for tail in ("", "/conversation", "/queue/p1", f"/blobs/{'0' * 64}"):
+        read = await http_alone.get(f"/workflow/{session}{tail}")
+        assert (read.status_code, problem_of(read)) == (404, "unknown-session"), tail
+    prompted = await http_alone.post(f"/workflow/{session}/prompt", json={"message": "hi"})
+    assert (prompted.status_code, problem_of(prompted)) == (409, "session-ended")
+    async with stage(temporal, task_queue=f"nobody-{tmp_path.name}", state_dir=tmp_path):
+        assert await deleted(http_alone, session) == receipt(session, "deleted", 0, runs=1)
+    again = await http_alone.delete(f"/workflow/{session}")
+    assert (again.status_code, again.json()) == (200, receipt(session, "deleted", 0, runs=1)), "it needs no worker"
+
+
+def receipt(session: str, status: str, remaining: int | None, *, runs: int | None = None) -> dict[str, Any]:
+    """Return the receipt of a session without archived turns."""
+    return {
+        "workflow_id": session,
+        "status": status,
+        "runs": runs,
+        "remaining": remaining,
+        "archived_turns": None if runs is None else 0,
+    }
+
+
+async def test_api_1_a_deletion_stands_in_no_list_of_sessions(http: AsyncClient, on: Stage) -> None:
+    session = await on.start()
+    await deleted(http, session.handle.id)
+    of_it = f"WorkflowId = '{deletion_id(session.handle.id)}'"
+    async with asyncio.timeout(BOUND):
+        while not (await on.client.count_workflows(of_it)).count:
+            pass
+    assert (await http.get("/workflow", params={"q": session.handle.id})).json()["sessions"] == []
+
+
+async def test_api_1_the_history_of_a_deletion_has_nothing_of_the_conversation(http: AsyncClient, on: Stage) -> None:
+    session = await on.start(SessionInput(title="a secret title", user="a-secret-user"))
+    await session.prompt("a secret prompt")
+    await session.idle(turns=1)
+    await deleted(http, session.handle.id)
+    history = await on.client.get_workflow_handle(deletion_id(session.handle.id)).fetch_history()
+    assert "secret" not in history.to_json()
+    assert sum(len(event.SerializeToString()) for event in history.events) < 20_000
+
+
+@pytest.mark.parametrize("first_run_id", ["", "01a1fddd-071b-714f-8b2b-6bf7abb75973"])
+async def test_api_1_a_deletion_leaves_alone_another_session_that_has_begun_under_its_id(
+    on: Stage, first_run_id: str
+) -> None:
+    session = await on.start()
+    await on.stores.blobs.put(session.handle.id, ["its text"])
+    with pytest.raises(WorkflowFailureError) as failed:
+        await (await begun(on, session.handle.id, first_run_id)).result()
+    assert "another session" in str(failed.value.cause.cause)
+    assert (await session.state()).status == "idle"
+    assert await on.stores.blobs.delete(session.handle.id) == 1
+
+
+async def begun(on: Stage, session_id: str, first_run_id: str) -> WorkflowHandle[DeleteSession, DeletionProgress]:
+    return await on.client.start_workflow(
+        DeleteSession.run,
+        DeletionOrder(first_run_id=first_run_id),
+        id=deletion_id(session_id),
+        task_queue=on.task_queue,
+    )

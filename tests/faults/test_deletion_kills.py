@@ -1,0 +1,158 @@
+"""Gateways and workers die while a session is deleted: one deletion, one receipt, nothing left: API-1, OPS-10."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from httpx import AsyncClient, AsyncHTTPTransport, TransportError
+from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.worker import Replayer
+
+from tests.api.history.test_archive import deleted
+from tests.faults.scripted import next_worker, plan_of, start
+from tests.faults.test_worker_kills import doomed_worker
+from tests.harness import BOUND, stage
+from turnkeeper.models.deletion import DeletionOrder, deletion_id
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.ops.local.ports import LOOPBACK, reserved_port
+from turnkeeper.ops.local.processes import Program
+from turnkeeper.ops.local.supervisor import own_command
+from turnkeeper.stores.archive import ArchivedTurn
+from turnkeeper.stores.stores import Stores
+from turnkeeper.workflows.delete_session import DeleteSession
+
+NOT_PASSED_ON = ("TURNKEEPER_", "TEMPORAL_")
+
+
+@pytest.fixture(autouse=True)
+def _soon_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing writes late here: the sessions have no activity under way."""
+    monkeypatch.setattr("turnkeeper.workflows.activity_options.DELETION_QUIET", timedelta(seconds=1))
+
+
+# ---- gateways
+
+
+@dataclass
+class GatewayProcess:
+    """A gateway in a process of its own."""
+
+    program: Program
+    http: AsyncClient
+
+    async def until_it_listens(self) -> None:
+        async with AsyncClient(base_url=self.http.base_url, transport=AsyncHTTPTransport(retries=9)) as patient:
+            assert (await patient.get("/healthz")).status_code == 200, self.program.last_words()
+
+
+@asynccontextmanager
+async def gateway_process(temporal: Client, settings: dict[str, Any], log: Path) -> AsyncIterator[GatewayProcess]:
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(NOT_PASSED_ON)}
+    own = {f"TURNKEEPER_{name.upper()}": str(value) for name, value in settings.items()}
+    address = temporal.service_client.config.target_host
+    with reserved_port() as port:
+        env = {**ours, **own, "TEMPORAL_ADDRESS": address, "TURNKEEPER_API_PORT": str(port)}
+        program = Program(own_command("api"), log=log, env=env, folder=log.parent)
+        async with AsyncClient(base_url=f"http://{LOOPBACK}:{port}", timeout=BOUND) as http:
+            gateway = GatewayProcess(program, http)
+            try:
+                await program.start()
+                yield gateway
+            finally:
+                await program.stop(seconds=10.0)
+
+
+async def deletion_of(temporal: Client, session_id: str) -> WorkflowExecutionDescription:
+    """Describe the deletion as soon as there is one."""
+    async with asyncio.timeout(BOUND):
+        while True:
+            with suppress(RPCError):
+                return await temporal.get_workflow_handle(deletion_id(session_id)).describe()
+
+
+async def test_api_1_two_gateways_delete_a_session_at_once_and_one_is_killed_over_it(
+    temporal: Client, tmp_path: Path
+) -> None:
+    settings = {"task_queue": f"q-{uuid4()}", "state_dir": tmp_path / "state"}
+    async with stage(temporal, **settings) as on:
+        session = await on.start()
+        await session.prompt("a secret")
+        session_id, (turn,) = session.handle.id, await session.idle(turns=1)
+        await on.stores.archive.put_turns(session_id, [ArchivedTurn(number=1, turn=turn)])
+        await on.stores.blobs.put(session_id, ["a large secret"])
+    async with (
+        gateway_process(temporal, settings, tmp_path / "doomed.log") as doomed,
+        gateway_process(temporal, settings, tmp_path / "other.log") as other,
+    ):
+        await asyncio.gather(doomed.until_it_listens(), other.until_it_listens())
+        # No worker: what is begun stays begun for as long as the test likes.
+        asking = [asyncio.create_task(each.http.delete(f"/workflow/{session_id}")) for each in (doomed, other)]
+        begun = await deletion_of(temporal, session_id)
+        await doomed.program.kill()
+        with pytest.raises(TransportError):
+            await asking[0]
+        answer = await asking[1]
+        assert (answer.status_code, answer.json()["status"]) == (202, "deleting")
+        async with stage(temporal, **settings):
+            receipt = await deleted(other.http, session_id)
+        assert receipt == {
+            "workflow_id": session_id,
+            "status": "deleted",
+            "runs": 1,
+            "remaining": 0,
+            "archived_turns": 1,
+        }
+        done = await deletion_of(temporal, session_id)
+        assert (done.run_id, done.status) == (begun.run_id, WorkflowExecutionStatus.COMPLETED)
+        await doomed.program.start()
+        await doomed.until_it_listens()
+        again = await doomed.http.delete(f"/workflow/{session_id}")
+        assert (again.status_code, again.json()) == (200, receipt)
+    assert await is_forgotten(temporal, session_id)
+    archive = (tmp_path / "state" / "archive.db").read_bytes()
+    assert b"secret" not in archive
+    assert session_id.encode() not in archive
+
+
+async def is_forgotten(temporal: Client, session_id: str) -> bool:
+    with pytest.raises(RPCError) as error:
+        await temporal.get_workflow_handle(session_id).describe()
+    return error.value.status == RPCStatusCode.NOT_FOUND
+
+
+# ---- workers
+
+
+@pytest.mark.parametrize("dies_at", ["stop_session has run", "clear_stores has run"])
+async def test_api_1_a_deletion_goes_on_wherever_the_worker_dies_over_it(
+    temporal: Client, tmp_path: Path, dies_at: str
+) -> None:
+    session, given = await start(temporal, tmp_path, [], model="offline:")
+    async with Stores.of(Settings(**given)) as stores:
+        await stores.blobs.put(session.handle.id, ["a large text"])
+        deletion = await temporal.start_workflow(
+            DeleteSession.run,
+            DeletionOrder(first_run_id=session.handle.first_execution_run_id or ""),
+            id=deletion_id(session.handle.id),
+            task_queue=given["task_queue"],
+        )
+        async with doomed_worker(plan_of(temporal, given, dies_at=dies_at)) as doomed:
+            assert await doomed.exit_code() == -signal.SIGKILL
+        async with next_worker(temporal, given):
+            receipt = await deletion.result()
+        assert (receipt.runs, receipt.remaining) == (1, 0)
+        assert await stores.blobs.delete(session.handle.id) == 0
+    assert await is_forgotten(temporal, session.handle.id)
+    await session.watches.close()
+    replayer = Replayer(workflows=[DeleteSession], data_converter=pydantic_data_converter)
+    await replayer.replay_workflow(await deletion.fetch_history())

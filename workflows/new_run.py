@@ -1,0 +1,62 @@
+"""When a session goes on in a new run, and how (SES-14)."""
+
+from typing import NoReturn
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from turnkeeper.models.session.session_state import Session
+    from turnkeeper.workflows.archiving import Archiving
+    from turnkeeper.workflows.parking import Parking
+
+
+class HistoryGrowth:
+    """How much a run's history has grown since the run began.
+
+    What the run was handed over is in its first event: that does not count, since it would never shrink.
+    """
+
+    def __init__(self, session: Session) -> None:
+        """Count from now on; the limits are those of `session`."""
+        self._session = session
+        self._events_at_start = workflow.info().get_current_history_length()
+        self._bytes_at_start = workflow.info().get_current_history_size()
+
+    def is_due(self) -> bool:
+        """Return whether the history is due for a new run."""
+        limits, (events, size) = self._session.config.limits, self._since_start()
+        over_budget = events >= limits.max_history_events or size >= limits.max_history_bytes
+        return over_budget or workflow.info().is_continue_as_new_suggested()
+
+    def is_overdue(self) -> bool:
+        """Return whether the run can't wait for the archive any longer."""
+        limits, (events, size) = self._session.config.limits, self._since_start()
+        return events >= limits.last_history_events or size >= limits.last_history_bytes
+
+    def _since_start(self) -> tuple[int, int]:
+        """Return by how many events, and how many bytes, the history has grown."""
+        info = workflow.info()
+        events = info.get_current_history_length() - self._events_at_start
+        return events, info.get_current_history_size() - self._bytes_at_start
+
+
+class NewRun:
+    """The session's next run."""
+
+    def __init__(self, session: Session, growth: HistoryGrowth, archiving: Archiving, parking: Parking) -> None:
+        """Go on from this run of `session`."""
+        self._session = session
+        self._growth = growth
+        self._archiving = archiving
+        self._parking = parking
+
+    def is_due(self) -> bool:
+        """Return whether to hand over now: nothing is on its way to or from the archive, and all can be carried."""
+        if not self._growth.is_due() or self._archiving.is_storing or self._parking.is_fetching:
+            return False
+        return self._session.room.is_queue_carriable or self._growth.is_overdue()
+
+    def begin(self) -> NoReturn:
+        """Hand everything over, and end this run."""
+        self._session.give_up_uncarriable(now=workflow.now())
+        workflow.continue_as_new(self._session.carry())
