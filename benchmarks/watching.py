@@ -165,7 +165,7 @@ async def _watchers(port: int, session: OurSession, count: int) -> AsyncIterator
     """Have so many watch the session's events and stay; what is given begins to look for the next answer."""
     cursor = await _cursor(session)
     request = (
-        f"GET /workflow/{session.handle.id}/events HTTP/1.1\r\nHost: gateway\r\n"
+        f"GET /workflow/{session.handle.id}/events HTTP/1.1\r\nHost: {LOOPBACK}\r\n"
         f"Last-Event-ID: {cursor.since_revision}.{cursor.last_seen_message_id}\r\n\r\n"
     ).encode()
     streams = [await asyncio.open_connection(LOOPBACK, port, limit=2**20) for _ in range(count)]
@@ -207,7 +207,7 @@ async def _polls_a_second(port: int, session: OurSession, clients: int) -> float
     """Return how often all of `clients` together are answered that there is nothing new."""
     cursor = await _cursor(session)
     query = f"last_seen_message_id={cursor.last_seen_message_id}&since_revision={cursor.since_revision}"
-    request = f"GET /workflow/{session.handle.id}/conversation?{query} HTTP/1.1\r\nHost: gateway\r\n\r\n".encode()
+    request = f"GET /workflow/{session.handle.id}/conversation?{query} HTTP/1.1\r\nHost: {LOOPBACK}\r\n\r\n".encode()
     connections = [await asyncio.open_connection(LOOPBACK, port) for _ in range(clients)]
     until, polls = perf_counter() + POLL_SECONDS, 0
 
@@ -216,6 +216,7 @@ async def _polls_a_second(port: int, session: OurSession, clients: int) -> float
         while perf_counter() < until:
             writer.write(request)
             headers = await reader.readuntil(b"\r\n\r\n")
+            assert headers.startswith(b"HTTP/1.1 200"), headers
             await reader.readexactly(int(headers.lower().partition(b"content-length: ")[2].partition(b"\r")[0]))
             polls += 1
         writer.close()

@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -212,8 +213,9 @@ async def _photograph_demo() -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Have colours, whatever the terminal is that this was started in."""
-    return {**os.environ, "COLORTERM": "truecolor", "NO_COLOR": ""}
+    """Have colours, whatever the terminal is that this was started in, and `turnkeeper` as a command without a path."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return {**os.environ, "PATH": path, "COLORTERM": "truecolor", "NO_COLOR": ""}
 
 
 def _save(terminal: Terminal, name: str, *, title: str) -> None:

@@ -34,6 +34,19 @@ def test_ses_19_every_story_has_a_recorded_history() -> None:
     assert len([path for path in RECORDED if path.name.startswith("continued_as_new")]) > 1
 
 
+def test_ses_19_every_story_has_a_history_of_the_newest_rules() -> None:
+    assert _stories_in(f"rules_{CURRENT_RULES}") == set(STORIES)
+    assert len(_stories_in("rules_3_flat_state")) == STORIES_WITH_A_FLAT_STATE
+
+
+STORIES_WITH_A_FLAT_STATE = 29
+"""Those that there were when the state was nested."""
+
+
+def _stories_in(folder: str) -> set[str]:
+    return {path.name.split(".")[0] for path in (HISTORIES / folder).glob("*.json")}
+
+
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: str(path.relative_to(HISTORIES)))
 async def test_ses_19_every_recorded_history_replays(path: Path) -> None:
     await replayer().replay_workflow(history(path))

@@ -144,14 +144,16 @@ class _Told:
     def _unwrapped(cls, error: object) -> "_Told":
         if not isinstance(error, dict):
             return cls(codes=frozenset(), kind="", message="" if _is_page(error) else spoken(_first_text(error)))
-        details = error.get("details")
+        details, said = error.get("details"), error.get("message")
+        # Mistral's stands within the message.
+        detail = said.get("detail") if isinstance(said, dict) else error.get("detail")
         codes = (error.get("code"), error.get("type"), isinstance(details, dict) and details.get("error_code"))
-        message = spoken(_first_text(error.get("message"), error.get("detail"), *_complaints(error.get("detail"))))
+        message = spoken(_first_text(said, detail, *_complaints(detail)))
         return cls(
             codes=frozenset(filter(None, map(_code, codes))),
             kind=next((kind for kind in map(_code, codes[:2]) if kind in GENERAL_KINDS), ""),
             message=message,
-            parameter=_first_text(error.get("param"), *_blamed(error.get("detail")))[:LONGEST_PARAMETER],
+            parameter=_first_text(error.get("param"), *_blamed(detail))[:LONGEST_PARAMETER],
             retry_after=next(delays_in(details, message), None),
             status=_status_in(error.get("code")),
         )
@@ -266,6 +268,7 @@ _STATUSES: dict[int, Kind] = {
     425: "provider_error",
     429: "rate_limited",
     499: "connection",
+    501: "bad_request",  # vLLM, of what it has not got
     503: "overloaded",
     504: "timeout",
     529: "overloaded",

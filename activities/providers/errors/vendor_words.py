@@ -86,8 +86,8 @@ MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
             r"loaded with context length of|greater than the context length|reached context length",
             r"does not fit in (?:the )?context length",
             # Gemini, TGI, Cohere
-            r"input token count .{0,40}exceeds|`inputs` tokens \+ `max_new_tokens` must be",
-            r"`inputs` must have less than [\d,]+ tokens",
+            r"input token count .{0,40}(?:exceeds|model only supports up to)",
+            r"`inputs` tokens \+ `max_new_tokens` must be|`inputs` must have less than [\d,]+ tokens",
             r"too many tokens: (?:total (?:number of )?tokens (?!per\b)|size limit exceeded)",
             # Moonshot, MiniMax, DashScope, Zhipu, Copilot
             r"exceeded model token limit|context window exceeds limit|range of input length should be",

@@ -18,6 +18,7 @@ import importlib
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from datetime import UTC, datetime
+from http import HTTPStatus
 from types import ModuleType
 from typing import Any
 
@@ -257,6 +258,8 @@ class VendorStream:
 
     async def _refuse_other_than_events(self, response: Any) -> None:
         """Raise `ModelError` for a page or an object that came with a good status: a proxy's, or a vendor's error."""
+        if response.status_code == HTTPStatus.NO_CONTENT:  # whole, and not one that broke off
+            raise self.transport.no_stream("no content (HTTP 204)")
         kind = content_type(response.headers)
         if kind == "application/json":
             await response.aread()

@@ -383,6 +383,17 @@ async def test_agt_9_a_page_is_a_wrong_address_unless_it_has_answered_before(wir
     assert (await failure(provider)).max_attempts == 3
 
 
+async def test_agt_9_an_answer_without_content_is_not_one_that_broke_off(wire: AnthropicWire) -> None:
+    nothing = Reply(status=204, headers=())
+    wire.script(nothing, WHOLE, nothing)
+    provider = wire.provider()
+    error = await failure(provider)
+    assert (error.error_type, error.max_attempts) == ("provider_error", 1)
+    assert "it sent no content (HTTP 204) in place of a stream of events" in error.message
+    await ask(provider)
+    assert (await failure(provider)).max_attempts == 3
+
+
 async def test_agt_9_an_encoding_that_was_not_asked_for_is_not_asked_for_again(wire: AnthropicWire) -> None:
     wire.script(WHOLE, Reply.stream([b"event: x\n\n"], {"content-encoding": "gzip"}))
     provider = wire.provider()

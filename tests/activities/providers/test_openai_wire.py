@@ -260,6 +260,13 @@ async def test_agt_4_a_refusal_that_leaves_nothing_out_is_told(responses):
     "body",
     [
         {"error": {"message": "Unknown parameter: 'stream_options'.", "param": "stream_options", "type": "x"}},
+        {  # Mistral
+            "object": "error",
+            "message": {
+                "detail": [{"type": "extra_forbidden", "loc": ["body", "stream_options"], "msg": "Not permitted"}]
+            },
+            "type": "invalid_request_error",
+        },
         {"object": "error", "message": "[{'type': 'extra_forbidden', 'loc': ('body', 'stream_options')}]", "code": 400},
         {
             "detail": [

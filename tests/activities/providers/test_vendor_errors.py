@@ -227,6 +227,7 @@ def test_agt_9_a_quota_that_is_back_in_a_while_is_a_rate_limit(
         (422, "bad_request"),
         (429, "rate_limited"),
         (500, "provider_error"),
+        (501, "bad_request"),
         (502, "provider_error"),
         (503, "overloaded"),
         (504, "timeout"),

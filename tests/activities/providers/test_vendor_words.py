@@ -78,6 +78,11 @@ TOO_LONG: dict[str, Case] = {
             "code": "3051",
         },
     ),
+    "Mistral, in a detail": (
+        400,
+        {"object": "error", "message": {"detail": "Prompt contains 40 tokens, too large for model with 32 maximum "
+                                                  "context length"}, "type": "invalid_request_error"},
+    ),
     "DeepSeek": (400, openai(VLLM_TOO_LONG)),
     "Gemini": (
         400,
@@ -86,6 +91,12 @@ TOO_LONG: dict[str, Case] = {
     "Gemini, without the count": (
         400,
         {"error": {"code": 400, "message": "The input token count exceeds the maximum number of tokens."}},
+    ),
+    "Vertex, Gemini": (
+        400,
+        [{"error": {"code": 400, "message": "Unable to submit request because the input token count is 1251952 but "
+                                            "model only supports up to 1048576. Reduce the input token count and try "
+                                            "again.", "status": "INVALID_ARGUMENT"}}],
     ),
     "xAI": (400, openai("This model's maximum prompt length is 131072 but the request contains 537812 tokens.")),
     "vLLM": (400, {"object": "error", "message": VLLM_TOO_LONG, "code": 400}),
