@@ -16,12 +16,15 @@ from temporalio.service import RPCError, RPCStatusCode
 from turnkeeper.activities.heartbeat import heartbeating
 from turnkeeper.activities.own_session.own_ids import own_session
 from turnkeeper.models.deletion import DeletionOrder, SessionRuns, StoppedSession, deleted_session
-from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE
+from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE, DELETION_REFUSED
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.stores import Stores
 
 RPC_TIMEOUT = timedelta(seconds=5)
+
+NOT_ALLOWED = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED)
+"""What Temporal answers where workers may not terminate or delete workflows."""
 
 
 class DeletionActivities:
@@ -40,11 +43,13 @@ class DeletionActivities:
         A second run finds it terminated, cannot tell any more whether it was idle, and takes it for busy.
         """
         async with heartbeating():
-            before = await self._described(order)
+            before = await self._own_session(order)
             if before is not None:
                 await self._terminate(order)
             # Described again only now: until it was terminated it could go on in another run.
-            last = await self._described(order)
+            last = await self._own_session(order)
+            if last is not None and last.status == WorkflowExecutionStatus.RUNNING:
+                raise ApplicationError("The session could not be stopped.", type="still_running")
             try:
                 archived_turns = await self._stores.archive.count(_session())
             except StoreUnavailableError as error:
@@ -57,12 +62,12 @@ class DeletionActivities:
 
     @activity.defn
     async def clear_stores(self, order: DeletionOrder) -> int:
-        """Have nothing of the session in archive, large texts, prompts and partial output; return its archived turns.
+        """Delete the session from archive, large texts, prompts and partial output; return its archived turns.
 
         A second run deletes what the first one left, or what was written since.
         """
         async with heartbeating():
-            await self._described(order)  # the stores know sessions by their ids alone
+            await self._own_session(order)  # the stores know sessions by their ids alone
             # What a killed worker had shown would be taken for later than all that a next session under this id shows.
             await self._partials.forget(_session())
             try:
@@ -72,15 +77,15 @@ class DeletionActivities:
 
     @activity.defn
     async def delete_runs(self, session: SessionRuns) -> SessionRuns:
-        """Have Temporal delete closed runs, and return those that it still has: it takes up to a minute.
+        """Ask Temporal to delete closed runs, and return those that it still has: it takes up to a minute.
 
         The newest comes last: it holds the id. A second run asks for the same once more, to no other effect.
         """
         async with heartbeating():
-            return SessionRuns(runs=[run_id for run_id in session.runs if await self._is_left(run_id)])
+            return SessionRuns(runs=[run_id for run_id in session.runs if await self._delete_run(run_id)])
 
-    async def _described(self, order: DeletionOrder) -> WorkflowExecutionDescription | None:
-        """Describe the newest run of the session; `None` where Temporal has forgotten it.
+    async def _own_session(self, order: DeletionOrder) -> WorkflowExecutionDescription | None:
+        """Describe the newest run of the session that is deleted; `None` where Temporal has forgotten it.
 
         Raises:
             ApplicationError: Another session has begun under its id.
@@ -104,7 +109,7 @@ class DeletionActivities:
             await session.terminate(reason="deleted by request", rpc_timeout=RPC_TIMEOUT)
         except RPCError as error:
             if error.status != RPCStatusCode.NOT_FOUND:  # it had ended already
-                raise
+                raise _explained(error) from error
 
     async def _runs_back_from(self, newest: str) -> list[str]:
         """Return the ids of all runs of the chain that Temporal still has, oldest first."""
@@ -125,7 +130,7 @@ class DeletionActivities:
             run_id = started.continued_execution_run_id
         return runs
 
-    async def _is_left(self, run_id: str) -> bool:
+    async def _delete_run(self, run_id: str) -> bool:
         """Ask Temporal to delete a run; return whether it had the run still."""
         request = DeleteWorkflowExecutionRequest(namespace=self._client.namespace, workflow_execution=_run(run_id))
         try:
@@ -133,8 +138,15 @@ class DeletionActivities:
         except RPCError as error:
             if error.status == RPCStatusCode.NOT_FOUND:
                 return False
-            raise
+            raise _explained(error) from error
         return True
+
+
+def _explained(error: RPCError) -> Exception:
+    """Return the error that says why a workflow was not terminated or deleted; it is tried again in any case."""
+    if error.status not in NOT_ALLOWED:
+        return error
+    return ApplicationError(f"Temporal answered {error.status.name}.", type=DELETION_REFUSED)
 
 
 def _session() -> str:

@@ -9,7 +9,8 @@
     408 request-timeout         413 too-large          422 invalid
     429 queue-full, rate-limited                       431 head-too-large
     500 internal
-    503 temporal-unreachable, archive-unavailable, stopping, too-many-connections, and at /readyz no-worker
+    503 temporal-unreachable, archive-unavailable, deletion-refused, stopping, too-many-connections, and at /readyz
+        no-worker
     504 no-worker, session-stuck
 
 Nothing internal and nothing a caller sent is repeated in them, but for ids, paths, field names, and in short a foreign
@@ -60,6 +61,7 @@ ProblemName = Literal[
     "rate-limited",
     "temporal-unreachable",
     "archive-unavailable",
+    "deletion-refused",
     "stopping",
     "no-worker",
     "session-stuck",
@@ -197,6 +199,11 @@ def stopping() -> ProblemError:
 def archive_unavailable(reason: str) -> ProblemError:
     """503: what is asked for is in the archive only; the session itself goes on."""
     return ProblemError(503, "archive-unavailable", reason, retry_after=5)
+
+
+def deletion_refused(reason: str) -> ProblemError:
+    """503: Temporal does not let workers terminate or delete workflows."""
+    return ProblemError(503, "deletion-refused", reason, retry_after=30)
 
 
 def no_worker(session_id: str) -> ProblemError:

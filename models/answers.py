@@ -154,7 +154,7 @@ class Cancelling(Answer):
 class DeletionReceipt(Answer):
     """What a deletion removes. `runs` counts the workflow executions of the session, `remaining` those not gone yet.
 
-    `archived_turns` counts the turns that the archive had of it. All three are null as long as no worker has counted.
+    `archived_turns` counts the turns that the archive had of it. All three are null while no worker answers.
     `deleted`: none of it is left anywhere, nor any of the session's large texts.
     """
 

@@ -90,6 +90,7 @@ REFUSED = "Refused: "
 """How the text of a refusal begins where only its text arrives."""
 
 ARCHIVE_UNAVAILABLE = "archive_unavailable"
+DELETION_REFUSED = "deletion_refused"
 """`type` of an activity's failure that is the archive's: it is tried again later."""
 
 

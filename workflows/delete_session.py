@@ -41,7 +41,7 @@ class DeleteSession:
         await self._delete_runs(SessionRuns(runs=session.runs))
         return self._progress
 
-    @workflow.query(description="How far the deletion is: nothing. For our own gateway.")
+    @workflow.query(description="How far the deletion is; takes no argument. For our own gateway.")
     def get_receipt(self) -> DeletionProgress:
         """Return what is known of what is deleted."""
         return self._progress

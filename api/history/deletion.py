@@ -36,7 +36,7 @@ MAX_PAUSE_SECONDS = 0.2
 
 
 class SessionDeleter:
-    """Has sessions deleted, and says how far that is. Temporal removes a closed run within about a minute."""
+    """Begins deletions and says how far they are. Temporal removes a closed run within about a minute."""
 
     def __init__(self, settings: Settings, reader: SessionReader, stores: Stores) -> None:
         """Delete sessions that `reader` or `stores` know; the workers of `settings` do it."""
@@ -46,20 +46,23 @@ class SessionDeleter:
         self._client: Client = reader.client
 
     async def delete(self, session_id: str) -> DeletionReceipt:
-        """Have a session deleted; asked again, return how far that is, or the receipt.
+        """Delete a session; asked again, return how far that is, or the receipt.
 
         Raises 404 where there is no such session, and 503 while the archive can't be reached.
         """
         deletion = await find_deletion(self._client, session_id)
         first_run_id = await find_first_run(self._client, session_id)
-        if deletion is None or first_run_id not in (None, deletion.first_run_id):
+        if deletion is None or not await self._is_of(deletion, session_id, first_run_id):
             await self._begin(session_id, first_run_id, instead_of=deletion)
-        self._reader.forget(session_id)
         is_done, progress = False, DeletionProgress()
-        with suppress(TimeoutError):
+        try:
             async with asyncio.timeout(rpc_timeout().total_seconds()):
                 is_done, progress = await self._progress(session_id)
-        if progress.runs is None:
+        except TimeoutError:
+            pass
+        finally:
+            self._reader.forget(session_id)
+        if progress.runs is None and first_run_id is not None:
             # No worker has begun. The session takes no prompts any more: they would be promised, and then be deleted.
             await self._stop(session_id, first_run_id)
         return DeletionReceipt(
@@ -71,6 +74,19 @@ class SessionDeleter:
         )
 
     # ---- beginning
+
+    async def _is_of(self, deletion: FoundDeletion, session_id: str, first_run_id: str | None) -> bool:
+        """Return whether the deletion is of what there is under the id now."""
+        if first_run_id is not None:
+            return first_run_id == deletion.first_run_id
+        if not deletion.is_done:
+            return True
+        # An archive that was restored from a backup has the turns of a deleted session again.
+        try:
+            counting = self._stores.archive.count(workflow_id(session_id))
+            return not await read_store(counting, until=seconds_from_now(ARCHIVE_SECONDS))
+        except StoreUnavailableError:
+            return True
 
     async def _begin(self, session_id: str, first_run_id: str | None, *, instead_of: FoundDeletion | None) -> None:
         """Start the workflow, or find it started by somebody else in this moment."""
@@ -91,23 +107,24 @@ class SessionDeleter:
         await call_temporal(starting, session_id)
 
     async def _refuse_unknown(self, session_id: str, first_run_id: str | None) -> None:
-        """Pass a session that Temporal or the archive knows. Raises 404, and 503 where the archive can't be reached."""
+        """Raise 404 if neither Temporal nor the archive knows the session, and 503 where the archive can't be read."""
         owner = workflow_id(session_id)
         try:
             archived = await read_store(self._stores.archive.count(owner), until=seconds_from_now(ARCHIVE_SECONDS))
-            if first_run_id is None and not archived:
-                # Its turns were never archived, but large texts may have been kept.
-                await read_store(self._stores.delete(owner), until=seconds_from_now(ARCHIVE_SECONDS))
-                raise problems.unknown_session(session_id)
         except StoreUnavailableError as error:
             raise problems.archive_unavailable(f"{error} Nothing was deleted.") from error
+        if first_run_id is None and not archived:
+            # Its turns were never archived, but large texts may have been kept.
+            with suppress(StoreUnavailableError):
+                await read_store(self._stores.delete(owner), until=seconds_from_now(ARCHIVE_SECONDS))
+            raise problems.unknown_session(session_id)
 
     async def _end(self, session_id: str, deletion: FoundDeletion) -> None:
         """End the deletion of an earlier session under the id: it only waits for what Temporal deletes by itself."""
         handle = self._client.get_workflow_handle(deletion_id(workflow_id(session_id)), run_id=deletion.run_id)
         await _terminate(session_id, handle, reason="the id was used again")
 
-    async def _stop(self, session_id: str, first_run_id: str | None) -> None:
+    async def _stop(self, session_id: str, first_run_id: str) -> None:
         """Terminate the session, if it still runs and Temporal can be reached; the deletion does so too."""
         handle = self._client.get_workflow_handle(workflow_id(session_id), first_execution_run_id=first_run_id)
         with suppress(ProblemError):
@@ -118,18 +135,15 @@ class SessionDeleter:
     async def _progress(self, session_id: str) -> tuple[bool, DeletionProgress]:
         """Wait until the deletion knows what it deletes; return whether it is done, and how far.
 
-        Raises 503 while the archive can't be cleared.
+        Raises 503 while the archive can't be cleared, or Temporal refuses to delete the session.
         """
         pauses = growing_pauses(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
         while True:
             deletion = await find_deletion(self._client, session_id)
             if deletion is None:
                 return False, DeletionProgress()  # it has failed just now: who asks again begins again
-            if deletion.archive_error:
-                raise problems.archive_unavailable(
-                    f"{deletion.archive_error} The session is stopped and not deleted yet; it will be when the archive "
-                    "is back. Ask again."
-                )
+            if deletion.problem:
+                raise deletion.problem
             handle = self._client.get_workflow_handle_for(
                 DeleteSession.run, deletion_id(workflow_id(session_id)), run_id=deletion.run_id
             )

@@ -47,6 +47,7 @@ _MEANINGS: dict[ProblemName, tuple[int, str]] = {
     "rate-limited": (429, "requests are limited at the moment; see `Retry-After`"),
     "temporal-unreachable": (503, "Temporal can't be reached"),
     "archive-unavailable": (503, "the archive can't be reached, and only it has the answer"),
+    "deletion-refused": (503, "Temporal does not let workers delete workflows"),
     "stopping": (503, "this gateway is stopping"),
     "no-worker": (504, "no worker answered; what was accepted is safe"),
     "session-stuck": (504, "the session's workflow task keeps failing"),

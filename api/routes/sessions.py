@@ -137,7 +137,7 @@ async def end_session(services: ServicesDep, session_id: SessionId, body: End | 
     responses={
         200: {"model": DeletionReceipt, "description": "All is gone."},
         202: {"description": "It is being deleted; ask again for the receipt."},
-        **errors(*SESSION, "archive-unavailable"),
+        **errors(*SESSION, "archive-unavailable", "deletion-refused"),
     },
 )
 async def delete_session(services: ServicesDep, session_id: SessionId, response: Response) -> DeletionReceipt:

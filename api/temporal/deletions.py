@@ -10,7 +10,7 @@ from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
 from turnkeeper.models.deletion import deletion_id
-from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE
+from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE, DELETION_REFUSED
 
 FIRST_RUN = "first_run_id"
 """The memo that says which session is deleted, of those that had the id one after the other."""
@@ -24,8 +24,8 @@ class FoundDeletion:
     first_run_id: str
     """Of the session; empty where Temporal had forgotten it."""
     is_done: bool
-    archive_error: str | None = None
-    """Why the archive can't be cleared now."""
+    problem: ProblemError | None = None
+    """Why it does not get on now; it is tried again."""
 
 
 async def find_deletion(client: Client, session_id: str) -> FoundDeletion | None:
@@ -37,7 +37,7 @@ async def find_deletion(client: Client, session_id: str) -> FoundDeletion | None
         run_id=description.run_id or "",
         first_run_id=(await description.memo()).get(FIRST_RUN, ""),
         is_done=description.status == Status.COMPLETED,
-        archive_error=_archive_error(description),
+        problem=_problem_of(description),
     )
 
 
@@ -56,10 +56,10 @@ async def refuse_deleted(client: Client, session_id: str) -> None:
     """Refuse to read a session that is being deleted: to who asks it is gone, though Temporal takes a while (API-1).
 
     To be asked of closed sessions only: a deletion begins with stopping the session. While the archive can't be
-    cleared, the session can be read. Raises 404.
+    cleared, or Temporal refuses to delete the session, it can be read. Raises 404.
     """
     deletion = await find_deletion(client, session_id)
-    if deletion is None or deletion.is_done or deletion.archive_error:
+    if deletion is None or deletion.is_done or deletion.problem:
         return
     if await find_first_run(client, session_id) in (None, deletion.first_run_id):  # else the id was used again
         raise problems.unknown_session(session_id)
@@ -75,9 +75,16 @@ async def _describe(client: Client, session_id: str, workflow: str) -> WorkflowE
         raise
 
 
-def _archive_error(description: WorkflowExecutionDescription) -> str | None:
-    """Return what the archive failed with when it was last tried, if it is to be tried again."""
+def _problem_of(description: WorkflowExecutionDescription) -> ProblemError | None:
+    """Return why the deletion's activity failed when it was last tried, if it is to be tried again."""
     for pending in description.raw_description.pending_activities:
+        reason = pending.last_failure.message
         if pending.last_failure.application_failure_info.type == ARCHIVE_UNAVAILABLE:
-            return pending.last_failure.message
+            return problems.archive_unavailable(
+                f"{reason} The session is stopped and not deleted yet; it will be when the archive is back. Ask again."
+            )
+        if pending.last_failure.application_failure_info.type == DELETION_REFUSED:
+            return problems.deletion_refused(
+                f"{reason} The deletion goes on once workers may terminate and delete workflows in this namespace."
+            )
     return None

@@ -239,7 +239,7 @@ class SessionReader:
         return first_run_id
 
     async def refuse_deleted(self, session_id: str) -> None:
-        """Pass a session that can't be read for another reason than that it is being deleted. Raises 404."""
+        """Raise 404 if the session is being deleted."""
         await refuse_deleted(self.client, session_id)
 
     # ----

@@ -1,7 +1,7 @@
 """A deletion is a workflow: it needs no gateway, stands in no list, and leaves other sessions alone: API-1."""
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -9,12 +9,16 @@ from uuid import uuid4
 import pytest
 from httpx import AsyncClient
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.service import RPCError, RPCStatusCode, WorkflowService
 
 from tests.api.history.test_archive import deleted
 from tests.api.http.test_bad_input import problem_of
 from tests.harness import BOUND, Stage, stage
+from turnkeeper.api.history.deletion import SessionDeleter
 from turnkeeper.models.deletion import DeletionOrder, DeletionProgress, deletion_id
 from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.stores.archive import ArchivedTurn
 from turnkeeper.workflows.delete_session import DeleteSession
 
 
@@ -91,3 +95,55 @@ async def begun(on: Stage, session_id: str, first_run_id: str) -> WorkflowHandle
         id=deletion_id(session_id),
         task_queue=on.task_queue,
     )
+
+
+async def test_api_1_a_session_that_begins_while_a_forgotten_one_is_deleted_goes_on(
+    http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session_id = f"d-{uuid4()}"
+    await on.stores.archive.put_turns(session_id, [archived_turn()])
+
+    async def begin_another(*_: object) -> tuple[bool, DeletionProgress]:
+        await on.start(id=session_id)
+        return False, DeletionProgress()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SessionDeleter, "_progress", begin_another)
+        assert (await http.delete(f"/workflow/{session_id}")).status_code == 202
+    assert (await on.sessions[-1].state()).status == "idle"
+
+
+async def test_api_1_turns_that_are_in_the_archive_again_are_deleted_again(http: AsyncClient, on: Stage) -> None:
+    session = await on.start()
+    await deleted(http, session.handle.id)
+    await on.stores.archive.put_turns(session.handle.id, [archived_turn()])
+    assert (await deleted(http, session.handle.id))["archived_turns"] == 1
+    assert await on.stores.archive.count(session.handle.id) == 0
+
+
+@pytest.mark.parametrize("call", ["terminate_workflow_execution", "delete_workflow_execution"])
+async def test_api_1_where_workers_may_not_delete_the_gateway_says_so_and_the_session_can_be_read(
+    http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise RPCError("not you", RPCStatusCode.PERMISSION_DENIED, b"")
+
+    session = await on.start()
+    path = f"/workflow/{session.handle.id}"
+    with monkeypatch.context() as patched:
+        patched.setattr(WorkflowService, call, refuse)
+        async with asyncio.timeout(BOUND):
+            while (answer := await http.delete(path)).status_code == 202:
+                pass
+        assert (answer.status_code, problem_of(answer)) == (503, "deletion-refused")
+        assert "may terminate and delete workflows" in answer.json()["detail"]
+        assert (await http.get(f"{path}/conversation")).status_code == 200
+    assert (await deleted(http, session.handle.id))["remaining"] == 0
+
+
+def archived_turn() -> ArchivedTurn:
+    now = datetime.now(UTC)
+    turn = ConversationMessage(
+        id="p1", timestamp=now, user_message="hi", user_timestamp=now, revision=1, status="completed"
+    )
+    return ArchivedTurn(number=1, turn=turn)
