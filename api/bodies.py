@@ -2,15 +2,25 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
+from pydantic_core import PydanticKnownError
 
 from turnkeeper.api.markdown import MOST_CHARS, MOST_TEXTS
 from turnkeeper.models.bounds import count_unencodable
 from turnkeeper.models.context.window import HistoryChange
 from turnkeeper.models.ids import ID_PATTERN
-from turnkeeper.models.limits import LimitsChange
+from turnkeeper.models.limits import LEAST_STATE_BYTES, LimitsChange
 from turnkeeper.models.session.queue.prompts import PromptMode
-from turnkeeper.models.session.session import EndSession, ModelName, SystemPrompt, Title, UserName
+from turnkeeper.models.session.session import Configure, EndSession, ModelName, SystemPrompt, Title, UserName
 from turnkeeper.models.session.task import HandOffReport
 from turnkeeper.models.session.tool_policy import ToolPolicy
 from turnkeeper.models.tasks.hand_off import TaskValidationWarning
@@ -60,6 +70,35 @@ Folder = Annotated[
 ]
 
 
+class _AsTyped(BaseModel):
+    """Takes no text or boolean for a number, and only booleans for a boolean, as its schema says."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_other_types(cls, value: object, info: ValidationInfo) -> object:
+        is_boolean = cls.model_fields[info.field_name or ""].annotation is bool
+        if value is not None and (isinstance(value, str) or isinstance(value, bool) != is_boolean):
+            raise PydanticKnownError("bool_type" if is_boolean else "float_type")
+        return value
+
+
+class LimitsBody(_AsTyped, LimitsChange):
+    """Limits to change; the others stay as they are."""
+
+    max_state_bytes: int = Field(1_000_000, ge=LEAST_STATE_BYTES, le=1_000_000)
+
+
+class HistoryBody(_AsTyped, HistoryChange):
+    """Settings of the window to change; the others stay as they are."""
+
+
+class ConfigureBody(Configure):
+    """Change a session from its next turn on; `limits` and `history` change only the fields given."""
+
+    limits: LimitsBody | None = None
+    history: HistoryBody | None = None
+
+
 class StartSession(Strict):
     """A new session; everything is optional. `limits` and `history` change only the fields given."""
 
@@ -84,8 +123,8 @@ class StartSession(Strict):
     user: UserName | None = None
     system_prompt: SystemPrompt | None = None
     model: ModelName | None = None
-    limits: LimitsChange | None = None
-    history: HistoryChange | None = None
+    limits: LimitsBody | None = None
+    history: HistoryBody | None = None
     tool_policy: ToolPolicy | None = None
     unattended: StrictBool = False
     workspace: Folder = ""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from temporalio.client import Client, WorkflowHandle, WorkflowHistory
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker
 
 from turnkeeper.activities.model_request.asking import ProviderRegistry
@@ -45,6 +45,9 @@ Answer = TypeVar("Answer")
 
 BOUND = 60.0
 """Seconds that any wait of a test lasts at most."""
+
+UNANSWERED = (RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.UNAVAILABLE)
+"""What Temporal says where no worker has answered a query in time."""
 
 SLACK = 10.0
 """Seconds that a busy machine may add to what the product takes by itself."""
@@ -222,16 +225,16 @@ class DrivenSession:
         return await self.update("resolve_approval", request)
 
     async def _ask(self, query: str, argument: Any, result_type: type[Answer]) -> Answer:
-        if not self.patient:
-            return await self.handle.query(query, argument, result_type=result_type)
+        """Ask until there is an answer: of a busy machine, and where the test kills its workers, of another one."""
+        bound = timedelta(seconds=3) if self.patient else None
         async with asyncio.timeout(2 * BOUND):
             while True:
                 try:
-                    return await self.handle.query(
-                        query, argument, result_type=result_type, rpc_timeout=timedelta(seconds=3)
-                    )
-                except RPCError:
-                    await asyncio.sleep(0.1)
+                    return await self.handle.query(query, argument, result_type=result_type, rpc_timeout=bound)
+                except RPCError as error:
+                    if not self.patient and error.status not in UNANSWERED:
+                        raise
+                await asyncio.sleep(0.1)
 
     async def until(
         self, is_so: Callable[[ConversationState], bool], *, turns: int | None = None, bound: float = BOUND

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Response
 from temporalio.client import WorkflowExecutionDescription
 
 from turnkeeper.api import problems
-from turnkeeper.api.bodies import Cancel, End, StartSession
+from turnkeeper.api.bodies import Cancel, ConfigureBody, End, StartSession
 from turnkeeper.api.dependencies import ServicesDep, SessionId
 from turnkeeper.api.http.openapi import SERVER, SESSION, WORKER, errors
 from turnkeeper.api.prompts.new_prompt import new_prompt
@@ -95,7 +95,7 @@ async def describe_session(services: ServicesDep, session_id: SessionId) -> Sess
     operation_id="configure_session",
     responses=errors(*WORKER, "too-large", "session-ended"),
 )
-async def configure_session(services: ServicesDep, session_id: SessionId, body: Configure) -> SessionStarted:
+async def configure_session(services: ServicesDep, session_id: SessionId, body: ConfigureBody) -> SessionStarted:
     """Change the session from its next turn on; `limits` and `history` change only the fields given."""
     await services.sessions.configure(session_id, body)
     return SessionStarted(workflow_id=session_id)

@@ -80,8 +80,13 @@ async def test_api_2_an_unreadable_body_is_a_422(http: AsyncClient, on: Stage, c
     [
         ({"limits": {"max_steps": 0}}, "limits.max_steps"),
         ({"limits": {"max_stepz": 5}}, "limits.max_stepz"),
+        ({"limits": {"max_steps": "5"}}, "limits.max_steps"),
+        ({"limits": {"max_tool_calls": False}}, "limits.max_tool_calls"),
+        ({"limits": {"max_state_bytes": 31_999}}, "limits.max_state_bytes"),
         ({"limits": []}, "limits"),
         ({"history": {"max_messages": -1}}, "history.max_messages"),
+        ({"history": {"evict_block": False}}, "history.evict_block"),
+        ({"history": {"summarize_on_trim": "no"}}, "history.summarize_on_trim"),
         ({"model": "nobody:x"}, "model"),
         ({"model": "x"}, "model"),
         ({"user": "a' OR AgentUser = 'b"}, "user"),
@@ -99,6 +104,13 @@ async def test_api_2_an_invalid_start_names_its_field(http: AsyncClient, body: A
     answer = await http.post("/workflow", json=body)
     assert (answer.status_code, problem_of(answer)) == (422, "invalid")
     assert answer.json()["errors"][0]["field"] == field
+
+
+async def test_api_2_a_change_takes_no_text_or_boolean_for_a_number(http: AsyncClient, on: Stage) -> None:
+    path = f"/workflow/{(await on.start()).handle.id}"
+    for body in ({"limits": {"max_steps": "5"}}, {"history": {"evict_block": False}}):
+        assert (await http.patch(path, json=body)).status_code == 422
+    assert (await http.patch(path, json={"limits": {"max_steps": 5, "turn_timeout": 60}})).status_code == 202
 
 
 @pytest.mark.parametrize(
