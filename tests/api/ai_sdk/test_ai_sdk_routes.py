@@ -274,7 +274,7 @@ async def test_api_2_without_temporal_nothing_is_accepted(http_nowhere: AsyncCli
 
 
 async def test_api_2_a_message_is_accepted_without_a_worker_and_answered_in_the_same_stream(
-    temporal: Client, tmp_path: Path
+    temporal: Client, tmp_path: Path, product_bounds: None
 ) -> None:
     queue = f"q-{uuid4()}"
     settings = Settings(task_queue=queue, state_dir=tmp_path, task_timeout=2)

@@ -163,7 +163,7 @@ async def test_api_5_a_gateway_killed_in_the_middle_of_an_answer_leaves_no_gap_a
 
 
 async def test_api_5_the_page_says_that_no_worker_answers_and_goes_on_when_one_is_back(
-    browser: Browser, temporal: Client
+    browser: Browser, temporal: Client, product_bounds: None
 ) -> None:
     queue = "left-alone"
     async with stage(temporal, task_queue=queue) as on:

@@ -296,7 +296,7 @@ async def test_api_8_a_lost_connection_is_taken_up_again_without_loss_or_repetit
 
 
 async def test_api_8_a_session_that_can_not_be_read_is_told_as_lost_until_it_can(
-    gateway: GatewayClient, monkeypatch: pytest.MonkeyPatch
+    gateway: GatewayClient, product_bounds: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*args: object, **kwargs: object) -> None:
         raise RuntimeError("a bug of ours")
