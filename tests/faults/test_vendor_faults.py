@@ -83,6 +83,11 @@ def endless(begun: bytes, status: int) -> Callable[..., list[Reply]]:
     return lambda wire, whole: [Reply(chunks=(begun, *[b"x" * 65_536] * 190), status=status)]
 
 
+def storm(wire: VendorWire, whole: Reply) -> list[Reply]:
+    """Four failures that pass at once, and one that lasts longer than the turn may."""
+    return [*[wire.fault("overloaded", AT_ONCE)] * 4, wire.fault("overloaded", {"retry-after": "90"})]
+
+
 MIDDLE = 3
 """After so many chunks every API has begun its answer, and none has ended it."""
 
@@ -108,7 +113,7 @@ TROUBLES = [
     lasting("context_too_long", "context_too_long", asked=3),
     Trouble("stale reasoning", refuses("stale_reasoning"), asked=2),
     lasting("stale_reasoning", "bad_request", asked=2),
-    Trouble("a storm", refuses("overloaded", AT_ONCE, times=5), 5, "budget", {"turn_timeout": 8}),
+    Trouble("a storm", storm, 5, "budget", ONE_MINUTE),
     Trouble("a wait beyond the turn", refuses("rate_limited", {"retry-after": "86400"}), 1, "budget", ONE_MINUTE),
     Trouble("a refusal", answers(Answer(text=HALF, stop="refusal")), 1, "refusal"),
     Trouble("an empty answer", answers(Answer()), 2),
