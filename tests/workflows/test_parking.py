@@ -129,14 +129,14 @@ async def test_ses_6_many_prompts_sent_while_no_worker_runs_become_turns_in_orde
 async def test_ses_6_what_waits_is_parked_through_many_runs_and_starts_in_order(on: Stage) -> None:
     session = await small(on)
     on.vendor.gate.close()
-    await send(session, 80)
+    await send(session, 50)
     state = await session.state()
-    assert state.queue_length == 79
+    assert state.queue_length == 49
     on.vendor.gate.open()
-    await session.until(lambda s: s.session.turn_count > 20, turns=0)
-    await send(session, 30, first=80)
-    await worked_off(session, turns=110)
-    assert [turn.id for turn in await transcript(on, session)] == [f"m{number}" for number in range(110)]
+    await session.until(lambda s: s.session.turn_count > 12, turns=0)
+    await send(session, 20, first=50)
+    await worked_off(session, turns=70)
+    assert [turn.id for turn in await transcript(on, session)] == [f"m{number}" for number in range(70)]
     histories = await session.histories()
     assert len(histories) > 5
     scheduled = [
