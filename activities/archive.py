@@ -7,6 +7,7 @@ from temporalio.exceptions import ApplicationError
 from turnkeeper.activities.model_request.hand_over import MOVES, HandOverKey
 from turnkeeper.activities.own_session.own_ids import own_run, own_session
 from turnkeeper.activities.own_session.own_workflow import WorkflowSilentError, ask_own_workflow
+from turnkeeper.activities.store_failures import store_failures
 from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE
 from turnkeeper.models.session.archive.archive_state import (
     ArchiveMove,
@@ -16,7 +17,6 @@ from turnkeeper.models.session.archive.archive_state import (
     UnparkOrder,
 )
 from turnkeeper.stores.archive import ArchivedTurn
-from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores
 
 
@@ -36,10 +36,8 @@ class ArchiveActivities:
         """
         key = HandOverKey(own_run(), order.move, order.digest)
         move = MOVES.get(key) or await self._ask_workflow(order)
-        try:
+        with store_failures():
             await self._store(own_session(), move)
-        except StoreUnavailableError as error:
-            raise ApplicationError(str(error), type=ARCHIVE_UNAVAILABLE) from error
         MOVES.discard(key)
 
     @activity.defn
@@ -49,13 +47,11 @@ class ArchiveActivities:
         A second run deletes the same and returns the same.
         """
         session_id, prompts = own_session(), self._stores.prompts
-        try:
+        with store_failures():
             await prompts.forget_parked(session_id, below=order.forget_below)
             found = await prompts.parked(
                 session_id, first=order.first, max_prompts=order.max_prompts, max_bytes=order.max_bytes
             )
-        except StoreUnavailableError as error:
-            raise ApplicationError(str(error), type=ARCHIVE_UNAVAILABLE) from error
         return UnparkedPrompts(prompts=found)
 
     async def _store(self, session_id: str, move: ArchiveMove) -> None:

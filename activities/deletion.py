@@ -15,9 +15,9 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.activities.heartbeat import heartbeating
 from turnkeeper.activities.own_session.own_ids import own_session
+from turnkeeper.activities.store_failures import store_failures
 from turnkeeper.models.deletion import DeletionOrder, SessionRuns, StoppedSession, deleted_session
-from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE, DELETION_REFUSED
-from turnkeeper.stores.database.database import StoreUnavailableError
+from turnkeeper.models.errors import DELETION_REFUSED
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.stores import Stores
 
@@ -50,10 +50,8 @@ class DeletionActivities:
             last = await self._own_session(order)
             if last is not None and last.status == WorkflowExecutionStatus.RUNNING:
                 raise ApplicationError("The session could not be stopped.", type="still_running")
-            try:
+            with store_failures():
                 archived_turns = await self._stores.archive.count(_session())
-            except StoreUnavailableError as error:
-                raise ApplicationError(str(error), type=ARCHIVE_UNAVAILABLE) from error
             if before is None or last is None:
                 return StoppedSession(archived_turns=archived_turns)
             runs = await self._runs_back_from(last.run_id or "")
@@ -70,10 +68,8 @@ class DeletionActivities:
             await self._own_session(order)  # the stores know sessions by their ids alone
             # What a killed worker had shown would be taken for later than all that a next session under this id shows.
             await self._partials.forget(_session())
-            try:
+            with store_failures():
                 return await self._stores.delete(_session())
-            except StoreUnavailableError as error:
-                raise ApplicationError(str(error), type=ARCHIVE_UNAVAILABLE) from error
 
     @activity.defn
     async def delete_runs(self, session: SessionRuns) -> SessionRuns:
