@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.api.ai_sdk.ui_reader import Reader
 from tests.models.builders import at, complete_turn, fail_turn, send, session
-from turnkeeper.api.ai_sdk.turn_chunks import NOTHING_HELD, TurnChunks, answer_id, waits_for_people
-from turnkeeper.api.ai_sdk.ui_messages import AnswerMessage
+from turnkeeper.api.ai_sdk.messages import AnswerMessage
+from turnkeeper.api.ai_sdk.turn_chunks import ClientState, TurnChunks, answer_id, waits_for_people
 from turnkeeper.models.ids import call_id
 from turnkeeper.models.session.approvals import ResolveApproval
 from turnkeeper.models.session.session_state import Session
@@ -292,11 +292,11 @@ def test_agt_8_wherever_people_were_asked_the_next_stream_goes_on_from_what_the_
 ) -> None:
     message = None
     for turn in [turn for turn in story.seen if waits_for_people(turn)] + [story.turn]:
-        held_so_far = NOTHING_HELD
+        client = ClientState()
         if message is not None:
             _mark_decided(message, turn, data.draw)
-            held_so_far = AnswerMessage.model_validate(message).held
-        chunks = TurnChunks("s1", TURN, held_so_far)
+            client = AnswerMessage.model_validate(message).client_state
+        chunks = TurnChunks("s1", TURN, client)
         reader = Reader(message).read(chunks.on_turn(turn))
         assert chunks.is_over
         reader.assert_balanced()
@@ -389,7 +389,7 @@ def test_agt_8_a_message_ends_where_only_people_can_go_on_and_the_next_stream_co
     story.complete("Done.")
     reader.message["parts"][3]["state"] = "approval-responded"  # by the client itself, when its user decides
     reader.message["parts"][3]["approval"]["approved"] = True
-    rest = TurnChunks("s1", TURN, AnswerMessage.model_validate(reader.message).held).on_turn(story.turn)
+    rest = TurnChunks("s1", TURN, AnswerMessage.model_validate(reader.message).client_state).on_turn(story.turn)
     assert types(rest) == [
         *("start", "tool-output-available", "tool-approval-response", "tool-output-denied"),
         *("start-step", "text-start", "text-delta", "text-end", "finish-step", "finish"),
