@@ -18,15 +18,27 @@ CONTINUE_WITH = "Continue with: {command}"
 
 COME_BACK_WITH = "  Come back with: {command}"
 HINT = "/help lists the commands. Ctrl-C stops a turn that you started; twice leaves."
-MODEL_UNKNOWN = "Model: not known, as no worker is running. What you send is safe."
-MODEL_OFFLINE = "Model: offline: (the built-in demo model: it works offline and uses real tools)"
-MODEL = "Model: {model}"
 CTRL_C_AGAIN = "Ctrl-C again leaves; the session goes on."
 STILL_SENDING = "Still sending what was typed; Ctrl-C leaves without."
 NOTHING_SAID = "Nothing was said."
 SESSION_ENDED = "Nothing was said, so the session was ended."
 SESSION_GOES_ON = "The session goes on. Come back with: {command}"
 SESSION_OVER = "The session is over ({status})."
+
+
+def model(name: str | None) -> str:
+    """Say which model it is, and what it means if it is none of a vendor.
+
+    >>> model("anthropic:claude-opus-5-5"), model("offline:script/story.json")
+    ('Model: anthropic:claude-opus-5-5', 'Model: offline:script/story.json')
+    >>> model("offline:")
+    'Model: offline: (the built-in demo model: it works offline and uses real tools)'
+    """
+    if name is None:
+        return "Model: not known, as no worker is running. What you send is safe."
+    about = " (the built-in demo model: it works offline and uses real tools)" if name == "offline:" else ""
+    return f"Model: {name}{about}"
+
 
 # ---- the status line, and what goes on now
 

@@ -11,7 +11,6 @@ from rich.console import RenderableType
 from turnkeeper.clients.python.events import ConnectionLost, Event, PartialEvent, QueueEvent, UpdateEvent
 from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.formatting import amount, counted, one_line
-from turnkeeper.clients.terminal.interactive.commands import keys_within
 from turnkeeper.clients.terminal.interactive.live_state import LiveRenderer, LiveState
 from turnkeeper.clients.terminal.interactive.renderer import Renderer, call_signature, facts
 from turnkeeper.clients.terminal.interactive.screen import Screen
@@ -144,7 +143,8 @@ class ChatSession:
         width = self._style.width
         more = texts.MORE_CALLS.format(calls=counted(len(calls) - 1, "more call")) if len(calls) > 1 else ""
         call = call_signature(calls[0], max_chars=max(MIN_CALL_CHARS, width - 6 - len(more)))
-        question, keys = self._style.encodable(f"{Sign.QUESTION} {call}{more}"), keys_within(width - 2)
+        question = self._style.encodable(f"{Sign.QUESTION} {call}{more}")
+        keys = next((keys for keys in texts.APPROVAL_KEYS if len(keys) <= width - 2), texts.APPROVAL_KEYS[-1])
         dash = self._style.encodable(" — ")
         # Where the keys have no room behind the call, they have a line of their own: they are never broken.
         has_room = cell_len(f"{question}{dash}{keys}") <= width

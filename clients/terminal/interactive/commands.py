@@ -97,12 +97,3 @@ def read_decision(line: str) -> Decision | None:
         reason = answer[len(first[0]) :].lstrip(" ,:")[:REASON_CHARS]
         return Decision("reject", reason or None)
     return None
-
-
-def keys_within(columns: int) -> str:
-    """Say what can be answered, in as many words as there is room for.
-
-    >>> keys_within(80), keys_within(30)
-    ('[y]es once / [a]lways in this session / [n]o + reason', '[y]es [a]lways [n]o')
-    """
-    return next((keys for keys in texts.APPROVAL_KEYS if len(keys) <= columns), texts.APPROVAL_KEYS[-1])

@@ -116,7 +116,7 @@ class Interactive:
         title = f"  {legible(about.title)}" if about and about.title else ""
         return [
             Text.assemble(("Turnkeeper", "bold"), f" {Sign.DOT} {session.session_id}{title}"),
-            renderer.note(_model_text(about.model if about else None)),
+            renderer.note(texts.model(about.model if about else None)),
             renderer.command(texts.COME_BACK_WITH.format(command=self._resume_command), style="dim"),
             renderer.note(texts.HINT),
         ]
@@ -176,19 +176,6 @@ class Interactive:
         if not session.conversation.is_over and not self._has_failed:
             goodbye = texts.SESSION_GOES_ON.format(command=self._resume_command)
             session.print("", session.renderer.command(goodbye))
-
-
-def _model_text(model: str | None) -> str:
-    """Say which model it is, and what it means if it is none of a vendor.
-
-    >>> _model_text("anthropic:claude-opus-5-5"), _model_text("offline:script/story.json")
-    ('Model: anthropic:claude-opus-5-5', 'Model: offline:script/story.json')
-    >>> _model_text("offline:")
-    'Model: offline: (the built-in demo model: it works offline and uses real tools)'
-    """
-    if model is None:
-        return texts.MODEL_UNKNOWN
-    return texts.MODEL_OFFLINE if model == "offline:" else texts.MODEL.format(model=model)
 
 
 @contextlib.contextmanager
