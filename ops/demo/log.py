@@ -1,75 +1,71 @@
-"""What was asked of a session, and everything that was seen of it: what a verdict is about.
+"""What was sent to a session, and everything that was seen of it: plain data, to be checked without any server."""
 
-A record is plain data. Whoever drives a session keeps one, the demo or a test, and has it judged afterwards by
-`verdict`, without any server.
-"""
-
-from turnkeeper.models.session.queue.prompts import Fate, PromptMode
+from turnkeeper.models.session.queue.prompts import Fate
 from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall
 from turnkeeper.models.wire import Frozen
 
 
-class Asked(Frozen):
-    """A prompt, as a client sent it.
-
-    `accepted`: it was answered with 202, or it was refused; None: no answer came, and either is right.
-    `wants_answer`: a turn that ends without one is a fault. `answer`: what has to be answered, word for word; None: it
-    is not known beforehand.
-    """
+class SentPrompt(Frozen):
+    """A prompt that was accepted. `answer`: the only right one, word for word; None: it is not known beforehand."""
 
     id: str
     text: str
-    mode: PromptMode = "enqueue"
-    accepted: bool | None = True
-    wants_answer: bool = True
     answer: str | None = None
 
 
-class Glimpse(Frozen):
-    """The partial output that a client showed last of a model step, before the step itself came (AGT-5)."""
+class PartialText(Frozen):
+    """The newest text that a client showed of a model step before the step itself came (AGT-5)."""
 
     message_id: str
     step: int
     text: str
 
 
-class FileLook(Frozen):
-    """What stood in a file when somebody looked. `content` None: there was no such file.
-
-    `version` is another one after every write, also of the same content.
-    """
+class FileState(Frozen):
+    """A file at some time. `content` None: it did not exist. `version` changes with every write, also of the same."""
 
     content: str | None = None
     version: str | None = None
 
 
 class ApprovedWrite(Frozen):
-    """A file that a tool call was to write once a person had approved it, looked at three times."""
+    """A file that a tool call was to write once a person had approved it, at three times."""
 
     path: str
     content: str
     call_id: str
-    before: FileLook
+    before: FileState
     """When the approval was asked for."""
-    after: FileLook
+    after: FileState
     """When the turn had ended."""
-    at_the_end: FileLook
+    at_the_end: FileState
     """When everything was over."""
 
 
-class Record(Frozen):
+class SessionLog(Frozen):
     """All that is known of a session from outside.
 
-    `asked` is in the order in which the prompts were accepted. `fates` and `waiting` are what the queue told at the
-    end, which has the last 200 fates; `transcript` is the full one, `watched` what a client held that only followed
-    updates, and `announced` the ids that were new to it, in order, since its last reset.
+    `prompts` are in the order in which they were accepted. `fates` and `waiting` are the queue's at the end, which has
+    the last 200 fates. `transcript` is the full one, `client_turns` what a client held that only followed updates, and
+    `new_turn_ids` what was new to it, in order, since its last reset.
     """
 
-    asked: list[Asked] = []
+    prompts: list[SentPrompt] = []
     fates: list[Fate] = []
     waiting: list[str] = []
     transcript: list[ConversationMessage] = []
-    watched: list[ConversationMessage] = []
-    announced: list[str] = []
-    glimpses: list[Glimpse] = []
+    client_turns: list[ConversationMessage] = []
+    new_turn_ids: list[str] = []
+    partial_texts: list[PartialText] = []
     writes: list[ApprovedWrite] = []
+
+
+def model_steps_of(turn: ConversationMessage) -> list[ModelStep]:
+    """Return the turn's steps without what was steered in."""
+    return [step for step in turn.steps if isinstance(step, ModelStep)]
+
+
+def calls_of(turn: ConversationMessage) -> list[ToolCall]:
+    """Return the turn's tool calls in their order."""
+    return [call for step in model_steps_of(turn) for call in step.tool_calls]

@@ -1,19 +1,20 @@
 """What is played: prompts, a tool, an approval, a queue, and two crashes in the middle of an answer (OPS-3).
 
-Every act sends prompts with ids of their own and waits until the watching client has seen their answers. What was
-asked, and the files that were to be written, are kept for the verdict.
+Every step sends prompts with ids of their own and waits until the watching client has seen their answers. The prompts,
+and the files that were to be written, are kept to be checked.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ToolCall
-from turnkeeper.ops.demo.printed import Telling, last_words
-from turnkeeper.ops.demo.record import ApprovedWrite, Asked, FileLook, Record
-from turnkeeper.ops.demo.spectator import NotSeenError, Spectator
-from turnkeeper.ops.demo.stage import Stage
+from turnkeeper.ops.demo.environment import DemoEnvironment
+from turnkeeper.ops.demo.log import ApprovedWrite, FileState, SentPrompt, SessionLog, calls_of
+from turnkeeper.ops.demo.observer import NotObservedError, Observer
+from turnkeeper.ops.demo.report import Report, last_words
 
 PROMISES_TEXT = "\n".join(
     [
@@ -34,171 +35,181 @@ PROMISES_TEXT = "\n".join(
 """The file in the workspace. Its six lines, which the offline model quotes in full, take a while to write."""
 
 PROMISES_QUOTED = "promises.md says:\n\n" + "\n".join(f"> {line}" for line in PROMISES_TEXT.splitlines())
-"""The answer to who asks for that file: an answer that was cut off and resumed has to be this, and nothing besides."""
+"""The answer to "read promises.md": one that was cut off and resumed has to be this, and nothing besides."""
 
 LOGBOOK = "The lamp is lit."
 
 MIDDLE_WORDS = 12
-"""An answer of which so many words are there is in its middle: those asked for here have a hundred and more."""
+"""An answer with this many words is in its middle: those to the prompts here have a hundred and more."""
 
 
-class Story:
-    """A session from its first prompt to its last, and what is known of it."""
+@dataclass
+class Scenario:
+    """A session from its first prompt to its last: prompts go through `gateway`, `observer` sees their answers."""
 
-    def __init__(
-        self, stage: Stage, gateway: GatewayClient, spectator: Spectator, telling: Telling, *, session_id: str
-    ) -> None:
-        """Play on `stage`; prompts go through `gateway`, their answers are seen by `spectator`."""
-        self.stage = stage
-        self.gateway = gateway
-        self.spectator = spectator
-        self.telling = telling
-        self.session_id = session_id
-        self.asked: list[Asked] = []
-        self.writes: list[ApprovedWrite] = []
-        self.seconds: list[float] = []
-        """How long answers took that nothing was done to."""
-        self.recovery_seconds: float | None = None
-        """From a worker's kill to the first words of the next attempt at the answer it was writing."""
-        self._asked_at: dict[str, float] = {}
+    environment: DemoEnvironment
+    gateway: GatewayClient
+    observer: Observer
+    report: Report
+    session_id: str
+    prompts: list[SentPrompt] = field(default_factory=list)
+    sent_at: dict[str, float] = field(default_factory=dict)
+    writes: list[ApprovedWrite] = field(default_factory=list)
+    answer_seconds: list[float] = field(default_factory=list)
+    """How long undisturbed answers took."""
+    recovery_seconds: float | None = None
+    """From a worker's kill to the first words of the next attempt at the answer it was writing."""
 
-    async def ask(self, message_id: str, text: str, *, answer: str | None = None) -> None:
-        """Send a prompt, to which `answer` is the only right one, and say so. Raises `GatewayError`."""
-        self._asked_at[message_id] = asyncio.get_running_loop().time()
-        accepted = await self.gateway.prompt(self.session_id, text, message_id=message_id)
-        self.asked.append(Asked(id=message_id, text=text, answer=answer))
-        self.telling.asked(text, f"   (number {accepted.position} in the queue)" if accepted.position else "")
+    async def send(self, message_id: str, text: str, *, answer: str | None = None) -> None:
+        """Send a prompt, to which `answer` is the only right one. Raises `GatewayError`."""
+        self.sent_at[message_id] = asyncio.get_running_loop().time()
+        receipt = await self.gateway.prompt(self.session_id, text, message_id=message_id)
+        self.prompts.append(SentPrompt(id=message_id, text=text, answer=answer))
+        place = f"   (number {receipt.position} in the queue)" if receipt.position else ""
+        self.report.event(f"> {text}{place}", "cyan")
 
-    def words_after(self, message_id: str) -> float | None:
+    async def until_answered(self, message_id: str) -> ConversationMessage:
+        """Return the turn of an undisturbed prompt once it has ended. Raises `NotObservedError`."""
+        turn = await self.observer.until_answered(message_id)
+        self.answer_seconds.append(self.observer.ended_at[message_id] - self.sent_at[message_id])
+        return turn
+
+    def first_words_after(self, message_id: str) -> float | None:
         """Return the seconds from a prompt to the first text that was seen of its answer; None: none was seen."""
-        seen = self.spectator.first_text_at.get(message_id)
-        return None if seen is None else seen - self._asked_at[message_id]
+        seen = self.observer.first_text_at.get(message_id)
+        return min(seen.values()) - self.sent_at[message_id] if seen else None
 
-    def answer_after(self, message_id: str) -> float:
-        """Return the seconds from a prompt to the end of its turn as the watching client saw it."""
-        return self.spectator.ended_at[message_id] - self._asked_at[message_id]
+    def report_answer(self, turn: ConversationMessage, remark: str = "") -> None:
+        """Print what came of a prompt."""
+        self.report.answer(turn.agent_message or turn.error or "", remark)
 
-    def look_at(self, path: str) -> FileLook:
-        """Look what stands in a file of the workspace."""
-        file = self.stage.workspace / path
+    def file_state(self, path: str) -> FileState:
+        """Look at a file of the workspace."""
+        file = self.environment.workspace / path
         if not file.exists():
-            return FileLook()
+            return FileState()
         stat = file.stat()
-        return FileLook(content=file.read_text(), version=f"{stat.st_ino}.{stat.st_mtime_ns}")
+        return FileState(content=file.read_text(), version=f"{stat.st_ino}.{stat.st_mtime_ns}")
 
-    async def record(self) -> Record:
-        """Ask for the transcript and the fates, look at the files once more, and put all together."""
+    async def log(self) -> SessionLog:
+        """Ask for the transcript and the fates, and look at the files once more. Raises `GatewayError`."""
         pages = [page async for page in self.gateway.transcript(self.session_id)]
         queue = await self.gateway.queue(self.session_id)
-        return Record(
-            asked=self.asked,
+        return SessionLog(
+            prompts=self.prompts,
             fates=queue.fates,
             waiting=[prompt.id for prompt in queue.waiting],
             transcript=[turn for page in reversed(pages) for turn in page.messages],
-            watched=self.spectator.conversation.turns,
-            announced=self.spectator.announced,
-            glimpses=self.spectator.glimpses,
-            writes=[write.model_copy(update={"at_the_end": self.look_at(write.path)}) for write in self.writes],
+            client_turns=self.observer.conversation.turns,
+            new_turn_ids=self.observer.new_turn_ids,
+            partial_texts=list(self.observer.partial_texts.values()),
+            writes=[write.model_copy(update={"at_the_end": self.file_state(write.path)}) for write in self.writes],
         )
 
 
-Act = Callable[[Story], Awaitable[None]]
+Step = Callable[[Scenario], Awaitable[None]]
 
 
-async def an_answer_is_read_while_it_is_written(story: Story) -> None:
+async def an_answer_is_read_while_it_is_written(scenario: Scenario) -> None:
     """Show that the first words come long before the last ones."""
-    story.telling.step("A prompt, and its answer as it is written")
-    await story.ask("first", "read promises.md", answer=PROMISES_QUOTED)
-    turn = await story.spectator.until_answered("first")
-    first_words = story.words_after("first")
+    scenario.report.step("A prompt, and its answer as it is written")
+    await scenario.send("first", "read promises.md", answer=PROMISES_QUOTED)
+    turn = await scenario.until_answered("first")
+    first_words = scenario.first_words_after("first")
     if first_words is None:
-        raise NotSeenError("The first answer came, but nothing of it was seen while it was written.")
-    words, pieces = len((turn.agent_message or "").split()), story.spectator.pieces["first"]
-    _tell_undisturbed(story, turn, f"first words after {first_words:.2f} s, then {words} words in {pieces} pieces")
+        raise NotObservedError("The first answer came, but nothing of it was seen while it was written.")
+    words, pieces = len((turn.agent_message or "").split()), scenario.observer.text_counts["first"]
+    scenario.report_answer(turn, f"first words after {first_words:.2f} s, then {words} words in {pieces} pieces")
 
 
-async def tools_are_used(story: Story) -> None:
+async def tools_are_used(scenario: Scenario) -> None:
     """Show two calls, both in one step of the model."""
-    story.telling.step("Tools")
-    await story.ask("tools", "list files and tell me the time")
-    turn = await story.spectator.until_answered("tools")
-    _tell_undisturbed(story, turn, "  ".join(_line_of(call) for call in _calls_of(turn)))
+    scenario.report.step("Tools")
+    await scenario.send("tools", "list files and tell me the time")
+    turn = await scenario.until_answered("tools")
+    scenario.report_answer(turn, "  ".join(_line_of(call) for call in calls_of(turn)))
 
 
-async def a_write_is_approved(story: Story) -> None:
+async def a_write_is_approved(scenario: Scenario) -> None:
     """Show that nothing is written until the very call that was shown is approved, and then once."""
-    story.telling.step("A tool that asks first")
-    await story.ask("approval", f'write "{LOGBOOK}" to logbook.txt')
-    conversation = story.spectator.conversation
-    await story.spectator.until("a call that asks for approval", lambda: len(conversation.awaiting_calls) == 1)
+    scenario.report.step("A tool that asks first")
+    await scenario.send("approval", f'write "{LOGBOOK}" to logbook.txt')
+    conversation = scenario.observer.conversation
+    await scenario.observer.until("a call that asks for approval", lambda: len(conversation.awaiting_calls) == 1)
     [call] = conversation.awaiting_calls
-    before = story.look_at("logbook.txt")
-    story.telling.line(_line_of(call))
-    story.telling.line(f"it waits for a yes; logbook.txt is {'there already' if before.content else 'not there yet'}")
+    before = scenario.file_state("logbook.txt")
+    scenario.report.event(_line_of(call))
+    where = "there already" if before.content else "not there yet"
+    scenario.report.event(f"it waits for a yes; logbook.txt is {where}")
     digest = call.approval.args_digest if call.approval else ""
-    await story.gateway.decide(story.session_id, call.id, args_digest=digest, decision="approve")
-    turn = await story.spectator.until_answered("approval")
-    after = story.look_at("logbook.txt")
-    story.writes.append(
-        ApprovedWrite(
-            path="logbook.txt", content=LOGBOOK, call_id=call.id, before=before, after=after, at_the_end=after
-        )
+    await scenario.gateway.decide(scenario.session_id, call.id, args_digest=digest, decision="approve")
+    turn = await scenario.until_answered("approval")
+    after = scenario.file_state("logbook.txt")
+    write = ApprovedWrite(
+        path="logbook.txt", content=LOGBOOK, call_id=call.id, before=before, after=after, at_the_end=after
     )
-    _tell_undisturbed(story, turn, f"approved; logbook.txt now says: {after.content}")
+    scenario.writes.append(write)
+    scenario.report_answer(turn, f"approved; logbook.txt now says: {after.content}")
 
 
-async def prompts_wait_their_turn(story: Story) -> None:
+async def prompts_wait_their_turn(scenario: Scenario) -> None:
     """Show that prompts which come while another one is answered wait, and are answered in their order."""
-    story.telling.step("Two prompts in the queue")
+    scenario.report.step("Two prompts in the queue")
     prompts = {"running": "list files", "second": "what time is it", "third": "what did I ask first?"}
     for message_id, text in prompts.items():
-        await story.ask(message_id, text)
+        await scenario.send(message_id, text)
     for message_id in prompts:
-        _tell_undisturbed(story, await story.spectator.until_answered(message_id))
+        scenario.report_answer(await scenario.until_answered(message_id))
 
 
-async def the_worker_is_killed(story: Story) -> None:
+async def the_worker_is_killed(scenario: Scenario) -> None:
     """Kill the worker that writes an answer, and show that another one gives it, once."""
-    story.telling.step("The worker is killed in the middle of an answer")
-    before = await story.stage.history_of(story.session_id)
-    await story.ask("crash", "what have you read?", answer=f"The last file I read was promises.md. {PROMISES_QUOTED}")
-    await story.spectator.until_writing("crash", words=MIDDLE_WORDS)
-    pid, cut = story.stage.worker.pid, story.spectator.text
-    await story.stage.worker.kill()
+    scenario.report.step("The worker is killed in the middle of an answer")
+    observer, worker = scenario.observer, scenario.environment.worker
+    before = await scenario.environment.count_history(scenario.session_id)
+    await scenario.send(
+        "crash", "what have you read?", answer=f"The last file I read was promises.md. {PROMISES_QUOTED}"
+    )
+    await observer.until_writing("crash", words=MIDDLE_WORDS)
+    pid, text = worker.pid, observer.text
+    await worker.kill()
     killed_at = asyncio.get_running_loop().time()
-    story.telling.line(f"worker {pid} killed (SIGKILL) after “{last_words(cut)}”", "red")
-    await story.stage.worker.start()
-    story.telling.line(f"worker {story.stage.worker.pid} started; Temporal knows already what the other one left")
-    story.recovery_seconds = await story.spectator.until_written_again("crash") - killed_at
-    story.telling.line(f"the answer begins again, {story.recovery_seconds:.1f} s after the kill")
-    turn = await story.spectator.until_answered("crash")
-    after = await story.stage.history_of(story.session_id)
+    scenario.report.event(f"worker {pid} killed (SIGKILL) after “{last_words(text)}”", "red")
+    await worker.start()
+    scenario.report.event(f"worker {worker.pid} started; Temporal knows already what the other one left")
+    scenario.recovery_seconds = await observer.until_written_again("crash") - killed_at
+    scenario.report.event(f"the answer begins again, {scenario.recovery_seconds:.1f} s after the kill")
+    turn = await observer.until_answered("crash")
+    after = await scenario.environment.count_history(scenario.session_id)
     if after.retries == before.retries:
-        raise NotSeenError("Temporal noted no second attempt: the worker was not killed in the middle of an answer.")
-    whole_after = story.spectator.ended_at["crash"] - killed_at
-    _tell(story, turn, f"one answer, {whole_after:.1f} s after the kill, by a second attempt")
+        raise NotObservedError(
+            "Temporal noted no second attempt: the worker was not killed in the middle of an answer."
+        )
+    seconds = observer.ended_at["crash"] - killed_at
+    scenario.report_answer(turn, f"one answer, {seconds:.1f} s after the kill, by a second attempt")
 
 
-async def the_gateway_is_killed(story: Story) -> None:
-    """Kill the gateway that tells of an answer, and show that the watching client goes on where it was."""
-    story.telling.step("The gateway is killed in the middle of an answer")
-    losses = len(story.spectator.losses)
-    await story.ask("cut", "read promises.md", answer=PROMISES_QUOTED)
-    await story.spectator.until_writing("cut", words=MIDDLE_WORDS)
-    pid, cursor = story.stage.gateway.pid, story.spectator.conversation.cursor
-    await story.stage.gateway.kill()
-    story.telling.line(f"gateway {pid} killed (SIGKILL) after “{last_words(story.spectator.text)}”", "red")
-    await story.stage.gateway.start()
-    await story.stage.ready()
+async def the_gateway_is_killed(scenario: Scenario) -> None:
+    """Kill the gateway that streams an answer, and show that the watching client goes on where it was."""
+    scenario.report.step("The gateway is killed in the middle of an answer")
+    observer, gateway = scenario.observer, scenario.environment.gateway
+    losses = len(observer.losses)
+    await scenario.send("cut", "read promises.md", answer=PROMISES_QUOTED)
+    await observer.until_writing("cut", words=MIDDLE_WORDS)
+    pid, cursor = gateway.pid, observer.conversation.cursor
+    await gateway.kill()
+    scenario.report.event(f"gateway {pid} killed (SIGKILL) after “{last_words(observer.text)}”", "red")
+    await gateway.start()
+    await scenario.environment.until_ready()
     place = f"{cursor.since_revision}.{cursor.last_seen_message_id}"
-    story.telling.line(f"gateway {story.stage.gateway.pid} answers; the client asks for what came after event {place}")
-    turn = await story.spectator.until_answered("cut")
-    if len(story.spectator.losses) == losses:
-        raise NotSeenError("The watching client was not cut off: its gateway was not the one that was killed.")
-    _tell(story, turn, f"{len(story.spectator.conversation.turns)} turns held, no gap, nothing twice")
+    scenario.report.event(f"gateway {gateway.pid} answers; the client asks for what came after event {place}")
+    turn = await observer.until_answered("cut")
+    if len(observer.losses) == losses:
+        raise NotObservedError("The watching client was not cut off: its gateway was not the one that was killed.")
+    scenario.report_answer(turn, f"{len(observer.conversation.turns)} turns held, no gap, nothing twice")
 
 
-ACTS: Sequence[Act] = (
+STEPS: Sequence[Step] = (
     an_answer_is_read_while_it_is_written,
     tools_are_used,
     a_write_is_approved,
@@ -206,20 +217,6 @@ ACTS: Sequence[Act] = (
     the_worker_is_killed,
     the_gateway_is_killed,
 )
-
-
-def _tell_undisturbed(story: Story, turn: ConversationMessage, remark: str = "") -> None:
-    story.seconds.append(story.answer_after(turn.id))
-    _tell(story, turn, remark)
-
-
-def _tell(story: Story, turn: ConversationMessage, remark: str) -> None:
-    story.telling.answered(turn.agent_message or turn.error or "", remark)
-
-
-def _calls_of(turn: ConversationMessage) -> list[ToolCall]:
-    steps = turn.reasoning_trajectory.model_steps if turn.reasoning_trajectory else []
-    return [call for step in steps for call in step.tool_calls]
 
 
 def _line_of(call: ToolCall) -> str:
