@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from turnkeeper.clients.python.conversation import Conversation
 from turnkeeper.clients.python.events import ConnectionLost, Event, PartialEvent, QueueEvent, UpdateEvent
 from turnkeeper.clients.python.gateway import GatewayClient
-from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate
+from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.partial_output import PartialGrowth
 from turnkeeper.ops.demo.log import PartialText
 
@@ -112,27 +112,23 @@ class Observer:
     def _apply(self, event: Event) -> None:
         match event:
             case UpdateEvent(update=update):
-                self._apply_update(update)
+                self.conversation.apply(update)
+                if update.reset:
+                    self.new_turn_ids = []
+                self.new_turn_ids += [turn.id for turn in update.new_messages]
+                for turn in [*update.updated_messages, *update.new_messages]:
+                    if turn.is_complete:
+                        self.ended_at.setdefault(turn.id, self._clock())
             case QueueEvent(waiting=waiting):
                 self.conversation.apply_queue(waiting)
             case PartialEvent(partial=growth):
-                self._apply_partial(growth)
+                self.conversation.apply_partial(growth)
+                if self.conversation.partial_parts:
+                    self._note_text(growth)
             case ConnectionLost(reason=reason):
                 self.losses.append(reason)
 
-    def _apply_update(self, update: ConversationUpdate) -> None:
-        self.conversation.apply(update)
-        if update.reset:
-            self.new_turn_ids = []
-        self.new_turn_ids += [turn.id for turn in update.new_messages]
-        for turn in [*update.updated_messages, *update.new_messages]:
-            if turn.is_complete:
-                self.ended_at.setdefault(turn.id, self._clock())
-
-    def _apply_partial(self, growth: PartialGrowth) -> None:
-        self.conversation.apply_partial(growth)
-        if not self.conversation.partial_parts:
-            return
+    def _note_text(self, growth: PartialGrowth) -> None:
         message_id, step = growth.message_id, growth.step
         self.first_text_at.setdefault(message_id, {}).setdefault(growth.attempt, self._clock())
         self.text_counts[message_id] = self.text_counts.get(message_id, 0) + 1

@@ -16,22 +16,19 @@ from turnkeeper.ops.demo.log import ApprovedWrite, FileState, SentPrompt, Sessio
 from turnkeeper.ops.demo.observer import NotObservedError, Observer
 from turnkeeper.ops.demo.report import Report, last_words
 
-PROMISES_TEXT = "\n".join(
-    [
-        "# What a session promises",
-        "A prompt that was accepted is never lost: Temporal has it before anybody says yes to it, and keeps it through "
-        "every crash of whoever was to answer it.",
-        "It is answered once, however many workers die on the way: what was done is in the history, and only what was "
-        "under way is done again.",
-        "Prompts are answered in the order in which they came, one at a time, and each has exactly one fate that can "
-        "be asked for.",
-        "Nothing dangerous is done before somebody has said yes to the very arguments that were shown, after a second "
-        "or after a day.",
-        "Who watches sees the same as who comes later: every turn, without a gap and in its final form, over cut lines "
-        "and new gateways.",
-        "",
-    ]
-)
+PROMISES_TEXT = """\
+# What a session promises
+A prompt that was accepted is never lost: Temporal has it before anybody says yes to it, and keeps it through every \
+crash of whoever was to answer it.
+It is answered once, however many workers die on the way: what was done is in the history, and only what was under way \
+is done again.
+Prompts are answered in the order in which they came, one at a time, and each has exactly one fate that can be \
+asked for.
+Nothing dangerous is done before somebody has said yes to the very arguments that were shown, after a second or after \
+a day.
+Who watches sees the same as who comes later: every turn, without a gap and in its final form, over cut lines and new \
+gateways.
+"""
 """The file in the workspace. Its six lines, which the offline model quotes in full, take a while to write."""
 
 PROMISES_QUOTED = "promises.md says:\n\n" + "\n".join(f"> {line}" for line in PROMISES_TEXT.splitlines())
