@@ -67,7 +67,7 @@ def tool_result(outcome: Outcome) -> str:
 
 def about_conversation(question: ConversationQuestion, conversation: Conversation) -> str:
     """Answer a question about the conversation from the part of it that can be seen."""
-    requests, files = conversation.earlier_requests, conversation.files_read
+    requests = conversation.earlier_requests
     match question:
         case "first request":
             if not requests:
@@ -83,9 +83,9 @@ def about_conversation(question: ConversationQuestion, conversation: Conversatio
             lines = conversation.answers[-1].splitlines()
             return f"The last thing I said was:\n\n{quote(lines, max_lines=FILE_LINES)}"
         case "newest file":
-            if not files:
+            if not conversation.files_read:
                 return "I see no file that I read in this conversation."
-            path, outcome = files[-1]
+            path, outcome = conversation.files_read[-1]
             return f"The last file I read was {path}. {about_file('beginning', path, outcome)}"
         case "request length":
             chars = len(conversation.request)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from turnkeeper.activities.providers.offline.text import end_sentence, shorten
 from turnkeeper.models.context.summary import SUMMARY_MARK
@@ -90,8 +91,17 @@ class Conversation:
         """What stands for the evicted part of the conversation."""
         self.results = list(_calls_with_results(turn))
         """The calls of this turn that have a result."""
-        self.files_read = list(_files_read([*earlier, *turn]))
+        self._messages = messages
+
+    @cached_property
+    def files_read(self) -> list[tuple[str, Outcome]]:
         """The files whose content is in the conversation, without the model's own memory."""
+        reads = [
+            (str(call.args["path"]), outcome_of("read", result))
+            for call, result in _calls_with_results(self._messages)
+            if call.name == "file_read" and isinstance(call.args, dict) and "path" in call.args
+        ]
+        return [(path, outcome) for path, outcome in reads if not outcome.failure and path != MEMORY]
 
 
 def _split_context(message: str) -> tuple[str, str]:
@@ -107,11 +117,3 @@ def _calls_with_results(messages: Iterable[ModelMessage]) -> Iterator[tuple[Call
             calls = {call.id: call for call in message.tool_calls}
         elif message.role == "tool" and message.call_id in calls:
             yield calls[message.call_id], message
-
-
-def _files_read(messages: Iterable[ModelMessage]) -> Iterator[tuple[str, Outcome]]:
-    for call, result in _calls_with_results(messages):
-        if call.name == "file_read" and isinstance(call.args, dict) and "path" in call.args:
-            path, outcome = str(call.args["path"]), outcome_of("read", result)
-            if not outcome.failure and path != MEMORY:
-                yield path, outcome
