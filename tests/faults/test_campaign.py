@@ -14,6 +14,7 @@ from tests.faults.campaign.campaign import Options, run_campaign
 from tests.faults.campaign.checker import violations
 from tests.faults.campaign.report import table
 from tests.ops.conftest import needs_linux
+from tests.waiting import until
 
 pytestmark = [pytest.mark.campaign, needs_linux, pytest.mark.timeout(1_200)]
 
@@ -56,8 +57,8 @@ async def test_ops_10_a_campaign_that_is_stopped_leaves_no_process_behind(tmp_pa
         stderr=STDOUT,
     )
     try:
+        await until(lambda: faults_have_begun(tmp_path), within=START_SECONDS)
         async with asyncio.timeout(START_SECONDS):
-            await until_faults_begin(tmp_path)
             assert len(processes_of(tmp_path)) >= 4
             campaign.send_signal(signal.SIGINT)
             output = (await campaign.stdout.read()).decode()
@@ -69,11 +70,6 @@ async def test_ops_10_a_campaign_that_is_stopped_leaves_no_process_behind(tmp_pa
     assert code == 130, output
     assert re.search(r"^Stopped; .* is left as it is\.$", output, re.MULTILINE)
     assert processes_of(tmp_path) == []
-
-
-async def until_faults_begin(folder: Path) -> None:
-    while not faults_have_begun(folder):
-        await asyncio.sleep(0.2)
 
 
 def faults_have_begun(folder: Path) -> bool:
