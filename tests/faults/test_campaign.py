@@ -19,7 +19,7 @@ from tests.waiting import until
 pytestmark = [pytest.mark.campaign, needs_linux, pytest.mark.timeout(1_200)]
 
 SHORT = Options(
-    minutes=0.5,
+    minutes=5,
     sessions=2,
     seed=2,
     burst=25,
@@ -34,7 +34,7 @@ SHORT = Options(
     ),
     at_most=5,
 )
-"""Each kind once; it takes less than its minutes where the machine has nothing else to do."""
+"""Each kind once, and then it is over: in half a minute, or later where the machine has something else to do."""
 
 START_SECONDS = 400.0
 
@@ -43,7 +43,7 @@ async def test_ops_10_a_short_campaign_of_faults_breaks_no_promise(tmp_path):
     evidence = await run_campaign(SHORT, tmp_path)
     found = violations(evidence)
     assert not found, table(evidence, found, f"logs in {tmp_path}")
-    assert len(evidence.faults) >= 4
+    assert len(evidence.faults) == SHORT.at_most
     assert sum(attempt.outcome == "ok" for attempt in evidence.attempts) >= 30
     assert evidence.replays.runs >= SHORT.sessions
 
