@@ -19,7 +19,7 @@ from tests.waiting import BOUND, until
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.partial_output import PartialGrowth
 
-KILLS = 8
+KILLS = 5
 SESSIONS = 2
 FINISH_SECONDS = 3 * BOUND
 
