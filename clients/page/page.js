@@ -17,7 +17,7 @@ import { Sidebar } from "./panels/sidebar.js";
 import { StateLine } from "./panels/state_line.js";
 import { followTheme } from "./theme.js";
 import { TrayView } from "./panels/tray_view.js";
-import { isClosed, isStandIn } from "./words.js";
+import { TEXTS, isClosed, isStandIn } from "./words.js";
 
 const FIRST_MODEL = document.querySelector('meta[name="turnkeeper:first-model"]')?.getAttribute("content") ?? "";
 
@@ -27,7 +27,7 @@ class Page {
   #log = new LogView();
   #tray = new TrayView({
     onEdit: (text) => this.#composer.edit(text),
-    showEcho: (echo) => this.#showEcho(echo),
+    showEcho: (echo) => this.#log.showEcho(echo),
   });
   #state = new StateLine({ onShowQuestion: () => this.#log.showQuestion() });
   #notice = new Notice(() => this.#composer.focus());
@@ -172,7 +172,7 @@ class Page {
     this.#noTurns.hidden = !isRead || conversation.manager.turns.length > 0 || conversation.waiting.length > 0;
     const isOver = isClosed(conversation?.manager.state.status ?? "idle");
     byId("turns", HTMLElement).toggleAttribute("data-closed", isOver);
-    setText(this.#noTurns, isOver ? "Nothing was asked in this session." : "No prompts yet. Write the first one below.");
+    setText(this.#noTurns, isOver ? TEXTS.noTurnsEver : TEXTS.noTurns);
   }
 
   #showDescription() {
@@ -199,11 +199,6 @@ class Page {
       this.#conversation?.context ?? null,
       (id) => this.#conversation?.manager.turn(id)?.user_message ?? "",
     );
-  }
-
-  /** @param {HTMLElement | null} echo */
-  #showEcho(echo) {
-    this.#log.showEcho(echo);
   }
 
   /** @param {KeyboardEvent} event */

@@ -16,7 +16,7 @@ import * as gateway from "./gateway.js";
 import { GatewayError } from "./gateway.js";
 import { isSessionId } from "./ids.js";
 import { Outbox } from "./outbox.js";
-import { isClosed } from "../words.js";
+import { TEXTS, isClosed } from "../words.js";
 
 /** Turns of a page: what is fetched, and shown, at once. */
 export const PAGE_TURNS = 30;
@@ -105,7 +105,7 @@ export class Conversation {
   /** Read the newest turns and follow what is new, for as long as it takes until somebody answers. */
   async open() {
     if (!isSessionId(this.id)) {
-      this.#noteConnection("unknown", new GatewayError(404, "no-session-id", `${this.id} is not a session's id.`));
+      this.#noteConnection("unknown", new GatewayError(404, "no-session-id", ""));
       return;
     }
     this.#outbox.restore();
@@ -147,23 +147,10 @@ export class Conversation {
     const queued = this.manager.queue.filter(({ id }) => !this.#hasBegun(id));
     const known = new Set(queued.map(({ id }) => id));
     const outgoing = this.#outbox.entries.filter(({ id }) => !known.has(id) && !this.#hasBegun(id));
+    const isQueued = { status: /** @type {const} */ ("queued"), problem: null, mayPass: false };
     return [
-      ...queued.map(({ id, text, mode }) => ({
-        id,
-        text,
-        mode,
-        status: /** @type {const} */ ("queued"),
-        problem: null,
-        mayPass: false,
-      })),
-      ...outgoing.map(({ id, text, mode, status, problem, mayPass }) => ({
-        id,
-        text,
-        mode,
-        status: status === "accepted" ? /** @type {const} */ ("queued") : status,
-        problem,
-        mayPass,
-      })),
+      ...queued.map(({ id, text, mode }) => ({ id, text, mode, ...isQueued })),
+      ...outgoing.map(({ status, ...prompt }) => (status === "accepted" ? { ...prompt, ...isQueued } : { ...prompt, status })),
     ];
   }
 
@@ -218,8 +205,8 @@ export class Conversation {
   /** @param {ToolCall} call @param {Decision} decision @param {string} [reason] @returns {Promise<boolean>} */
   decide(call, decision, reason) {
     const digest = call.approval?.args_digest ?? "";
-    const told = { args_digest: digest, decision, ...(reason ? { reason } : {}) };
-    return this.#attempt(gateway.decide(this.id, call.id, told));
+    const body = { args_digest: digest, decision, ...(reason ? { reason } : {}) };
+    return this.#attempt(gateway.decide(this.id, call.id, body));
   }
 
   /** @param {{title?: string, model?: string}} change @returns {Promise<boolean>} */
@@ -331,7 +318,7 @@ export class Conversation {
     }
   }
 
-  /** @param {{waiting: import("./wire.js").QueuedPrompt[]}} queue */
+  /** @param {import("./wire.js").WaitingPrompts} queue */
   #takeQueue(queue) {
     this.manager.applyQueue(queue);
     this.#noteOutgoing();
@@ -364,11 +351,14 @@ export class Conversation {
     };
     if (this.#isCheckingFates || !missing().length) return;
     this.#isCheckingFates = true;
-    const told = await gateway.readQueue(this.id).catch(() => null);
+    const fates = await gateway.readQueue(this.id).then(
+      (queue) => queue.fates,
+      () => [],
+    );
     this.#isCheckingFates = false;
-    for (const { id } of told ? missing() : []) {
-      const fate = told?.fates.find((fate) => fate.id === id);
-      if (fate?.fate === "rejected") this.#outbox.refuse(id, fate.reason ?? "The session refused this prompt.");
+    for (const { id } of missing()) {
+      const fate = fates.find((fate) => fate.id === id);
+      if (fate?.fate === "rejected") this.#outbox.refuse(id, fate.reason ?? TEXTS.rejectedPrompt);
       else if (fate?.fate === "withdrawn" || fate?.fate === "discarded") this.#outbox.keep((entry) => entry.id !== id);
     }
     this.#listener.onState();

@@ -5,11 +5,11 @@
  * all that was held goes first. Partial output and the waiting prompts travel beside it. Nothing here knows the network
  * or the page: every method takes what was told, and returns what has changed by it.
  *
- * @import {ConversationUpdate, FullConversation, GrownPart, PartialGrowth, QueuedPrompt, SessionState, Turn}
- *   from "./wire.js"
+ * @import {ConversationUpdate, FullConversation, GrownPart, PartialGrowth, QueuedPrompt, SessionState, Turn,
+ *   WaitingPrompts} from "./wire.js"
  */
 
-/** @typedef {{kind: "think" | "respond" | "call", text: string, omitted: number}} PartialPart */
+/** @typedef {Omit<GrownPart, "index">} PartialPart */
 /** @typedef {Omit<PartialGrowth, "fresh" | "parts"> & {parts: PartialPart[]}} PartialOutput */
 /** @typedef {{reset: boolean, added: Turn[], updated: Turn[]}} Change Which turns are to be shown anew. */
 
@@ -117,9 +117,9 @@ export class ConversationManager {
     return { reset: update.reset, added, updated: [...updated, ...again] };
   }
 
-  /** @param {{waiting: QueuedPrompt[]}} told */
-  applyQueue(told) {
-    this.queue = told.waiting;
+  /** @param {WaitingPrompts} prompts */
+  applyQueue({ waiting }) {
+    this.queue = waiting;
   }
 
   /**

@@ -6,7 +6,7 @@
  * merely quiet. But the gateway writes at least a comment every 15 seconds: where nothing at all arrives for longer, or
  * where there is reason to doubt, the stream is opened anew. That costs little and changes nothing that is shown.
  *
- * @import {ConversationUpdate, PartialGrowth, QueuedPrompt} from "./wire.js"
+ * @import {ConversationUpdate, PartialGrowth, WaitingPrompts} from "./wire.js"
  */
 
 import { eventsOf } from "./event_stream.js";
@@ -34,7 +34,7 @@ const UNSEEN_MS = 60_000;
  * @property {() => boolean} isBusy whether something is expected to happen
  * @property {() => boolean} isOver whether the session is closed, by what was taken in
  * @property {(update: ConversationUpdate) => void} onUpdate
- * @property {(queue: {waiting: QueuedPrompt[]}) => void} onQueue
+ * @property {(queue: WaitingPrompts) => void} onQueue
  * @property {(growth: PartialGrowth) => void} onPartial
  * @property {() => void} onConnected the gateway answers, for the first time or again
  * @property {(connection: Connection, problem: GatewayError | null) => void} onConnection

@@ -6,6 +6,7 @@
  */
 
 import { byId } from "../dom.js";
+import { TEXTS } from "../words.js";
 
 const MOST_LINES_PX = 240;
 const DRAFT = "turnkeeper:draft:";
@@ -62,11 +63,11 @@ export class Composer {
   /** @param {{isRunning: boolean, isClosed: boolean, isUnknown: boolean}} session */
   show({ isRunning, isClosed, isUnknown }) {
     this.#stop.hidden = !isRunning;
-    if (this.#modes.hidden === isRunning) this.#modes.hidden = !isRunning;
+    this.#modes.hidden = !isRunning;
     if (!isRunning) this.#choose("enqueue");
-    this.#send.setAttribute("aria-label", isRunning ? "Send; it is queued" : "Send");
+    this.#send.setAttribute("aria-label", isRunning ? TEXTS.sendToQueue : TEXTS.send);
     this.#text.disabled = isUnknown;
-    this.#text.placeholder = isUnknown || isClosed ? "This session takes no prompts" : "Write a prompt";
+    this.#text.placeholder = isUnknown || isClosed ? TEXTS.takesNoPrompts : TEXTS.writePrompt;
   }
 
   /** @returns {PromptMode} */

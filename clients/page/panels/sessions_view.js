@@ -8,7 +8,7 @@
 
 import { arrange, byId, h, setText } from "../dom.js";
 import { GatewayError, listSessions } from "../conversation/gateway.js";
-import { ago, isClosed, statusLabel } from "../words.js";
+import { TEXTS, ago, isClosed, statusLabel } from "../words.js";
 
 const REFRESH_MS = 20_000;
 const TYPING_MS = 250;
@@ -95,7 +95,7 @@ export class SessionsView {
       this.#show();
     } catch (error) {
       if (!(error instanceof GatewayError)) throw error;
-      if (turn === this.#asked) setText(this.#note, "Can't load the sessions. Trying again.");
+      if (turn === this.#asked) setText(this.#note, TEXTS.sessionsFailed);
     }
   }
 
@@ -115,9 +115,9 @@ export class SessionsView {
 
   /** @param {boolean} isFiltered @returns {string} */
   #emptyWords(isFiltered) {
-    if (!isFiltered) return "No sessions yet";
+    if (!isFiltered) return TEXTS.noSessions;
     const isAsking = this.#status.value === "awaiting_approval" && !this.#search.value.trim();
-    return isAsking ? "Nothing is waiting for you" : "No matching sessions";
+    return isAsking ? TEXTS.nothingAwaitsApproval : TEXTS.noMatchingSessions;
   }
 
   /** @param {ListedSession} session @returns {HTMLElement} */
@@ -132,9 +132,9 @@ export class SessionsView {
     if (isOpen) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
     link.dataset.status = status;
-    const [titled, told] = link.children;
-    setText(/** @type {Element} */ (titled), title);
-    setText(/** @type {Element} */ (told), [statusLabel(status), ago(session.started_at)].join(" · "));
+    const [titleLine, stateLine] = /** @type {Iterable<Element>} */ (link.children);
+    setText(titleLine, title);
+    setText(stateLine, `${statusLabel(status)} · ${ago(session.started_at)}`);
     return row;
   }
 
@@ -143,8 +143,8 @@ export class SessionsView {
     const link = h(
       "a",
       { href: `/?session=${encodeURIComponent(id)}` },
-      h("span", { class: "session-title" }),
-      h("span", { class: "session-state" }),
+      h("span", { class: "one-line" }),
+      h("span", { class: "fine" }),
     );
     link.addEventListener("click", (event) => {
       if (event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return; // into a tab of its own
@@ -160,8 +160,6 @@ function listed({ id, title, status }, startedAt) {
   return {
     workflow_id: id,
     title: title || null,
-    model: null,
-    turn_count: 0,
     started_at: startedAt,
     status: isClosed(status) ? /** @type {ListedSession["status"]} */ (status) : "open",
   };
