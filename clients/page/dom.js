@@ -58,10 +58,10 @@ export function byId(id, kind) {
  * @param {Element} parent @param {(Element | false | null)[]} children
  */
 export function arrange(parent, children) {
-  const shown = children.filter((child) => child instanceof Element);
-  const remaining = new Set(shown);
+  const elements = children.filter((child) => child instanceof Element);
+  const remaining = new Set(elements);
   for (const child of [...parent.children]) if (!remaining.has(child)) child.remove();
-  shown.forEach((child, index) => {
+  elements.forEach((child, index) => {
     if (parent.children[index] !== child) parent.insertBefore(child, parent.children[index] ?? null);
   });
 }

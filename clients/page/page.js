@@ -117,7 +117,7 @@ class Page {
 
   /**
    * Back to the beginning, where what was written can be corrected.
-   * @param {{text: string, model: string}} written @param {string} words
+   * @param {{text: string, model: string}} draft @param {string} words
    */
   #takeBack({ text, model }, words) {
     history.replaceState(null, "", "/");
@@ -144,7 +144,7 @@ class Page {
       onDescription: () => this.#showDescription(),
       onContext: () => this.#showContext(),
       onFailure: (words) => this.#notice.show(words),
-      onNotStarted: (written, words) => this.#takeBack(written, words),
+      onNotStarted: (draft, words) => this.#takeBack(draft, words),
     };
   }
 

@@ -208,7 +208,7 @@ const STOPS = [
 export function endingWords({ status, error }) {
   if (status !== "cancelled" || !error?.startsWith("Cancelled: ")) return error ?? "";
   const reason = error.slice("Cancelled: ".length);
-  return STOPS.find(([known]) => known.test(reason))?.[1] ?? `Stopped: ${reason}`;
+  return STOPS.find(([pattern]) => pattern.test(reason))?.[1] ?? `Stopped: ${reason}`;
 }
 
 /** @param {string} status of a session, live or listed @returns {string} one or two words */

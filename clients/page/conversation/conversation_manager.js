@@ -10,7 +10,8 @@
  */
 
 /** @typedef {Omit<GrownPart, "index">} PartialPart */
-/** @typedef {Omit<PartialGrowth, "fresh" | "parts"> & {parts: PartialPart[]}} PartialOutput */
+/** @typedef {Omit<PartialGrowth, "fresh" | "parts">} AnswerTag The attempt at a step that is being written. */
+/** @typedef {AnswerTag & {parts: PartialPart[]}} PartialOutput */
 /** @typedef {{reset: boolean, added: Turn[], updated: Turn[]}} Change Which turns are to be shown anew. */
 
 /** @type {SessionState} */
@@ -149,20 +150,13 @@ function stateOf(state) {
 
 /** @param {PartialPart[]} parts @param {GrownPart} grown */
 function append(parts, { index, kind, text, omitted }) {
-  const known = parts[index];
-  if (known) known.text += text;
+  const part = parts[index];
+  if (part) part.text += text;
   else parts[index] = { kind, text, omitted };
 }
 
-/**
- * @param {{request: number, attempt: number, message_id: string, step: number}} one
- * @param {{request: number, attempt: number, message_id: string, step: number}} other
- */
+/** @param {AnswerTag} one @param {AnswerTag} other */
 function isSameAnswer(one, other) {
-  return (
-    one.request === other.request &&
-    one.attempt === other.attempt &&
-    one.message_id === other.message_id &&
-    one.step === other.step
-  );
+  const names = /** @type {const} */ (["message_id", "step", "request", "attempt"]);
+  return names.every((name) => one[name] === other[name]);
 }

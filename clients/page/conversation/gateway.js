@@ -34,8 +34,8 @@ const path = (sessionId, rest = "") => `/workflow/${encodeURIComponent(sessionId
 
 /** @param {Object<string, string | number | null | undefined>} parameters @returns {string} */
 function query(parameters) {
-  const given = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined && value !== "");
-  return given.length ? `?${new URLSearchParams(given.map(([name, value]) => [name, String(value)]))}` : "";
+  const entries = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  return entries.length ? `?${new URLSearchParams(entries.map(([name, value]) => [name, String(value)]))}` : "";
 }
 
 /**
@@ -43,8 +43,8 @@ function query(parameters) {
  * @throws {GatewayError}
  */
 async function send(method, url, body) {
-  const written = body === undefined ? {} : { body: JSON.stringify(body), headers: JSON_BODY };
-  const response = await arrived(fetch(url, { method, signal: AbortSignal.timeout(PATIENCE_MS), ...written }));
+  const content = body === undefined ? {} : { body: JSON.stringify(body), headers: JSON_BODY };
+  const response = await arrived(fetch(url, { method, signal: AbortSignal.timeout(PATIENCE_MS), ...content }));
   if (!response.ok) throw await errorOf(response);
   return response;
 }

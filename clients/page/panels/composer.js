@@ -8,7 +8,6 @@
 import { byId } from "../dom.js";
 import { TEXTS } from "../words.js";
 
-const MOST_LINES_PX = 240;
 const DRAFT = "turnkeeper:draft:";
 
 export class Composer {
@@ -107,6 +106,6 @@ export class Composer {
     else sessionStorage.removeItem(this.#key);
     this.#send.disabled = !text.trim();
     this.#text.style.height = "auto";
-    this.#text.style.height = `${Math.min(this.#text.scrollHeight, MOST_LINES_PX)}px`;
+    this.#text.style.height = `${this.#text.scrollHeight}px`;
   }
 }

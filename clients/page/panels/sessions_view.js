@@ -28,7 +28,7 @@ export class SessionsView {
   /** @type {string | null} */
   #next = null;
   #pages = 1;
-  #asked = 0;
+  #reads = 0;
   /** @type {OpenSession | null} */
   #open = null;
   /** @type {Map<string, HTMLElement>} */
@@ -78,24 +78,24 @@ export class SessionsView {
   }
 
   async #read() {
-    const turn = ++this.#asked;
+    const read = ++this.#reads;
     try {
       /** @type {ListedSession[]} */
-      const found = [];
+      const sessions = [];
       /** @type {string | null} */
       let cursor = null;
       for (let page = 0; page < this.#pages; page++) {
         const answer = await listSessions({ q: this.#search.value.trim(), status: this.#status.value, cursor });
-        if (turn !== this.#asked) return;
-        found.push(...answer.sessions);
+        if (read !== this.#reads) return;
+        sessions.push(...answer.sessions);
         cursor = answer.next_cursor;
         if (!cursor) break;
       }
-      [this.#sessions, this.#next] = [found, cursor];
+      [this.#sessions, this.#next] = [sessions, cursor];
       this.#show();
     } catch (error) {
       if (!(error instanceof GatewayError)) throw error;
-      if (turn === this.#asked) setText(this.#note, TEXTS.sessionsFailed);
+      if (read === this.#reads) setText(this.#note, TEXTS.sessionsFailed);
     }
   }
 

@@ -14,9 +14,9 @@ export class TrayView {
   #tray = byId("tray", HTMLElement);
   #title = byId("tray-title", HTMLElement);
   #list = byId("tray-list", HTMLElement);
-  /** @type {Map<string, {element: HTMLElement, shown: string}>} */
+  /** @type {Map<string, {element: HTMLElement, key: string}>} */
   #rows = new Map();
-  #echoShown = "";
+  #echoKey = "";
   #onEdit;
   #showEcho;
 
@@ -37,9 +37,9 @@ export class TrayView {
 
   /** @param {Conversation | null} conversation @param {Waiting | null} prompt */
   #echo(conversation, prompt) {
-    const shown = JSON.stringify(prompt);
-    if (shown === this.#echoShown) return;
-    this.#echoShown = shown;
+    const key = JSON.stringify(prompt);
+    if (key === this.#echoKey) return;
+    this.#echoKey = key;
     if (!prompt || !conversation) {
       this.#showEcho(null);
       return;
@@ -66,17 +66,17 @@ export class TrayView {
 
   /** @param {Conversation} conversation @param {Waiting} prompt @returns {HTMLElement} */
   #row(conversation, prompt) {
-    const shown = JSON.stringify(prompt);
-    const known = this.#rows.get(prompt.id);
-    if (known?.shown === shown) return known.element;
-    const element = known?.element ?? h("li", { class: "row", "data-prompt": prompt.id });
+    const key = JSON.stringify(prompt);
+    const row = this.#rows.get(prompt.id);
+    if (row?.key === key) return row.element;
+    const element = row?.element ?? h("li", { class: "row", "data-prompt": prompt.id });
     element.dataset.status = prompt.status;
     element.replaceChildren(
       h("span", { class: "waiting-text one-line", title: prompt.text }, prompt.text),
       h("span", { class: "quiet" }, waitingWords(prompt)),
       ...this.#actions(conversation, prompt),
     );
-    this.#rows.set(prompt.id, { element, shown });
+    this.#rows.set(prompt.id, { element, key });
     return element;
   }
 

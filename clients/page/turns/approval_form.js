@@ -7,13 +7,13 @@
 import { button, h } from "../dom.js";
 import { TEXTS, deadlineWords, fullTime, question } from "../words.js";
 
-const MOST_REASON_CHARS = 500;
+const MAX_REASON_CHARS = 500;
 
 export class ApprovalForm {
   #decide;
   #reason = h("textarea", {
     rows: "2",
-    maxlength: String(MOST_REASON_CHARS),
+    maxlength: String(MAX_REASON_CHARS),
     "aria-label": TEXTS.reason,
     placeholder: TEXTS.reasonHint,
   });

@@ -22,7 +22,7 @@ const AT_END_PX = 48;
 const SIZE_ATTRIBUTES = ["class", "hidden", "open"];
 
 /** Turns in the document beyond which the oldest leave it, as long as nobody reads them. */
-const MOST_TURNS = 4 * PAGE_TURNS;
+const MAX_TURNS = 4 * PAGE_TURNS;
 
 export class LogView {
   #scroller = byId("log", HTMLElement);
@@ -36,7 +36,7 @@ export class LogView {
   /** @type {Conversation | null} */
   #conversation = null;
   /** @type {string | null} the turn of which the model is shown writing */
-  #written = null;
+  #writingTurn = null;
   #isAtEnd = true;
   #lastTop = 0;
   #isLoading = false;
@@ -163,7 +163,7 @@ export class LogView {
   }
 
   #forgetOldest() {
-    if (!this.#isAtEnd || this.#views.size <= MOST_TURNS) return;
+    if (!this.#isAtEnd || this.#views.size <= MAX_TURNS) return;
     for (const element of [...this.#turns.children].slice(0, this.#views.size - PAGE_TURNS)) {
       this.#views.delete(element.getAttribute("data-turn") ?? "");
       element.remove();
@@ -174,9 +174,9 @@ export class LogView {
   /** Show what the model is writing. @param {boolean} isFresh */
   showPartial(isFresh) {
     const partial = this.#conversation?.manager.partial ?? null;
-    if (this.#written && this.#written !== partial?.message_id)
-      this.#views.get(this.#written)?.showPartial(null, false);
-    this.#written = partial?.message_id ?? null;
+    if (this.#writingTurn && this.#writingTurn !== partial?.message_id)
+      this.#views.get(this.#writingTurn)?.showPartial(null, false);
+    this.#writingTurn = partial?.message_id ?? null;
     if (partial) this.#views.get(partial.message_id)?.showPartial(partial, isFresh);
   }
 

@@ -45,7 +45,7 @@ export class ToolCard {
   );
   /** @type {ApprovalForm | null} */
   #form = null;
-  #shown = "";
+  #key = "";
 
   /** @param {CallActions} actions */
   constructor(actions) {
@@ -61,9 +61,9 @@ export class ToolCard {
 
   /** @param {ToolCall} call @param {boolean} isRunning whether its turn still runs */
   show(call, isRunning) {
-    const shown = JSON.stringify([call, isRunning]);
-    if (shown === this.#shown) return;
-    this.#shown = shown;
+    const key = JSON.stringify([call, isRunning]);
+    if (key === this.#key) return;
+    this.#key = key;
     const isAsked = isRunning && !call.result && call.approval !== null && call.approval.decision === null;
     this.element.dataset.call = call.id;
     this.#showState(isAsked ? "waiting" : stateOf(call, isRunning));
@@ -167,6 +167,6 @@ function argumentsOf({ args, args_blob }) {
   if (!Object.values(args).some(isOfLines)) return JSON.stringify(args, null, 2);
   return Object.entries(args)
     .map(([name, value]) => `${name}:${isOfLines(value) ? `\n${value}` : ` ${JSON.stringify(value, null, 2)}`}`)
-    .map((written) => written.replaceAll("\n", "\n    ")) // to the right: none of the lines looks like an argument
+    .map((argument) => argument.replaceAll("\n", "\n    ")) // to the right: none of the lines looks like an argument
     .join("\n");
 }

@@ -54,7 +54,7 @@ export class TurnView {
     const last = /** @type {ModelStep | undefined} */ (steps.findLast((step) => step.kind === "model"));
     // The answer is the text of the step that calls nothing any more; it is shown once, there.
     const answering = turn.agent_message !== null && last && !last.tool_calls.length ? last : null;
-    const shown = steps.map((step, index) => {
+    const elements = steps.map((step, index) => {
       const view = this.#viewOf(
         step.kind === "model" ? `model ${step.number}` : `user ${step.message_id} ${index}`,
         step.kind,
@@ -66,7 +66,7 @@ export class TurnView {
       }
       return view.element;
     });
-    arrange(this.#steps, shown);
+    arrange(this.#steps, elements);
     const { text, blob } = answerOf(turn);
     this.#answer.show(answering ? "" : text, blob);
     this.#omitted.textContent = omittedWords(turn.steps_omitted);
