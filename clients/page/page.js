@@ -95,7 +95,6 @@ class Page {
     this.#log.begin(null);
     this.#composer.begin(conversation?.id ?? null);
     this.#showState();
-    this.#showDescription();
     if (conversation) void conversation.open();
     else this.#composer.focus();
   }
@@ -141,7 +140,7 @@ class Page {
       },
       onPartial: (isFresh) => this.#log.showPartial(isFresh),
       onState: () => this.#showState(),
-      onDescription: () => this.#showDescription(),
+      onDescription: () => this.#showState(),
       onContext: () => this.#showContext(),
       onFailure: (words) => this.#notice.show(words),
       onNotStarted: (draft, words) => this.#takeBack(draft, words),
@@ -173,12 +172,6 @@ class Page {
     const isOver = isClosed(conversation?.manager.state.status ?? "idle");
     byId("turns", HTMLElement).toggleAttribute("data-closed", isOver);
     setText(this.#noTurns, isOver ? TEXTS.noTurnsEver : TEXTS.noTurns);
-  }
-
-  #showDescription() {
-    this.#bar.show(this.#conversation, FIRST_MODEL);
-    this.#showOpen();
-    this.#state.show(this.#conversation);
   }
 
   #showOpen() {

@@ -45,7 +45,10 @@ export class SessionsView {
       typing = setTimeout(() => void this.#readAnew(), TYPING_MS);
     });
     this.#status.addEventListener("change", () => void this.#readAnew());
-    this.#more.addEventListener("click", () => void this.#readMore());
+    this.#more.addEventListener("click", () => {
+      this.#pages += 1;
+      void this.#read();
+    });
     document.addEventListener("visibilitychange", () => void this.refresh());
     window.addEventListener("focus", () => void this.refresh());
     setInterval(() => void this.refresh(), REFRESH_MS);
@@ -69,11 +72,6 @@ export class SessionsView {
 
   async #readAnew() {
     this.#pages = 1;
-    await this.#read();
-  }
-
-  async #readMore() {
-    this.#pages += 1;
     await this.#read();
   }
 
