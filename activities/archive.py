@@ -24,7 +24,6 @@ class ArchiveActivities:
     """Activities that write to the archive."""
 
     def __init__(self, stores: Stores, client: Client) -> None:
-        """Write to `stores`; read moves that were prepared in another process through `client`."""
         self._stores = stores
         self._client = client
 

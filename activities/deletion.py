@@ -31,7 +31,6 @@ class DeletionActivities:
     """Activities that delete a session from Temporal and from the stores."""
 
     def __init__(self, client: Client, stores: Stores, partials: PartialCarrier) -> None:
-        """Delete runs through `client`, and what `stores` and `partials` have of the session."""
         self._client = client
         self._stores = stores
         self._partials = partials

@@ -55,7 +55,6 @@ class ModelActivities:
     """Activities that ask a model for a turn's next step."""
 
     def __init__(self, asking: Asking, texts: LargeTexts, partials: PartialCarrier) -> None:
-        """Ask models by way of `asking`; keep large answers in `texts`, show those being written by `partials`."""
         self._asking = asking
         self._texts = texts
         self._partials = partials

@@ -28,7 +28,6 @@ class SummaryActivities:
     """Activities that ask a model what is worth remembering."""
 
     def __init__(self, asking: Asking) -> None:
-        """Ask models by way of `asking`."""
         self._asking = asking
 
     @activity.defn

@@ -22,7 +22,6 @@ class LostCallError(Exception):
     """The server was lost in a call that may be repeated. `result`: what the call came to, should it stay at that."""
 
     def __init__(self, result: ToolResult) -> None:
-        """Keep what is known."""
         super().__init__(result.outcome)
         self.result = result
 
@@ -43,7 +42,6 @@ class ToolActivities:
     """Activities that use tools."""
 
     def __init__(self, toolbox: ToolSource, texts: LargeTexts) -> None:
-        """Use the tools of `toolbox`; keep large results in `texts`."""
         self._toolbox = toolbox
         self._texts = texts
 

@@ -279,7 +279,6 @@ def install(app: FastAPI) -> None:
 
 
 def answer(problem: Problem, headers: dict[str, str] | None = None) -> JSONResponse:
-    """Render a problem."""
     return JSONResponse(
         problem.model_dump(exclude_none=True),
         status_code=problem.status,

@@ -18,7 +18,6 @@ class Blobs:
     """The large texts of all sessions. Every method raises `StoreUnavailableError`."""
 
     def __init__(self, database: Database) -> None:
-        """Keep them in `database`."""
         self._database = database
 
     async def put(self, session_id: str, texts: Iterable[str]) -> None:

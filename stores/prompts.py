@@ -26,7 +26,6 @@ class Prompts:
     """Parked prompts and fates of all sessions. Every method raises `StoreUnavailableError`; a second run is safe."""
 
     def __init__(self, database: Database) -> None:
-        """Keep them in `database`."""
         self._database = database
 
     async def put_fates(self, session_id: str, fates: Sequence[Fate]) -> None:

@@ -41,11 +41,9 @@ class Stores:
         return await self.archive.delete(session_id)
 
     async def __aenter__(self) -> Self:
-        """Return the stores themselves."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close the database."""
         await self.database.close()
 
 

@@ -63,7 +63,6 @@ DELETION_PAUSE = timedelta(seconds=1)
 
 
 def deletion_options() -> ActivityConfig:
-    """Return the options of all activities of a deletion."""
     return ActivityConfig(
         start_to_close_timeout=DELETION_TIMEOUT, heartbeat_timeout=HEARTBEAT_TIMEOUT, retry_policy=DELETION_RETRIES
     )

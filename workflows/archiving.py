@@ -26,7 +26,6 @@ class Archiving:
     """The moves of one run of a session."""
 
     def __init__(self, session: Session, *, on_change: Callable[[], None]) -> None:
-        """Move turns of `session`; `on_change` is called when there is something new to show."""
         self._session = session
         self._on_change = on_change
         self._task: asyncio.Task[None] | None = None

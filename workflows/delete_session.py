@@ -24,7 +24,6 @@ class DeleteSession:
     """The deletion of a session; it goes on until nothing is left."""
 
     def __init__(self) -> None:
-        """Begin without knowing anything of the session."""
         self._progress = DeletionProgress()
 
     @workflow.run

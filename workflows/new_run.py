@@ -17,7 +17,6 @@ class HistoryGrowth:
     """
 
     def __init__(self, session: Session) -> None:
-        """Count from now on; the limits are those of `session`."""
         self._session = session
         self._events_at_start = workflow.info().get_current_history_length()
         self._bytes_at_start = workflow.info().get_current_history_size()
@@ -44,7 +43,6 @@ class NewRun:
     """The session's next run."""
 
     def __init__(self, session: Session, growth: HistoryGrowth, archiving: Archiving, parking: Parking) -> None:
-        """Go on from this run of `session`."""
         self._session = session
         self._growth = growth
         self._archiving = archiving

@@ -40,7 +40,6 @@ class Asking:
     """The way from an activity to a model."""
 
     def __init__(self, providers: ProviderRegistry, client: Client, texts: LargeTexts, prices: PriceList) -> None:
-        """Ask `providers`; read contexts that were prepared in another process through `client`."""
         self._providers = providers
         self._client = client
         self._texts = texts

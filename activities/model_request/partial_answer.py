@@ -40,14 +40,12 @@ class GrowingPart:
     """A part of the answer: its end, as far as it is kept, and the pieces that came since it was looked at."""
 
     def __init__(self, kind: PartialKind) -> None:
-        """Begin with no text."""
         self.kind = kind
         self.shown = PartialPart(kind=kind, text="")
         self.json_bytes = _json_bytes(self.shown)
         self._pieces: list[str] = []
 
     def grow(self, piece: str) -> None:
-        """Add a piece of text."""
         self._pieces.append(piece)
 
     def catch_up(self) -> int:
@@ -187,7 +185,6 @@ class PartialAnswer:
             self._show()
 
     def __enter__(self) -> Self:
-        """Return the answer itself."""
         return self
 
     def __exit__(self, *_: object) -> None:

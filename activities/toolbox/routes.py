@@ -184,7 +184,6 @@ class Names:
     """Which tool has which name, and had it: names are unique, and never go from one tool to another (AGT-6)."""
 
     def __init__(self, reserved: Collection[str] = ()) -> None:
-        """Give no name in `reserved`."""
         self._reserved = frozenset(reserved)
         self._given: dict[str, tuple[str, str]] = {}
 
@@ -250,7 +249,6 @@ def _text_of(block: ContentBlock) -> str:
 
 
 def error_result(outcome: str, content: str) -> ToolResult:
-    """Return a result for a call that came to nothing."""
     return ToolResult(outcome=outcome, content=content, status="error")
 
 

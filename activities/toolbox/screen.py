@@ -41,7 +41,6 @@ class _Screen:
         return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> Any:
-        """Return the next message."""
         return self._screened(await self._stream.receive())
 
     async def __anext__(self) -> Any:
@@ -51,7 +50,6 @@ class _Screen:
         return self
 
     async def aclose(self) -> None:
-        """Take no more."""
         await self._stream.aclose()
 
     async def __aenter__(self) -> Self:

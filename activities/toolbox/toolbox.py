@@ -52,7 +52,6 @@ class Toolbox:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close all connections."""
         await self.aclose()
 
     async def aclose(self) -> None:

@@ -66,7 +66,6 @@ class OffLimits:
     """
 
     def __init__(self, paths: Collection[Path] = ()) -> None:
-        """Look where `paths` lead to now, by whatever links."""
         ends = {end for path in paths for end in (path.absolute(), Path(os.path.realpath(path)))}
         self._files = {identity for end in ends if (identity := _identity_at(end))}
         self._places = {(identity, _folded(end.name)) for end in ends if (identity := _identity_at(end.parent))}

@@ -42,7 +42,6 @@ class Transcripts:
     """The transcripts of all sessions. Methods raise `ProblemError`, and `StoreUnavailableError` where it is said."""
 
     def __init__(self, reader: SessionReader, archive: Archive, texts: TextRestorer) -> None:
-        """Read what sessions hold through `reader`, and the rest from `archive`; `texts` restores answers."""
         self._reader = reader
         self._archive = archive
         self._texts = texts

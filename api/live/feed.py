@@ -45,7 +45,6 @@ class ProblemEvent:
 
     @property
     def sse(self) -> ServerSentEvent:
-        """The event on the wire."""
         return ServerSentEvent(event="problem", raw_data=self.problem.model_dump_json(exclude_none=True))
 
 
@@ -88,7 +87,6 @@ class _Watcher:
 
     @property
     def has_more(self) -> bool:
-        """Return whether there are further pages of what is new."""
         return self.last is not None and self.last.has_more
 
     @property
@@ -165,7 +163,6 @@ class UpdateFeed:
     """The live feeds of all sessions."""
 
     def __init__(self, shared_reader: SharedReader, watches: WatchRegistry, partials: PartialCarrier) -> None:
-        """Read through `shared_reader` what `watches` notice; what is being written comes by `partials`."""
         self._outputs = LiveOutputs(partials)
         self._reader = shared_reader
         self._watches = watches

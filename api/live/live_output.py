@@ -38,7 +38,6 @@ class PartialEvent:
 
     @cached_property
     def sse(self) -> ServerSentEvent:
-        """The event on the wire."""
         return ServerSentEvent(event="partial", raw_data=self.growth.model_dump_json())
 
 
@@ -60,7 +59,6 @@ class SeenSteps:
     """The newest step's tool calls have not all come back yet: the model is not asked before."""
 
     def learn(self, update: ConversationUpdate) -> None:
-        """Take in an update."""
         if update.current_message_id != self.message_id:
             self.message_id, self.count, self.are_calls_running = update.current_message_id, None, False
         for turn in [*update.updated_messages, *update.new_messages]:
@@ -157,7 +155,6 @@ class LiveOutputs:
     """What the models of all watched sessions are writing."""
 
     def __init__(self, carrier: PartialCarrier) -> None:
-        """Follow through `carrier`."""
         self._carrier = carrier
         self._outputs: dict[Watch, LiveOutput] = {}
 

@@ -31,7 +31,6 @@ class Poller:
     """Answers the polls of all sessions. Methods raise `ProblemError`."""
 
     def __init__(self, shared_reader: SharedReader, watches: WatchRegistry) -> None:
-        """Read through `shared_reader`; `watches` tell of changes."""
         self._shared_reader = shared_reader
         self._watches = watches
         self._polled_at: OrderedDict[str, float] = OrderedDict()

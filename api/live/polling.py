@@ -58,7 +58,6 @@ class GivenForms:
     """In which forms clients without a revision were given the newest turn of each session."""
 
     def __init__(self) -> None:
-        """Know of no client."""
         self._given: OrderedDict[str, _Given] = OrderedDict()
 
     def hold_seconds(self, session_id: str, turn_id: str, form: Form, *, now: float) -> float | None:
@@ -118,7 +117,6 @@ class Poll:
         return seconds
 
     def note_answer(self, update: ConversationUpdate, *, now: float) -> None:
-        """Remember what the client is given."""
         form = _form_of(update)
         # Where it is not clear who asks, nothing is known afterwards that was not known before.
         if form is None or self._cursor.since_revision is not None or self._is_unclear:

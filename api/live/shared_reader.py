@@ -63,14 +63,12 @@ class UpdateEvent:
 
     @property
     def next_cursor(self) -> UpdatesRequest:
-        """The cursor after it."""
         return UpdatesRequest(
             last_seen_message_id=self.update.last_seen_message_id, since_revision=self.update.revision
         )
 
     @property
     def revision(self) -> int:
-        """The session's revision that it shows."""
         return self.update.revision
 
     @property
@@ -80,7 +78,6 @@ class UpdateEvent:
 
     @cached_property
     def json(self) -> str:
-        """The update as JSON."""
         return self.update.model_dump_json()
 
     def as_answer(self, session_id: str) -> str:
@@ -89,7 +86,6 @@ class UpdateEvent:
 
     @cached_property
     def sse(self) -> ServerSentEvent:
-        """The event on the wire."""
         return ServerSentEvent(event="update", id=self.id, raw_data=self.json)
 
 
@@ -103,7 +99,6 @@ class QueueEvent:
 
     @cached_property
     def sse(self) -> ServerSentEvent:
-        """The event on the wire."""
         return ServerSentEvent(event="queue", raw_data=WaitingPrompts(waiting=self.waiting).model_dump_json())
 
 
@@ -128,7 +123,6 @@ class SharedReader:
     """Reads all watched sessions. Methods raise `ProblemError`."""
 
     def __init__(self, reader: SessionReader, texts: TextRestorer, cache_warmer: CacheWarmer) -> None:
-        """Read through `reader`; `texts` restores answers, `cache_warmer` keeps sessions at rest cheap to read."""
         self._reader = reader
         self._texts = texts
         self._cache_warmer = cache_warmer

@@ -37,7 +37,6 @@ class PromptSender:
     """Sends prompts to all sessions. Methods raise `ProblemError`."""
 
     def __init__(self, sessions: Sessions, reader: SessionReader, fates: PromptFates) -> None:
-        """Send through `sessions`, ask through `reader`; `fates` tells what sessions no longer remember."""
         self._sessions = sessions
         self._reader = reader
         self._fates = fates

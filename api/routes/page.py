@@ -88,7 +88,6 @@ class PageFiles(StaticFiles):
     def file_response(
         self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200
     ) -> Response:
-        """Answer with the file, or that it has not changed."""
         response = FileResponse(full_path, status_code=status_code, stat_result=stat_result, headers=FILE_HEADERS)
         if self.is_not_modified(response.headers, Headers(scope=scope)):
             return NotModifiedResponse(response.headers)

@@ -62,7 +62,6 @@ class CommitChecker:
         return await self._checks.run((workflow_id, as_of), lambda: self._check(workflow_id, as_of))
 
     async def close(self) -> None:
-        """Stop waiting for open tasks."""
         await self._checks.close()
 
     async def _check(self, workflow_id: str, as_of: AsOf) -> bool:

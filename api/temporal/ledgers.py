@@ -96,7 +96,6 @@ class Tail:
 
     @property
     def count(self) -> int:
-        """How many prompts there are."""
         return len(self.sizes) + self.unnamed
 
     @property
@@ -122,7 +121,6 @@ class Ledger:
     """One session's queue as this gateway knows it."""
 
     def __init__(self) -> None:
-        """Know nothing yet."""
         self.read: QueueRead | None = None
         self.tail: Tail | None = None
         self.first_limits: Limits | None = None
@@ -281,7 +279,6 @@ class Ledgers:
     """The ledgers of the sessions that were used last, and the ids of the prompts that were accepted last."""
 
     def __init__(self) -> None:
-        """Know no session yet."""
         self._ledgers: OrderedDict[str, Ledger] = OrderedDict()
         self._accepted: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._answered_at = float("-inf")
@@ -303,7 +300,6 @@ class Ledgers:
         return self._answered_at >= now - FRESH_SECONDS
 
     def note_accepted(self, session_id: str, message_id: str) -> None:
-        """Remember that this gateway has accepted the prompt."""
         self._accepted[session_id, message_id] = None
         self._accepted.move_to_end((session_id, message_id))
         while len(self._accepted) > MAX_ACCEPTED_IDS:
@@ -318,7 +314,6 @@ class Ledgers:
         return (session_id, message_id) in self._accepted
 
     def forget(self, session_id: str) -> None:
-        """Drop what is known of a deleted session."""
         self._ledgers.pop(session_id, None)
         for key in [key for key in self._accepted if key[0] == session_id]:
             del self._accepted[key]

@@ -35,7 +35,6 @@ class QueryBackoff:
     """The pauses of all sessions."""
 
     def __init__(self, watches: WatchRegistry) -> None:
-        """Learn from `watches` which sessions struggle, and when one is well again."""
         self._watches = watches
         self._pauses: OrderedDict[str, _Pause] = OrderedDict()
 

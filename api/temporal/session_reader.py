@@ -118,7 +118,6 @@ class SessionReader:
     """Reads all sessions, by their ids. Every method raises `ProblemError` for what can go wrong."""
 
     def __init__(self, client: Client) -> None:
-        """Ask workers and Temporal through `client`."""
         self.client = client
         self.watches = WatchRegistry(client)
         self.ledgers = Ledgers()
@@ -145,7 +144,6 @@ class SessionReader:
             raise
 
     async def updates(self, session_id: str, request: UpdatesRequest) -> ConversationUpdate:
-        """Return what is new for a client (SES-12)."""
         result = await self._queries.ask(session_id, "get_conversation_updates", request, ConversationUpdate)
         final = _with_final_status(result)
         if request.since_revision == final.revision > result.view.revision:
@@ -161,12 +159,10 @@ class SessionReader:
         return result.view if result.closed is None else PendingApprovals()
 
     async def replay_turns(self, session_id: str, request: ReplayRequest) -> ReplayTurns:
-        """Return the turns held that the replay text is made of (CTX-13)."""
         result = await self._queries.ask(session_id, "get_replay_turns", request, ReplayTurns)
         return result.view if result.closed is None else result.view.cut_off("The session was closed.")
 
     async def context_view(self, session_id: str, request: ContextRequest) -> ContextView:
-        """Return what the model sees of each turn (CTX-8)."""
         return (await self._queries.ask(session_id, "get_context_view", request, ContextView)).view
 
     async def queue(self, session_id: str, message_ids: Sequence[str] = ()) -> QueueView:
@@ -239,18 +235,15 @@ class SessionReader:
         return first_run_id
 
     async def refuse_deleted(self, session_id: str) -> None:
-        """Raise 404 if the session is being deleted."""
         await refuse_deleted(self.client, session_id)
 
     # ----
 
     def forget(self, session_id: str) -> None:
-        """Drop what is remembered of a deleted session."""
         self._first_run_ids.pop(session_id, None)
         self.ledgers.forget(session_id)
 
     async def close(self) -> None:
-        """Stop everything that goes on in the background."""
         await self._queries.close()
         await self.watches.close()
 
@@ -259,7 +252,6 @@ class SessionQueries:
     """Queries to all sessions, to each one at a time."""
 
     def __init__(self, client: Client, watches: WatchRegistry) -> None:
-        """Ask workers through `client`; `watches` tell how the sessions are."""
         self._client = client
         self._watches = watches
         self._query_client = query_client(client)
@@ -276,7 +268,6 @@ class SessionQueries:
         return result
 
     async def close(self) -> None:
-        """Stop waiting for answers to be committed."""
         await self._commits.close()
 
     async def _answer(self, session_id: str, key: QueryKey) -> QueryResult[Any]:

@@ -54,7 +54,6 @@ class Sessions:
     """All sessions, by their ids. Every method raises `ProblemError` for what can go wrong."""
 
     def __init__(self, client: Client, settings: Settings, reader: SessionReader) -> None:
-        """Speak to Temporal through `client`; `reader` is told what is changed here."""
         self._client = client
         self._settings = settings
         self._watches = reader.watches
@@ -122,7 +121,6 @@ class Sessions:
     # ---- changing
 
     async def withdraw(self, session_id: str, message_id: str) -> None:
-        """Take a waiting prompt back."""
         await self._update(session_id, "withdraw_prompt", WithdrawPrompt(id=message_id))
 
     async def cancel_turn(self, session_id: str, request: CancelTurn) -> CancelReceipt:

@@ -37,7 +37,6 @@ class WorkflowTasks:
     """The workflow tasks in a part of a session's history."""
 
     def __init__(self) -> None:
-        """Begin with no part of the history."""
         self._starts: list[datetime] = []
         self._ends: list[datetime] = []
         self._completed_ids: list[int] = []

@@ -129,7 +129,6 @@ class ModelContext:
 
     @property
     def state(self) -> ContextState:
-        """What the next run is handed."""
         waiting = [entry.ref for entry in self._waiting]
         return self._rest.model_copy(
             update={"view": self.view.state, "waiting": waiting, "limit_warned": self._limit_warned}
@@ -156,12 +155,10 @@ class ModelContext:
 
     @property
     def summaries_failed(self) -> int:
-        """How many summaries came to nothing."""
         return self._rest.summaries_failed
 
     @property
     def limit(self) -> LearnedLimit | None:
-        """The most tokens that are sent since an overflow."""
         return self._rest.limit
 
     @property

@@ -51,7 +51,6 @@ class Grammar:
         return self._like_structure.sub(r"\\", text)
 
     def unescape(self, text: str) -> str:
-        """Take back what `escape` did."""
         return self._escaped.sub("", text)
 
     @property
@@ -151,7 +150,6 @@ class MalformedReplay(ValueError):
     """A text that is no replay text; the message names the line, from 1, and what is allowed there."""
 
     def __init__(self, line: int, allowed: str) -> None:
-        """Blame `line`."""
         super().__init__(f"line {line}: {allowed}")
         self.line = line
 

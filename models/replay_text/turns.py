@@ -90,7 +90,6 @@ class ReplayTurns(Compact):
 
     @property
     def current(self) -> ConversationMessage | None:
-        """The turn that CURRENT shows."""
         turn = self.unfinished_turn
         return turn if turn and _can_be_continued(turn) else None
 

@@ -35,7 +35,6 @@ class SessionTools:
     """
 
     def __init__(self, state: ToolsState) -> None:
-        """Go on from `state`."""
         self.state = state
         """What the next run is handed; replaced with every change."""
         self._specs_bytes = len(to_json(state.specs))
@@ -56,7 +55,6 @@ class SessionTools:
         return self._specs_bytes + (len(to_json(self.allowances)) if self.allowances else 0)
 
     def find(self, name: str) -> ToolSpec | None:
-        """Return the tool of that name, if there is one."""
         return next((tool for tool in self.specs or [] if tool.name == name), None)
 
     def are_due(self, *, segment: int, turn: int) -> bool:
@@ -114,12 +112,10 @@ class SessionTools:
         self._update(segment=0)
 
     def allow(self, name: str) -> None:
-        """Note that a person has allowed a tool for the session."""
         if name not in self.allowances:
             self._update(allowances=[*self.allowances, name])
 
     def end_allowances(self) -> None:
-        """Forget what was allowed for the session."""
         self._update(allowances=[])
 
     def _update(self, **update: object) -> None:

@@ -60,7 +60,6 @@ def updates_of(session: Session, request: UpdatesRequest) -> ConversationUpdate:
 
 
 def summary_of(session: Session) -> SessionSummary:
-    """Return what the session is, in a few lines."""
     return SessionSummary(
         id=session.id,
         title=session.config.title,

@@ -195,12 +195,10 @@ class Settings(BaseSettings):
 
     @property
     def gateway_url(self) -> str:
-        """Where people reach the gateway."""
         return self.public_url or f"http://{self.api_host}:{self.api_port}"
 
     @property
     def scripts_dir(self) -> Path:
-        """Folder of the offline model's scripts."""
         return self.offline_scripts or self.state_dir / "scripts"
 
     @property

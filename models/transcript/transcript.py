@@ -88,7 +88,6 @@ class Transcript:
 
     @property
     def state(self) -> TranscriptState:
-        """What the next run is handed."""
         return TranscriptState(turns=self.turns, archived=self.archived)
 
     def __len__(self) -> int:

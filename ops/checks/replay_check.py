@@ -67,7 +67,6 @@ class Finding:
         return self.verdict not in ("replays", "not begun")
 
     def line(self) -> str:
-        """Return the finding as a line to read."""
         names = [f"session {self.session}" if self.session else "", f"run {self.run}" if self.run else ""]
         where = ", ".join(name for name in names if name)
         if self.file:
@@ -98,7 +97,6 @@ class Tally:
     verdicts: Counter[Verdict] = field(default_factory=Counter)
 
     def add(self, finding: Finding) -> None:
-        """Count one."""
         self.verdicts[finding.verdict] += 1
         if finding.verdict in ("replays", "differs", "not begun"):
             self.sessions.add(deleted_session(finding.session))
@@ -127,7 +125,6 @@ class Tally:
         return told + "".join(rest)
 
     def to_json(self) -> str:
-        """Return the sum as one JSON object."""
         aside = {verdict.replace(" ", "_"): self.verdicts[verdict] for verdict in _ASIDE}
         counted = {"sessions": len(self.sessions), "runs": self.runs, "differ": self.verdicts["differs"], **aside}
         return json.dumps(counted)

@@ -68,7 +68,6 @@ class Replays:
     """Replays runs, each with a worker of its own: what one leaves behind cannot reach the next."""
 
     def __init__(self, threads: ThreadPoolExecutor) -> None:
-        """Run workflow code in `threads`."""
         self._threads = threads
 
     async def departure(self, history: WorkflowHistory) -> Departure | None:
@@ -130,11 +129,9 @@ class _NotingRunner(WorkflowRunner):
         return [WorkflowTask(started_at, commands) for started_at, commands in self._commands.items()]
 
     def prepare_workflow(self, defn: workflow._Definition) -> None:
-        """Do as the worker's own runner does."""
         self._sandbox.prepare_workflow(defn)
 
     def set_worker_level_failure_exception_types(self, types: Sequence[type[BaseException]]) -> None:
-        """Do as the worker's own runner does."""
         self._sandbox.set_worker_level_failure_exception_types(types)
 
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:

@@ -104,14 +104,12 @@ class DevServer:
         )
 
     async def __aenter__(self) -> Self:
-        """Start it."""
         await self.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop it."""
         await self.stop()
 
     @property
@@ -154,7 +152,6 @@ class DevServer:
             raise
 
     async def wait(self) -> int:
-        """Return the exit code once the server has ended."""
         return await self._program.wait() if self._program else 0
 
     async def stop(self) -> None:

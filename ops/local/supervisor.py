@@ -90,7 +90,6 @@ class OwnProcess:
 
     @property
     def has_worked(self) -> bool:
-        """Whether it has done some of its work since it was started; False also where that can't be known."""
         return self._program.has_worked
 
     async def start(self) -> None:
@@ -98,7 +97,6 @@ class OwnProcess:
         await self._program.start()
 
     async def wait(self) -> int:
-        """Return its exit code once it has ended."""
         return await self._program.wait()
 
     async def stop(self) -> None:

@@ -28,7 +28,6 @@ class LiveSnapshot(VersionCounter):
     """The newest snapshot of one session that has arrived here; its version counts them. Followers only read it."""
 
     def __init__(self) -> None:
-        """Start without a snapshot."""
         super().__init__()
         self.latest: PartialOutput | None = None
         """`None` until the first one arrives. It stays when its answer is whole: the recorded step says that."""
@@ -93,7 +92,6 @@ class FollowedSessions:
         self._leaving: set[asyncio.Task[None]] = set()
 
     def get(self, workflow_id: str) -> LiveSnapshot | None:
-        """Return what is known of a session, if anybody follows it."""
         return self._lives.get(workflow_id)
 
     @asynccontextmanager
@@ -113,7 +111,6 @@ class FollowedSessions:
                 self._leave(workflow_id)
 
     async def close(self) -> None:
-        """Keep nothing new any more."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), *self._leaving, return_exceptions=True)

@@ -76,18 +76,15 @@ class HeartbeatCarrier:
     # ---- the gateway's side
 
     def following(self, workflow_id: str) -> AbstractAsyncContextManager[LiveSnapshot]:
-        """Look at the session's heartbeats for the time of the block."""
         return self._followed_sessions.following(workflow_id)
 
     async def forget(self, workflow_id: str) -> None:
         """Do nothing: what the server has of a session goes with the session."""
 
     async def __aenter__(self) -> Self:
-        """Return the carrier itself."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Look no more."""
         await self._followed_sessions.close()
 
     async def _keep_new(self, workflow_id: str, live: LiveSnapshot) -> None:

@@ -14,12 +14,10 @@ class InProcessCarrier:
     least_pause = 0.05
 
     def __init__(self) -> None:
-        """Hold nothing."""
         self._shown: dict[str, PartialOutput] = {}
         self._followed_sessions = FollowedSessions(self._begin)
 
     def show(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
-        """Hand the snapshot over."""
         held = self._shown.get(workflow_id)
         if held is None or snapshot.supersedes(held):
             self._shown[workflow_id] = snapshot
@@ -27,29 +25,23 @@ class InProcessCarrier:
             live.update(snapshot)
 
     def end(self, workflow_id: str, tag: PartialTag) -> None:
-        """Hold what was shown of the attempt no longer."""
         held = self._shown.get(workflow_id)
         if held is not None and not held.is_later_than(tag):
             del self._shown[workflow_id]
 
     def heartbeat_details(self, workflow_id: str) -> Sequence[object]:
-        """Return nothing: heartbeats carry nothing here."""
         return ()
 
     def following(self, workflow_id: str) -> AbstractAsyncContextManager[LiveSnapshot]:
-        """Give what is shown of the session."""
         return self._followed_sessions.following(workflow_id)
 
     async def forget(self, workflow_id: str) -> None:
-        """Hold nothing of the session."""
         self._shown.pop(workflow_id, None)
 
     async def __aenter__(self) -> Self:
-        """Return the carrier itself."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Let go of those who follow."""
         await self._followed_sessions.close()
 
     async def _begin(self, workflow_id: str, live: LiveSnapshot) -> None:

@@ -92,7 +92,6 @@ class RedisCarrier:
             await self._send({"": PartialTag(**dict(nothing))})
 
     async def __aenter__(self) -> Self:
-        """Return the carrier itself."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -117,7 +116,6 @@ class RedisCarrier:
         self._tell(workflow_id, tag)
 
     def heartbeat_details(self, workflow_id: str) -> Sequence[object]:
-        """Return nothing: heartbeats carry nothing here."""
         return ()
 
     def _tell(self, workflow_id: str, news: PartialOutput | PartialTag) -> None:
@@ -166,7 +164,6 @@ class RedisCarrier:
     # ---- the gateway's side
 
     def following(self, workflow_id: str) -> AbstractAsyncContextManager[LiveSnapshot]:
-        """Listen to the session's channel for the time of the block."""
         return self._followed_sessions.following(workflow_id)
 
     async def forget(self, workflow_id: str) -> None:

@@ -37,7 +37,6 @@ class ModelCalls:
     """The model calls of a turn."""
 
     def __init__(self, context: TurnContext, slot: RequestSlot, tools: ToolList) -> None:
-        """Ask for the turn of `context`, offering its `tools`, through its `slot` of the open request."""
         self._context = context
         self._session = context.session
         self._slot = slot

@@ -28,7 +28,6 @@ class ToolCalls:
     """The tool calls of a turn."""
 
     def __init__(self, context: TurnContext) -> None:
-        """Run tools for the turn of `context`."""
         self._context = context
         self._session = context.session
         self._approvals = Approvals(context)

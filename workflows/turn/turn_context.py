@@ -32,7 +32,6 @@ class TurnContext:
 
     @property
     def turn(self) -> RunningTurn:
-        """The running turn as it is now."""
         return self.session.current_turn.running()
 
     def check_stop(self) -> None:

@@ -34,7 +34,6 @@ class Fold:
     """An answer while it comes in. What an event of an unexpected shape raises is the caller's to name."""
 
     def __init__(self, name: str) -> None:
-        """Begin an answer of the model `name`."""
         self.is_whole = False
         """The last event has come."""
         self.failure: Event | None = None

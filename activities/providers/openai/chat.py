@@ -70,7 +70,6 @@ class OpenAIChatProvider:
     async def stream(
         self, name: str, request: ModelRequest, context: CallContext
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
-        """Ask the model `name`; yield deltas, then the whole response. Raises `ModelError`."""
         if not name:
             raise ModelError("not_found", "write its name behind the colon, as in 'openai-chat:qwen3'")
         written, fold = (encode_text, TextFold) if self._protocol == "text" else (encode, Fold)

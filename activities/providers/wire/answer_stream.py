@@ -99,7 +99,6 @@ class Grown:
         return joined(self._texts[key]) if key in self._texts else self._fields.get(key)
 
     def put(self, key: str, value: JsonValue) -> None:
-        """Replace a field."""
         self._fields[key] = value
         self._texts.pop(key, None)
 

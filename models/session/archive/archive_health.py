@@ -32,7 +32,6 @@ class ArchiveHealth:
 
     @property
     def report(self) -> ArchiveReport:
-        """What people are shown of it."""
         return self.state.report
 
     @property
@@ -42,7 +41,6 @@ class ArchiveHealth:
 
     @property
     def is_failing(self) -> bool:
-        """The last attempt has failed."""
         return self.report.failing_since is not None
 
     @property

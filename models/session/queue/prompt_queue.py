@@ -58,7 +58,6 @@ class PromptQueue:
 
     @property
     def state(self) -> QueueState:
-        """What the next run is handed."""
         return QueueState(
             row=self.row.state, taken_ids=list(self.taken_ids), fates=list(self.fates), leaving=list(self.leaving)
         )
@@ -88,7 +87,6 @@ class PromptQueue:
 
     @property
     def leaving(self) -> LeavingFates:
-        """Fates on their way to the archive."""
         return self._fates.leaving
 
     def is_duplicate(self, message_id: str) -> bool:

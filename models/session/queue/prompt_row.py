@@ -44,7 +44,6 @@ class PromptRow:
     """
 
     def __init__(self, state: RowState, *, rules: int) -> None:
-        """Go on from `state`."""
         self._rules = rules
         self.steering = list(state.steering)
         self.waiting = list(state.waiting)

@@ -89,7 +89,6 @@ class CurrentTurn:
         self._on_change()
 
     def add_usage(self, usage: Usage | None) -> None:
-        """Count what the vendor reported."""
         if usage:
             self._on_usage(usage)
             self._replace(self.running().with_usage(usage))

@@ -131,19 +131,15 @@ class RunningTurn(CarriedTurn):
 
     @property
     def budgets(self) -> Budgets:
-        """What the turn may take, and has spent."""
         return Budgets(self.limits, self.model, spent=self.message.usage or Usage())
 
     def with_next_step(self) -> Self:
-        """Count a step that begins."""
         return self.model_copy(update={"steps": self.steps + 1})
 
     def with_calls(self, count: int) -> Self:
-        """Count the tool calls that a step asks for."""
         return self.model_copy(update={"calls": self.calls + count})
 
     def with_usage(self, usage: Usage | None) -> Self:
-        """Count what was spent."""
         return self.with_message(usage=(self.message.usage or Usage()) + usage) if usage else self
 
     # ---- its bytes: `cap` is the most that the session can carry of the turn
