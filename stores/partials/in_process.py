@@ -1,21 +1,19 @@
 """Partial output in memory, for a worker and a gateway in one process and one event loop."""
 
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import Self
 
 from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
-from turnkeeper.stores.partials.carrier import FollowedSessions, LiveSnapshot
+from turnkeeper.stores.partials.carrier import LiveSnapshot, PartialCarrier
 
 
-class InProcessCarrier:
+class InProcessCarrier(PartialCarrier):
     """Hands snapshots from the worker of this process to its gateway, which must be given the same carrier."""
 
     least_pause = 0.05
 
     def __init__(self) -> None:
+        super().__init__()
         self._shown: dict[str, PartialOutput] = {}
-        self._followed_sessions = FollowedSessions(self._begin)
 
     def show(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
         held = self._shown.get(workflow_id)
@@ -29,22 +27,10 @@ class InProcessCarrier:
         if held is not None and not held.is_later_than(tag):
             del self._shown[workflow_id]
 
-    def heartbeat_details(self, workflow_id: str) -> Sequence[object]:
-        return ()
-
-    def following(self, workflow_id: str) -> AbstractAsyncContextManager[LiveSnapshot]:
-        return self._followed_sessions.following(workflow_id)
-
     async def forget(self, workflow_id: str) -> None:
         self._shown.pop(workflow_id, None)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._followed_sessions.close()
-
-    async def _begin(self, workflow_id: str, live: LiveSnapshot) -> None:
+    async def _keep_new(self, workflow_id: str, live: LiveSnapshot) -> None:
         # All later ones are handed over by `show`.
         if shown := self._shown.get(workflow_id):
             live.update(shown)
