@@ -6,7 +6,6 @@ a client has seen already is judged in `polling.py`.
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 
@@ -15,6 +14,7 @@ from turnkeeper.api.live.shared_reader import SharedReader, UpdateEvent
 from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.temporal.session_reader import FINAL_STATUSES
 from turnkeeper.api.temporal.watch import Watch, WatchRegistry
+from turnkeeper.models.bounded_dict import BoundedDict
 from turnkeeper.models.session.session import UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationUpdate
 
@@ -33,7 +33,7 @@ class Poller:
     def __init__(self, shared_reader: SharedReader, watches: WatchRegistry) -> None:
         self._shared_reader = shared_reader
         self._watches = watches
-        self._polled_at: OrderedDict[str, float] = OrderedDict()
+        self._polled_at = BoundedDict[str, float](max_entries=MAX_POLLED)
         self._given = GivenForms()
 
     async def poll(self, session_id: str, cursor: UpdatesRequest) -> UpdateEvent:
@@ -41,7 +41,7 @@ class Poller:
         if not self._is_worth_a_watch(session_id):
             event = await self._shared_reader.unshared_update(session_id, cursor)
             if event.update.status not in FINAL_STATUSES:
-                self._note_poll(session_id)
+                self._polled_at[session_id] = asyncio.get_running_loop().time()
         else:
             async with self._watches.watching(workflow_id(session_id)) as watch:
                 if watch.is_live:
@@ -97,12 +97,6 @@ class Poller:
         polled_at = self._polled_at.get(session_id)
         is_often = polled_at is not None and polled_at > asyncio.get_running_loop().time() - OFTEN_SECONDS
         return is_often or workflow_id(session_id) in self._watches
-
-    def _note_poll(self, session_id: str) -> None:
-        self._polled_at[session_id] = asyncio.get_running_loop().time()
-        self._polled_at.move_to_end(session_id)
-        while len(self._polled_at) > MAX_POLLED:
-            self._polled_at.popitem(last=False)
 
 
 def _may_have_news(watch: Watch, version: int, is_closed: bool) -> bool:

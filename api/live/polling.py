@@ -13,12 +13,12 @@ Each answer takes the place of the newest older form, since the client that had 
 is none, of the same form given longest ago.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 
 from turnkeeper.api.temporal.session_reader import FINAL_STATUSES
+from turnkeeper.models.bounded_dict import BoundedDict
 from turnkeeper.models.session.session import UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationUpdate
 
@@ -58,7 +58,7 @@ class GivenForms:
     """In which forms clients without a revision were given the newest turn of each session."""
 
     def __init__(self) -> None:
-        self._given: OrderedDict[str, _Given] = OrderedDict()
+        self._given = BoundedDict[str, _Given](max_entries=MAX_SESSIONS)
 
     def hold_seconds(self, session_id: str, turn_id: str, form: Form, *, now: float) -> float | None:
         """Return how long to hold an answer whose only news is this form of a turn; `None`: all have seen it."""
@@ -74,10 +74,8 @@ class GivenForms:
         """Remember that a client is given this form of a turn; `comes_back`: it has seen the turn before."""
         given = self._given.get(session_id)
         if given is None or given.turn_id != turn_id:
-            given = self._given[session_id] = _Given(turn_id)
-        self._given.move_to_end(session_id)
-        while len(self._given) > MAX_SESSIONS:
-            self._given.popitem(last=False)
+            given = _Given(turn_id)
+        self._given[session_id] = given
         older = [entry for entry in given.forms if entry[0] < form]
         same = [entry for entry in given.forms if entry[0] == form]
         if comes_back and older:

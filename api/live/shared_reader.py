@@ -10,7 +10,6 @@ written thus never gets a result from before.
 Only the newest few results of a session are cached: those who are up to date are all at one place.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +26,7 @@ from turnkeeper.api.store_calls import ANSWERS_SECONDS, seconds_from_now
 from turnkeeper.api.temporal.cache_warmer import CacheWarmer
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.watch import Watch
+from turnkeeper.models.bounded_dict import BoundedDict
 from turnkeeper.models.session.queue.prompts import QueuedPrompt
 from turnkeeper.models.session.session import UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate, SessionStatus
@@ -126,7 +126,7 @@ class SharedReader:
         self._reader = reader
         self._texts = texts
         self._cache_warmer = cache_warmer
-        self._cached: WeakKeyDictionary[Watch, OrderedDict[Hashable, _CachedRead]] = WeakKeyDictionary()
+        self._cached: WeakKeyDictionary[Watch, BoundedDict[Hashable, _CachedRead]] = WeakKeyDictionary()
 
     async def update(self, session_id: str, cursor: UpdatesRequest, watch: Watch) -> UpdateEvent:
         """Return what is new since `cursor`, no older than the last change that `watch` has counted."""
@@ -160,14 +160,12 @@ class SharedReader:
         return turn
 
     async def _shared(self, question: Hashable, watch: Watch, read: Callable[[], Coroutine[Any, Any, Event]]) -> Event:
-        cached = self._cached.setdefault(watch, OrderedDict())
+        cached = self._cached.setdefault(watch, BoundedDict(max_entries=MAX_CACHED))
         current = cached.get(question)
         if current is None or not current.is_current(watch):
-            current = cached[question] = _CachedRead(_version(watch), SharedCall(read()))
+            current = _CachedRead(_version(watch), SharedCall(read()))
             current.call.when_done(lambda: _drop_if_failed(cached, question))
-        cached.move_to_end(question)
-        while len(cached) > MAX_CACHED:
-            cached.popitem(last=False)
+        cached[question] = current
         event: Event = await current.call.result()
         return event
 
@@ -176,7 +174,7 @@ def _version(watch: Watch) -> tuple[int, int]:
     return watch.task_count, watch.writes
 
 
-def _drop_if_failed(cached: OrderedDict[Hashable, _CachedRead], question: Hashable) -> None:
+def _drop_if_failed(cached: BoundedDict[Hashable, _CachedRead], question: Hashable) -> None:
     read = cached.get(question)
     if read is not None and read.call.is_done and read.call.peek() is None:
         del cached[question]

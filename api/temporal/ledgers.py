@@ -13,12 +13,12 @@ why the session itself accepts more than its limit.
 Nothing here waits: times are given by the caller, in seconds on the event loop's clock.
 """
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pydantic_core import to_json
 
+from turnkeeper.models.bounded_dict import BoundedDict
 from turnkeeper.models.errors import Refused
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView
@@ -279,16 +279,13 @@ class Ledgers:
     """The ledgers of the sessions that were used last, and the ids of the prompts that were accepted last."""
 
     def __init__(self) -> None:
-        self._ledgers: OrderedDict[str, Ledger] = OrderedDict()
-        self._accepted: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._ledgers = BoundedDict[str, Ledger](max_entries=MAX_LEDGERS)
+        self._accepted = BoundedDict[tuple[str, str], None](max_entries=MAX_ACCEPTED_IDS)
         self._answered_at = float("-inf")
 
     def of(self, session_id: str) -> Ledger:
         """Return the session's ledger; a new one where there is none."""
-        ledger = self._ledgers.setdefault(session_id, Ledger())
-        self._ledgers.move_to_end(session_id)
-        while len(self._ledgers) > MAX_LEDGERS:
-            self._ledgers.popitem(last=False)
+        ledger = self._ledgers[session_id] = self._ledgers.get(session_id) or Ledger()
         return ledger
 
     def note_answer(self, *, now: float) -> None:
@@ -301,9 +298,6 @@ class Ledgers:
 
     def note_accepted(self, session_id: str, message_id: str) -> None:
         self._accepted[session_id, message_id] = None
-        self._accepted.move_to_end((session_id, message_id))
-        while len(self._accepted) > MAX_ACCEPTED_IDS:
-            self._accepted.popitem(last=False)
 
     def note_rejected(self, session_id: str, message_id: str) -> None:
         """Forget a prompt that the session has rejected: its id may be sent again."""

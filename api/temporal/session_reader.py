@@ -9,7 +9,6 @@ nobody answers for is to be left alone. `SessionReader` has the questions as ver
 import asyncio
 import json
 import logging
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,6 +39,7 @@ from turnkeeper.api.temporal.receipts import Receipt, Receipts, receipt_of
 from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, keeps_failing, rpc_timeout
 from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.models.backoff import growing_pauses
+from turnkeeper.models.bounded_dict import BoundedDict
 from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.errors import REFUSED
 from turnkeeper.models.replay_text.turns import ReplayTurns
@@ -124,7 +124,7 @@ class SessionReader:
         self.tails = HistoryTails(client)
         self._queries = SessionQueries(client, self.watches)
         self._receipts = Receipts(self.queue_result)
-        self._first_run_ids: OrderedDict[str, str] = OrderedDict()
+        self._first_run_ids = BoundedDict[str, str](max_entries=MAX_SESSIONS)
 
     # ---- what a worker says
 
@@ -230,8 +230,6 @@ class SessionReader:
         first_run_id = self._first_run_ids.get(session_id)
         if first_run_id is None:
             first_run_id = self._first_run_ids[session_id] = first_run_of(await self.describe(session_id))
-            while len(self._first_run_ids) > MAX_SESSIONS:
-                self._first_run_ids.popitem(last=False)
         return first_run_id
 
     async def refuse_deleted(self, session_id: str) -> None:

@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.settings.settings import ENV_PREFIX, Settings
 from turnkeeper.ops.local.dev_server import DevServer, DevServerError
@@ -174,13 +175,14 @@ class RestartPacer:
 async def _start_again(name: str, service: Service, say: Say) -> None:
     clock = asyncio.get_running_loop().time
     pacer = RestartPacer(clock)
-    pause = 0.0
+    pauses = growing_pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
     while True:
         started = clock()
         code = await service.wait()
         start_failed = clock() - started < START_SECONDS and not service.has_worked
-        pause = min(2 * pause or FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS) if start_failed else 0.0
-        wait = max(pause, round(pacer.next_pause(), 1))
+        if not start_failed:
+            pauses = growing_pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        wait = max(next(pauses) if start_failed else 0.0, round(pacer.next_pause(), 1))
         say(f"{name} ended ({_reason(code)}); it is started again {f'in {wait:g} s' if wait else 'at once'}.")
         await asyncio.sleep(wait)
         try:
