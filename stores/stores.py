@@ -28,7 +28,8 @@ class Stores:
             SettingsError: What `archive_url` names needs a package that is not installed.
         """
         try:
-            database = _database(settings)
+            url, file = settings.archive_url, settings.state_dir / "archive.db"
+            database = Database(url) if url else Database.of_file(file)
         except ValueError as error:
             raise SettingsError(f"archive_url: {error}") from error
         return cls(database, Archive(database), Blobs(database), Prompts(database))
@@ -45,9 +46,3 @@ class Stores:
 
     async def __aexit__(self, *_: object) -> None:
         await self.database.close()
-
-
-def _database(settings: Settings) -> Database:
-    if settings.archive_url:
-        return Database(settings.archive_url)
-    return Database.of_file(settings.state_dir / "archive.db")

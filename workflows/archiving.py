@@ -116,7 +116,9 @@ class Archiving:
         """Note why the archive has failed. Raises `CancelledError` where it was the session that gave up."""
         if is_cancelled_exception(error):
             raise asyncio.CancelledError from error
-        self._session.archive.failed(_reason(error), now=workflow.now())
+        cause = error.cause
+        reason = cause.message if isinstance(cause, ApplicationError) else "it did not answer in time"
+        self._session.archive.failed(reason, now=workflow.now())
         self._on_change()
 
     async def _store(self, move: ArchiveMove) -> None:
@@ -140,8 +142,3 @@ class Archiving:
             # Also run when this worker forgets the session: nothing of Temporal may be used here. What was handed over
             # is forgotten in time.
             del self._open[order.move]
-
-
-def _reason(error: ActivityError) -> str:
-    cause = error.cause
-    return cause.message if isinstance(cause, ApplicationError) else "it did not answer in time"

@@ -64,7 +64,9 @@ def chat_page(session_id: str) -> str:
 
 def install(app: FastAPI, settings: Settings) -> None:
     """Serve the page at `/` and its files below `/static/`; any other unknown path stays a problem."""
-    document = _document(settings.first_model)
+    # Which model a new session gets, before there is one that could be asked.
+    first_model = html.escape(settings.first_model)
+    document = (STATIC / "index.html").read_text().replace("{first_model}", first_model)
     headers = {**_PAGE_HEADERS, "ETag": content_etag(document)}
 
     @app.get("/", include_in_schema=False)
@@ -75,11 +77,6 @@ def install(app: FastAPI, settings: Settings) -> None:
         return HTMLResponse(document, headers=headers)
 
     app.mount("/static", PageFiles(directory=STATIC))
-
-
-def _document(first_model: str) -> str:
-    """Return the page; it tells which model a new session gets, before there is one that could be asked."""
-    return (STATIC / "index.html").read_text().replace("{first_model}", html.escape(first_model))
 
 
 class PageFiles(StaticFiles):

@@ -82,7 +82,8 @@ async def list_sessions(
         scanned += len(page)
         for execution in page:
             session = await _listed(execution)
-            if _matches(session, text):
+            searched = f"{session.title or ''}\n{session.workflow_id}".casefold()
+            if text is None or text.casefold() in searched:
                 found.append(session)
         if not pages.next_page_token or len(found) >= PAGE or text is None or scanned >= MOST_SCANNED:
             return SessionList(sessions=found, next_cursor=_cursor(pages.next_page_token))
@@ -125,12 +126,6 @@ async def _listed(execution: WorkflowExecution) -> ListedSession:
         started_at=memo.get("created_at") or execution.start_time,
         closed_at=execution.close_time,
     )
-
-
-def _matches(session: ListedSession, text: str | None) -> bool:
-    if text is None:
-        return True
-    return text.casefold() in f"{session.title or ''}\n{session.workflow_id}".casefold()
 
 
 def _cursor(token: bytes | None) -> str | None:

@@ -89,7 +89,9 @@ class WatchRegistry:
         finally:
             watch.watchers -= 1
             if not watch.watchers:
-                self._linger(workflow_id, watch)
+                watch.left_at = asyncio.get_running_loop().time()
+                if not watch.is_timed:  # one timer a watch, for any number of watchers
+                    self._leave_after(LINGER_SECONDS, workflow_id, watch)
 
     def __contains__(self, workflow_id: object) -> bool:
         return workflow_id in self._watches
@@ -122,12 +124,6 @@ class WatchRegistry:
         for follower in followers:
             follower.cancel()
         await asyncio.gather(*followers, return_exceptions=True)
-
-    def _linger(self, workflow_id: str, watch: Watch) -> None:
-        """End the watch when nobody has come for a while; one timer a watch, for any number of watchers."""
-        watch.left_at = asyncio.get_running_loop().time()
-        if not watch.is_timed:
-            self._leave_after(LINGER_SECONDS, workflow_id, watch)
 
     def _leave_after(self, seconds: float, workflow_id: str, watch: Watch) -> None:
         watch.is_timed = True

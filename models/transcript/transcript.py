@@ -144,7 +144,8 @@ class Transcript:
         The newest ended turn stays in any case (SES-12).
         """
         excess, room, chosen = self.carried_bytes - beyond_bytes, most_bytes, list[ConversationMessage]()
-        for held in self._movable():
+        is_running = bool(self._held) and not self._held[-1].turn.is_complete
+        for held in self._held[: -2 if is_running else -1]:
             if excess <= 0 or (chosen and held.carried_bytes > room):
                 break
             chosen.append(held.turn)
@@ -191,10 +192,6 @@ class Transcript:
             reset=reset,
             has_more=seen + 1 + len(new) < len(self._held),
         )
-
-    def _movable(self) -> list[_Held]:
-        running = not self._held[-1].turn.is_complete if self._held else False
-        return self._held[: -2 if running else -1]
 
     def _changed_up_to(self, seen: int, since: int | None) -> list[ConversationMessage]:
         if since is None:

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -253,7 +253,8 @@ async def _check_chain(client: Client, chain: _Chain, replays: Replays) -> list[
     try:
         run = run or await _newest_run(client, chain.session)
         while run:
-            history = await _fetch(client, chain.session, run)
+            handle = client.get_workflow_handle(chain.session, run_id=run)
+            history = await handle.fetch_history(rpc_timeout=RPC_TIMEOUT)
             _refuse_foreign(history)
             findings.append(await _examine(WorkflowHistory(chain.session, history.events), run, replays))
             run = history.events[0].workflow_execution_started_event_attributes.continued_execution_run_id
@@ -279,10 +280,6 @@ async def _newest_run(client: Client, session: str) -> str:
     return described.run_id or ""
 
 
-async def _fetch(client: Client, session: str, run: str) -> WorkflowHistory:
-    return await client.get_workflow_handle(session, run_id=run).fetch_history(rpc_timeout=RPC_TIMEOUT)
-
-
 async def _a_few_at_once(
     sources: AsyncIterator[Source], check: Callable[[Source], Coroutine[Any, Any, list[Finding]]]
 ) -> AsyncIterator[Finding]:
@@ -292,7 +289,7 @@ async def _a_few_at_once(
             running.add(asyncio.create_task(check(source)))
             while len(running) >= AT_ONCE:
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for finding in _results(done):
+                for finding in itertools.chain.from_iterable(task.result() for task in done):
                     yield finding
         for next_done in asyncio.as_completed(running):
             for finding in await next_done:
@@ -300,10 +297,6 @@ async def _a_few_at_once(
     finally:
         for task in running:
             task.cancel()
-
-
-def _results(done: set[asyncio.Task[list[Finding]]]) -> Iterator[Finding]:
-    return itertools.chain.from_iterable(task.result() for task in done)
 
 
 async def _examine(history: WorkflowHistory, run: str, replays: Replays, *, file: Path | None = None) -> Finding:

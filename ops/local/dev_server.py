@@ -238,7 +238,8 @@ class DevServer:
         deadline = asyncio.get_running_loop().time() + START_SECONDS
         while (problem := await self._unready(client)) is not None:
             if self.pid is None:
-                raise DevServerError(f"The Temporal server ended at its start: {self._last_words()}.")
+                last_words = self._program.last_words() if self._program else ""
+                raise DevServerError(f"The Temporal server ended at its start: {last_words}.")
             if asyncio.get_running_loop().time() > deadline:
                 raise DevServerError(f"The Temporal server is not ready after {START_SECONDS:.0f} s: {problem}.")
             await asyncio.sleep(POLL_SECONDS)
@@ -259,9 +260,6 @@ class DevServer:
         half_written = file.with_suffix(".new")
         write_private(half_written, record.model_dump_json())
         half_written.replace(file)
-
-    def _last_words(self) -> str:
-        return self._program.last_words() if self._program else ""
 
 
 def is_in_use(database: Path) -> bool:
