@@ -133,9 +133,7 @@ class Archiving:
             await workflow.execute_activity_method(
                 ArchiveActivities.move_to_archive,
                 order,
-                start_to_close_timeout=activity_options.ARCHIVE_TIMEOUT,
-                schedule_to_close_timeout=activity_options.ARCHIVE_PATIENCE,
-                retry_policy=activity_options.ARCHIVE_RETRIES,
+                **activity_options.ARCHIVE,
                 summary=f"{move} to the archive",
             )
         finally:

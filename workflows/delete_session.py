@@ -16,7 +16,7 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.deletion import DeletionActivities
     from turnkeeper.models.deletion import DeletionOrder, DeletionProgress, SessionRuns
-    from turnkeeper.workflows.activity_options import DELETION_PAUSE, DELETION_QUIET, deletion_options
+    from turnkeeper.workflows.activity_options import DELETION, DELETION_PAUSE, DELETION_QUIET
 
 
 @workflow.defn
@@ -29,7 +29,7 @@ class DeleteSession:
     @workflow.run
     async def run(self, order: DeletionOrder) -> DeletionProgress:
         """Stop the session, clear the stores and delete its runs; return the receipt."""
-        session = await workflow.execute_activity_method(DeletionActivities.stop_session, order, **deletion_options())
+        session = await workflow.execute_activity_method(DeletionActivities.stop_session, order, **DELETION)
         runs = len(session.runs)
         self._progress = DeletionProgress(runs=runs, remaining=runs, archived_turns=session.archived_turns)
         await self._clear_stores(order)
@@ -46,18 +46,14 @@ class DeleteSession:
         return self._progress
 
     async def _clear_stores(self, order: DeletionOrder) -> None:
-        archived_turns = await workflow.execute_activity_method(
-            DeletionActivities.clear_stores, order, **deletion_options()
-        )
+        archived_turns = await workflow.execute_activity_method(DeletionActivities.clear_stores, order, **DELETION)
         most = max(archived_turns, self._progress.archived_turns or 0)
         self._progress = self._progress.model_copy(update={"archived_turns": most})
 
     async def _delete_runs(self, session: SessionRuns) -> None:
         begun_at = workflow.now()
         while True:
-            session = await workflow.execute_activity_method(
-                DeletionActivities.delete_runs, session, **deletion_options()
-            )
+            session = await workflow.execute_activity_method(DeletionActivities.delete_runs, session, **DELETION)
             self._progress = self._progress.model_copy(update={"remaining": len(session.runs)})
             if not session.runs:
                 return

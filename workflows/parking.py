@@ -89,9 +89,7 @@ class Parking:
             found = await workflow.execute_activity_method(
                 ArchiveActivities.unpark,
                 order,
-                start_to_close_timeout=activity_options.ARCHIVE_TIMEOUT,
-                schedule_to_close_timeout=activity_options.ARCHIVE_PATIENCE,
-                retry_policy=activity_options.ARCHIVE_RETRIES,
+                **activity_options.ARCHIVE,
                 summary=f"the next of {len(session.queue.parked)} parked prompts",
             )
         except ActivityError as error:

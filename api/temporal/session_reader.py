@@ -12,7 +12,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel
 from temporalio.client import (
@@ -53,7 +53,7 @@ from turnkeeper.models.session.session import (
     StateRequest,
     UpdatesRequest,
 )
-from turnkeeper.models.transcript.conversation import ConversationState, ConversationUpdate, SessionStatus
+from turnkeeper.models.transcript.conversation import ConversationState, ConversationUpdate
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,9 @@ _PASSING = {
 _SILENT = {RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED}
 """No answer in time, or none because the session's workflow task fails."""
 
-_CLOSED: dict[Status, SessionStatus] = {
+FinalStatus = Literal["ended", "cancelled", "terminated"]
+
+FINAL_STATUS_OF: dict[Status, FinalStatus] = {
     Status.COMPLETED: "ended",
     Status.CANCELED: "cancelled",
     Status.FAILED: "terminated",
@@ -90,7 +92,7 @@ _CLOSED: dict[Status, SessionStatus] = {
 _CUT_OFF = {Status.FAILED, Status.TERMINATED, Status.TIMED_OUT}
 """Closed by no workflow task: what a worker makes of the last events is all there will ever be."""
 
-FINAL_STATUSES: tuple[SessionStatus, ...] = ("ended", "cancelled", "terminated")
+FINAL_STATUSES: tuple[FinalStatus, ...] = ("ended", "cancelled", "terminated")
 """The last that is ever said of a session."""
 
 View = TypeVar("View", ConversationState, ConversationUpdate, ContextView, PendingApprovals, QueueView, ReplayTurns)
@@ -350,7 +352,7 @@ def _with_final_status(result: QueryResult[Conversation]) -> Conversation:
     if result.closed is None:
         return view
     final: dict[str, Any] = {
-        "status": _CLOSED.get(result.closed, "ended"),
+        "status": FINAL_STATUS_OF.get(result.closed, "ended"),
         "is_processing": False,
         "current_message_id": None,
     }

@@ -22,7 +22,7 @@ from functools import cached_property
 from itertools import dropwhile, pairwise
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, JsonValue, TypeAdapter
+from pydantic import AfterValidator, Field, JsonValue, TypeAdapter, ValidationError
 
 from turnkeeper.models.wire import Strict
 
@@ -124,6 +124,14 @@ class CallEvent(Strict):
     type: Literal["call"] = "call"
     name: Text
     args: Arguments
+
+    @classmethod
+    def of(cls, name: str, args: dict[str, JsonValue] | str) -> "CallEvent":
+        """Return the event of a recorded call: NaN and Infinity, which a transcript can hold, make its `args` text."""
+        try:
+            return cls(name=name, args=args)
+        except ValidationError:
+            return cls(name=name, args=json.dumps(args, ensure_ascii=False))
 
 
 class ResultEvent(Strict):

@@ -36,10 +36,9 @@ from pydantic_settings import (
 )
 
 from turnkeeper.models.context.window import BOTH_FORMS, ConversationHistoryConfig, history_config
-from turnkeeper.models.errors import Refused
 from turnkeeper.models.invalid_values import reason_of
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.model_name import split_model
+from turnkeeper.models.model_name import checked_model
 from turnkeeper.models.session.session import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT, SystemPrompt
 from turnkeeper.models.settings.origins import normal_host, origin_of
 from turnkeeper.models.wire import Strict
@@ -248,13 +247,7 @@ class Settings(BaseSettings):
     @field_validator("model")
     @classmethod
     def _a_model_we_can_ask(cls, model: str | None) -> str | None:
-        if model is None:
-            return None
-        try:
-            split_model(model)
-        except Refused as refusal:
-            raise ValueError(refusal.message.removeprefix("model: ").removesuffix(".")) from refusal
-        return model
+        return None if model is None else checked_model(model)
 
     @model_validator(mode="after")
     def _one_form_of_the_window(self) -> Self:

@@ -32,6 +32,7 @@ from turnkeeper.stores.archive import Archive, ArchivedTurn
 from turnkeeper.stores.blobs import Blobs
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.opaque import opaque_owner
+from turnkeeper.workflows import activity_options
 
 LIMITS = {"max_state_bytes": 40_000, "max_queued_bytes": 4_000, "max_steps": 1_000}
 SMALL = SessionInput.model_validate({"limits": LIMITS})
@@ -600,7 +601,7 @@ async def test_api_2_a_session_is_not_called_deleted_while_the_archive_keeps_tex
 
     monkeypatch.setattr(Archive, "delete", delete)
     soon = RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=0.2))
-    monkeypatch.setattr("turnkeeper.workflows.activity_options.DELETION_RETRIES", soon)
+    monkeypatch.setitem(activity_options.DELETION, "retry_policy", soon)
     async with asyncio.timeout(BOUND):
         while (answer := await http.delete(f"/workflow/{session.handle.id}")).status_code != 503:
             assert answer.json()["status"] == "deleting"
