@@ -5,8 +5,7 @@ from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
 from turnkeeper.activities.model_request.hand_over import MOVES, HandOverKey
-from turnkeeper.activities.own_session.own_ids import own_run, own_session
-from turnkeeper.activities.own_session.own_workflow import WorkflowSilentError, ask_own_workflow
+from turnkeeper.activities.own_workflow import WorkflowSilentError, ask_own_workflow, own_run, own_session
 from turnkeeper.activities.store_failures import store_failures
 from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE
 from turnkeeper.models.session.archive.archive_state import (

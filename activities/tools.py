@@ -8,7 +8,7 @@ from temporalio.exceptions import ApplicationError
 
 from turnkeeper.activities.heartbeat import heartbeating
 from turnkeeper.activities.model_request.large_texts import LargeTexts
-from turnkeeper.activities.own_session.own_ids import own_session
+from turnkeeper.activities.own_workflow import own_session
 from turnkeeper.models.bounds import is_nested_over
 from turnkeeper.models.limits import MOST_LEVELS, TOOL_LIST_BYTES
 from turnkeeper.models.session.tool_list import carried_bytes, digest_of

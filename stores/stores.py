@@ -5,9 +5,8 @@ from typing import Self
 
 from turnkeeper.models.settings.settings import Settings, SettingsError
 from turnkeeper.stores.archive import Archive
-from turnkeeper.stores.blobs import Blobs
+from turnkeeper.stores.blobs import Blobs, opaque_owner
 from turnkeeper.stores.database.database import Database
-from turnkeeper.stores.opaque import opaque_owner
 from turnkeeper.stores.prompts import Prompts
 
 

@@ -29,9 +29,8 @@ from turnkeeper.models.transcript.model_call import (
 from turnkeeper.models.transcript.partial_output import PartialOutput
 from turnkeeper.models.transcript.trajectory import ToolResult
 from turnkeeper.stores.archive import Archive, ArchivedTurn
-from turnkeeper.stores.blobs import Blobs
+from turnkeeper.stores.blobs import Blobs, opaque_owner
 from turnkeeper.stores.database.database import StoreUnavailableError
-from turnkeeper.stores.opaque import opaque_owner
 from turnkeeper.workflows import activity_options
 
 LIMITS = {"max_state_bytes": 40_000, "max_queued_bytes": 4_000, "max_steps": 1_000}
