@@ -253,7 +253,6 @@ REFUSALS: dict[RefusalReason, tuple[int, ProblemName]] = {
 
 
 def refused(reason: RefusalReason, message: str, *, field: str | None = None) -> ProblemError:
-    """Say over HTTP what the session refused, and why."""
     status, name = REFUSALS[reason]
     errors = [FieldError(field=field, reason=message)] if field and status == 422 else None
     return ProblemError(status, name, message, errors=errors, retry_after=5 if status == 429 else None)

@@ -63,11 +63,9 @@ class Prompts:
         return await self._database.read(lambda connection: connection.scalar(wanted))
 
     async def forget_parked(self, session_id: str, *, below: int) -> None:
-        """Delete the parked prompts with a number below `below`."""
         await delete_rows(self._database, PARKED, session_id, where=PARKED.c.number < below)
 
     async def delete(self, session_id: str) -> None:
-        """Delete every fate and every parked prompt of the session."""
         await delete_rows(self._database, PARKED, session_id)
         await delete_rows(self._database, FATES, session_id)
 

@@ -44,7 +44,6 @@ class Archiving:
         return again_at is None or again_at <= workflow.now()
 
     def open_move(self, number: int) -> ArchiveMove | None:
-        """Return a move that is under way."""
         return self._open.get(number)
 
     def begin_if_due(self) -> None:

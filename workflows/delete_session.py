@@ -42,7 +42,6 @@ class DeleteSession:
 
     @workflow.query(description="How far the deletion is; takes no argument. For our own gateway.")
     def get_receipt(self) -> DeletionProgress:
-        """Return what is known of what is deleted."""
         return self._progress
 
     async def _clear_stores(self, order: DeletionOrder) -> None:

@@ -22,7 +22,6 @@ class HistoryGrowth:
         self._bytes_at_start = workflow.info().get_current_history_size()
 
     def is_due(self) -> bool:
-        """Return whether the history is due for a new run."""
         limits, (events, size) = self._session.config.limits, self._since_start()
         over_budget = events >= limits.max_history_events or size >= limits.max_history_bytes
         return over_budget or workflow.info().is_continue_as_new_suggested()
@@ -33,7 +32,6 @@ class HistoryGrowth:
         return events >= limits.last_history_events or size >= limits.last_history_bytes
 
     def _since_start(self) -> tuple[int, int]:
-        """Return by how many events, and how many bytes, the history has grown."""
         info = workflow.info()
         events = info.get_current_history_length() - self._events_at_start
         return events, info.get_current_history_size() - self._bytes_at_start

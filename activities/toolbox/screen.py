@@ -79,7 +79,7 @@ class _Screen:
 
 
 def is_list_of_tools(tools: list[Any]) -> bool:
-    """Tell whether the SDK takes a list of tools.
+    """Return whether the SDK takes a list of tools.
 
     >>> is_list_of_tools([{"name": "now", "inputSchema": {"type": "object"}}]), is_list_of_tools([{"name": "now"}])
     (True, False)
@@ -88,7 +88,7 @@ def is_list_of_tools(tools: list[Any]) -> bool:
 
 
 def is_content(blocks: list[Any]) -> bool:
-    """Tell whether the SDK takes blocks of content.
+    """Return whether the SDK takes blocks of content.
 
     >>> is_content([{"type": "text", "text": "a"}]), is_content([{"type": "hologram"}])
     (True, False)

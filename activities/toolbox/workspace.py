@@ -71,11 +71,11 @@ class OffLimits:
         self._places = {(identity, _folded(end.name)) for end in ends if (identity := _identity_at(end.parent))}
 
     def has_place(self, name: str, *, parent: int) -> bool:
-        """Tell whether `name` in the folder with the descriptor `parent` is, or would be, one of them."""
+        """Return whether `name` in the folder with the descriptor `parent` is, or would be, one of them."""
         return (_identity(os.fstat(parent)), _folded(name)) in self._places
 
     def has(self, state: os.stat_result) -> bool:
-        """Tell whether what is in this state is one of them, by whatever name it was found."""
+        """Return whether what is in this state is one of them, by whatever name it was found."""
         return _identity(state) in self._files
 
 

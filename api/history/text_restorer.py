@@ -128,5 +128,4 @@ class ExcerptRetries:
 
 
 def _longer_pauses() -> Iterator[float]:
-    """Return the pauses after the first one."""
     return growing_pauses(2 * FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)

@@ -112,7 +112,6 @@ class BoundedConnection(HttpToolsProtocol):
         self._refuse(problems.malformed())
 
     def handle_websocket_upgrade(self) -> None:
-        """Leave the connection to another protocol."""
         self._allow(None)
         super().handle_websocket_upgrade()
 

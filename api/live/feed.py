@@ -96,7 +96,6 @@ class _Watcher:
         return self.is_deleted or (is_closed and not (self.has_more or self.queue_is_stale or self.retries))
 
     def is_due(self, watch: Watch, output: LiveOutput) -> bool:
-        """Return whether there may be something that the watcher was not sent."""
         is_behind = self.queue_is_stale or self.has_more or watch.task_count > self.task_count
         return is_behind or self.retries.is_due or self._growth_in(output) is not None
 
@@ -123,7 +122,6 @@ class _Watcher:
         return self._resumable(UpdateEvent(self.last.model_copy(update=only_turn)))
 
     def publish_queue(self, queue: QueueEvent) -> QueueEvent | None:
-        """Return what waits, if that has changed."""
         waiting, self.waiting, self.queue_is_stale = self.waiting, queue.waiting, False
         return queue if self._end_trouble() or queue.waiting != waiting else None
 

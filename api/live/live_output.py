@@ -68,11 +68,10 @@ class SeenSteps:
                 self.are_calls_running = bool(models) and any(call.result is None for call in models[-1].tool_calls)
 
     def have(self, output: PartialOutput) -> bool:
-        """Tell whether the step of which `output` is a part is known."""
         return self.message_id == output.message_id and self.count is not None and output.step <= self.count
 
     def are_just_before(self, output: PartialOutput) -> bool:
-        """Tell whether `output` is what comes next, as far as is known."""
+        """Return whether `output` is what comes next, as far as is known."""
         if self.message_id is None or output.message_id != self.message_id:
             return False
         return self.count is None or output.step == self.count + 1

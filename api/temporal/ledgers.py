@@ -234,7 +234,6 @@ class Ledger:
         self._signalled.setdefault(message_id, _Signalled(size))
 
     def settle(self, message_id: str, *, now: float) -> None:
-        """Note that Temporal has the prompt."""
         if signalled := self._signalled.get(message_id):
             signalled.settled_at, signalled.is_certain = now, True
 
@@ -284,7 +283,6 @@ class Ledgers:
         self._answered_at = float("-inf")
 
     def of(self, session_id: str) -> Ledger:
-        """Return the session's ledger; a new one where there is none."""
         ledger = self._ledgers[session_id] = self._ledgers.get(session_id) or Ledger()
         return ledger
 

@@ -49,7 +49,6 @@ class WorkflowTasks:
         """Tasks noted as failed or timed out since the last completed one."""
 
     def learn(self, events: Iterable[HistoryEvent]) -> None:
-        """Note the tasks in the events that follow those that were learned before."""
         for event in events:
             happened_at = time_of(event)
             self._known_from = self._known_from or happened_at

@@ -117,7 +117,6 @@ class Conversation:
 
     @property
     def has_more(self) -> bool:
-        """More is to be asked for at once."""
         return self._latest is not None and self._latest.has_more
 
     @property
@@ -185,7 +184,7 @@ class Conversation:
             self.waiting = []
 
     def _is_superseded(self, partial: PartialOutput) -> bool:
-        """Tell whether what was written is held in its final form. Of a turn that is not held yet, nothing is."""
+        """Return whether what was written is held in its final form. Of a turn that is not held yet, nothing is."""
         turn = self.find(partial.message_id)
         return turn is not None and (turn.is_complete or partial.step <= last_step_number(turn))
 

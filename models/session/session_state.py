@@ -93,7 +93,6 @@ class Session:
 
     @property
     def revision(self) -> int:
-        """How often the session has changed."""
         return self.facts.revision
 
     @property

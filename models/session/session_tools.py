@@ -46,7 +46,6 @@ class SessionTools:
 
     @property
     def allowances(self) -> list[str]:
-        """Tools that a person has allowed for the session."""
         return self.state.allowances
 
     @property
@@ -58,7 +57,7 @@ class SessionTools:
         return next((tool for tool in self.specs or [] if tool.name == name), None)
 
     def are_due(self, *, segment: int, turn: int) -> bool:
-        """Tell whether they are to be read before the next request: it begins a segment, or they are known to be wrong.
+        """Return whether to read them before the next request: it begins a segment, or they are known to be wrong.
 
         >>> tools = SessionTools(ToolsState(segment=1, due_turn=3))
         >>> tools.are_due(segment=1, turn=2), tools.are_due(segment=1, turn=3), tools.are_due(segment=2, turn=2)
@@ -67,7 +66,7 @@ class SessionTools:
         return self.state.segment != segment or self._is_overdue(turn)
 
     def are_fresh(self, *, turn: int) -> bool:
-        """Tell whether they were read less than `FRESH_TURNS` turns ago, with nothing known against them.
+        """Return whether they were read less than `FRESH_TURNS` turns ago, with nothing known against them.
 
         >>> SessionTools(ToolsState(segment=1, read_turn=5)).are_fresh(turn=14)
         True
@@ -83,7 +82,7 @@ class SessionTools:
         return 0 < self.state.due_turn <= turn
 
     def replace(self, specs: list[ToolSpec]) -> bool:
-        """Offer `specs` from the next request on; tell whether the model was offered others before.
+        """Offer `specs` from the next request on; return whether the model was offered others before.
 
         What was allowed for the session was this tool, not another of its name.
         """

@@ -202,7 +202,6 @@ class Settings(BaseSettings):
 
     @property
     def history(self) -> ConversationHistoryConfig:
-        """What `conversation` or its shorthand come to."""
         return history_config(
             self.model_dump(include={"max_conversation_messages", "conversation"} & self.model_fields_set)
         )
@@ -314,7 +313,7 @@ def setting_names(model: type[BaseModel] = Settings, prefix: str = "") -> Iterat
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether only this machine reaches `host`; a name other than localhost may be anywhere.
+    """Return whether only this machine reaches `host`; a name other than localhost may be anywhere.
 
     >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0")
     (True, True, True, False)
@@ -340,7 +339,7 @@ def is_store_url(url: str) -> bool:
 
 
 def is_redis_url(url: str) -> bool:
-    """Tell whether `stores/partials/over_redis.py` takes `url`.
+    """Return whether `stores/partials/over_redis.py` takes `url`.
 
     >>> is_redis_url("redis://cache:6379/0"), is_redis_url("rediss://:p%40ss@cache"), is_redis_url("redis://:p@ss@cache")
     (True, True, False)
@@ -385,7 +384,7 @@ def _sentence(problem: ErrorDetails) -> str:
 
 
 def _may_be_shown(name: str) -> bool:
-    """Tell whether the setting's value may stand in a message: what is kept out of `repr` may hold a password."""
+    """Return whether the setting's value may stand in a message: what is kept out of `repr` may hold a password."""
     model: type[BaseModel] = Settings
     for part in name.split("."):
         field = model.model_fields.get(part)

@@ -202,7 +202,6 @@ def _within_total_size(history: ConversationHistory, policy: HistoryPolicy) -> H
 def history_warning(
     code: WarningCode, message: str, *, severity: Severity = "medium", suggestion: str | None = None
 ) -> TaskValidationWarning:
-    """Return a warning about the history as a whole."""
     return TaskValidationWarning(
         code=code, field=HISTORY_FIELD, message=message, severity=severity, suggestion=suggestion
     )

@@ -154,7 +154,6 @@ class Transcript:
         return chosen
 
     def drop_oldest(self, count: int) -> None:
-        """Hold the oldest `count` turns no longer: the archive has them."""
         for held in self._held[:count]:
             del self._position[held.turn.id]
             self.carried_bytes -= held.carried_bytes

@@ -74,7 +74,6 @@ class Finding:
         return f"{where}: {self.told}"
 
     def to_json(self) -> str:
-        """Return the finding as one JSON object; what is not known is left out."""
         differs = self.difference
         known = {
             "session": self.session,
@@ -103,7 +102,6 @@ class Tally:
 
     @property
     def runs(self) -> int:
-        """How many runs were replayed, whatever came of it."""
         return self.verdicts["replays"] + self.verdicts["differs"]
 
     @property

@@ -95,7 +95,6 @@ class DevServer:
 
     @classmethod
     def for_settings(cls, settings: Settings) -> Self:
-        """Return the server these settings ask for."""
         return cls(
             settings.state_dir,
             port=settings.temporal_port,
@@ -119,12 +118,10 @@ class DevServer:
 
     @property
     def ui_url(self) -> str | None:
-        """The Web UI; None without one."""
         return f"http://{LOOPBACK}:{self._ports[1]}" if self._ports[1] else None
 
     @property
     def pid(self) -> int | None:
-        """The server's process id while it runs."""
         return self._program.pid if self._program else None
 
     @property
@@ -263,7 +260,6 @@ class DevServer:
 
 
 def is_in_use(database: Path) -> bool:
-    """Tell whether a server has `database` open."""
     if not database.exists():
         return False
     lock = _take_lock(database)

@@ -14,7 +14,6 @@ def usable_port(wanted: int, host: str = LOOPBACK) -> int:
 
 
 def is_free(port: int, host: str = LOOPBACK) -> bool:
-    """Tell whether nobody listens on `port`."""
     try:
         _bind(port, host)
     except OSError:

@@ -60,7 +60,6 @@ def own_command(*arguments: str) -> list[str]:
 
 
 def log_file(settings: Settings, command: str) -> Path:
-    """Name the file that one of our own commands logs into."""
     return settings.state_dir / "logs" / f"{command}.log"
 
 
@@ -94,14 +93,12 @@ class OwnProcess:
         return self._program.has_worked
 
     async def start(self) -> None:
-        """Have it running; it may still end at once."""
         await self._program.start()
 
     async def wait(self) -> int:
         return await self._program.wait()
 
     async def stop(self) -> None:
-        """Have it ended, in the time it is allowed."""
         await self._program.stop(seconds=self._stop_seconds)
 
 

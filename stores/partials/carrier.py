@@ -59,7 +59,6 @@ class FollowedSessions:
 
     @asynccontextmanager
     async def following(self, workflow_id: str) -> AsyncIterator[LiveSnapshot]:
-        """Follow the session for the time of the block."""
         live = self._lives.get(workflow_id)
         if live is None:
             live = self._lives[workflow_id] = LiveSnapshot()

@@ -53,7 +53,6 @@ class HeartbeatCarrier(PartialCarrier):
     # ---- the worker's side
 
     def show(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
-        """Heartbeat with the snapshot, from within the activity."""
         held = self._shown.get(workflow_id)
         if held is None or not held.is_later_than(snapshot):
             self._shown[workflow_id] = snapshot

@@ -107,7 +107,6 @@ class RedisCarrier(PartialCarrier):
         self._tell(workflow_id, snapshot)
 
     def end(self, workflow_id: str, tag: PartialTag) -> None:
-        """Have what was shown deleted."""
         self._tell(workflow_id, tag)
 
     def _tell(self, workflow_id: str, news: PartialOutput | PartialTag) -> None:

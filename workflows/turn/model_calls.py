@@ -95,7 +95,6 @@ class ModelCalls:
         )
 
     def _note_size(self, request: OpenRequest) -> None:
-        """Note that the model has answered to a request of this size."""
         if self._session.rules < 3:
             return
         turn, tokens = self._context.turn, head_tokens(request.request.head) + request.estimated_tokens

@@ -45,7 +45,6 @@ class RequestSlot:
         self.request: OpenRequest | None = None
 
     def open(self, request: OpenRequest) -> OpenRequest:
-        """Put `request` in the place of the one before it."""
         self.close()
         self.request = request
         return request

@@ -35,7 +35,6 @@ class TurnContext:
         return self.session.current_turn.running()
 
     def check_stop(self) -> None:
-        """Raise `TurnStopped` once the turn was told to stop."""
         if self.stop_reason is not None:
             raise TurnStopped(self.stop_reason)
 

@@ -62,7 +62,7 @@ class _Call:
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether its arguments are whole, as far as can be seen."""
+        """Return whether its arguments are whole, as far as can be seen."""
         return bool(self.arguments) and isinstance(arguments_of(joined(self.arguments)), dict)
 
 
@@ -135,7 +135,6 @@ class Fold:
         return delta
 
     def _take_call(self, told: Event) -> str | None:
-        """Take a piece of a call; return its name where it begins."""
         call = self._call_of(told)
         is_new = call is None
         if call is None:

@@ -65,7 +65,7 @@ class RefusedParameters:
     def learn(
         self, whose: Hashable, error: ModelError, *, optional: Collection[str], demandable: Collection[str] = ()
     ) -> bool:
-        """Take note if `error` blames what can be changed; tell whether there is a changed request to be sent.
+        """Take note if `error` blames what can be changed; return whether there is a changed request to be sent.
 
         `optional`: what of the refused request can be left out (`held_in`); `demandable`: what it lacks and can have.
 

@@ -110,7 +110,7 @@ class Fold:
         return told if len(told) > len(done) else done
 
     def _has_half(self, items: Sequence[Event]) -> bool:
-        """Tell whether something of the answer is missing: the rest of an item, or an item that was begun."""
+        """Return whether something of the answer is missing: the rest of an item, or an item that was begun."""
         return len(items) < len(self._begun) or any(item.get("status") in _HALF for item in items)
 
     def _show(self, kind: Literal["think", "respond"], text: str, place: tuple[int, int]) -> list[Delta]:

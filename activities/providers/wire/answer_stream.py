@@ -103,7 +103,6 @@ class Grown:
         self._texts.pop(key, None)
 
     def add(self, key: str, piece: JsonValue) -> None:
-        """Add a piece to a field."""
         held = self._fields.get(key)
         if piece in (None, "", [], {}):
             return

@@ -45,7 +45,6 @@ class ArchiveHealth:
 
     @property
     def trouble(self) -> str | None:
-        """Why it fails; `None` while it does not."""
         return self.report.last_error if self.is_failing else None
 
     def worked(self, *, now: datetime) -> None:

@@ -67,7 +67,6 @@ class PromptQueue:
 
     @property
     def waiting(self) -> list[Prompt]:
-        """The prompts that start next."""
         return self.row.waiting
 
     @property
@@ -77,12 +76,10 @@ class PromptQueue:
 
     @property
     def parked(self) -> Sequence[ParkedPrompt]:
-        """The prompts whose texts are in the archive."""
         return self.row.parked
 
     @property
     def fates(self) -> Sequence[Fate]:
-        """The last fates, oldest first."""
         return self._fates.recent
 
     @property
@@ -219,7 +216,6 @@ class PromptQueue:
     # ---- what it shows
 
     def fate_of(self, message_id: str) -> Fate | None:
-        """Return what became of a prompt, as far as it is remembered here."""
         return self._fates.of(message_id)
 
     def view(

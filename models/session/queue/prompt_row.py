@@ -120,7 +120,6 @@ class PromptRow:
         return popped
 
     def pop_last(self) -> Prompt:
-        """Remove the last of the prompts that are held here, and return it."""
         row = next(row for row in (self.behind, self.waiting, self.steering) if row)
         prompt = row.pop()
         self._drop(prompt.id)
@@ -249,7 +248,6 @@ class PromptRow:
         return first if first > self.forgotten else 0
 
     def forget_below(self, number: int) -> None:
-        """Note that the archive has no parked prompt below `number`."""
         self.forgotten = max(self.forgotten, number)
 
     def _replace_parked(self, parked: Iterable[ParkedPrompt]) -> None:
@@ -269,7 +267,6 @@ class PromptRow:
         return chain(self.steering, self.waiting)
 
     def first(self, count: int) -> list[Prompt]:
-        """Return the first prompts that are held here, at most `count`."""
         return list(islice(self.held, count))
 
     def places(self, message_ids: Iterable[str]) -> list[tuple[int, Prompt | ParkedPrompt]]:
