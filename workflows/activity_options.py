@@ -35,12 +35,8 @@ AT_MOST_ONCE = RetryPolicy(maximum_attempts=1)
 """For every other tool: if the worker dies in the middle, the outcome is unknown and stays so."""
 
 ARCHIVE_TIMEOUT = timedelta(seconds=10)
-
-ARCHIVE = ActivityConfig(
-    start_to_close_timeout=ARCHIVE_TIMEOUT,
-    schedule_to_close_timeout=timedelta(seconds=25),
-    retry_policy=RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_attempts=2),
-)
+ARCHIVE_PATIENCE = timedelta(seconds=25)
+ARCHIVE_RETRIES = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_attempts=2)
 """For a worker that died in the middle; an archive that is down is tried again later, by `workflows/archiving.py`."""
 
 LAST_COPY_PATIENCE = timedelta(minutes=10)

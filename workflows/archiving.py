@@ -132,7 +132,9 @@ class Archiving:
             await workflow.execute_activity_method(
                 ArchiveActivities.move_to_archive,
                 order,
-                **activity_options.ARCHIVE,
+                start_to_close_timeout=activity_options.ARCHIVE_TIMEOUT,
+                schedule_to_close_timeout=activity_options.ARCHIVE_PATIENCE,
+                retry_policy=activity_options.ARCHIVE_RETRIES,
                 summary=f"{move} to the archive",
             )
         finally:

@@ -89,7 +89,9 @@ class Parking:
             found = await workflow.execute_activity_method(
                 ArchiveActivities.unpark,
                 order,
-                **activity_options.ARCHIVE,
+                start_to_close_timeout=activity_options.ARCHIVE_TIMEOUT,
+                schedule_to_close_timeout=activity_options.ARCHIVE_PATIENCE,
+                retry_policy=activity_options.ARCHIVE_RETRIES,
                 summary=f"the next of {len(session.queue.parked)} parked prompts",
             )
         except ActivityError as error:
