@@ -14,9 +14,9 @@ from turnkeeper.api.live.shared_reader import SharedReader, UpdateEvent
 from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.temporal.session_reader import FINAL_STATUSES
 from turnkeeper.api.temporal.watch import Watch, WatchRegistry
-from turnkeeper.models.bounded_dict import BoundedDict
 from turnkeeper.models.session.session import UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationUpdate
+from turnkeeper.stores.bounded_dict import BoundedDict
 
 OFTEN_SECONDS = 10.0
 """A session polled twice within this time is watched."""

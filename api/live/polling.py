@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from turnkeeper.api.temporal.session_reader import FINAL_STATUSES
-from turnkeeper.models.bounded_dict import BoundedDict
 from turnkeeper.models.session.session import UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationUpdate
+from turnkeeper.stores.bounded_dict import BoundedDict
 
 UNCLEAR_SECONDS = 1.0
 """How long a client is held that may have seen the answer, or not."""

@@ -26,11 +26,11 @@ from turnkeeper.api.store_calls import ANSWERS_SECONDS, seconds_from_now
 from turnkeeper.api.temporal.cache_warmer import CacheWarmer
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.watch import Watch
-from turnkeeper.models.bounded_dict import BoundedDict
 from turnkeeper.models.session.queue.prompts import QueuedPrompt
 from turnkeeper.models.session.session import UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate, SessionStatus
 from turnkeeper.models.wire import Frozen
+from turnkeeper.stores.bounded_dict import BoundedDict
 
 RESTING: tuple[SessionStatus, ...] = ("idle", "awaiting_approval")
 """A session in which there may be no workflow task for months."""

@@ -21,7 +21,7 @@ from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.api.temporal.workflow_tasks import WorkflowTasks, newest_tasks
 from turnkeeper.models.as_of import AsOf, TaskStart
 from turnkeeper.models.backoff import growing_pauses
-from turnkeeper.models.bounded_dict import BoundedDict
+from turnkeeper.stores.bounded_dict import BoundedDict
 from turnkeeper.workflows.hosting.evicting_runner import FORGET_QUERY
 
 CHECK_SECONDS = 60.0

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 
 from pydantic_core import to_json
 
-from turnkeeper.models.bounded_dict import BoundedDict
 from turnkeeper.models.errors import Refused
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView
 from turnkeeper.models.session.session import SessionInput
+from turnkeeper.stores.bounded_dict import BoundedDict
 
 FRESH_SECONDS = 2.0
 """A session that refused prompts within this time is taken to refuse them still."""

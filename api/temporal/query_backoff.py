@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import uniform
 
 from turnkeeper.api.temporal.watch import WatchRegistry
-from turnkeeper.models.bounded_dict import BoundedDict
+from turnkeeper.stores.bounded_dict import BoundedDict
 
 FIRST_PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 5.0

@@ -39,7 +39,6 @@ from turnkeeper.api.temporal.receipts import Receipt, Receipts, receipt_of
 from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, keeps_failing, rpc_timeout
 from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.models.backoff import growing_pauses
-from turnkeeper.models.bounded_dict import BoundedDict
 from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.errors import REFUSED
 from turnkeeper.models.replay_text.turns import ReplayTurns
@@ -54,6 +53,7 @@ from turnkeeper.models.session.session import (
     UpdatesRequest,
 )
 from turnkeeper.models.transcript.conversation import ConversationState, ConversationUpdate
+from turnkeeper.stores.bounded_dict import BoundedDict
 
 log = logging.getLogger(__name__)
 

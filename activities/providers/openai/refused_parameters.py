@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.models.bounded_dict import BoundedDict
+from turnkeeper.stores.bounded_dict import BoundedDict
 
 MOST_REMEMBERED = 10_000
 """Models, or sessions, that are remembered; beyond it, the one is forgotten that was not asked for the longest."""
