@@ -151,11 +151,11 @@ class DevServer:
     async def wait(self) -> int:
         return await self._program.wait() if self._program else 0
 
-    async def stop(self) -> None:
+    async def stop(self, *, seconds: float = STOP_SECONDS) -> None:
         """Have the server ended, and nobody sent to its address any more."""
         if self._program is not None:
             EmbeddedServer.file(self.state_dir).unlink(missing_ok=True)
-            await self._program.stop(seconds=STOP_SECONDS)
+            await self._program.stop(seconds=seconds)
 
     async def _launch(self, binary: Path) -> None:
         with self._locked() as lock:
