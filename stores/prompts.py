@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
-from sqlalchemy import ColumnElement, Connection, Row, Table, func, select
+from sqlalchemy import ColumnElement, Connection, Row, Table, select
 
 from turnkeeper.models.session.queue.prompts import Fate, Prompt
 from turnkeeper.stores.database.database import Database, StoreUnavailableError
@@ -56,11 +56,6 @@ class Prompts:
             lambda connection: _read_parked(connection, session_id, first, max_prompts, max_bytes)
         )
         return [_read(Prompt, row.prompt) for row in rows]
-
-    async def place_of(self, session_id: str, message_id: str) -> int | None:
-        """Return the number of a parked prompt, `None` where there is none with this id."""
-        wanted = select(func.max(PARKED.c.number)).where(_is_of(PARKED, session_id), PARKED.c.message_id == message_id)
-        return await self._database.read(lambda connection: connection.scalar(wanted))
 
     async def forget_parked(self, session_id: str, *, below: int) -> None:
         await delete_rows(self._database, PARKED, session_id, where=PARKED.c.number < below)
