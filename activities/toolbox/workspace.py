@@ -253,7 +253,8 @@ def _names_in(path: str) -> tuple[str, ...]:
         if name in ("", "."):
             continue
         if name != "..":
-            _check_name(path, name)
+            if problem := _problem_of(name):
+                raise _refusal(path, problem)
             names.append(name)
         elif names:
             names.pop()
@@ -262,11 +263,6 @@ def _names_in(path: str) -> tuple[str, ...]:
     if len(names) > MOST_LEVELS:
         raise _refusal(path, f"is {len(names)} levels deep; {MOST_LEVELS} are allowed.")
     return tuple(names)
-
-
-def _check_name(path: str, name: str) -> None:
-    if problem := _problem_of(name):
-        raise _refusal(path, problem)
 
 
 def _problem_of(name: str) -> str | None:
