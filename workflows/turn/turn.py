@@ -89,8 +89,7 @@ class Turn:
         else:
             turn = self._context.turn
             self._session.end_turn(turn.completed(answer.text or "", blob=answer.text_blob, now=workflow.now()))
-        view = self._session.view
-        workflow.logger.info("Conversation: %d messages (~%d tokens)", view.message_count, view.estimated_tokens)
+        self._log_end()
         self._context.on_change()
 
     async def _answer(self) -> ModelStep:
@@ -205,6 +204,10 @@ class Turn:
         current.add_response(unfinished, calls, now=workflow.now(), interrupted=True, spent=spent)
         if error_type != "refusal":  # what its vendor did not let pass is not sent to it again
             current.show_step(state=None)
+
+    def _log_end(self) -> None:
+        view = self._session.view
+        workflow.logger.info("Conversation: %d messages (~%d tokens)", view.message_count, view.estimated_tokens)
 
 
 def _not_called(name: str) -> ToolResult:
