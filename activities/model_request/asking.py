@@ -13,8 +13,7 @@ from temporalio.client import Client
 
 from turnkeeper.activities.model_request.hand_over import REQUESTS, HandOverKey
 from turnkeeper.activities.model_request.large_texts import LargeTexts
-from turnkeeper.activities.model_request.list_prices import ListPrices
-from turnkeeper.activities.model_request.spending import Spending
+from turnkeeper.activities.model_request.spending import PriceList, Spending
 from turnkeeper.activities.own_workflow import ask_own_workflow, own_run, own_session
 from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError, Provider
 from turnkeeper.models.context.model_view import digest_of
@@ -39,7 +38,7 @@ class ProviderRegistry(Protocol):
 class Asking:
     """The way from an activity to a model."""
 
-    def __init__(self, providers: ProviderRegistry, client: Client, texts: LargeTexts, prices: ListPrices) -> None:
+    def __init__(self, providers: ProviderRegistry, client: Client, texts: LargeTexts, prices: PriceList) -> None:
         self._providers = providers
         self._client = client
         self._texts = texts

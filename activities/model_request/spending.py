@@ -10,11 +10,11 @@ heartbeats of the timer and at an attempt's end; those that show what is written
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from pydantic import ValidationError
 from temporalio import activity
 
-from turnkeeper.activities.model_request.list_prices import ListPrices
 from turnkeeper.activities.providers.meter import Meter
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.context.request_size import request_tokens
@@ -22,10 +22,18 @@ from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse,
 from turnkeeper.models.transcript.trajectory import Usage
 
 
+class PriceList(Protocol):
+    """Knows what models cost; the worker's composition root injects one."""
+
+    def priced(self, response: ModelResponse, *, asked: str) -> ModelResponse:
+        """Return the response of the model `asked` with its cost in `usage`, where that is known (AGT-10)."""
+        ...
+
+
 class Spending:
     """What has been spent in vain by the attempts of the running activity, this one included."""
 
-    def __init__(self, prices: ListPrices, *, model: str, unclear_answers: int = 0) -> None:
+    def __init__(self, prices: PriceList, *, model: str, unclear_answers: int = 0) -> None:
         """Begin an attempt that asks `model`, with what those before it have spent.
 
         `unclear_answers` were so before this activity.
