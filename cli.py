@@ -151,14 +151,14 @@ def demo(
     It runs offline, in a temporary folder and on free ports, and touches nothing of yours. Exit code 1: a promise was
     broken, and it says which; 2: the demo could not run.
     """
-    from turnkeeper.ops.demo.evening import STOPPED, run_demo
-    from turnkeeper.ops.demo.stage import StageError
+    from turnkeeper.ops.demo.environment import DemoError
+    from turnkeeper.ops.demo.run import STOPPED, run_demo
     from turnkeeper.ops.local.dev_server import DevServerError
 
     logging.basicConfig(handlers=[logging.NullHandler()])
     try:
         code = run_demo(keep=keep)
-    except (DevServerError, StageError) as error:
+    except (DevServerError, DemoError) as error:
         _refuse(error, code=CANNOT_TELL)
     if code == STOPPED:
         _say("Stopped, and everything removed.")

@@ -25,7 +25,7 @@ from benchmarks.stage import BOUND
 from turnkeeper.models.session.session import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationUpdate
-from turnkeeper.ops.demo.stage import Stage
+from turnkeeper.ops.demo.environment import demo_environment
 from turnkeeper.ops.local.supervisor import kept_running
 
 KILLS = 10
@@ -82,14 +82,14 @@ def _row(what: str, seconds: float, at_most: float | None) -> Row:
 async def _supervised() -> AsyncIterator[tuple[Client, Any]]:
     """Run the demo's server and worker, the worker watched by the supervisor of `turnkeeper up`."""
     with TemporaryDirectory() as folder:
-        async with Stage(Path(folder)) as stage:
+        async with demo_environment(Path(folder)) as environment:
             scripts = Path(folder) / "state" / "scripts"
             scripts.mkdir(parents=True)
             for name, script in SCRIPTS.items():
                 (scripts / f"{name}.json").write_text(json.dumps(script))
-            client = await Client.connect(stage.server.address, data_converter=pydantic_data_converter)
-            async with kept_running("The worker", stage.worker, lambda line: None, stop_seconds=BOUND):
-                yield client, stage.worker
+            client = await Client.connect(environment.server.address, data_converter=pydantic_data_converter)
+            async with kept_running("The worker", environment.worker, lambda line: None, stop_seconds=BOUND):
+                yield client, environment.worker
 
 
 async def _start(client: Client, script: str) -> Session:

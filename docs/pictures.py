@@ -22,7 +22,7 @@ from tests.clients.terminal.terminal import Terminal, terminal_with
 from turnkeeper.clients.python.conversation import Conversation
 from turnkeeper.clients.python.events import UpdateEvent
 from turnkeeper.clients.python.gateway import GatewayClient
-from turnkeeper.ops.demo.stage import Stage
+from turnkeeper.ops.demo.environment import DemoEnvironment, demo_environment
 from turnkeeper.ops.local.supervisor import own_command
 
 PICTURES = Path(__file__).with_name("pictures")
@@ -104,26 +104,26 @@ async def main() -> None:
     """Take all pictures."""
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="turnkeeper-pictures-") as folder:
-        async with Stage(Path(folder)) as stage:
-            _furnish(stage)
-            await stage.open()
-            await _play(stage)
-            await _photograph_page(stage)
-            await _photograph_chat(stage)
+        async with demo_environment(Path(folder)) as environment:
+            _furnish(environment)
+            await environment.start()
+            await _play(environment)
+            await _photograph_page(environment)
+            await _photograph_chat(environment)
     await _photograph_demo()
 
 
-def _furnish(stage: Stage) -> None:
+def _furnish(environment: DemoEnvironment) -> None:
     """Put the workspace's files and the model's script in their places."""
-    (stage.workspace / "CHANGES.md").write_text(CHANGES)
-    scripts = stage.folder / "state" / "scripts"
+    (environment.workspace / "CHANGES.md").write_text(CHANGES)
+    scripts = environment.folder / "state" / "scripts"
     scripts.mkdir(parents=True)
     (scripts / "release.json").write_text(json.dumps(SCRIPT))
 
 
-async def _play(stage: Stage) -> None:
+async def _play(environment: DemoEnvironment) -> None:
     """Have a session in which a call waits for approval and a prompt waits for its turn, and a few others."""
-    async with GatewayClient(stage.url) as gateway:
+    async with GatewayClient(environment.url) as gateway:
         for session_id, title in OTHERS.items():
             await gateway.start(session_id, title=title, user="mira")
             await gateway.ask(session_id, "list files", wait=BOUND)
@@ -152,12 +152,12 @@ async def _until(gateway: GatewayClient, holds: Callable[[Conversation], bool]) 
                 return
 
 
-async def _photograph_page(stage: Stage) -> None:
+async def _photograph_page(environment: DemoEnvironment) -> None:
     """Write `page.png` and `page-dark.png`."""
     for name, scheme in (("page", "light"), ("page-dark", "dark")):
         picture = b""
         for scale in SCALES:
-            async with _page(stage, scheme=scheme, scale=scale) as page:
+            async with _page(environment, scheme=scheme, scale=scale) as page:
                 picture = await page.screenshot()
             if len(picture) <= MOST_BYTES:
                 break
@@ -165,7 +165,7 @@ async def _photograph_page(stage: Stage) -> None:
 
 
 @asynccontextmanager
-async def _page(stage: Stage, *, scheme: str, scale: float) -> AsyncIterator[Page]:
+async def _page(environment: DemoEnvironment, *, scheme: str, scale: float) -> AsyncIterator[Page]:
     """Open the session's page, and have all of it there."""
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(
@@ -177,7 +177,7 @@ async def _page(stage: Stage, *, scheme: str, scale: float) -> AsyncIterator[Pag
             color_scheme="dark" if scheme == "dark" else "light",
             reduced_motion="reduce",
         )
-        await page.goto(f"{stage.url}/?session={SESSION}")
+        await page.goto(f"{environment.url}/?session={SESSION}")
         await page.get_by_role("button", name="Approve").first.wait_for()
         await page.get_by_text(PROMPTS[2]).first.wait_for()
         await page.get_by_text(OTHERS["harbour"]).first.wait_for()
@@ -187,13 +187,13 @@ async def _page(stage: Stage, *, scheme: str, scale: float) -> AsyncIterator[Pag
         await browser.close()
 
 
-async def _photograph_chat(stage: Stage) -> None:
+async def _photograph_chat(environment: DemoEnvironment) -> None:
     """Write `terminal.svg`: the same conversation, held in a terminal."""
     session_id = "release-notes"
-    async with GatewayClient(stage.url) as gateway:
+    async with GatewayClient(environment.url) as gateway:
         await _start(gateway, session_id)
-    command = own_command("chat", "--url", stage.url, "--session", session_id)
-    async with terminal_with(command, env=_environment(), cwd=stage.folder, columns=100, rows=46) as terminal:
+    command = own_command("chat", "--url", environment.url, "--session", session_id)
+    async with terminal_with(command, env=_environment(), cwd=environment.folder, columns=100, rows=46) as terminal:
         await terminal.until(session_id)
         terminal.type(PROMPTS[0])
         await terminal.until("and it is optional.")

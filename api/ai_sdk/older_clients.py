@@ -1,6 +1,6 @@
 """The stream for clients of version 6 of the npm package `ai`, which end with an error at a chunk they don't know."""
 
-from turnkeeper.api.ai_sdk.ui_chunks import ErrorChunk, Notice, SteeringDataChunk, UIMessageChunk
+from turnkeeper.api.ai_sdk.chunks import ErrorChunk, Notice, SteeringDataChunk, UIMessageChunk
 
 WRITTEN_AGAIN = ErrorChunk(
     type="error",
@@ -11,7 +11,7 @@ WRITTEN_AGAIN = ErrorChunk(
 def chunk_for_version_6(chunk: UIMessageChunk) -> UIMessageChunk | None:
     """Return what version 6 is sent instead of a chunk; `None`: nothing.
 
-    It can take back nothing that it was told of a step. So where that is needed its stream ends, and begins anew when
+    It can take back nothing that it has of a step. So where that is needed its stream ends, and begins anew when
     it is resumed.
     """
     match chunk["type"]:

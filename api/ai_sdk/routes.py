@@ -1,4 +1,4 @@
-"""The AI SDK face: what `useChat` and everything built on it speak, over the same sessions (API-1).
+"""The AI SDK adapter: what `useChat` and everything built on it speak, over the same sessions (API-1).
 
 A chat is a session, a user's message is a prompt, and the answer to it is a turn. The stream of a turn is watched, not
 owned: it can be left and resumed, by as many clients as like, and the turn goes on. `docs/ai-sdk.md` says how a page is
@@ -14,16 +14,15 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic_core import to_json
 
 from turnkeeper.api import problems
+from turnkeeper.api.ai_sdk.chunks import UIMessageChunk
+from turnkeeper.api.ai_sdk.history import UIMessage, messages_of
+from turnkeeper.api.ai_sdk.messages import AnswerMessage, PostChat, UserMessage
 from turnkeeper.api.ai_sdk.older_clients import WRITTEN_AGAIN, chunk_for_version_6
+from turnkeeper.api.ai_sdk.streams import TurnStream, turn_to_resume
 from turnkeeper.api.ai_sdk.turn_chunks import Chunks, TurnChunks, turn_of_answer
-from turnkeeper.api.ai_sdk.ui_chunks import UIMessageChunk
-from turnkeeper.api.ai_sdk.ui_history import UIMessage, messages_of
-from turnkeeper.api.ai_sdk.ui_messages import AnswerMessage, PostChat, UserMessage
-from turnkeeper.api.ai_sdk.ui_streams import UIStreams
 from turnkeeper.api.dependencies import ServicesDep, SessionId
 from turnkeeper.api.http.body_limits import MOST_HISTORY_BYTES
 from turnkeeper.api.http.openapi import PROMPT, SERVER, WORKER, errors
-from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.prompts.new_prompt import id_of_next_try, new_prompt, prompt_again
 from turnkeeper.api.routes.sessions import default_input
 from turnkeeper.api.services import Services
@@ -36,37 +35,29 @@ router = APIRouter(tags=["ai-sdk"], max_body_size=MOST_HISTORY_BYTES)
 
 MESSAGE_PATTERN = ID_PATTERN.removesuffix("$") + "(:answer)?$"
 
-MOST_TRIES = 1_000
+MAX_TRIES = 1_000
 """Of one message, one after the other."""
 
 STREAM_HEADER = "x-vercel-ai-ui-message-stream"
 STREAM_VERSION = "v1"
 VERSION_HEADER = "x-ai-sdk-version"
 
-_EXAMPLE = """data: {"type":"start","messageId":"m1:answer","messageMetadata":{"turnId":"m1"}}
-
-data: {"type":"start-step"}
-
-data: {"type":"text-start","id":"text-1"}
-
-data: {"type":"text-delta","id":"text-1","delta":"It is noon."}
-
-data: {"type":"text-end","id":"text-1"}
-
-data: {"type":"finish-step"}
-
-data: {"type":"finish","finishReason":"stop","messageMetadata":{}}
-
-data: [DONE]
-
-"""
+_EXAMPLE = [
+    '{"type":"start","messageId":"m1:answer","messageMetadata":{"turnId":"m1"}}',
+    '{"type":"start-step"}',
+    '{"type":"text-start","id":"text-1"}',
+    '{"type":"text-delta","id":"text-1","delta":"It is noon."}',
+    '{"type":"text-end","id":"text-1"}',
+    '{"type":"finish-step"}',
+    '{"type":"finish","finishReason":"stop","messageMetadata":{}}',
+    "[DONE]",
+]
 
 _STREAM: dict[str, Any] = {
     "description": "The turn as a UI message stream: one chunk an event, then `[DONE]`.",
     "headers": {STREAM_HEADER: {"description": "The stream's version.", "schema": {"const": STREAM_VERSION}}},
-    "content": {"text/event-stream": {"example": _EXAMPLE}},
+    "content": {"text/event-stream": {"example": "".join(f"data: {data}\n\n" for data in _EXAMPLE)}},
 }
-
 
 Version = Literal["6", "7"]
 ClientVersion = Annotated[
@@ -74,40 +65,36 @@ ClientVersion = Annotated[
     Header(alias=VERSION_HEADER, description="The major version of the npm package `ai` that reads the stream."),
 ]
 
-Told = AsyncGenerator[Chunks, None]
+ChunkStream = AsyncGenerator[Chunks, None]
 
 
 async def accepted_message(
-    services: ServicesDep,
-    response: Response,
-    body: PostChat,
-    version: ClientVersion = "7",
-) -> AsyncGenerator[Told, None]:
-    """Hand the last message to the session before the stream begins: what it refuses is a problem, not a chunk.
+    services: ServicesDep, response: Response, body: PostChat, version: ClientVersion = "7"
+) -> AsyncGenerator[ChunkStream, None]:
+    """Send the last message to the session before the stream begins: what it refuses is a problem, not a chunk.
 
     `version` is read here too, so that a wrong one is refused before anything is sent.
     """
-    turn = await _Accepting(services, body).turn()
+    turn = await _PostedChat(services, body).turn()
     response.headers[STREAM_HEADER] = STREAM_VERSION
-    async with aclosing(UIStreams(services).chunks(body.id, turn)) as chunks:
+    async with aclosing(TurnStream(services, body.id, turn).chunks()) as chunks:
         yield chunks
 
 
 async def running_turn(
     services: ServicesDep, session_id: SessionId, response: Response
-) -> AsyncGenerator[Told | None, None]:
+) -> AsyncGenerator[ChunkStream | None, None]:
     """Find the turn that runs. Without one, or without such a session, there is nothing to resume: 204.
 
     The AI SDK asks for it whenever a page is opened, that of a new chat too.
     """
-    streams = UIStreams(services)
     response.headers[STREAM_HEADER] = STREAM_VERSION
-    turn_id = await _turn_to_resume(streams, session_id)
+    turn_id = await turn_to_resume(services, session_id)
     if turn_id is None:
         response.status_code = 204
         yield None
         return
-    async with aclosing(streams.chunks(session_id, TurnChunks(session_id, turn_id))) as chunks:
+    async with aclosing(TurnStream(services, session_id, TurnChunks(session_id, turn_id)).chunks()) as chunks:
         yield chunks
 
 
@@ -123,7 +110,7 @@ async def running_turn(
     },
 )
 async def ai_sdk_chat(
-    told: Annotated[Told, Depends(accepted_message)], version: ClientVersion = "7"
+    stream: Annotated[ChunkStream, Depends(accepted_message)], version: ClientVersion = "7"
 ) -> AsyncIterable[UIMessageChunk]:
     """Send the last message of an AI SDK chat, and stream the turn that answers it.
 
@@ -134,7 +121,7 @@ async def ai_sdk_chat(
 
     The turn goes on when the client disconnects. It is stopped with `POST /workflow/{id}/cancel`.
     """
-    async for event in _events(told, version):
+    async for event in _events(stream, version):
         yield event
 
 
@@ -149,12 +136,12 @@ async def ai_sdk_chat(
     },
 )
 async def ai_sdk_resume(
-    told: Annotated[Told | None, Depends(running_turn)], version: ClientVersion = "7"
+    stream: Annotated[ChunkStream | None, Depends(running_turn)], version: ClientVersion = "7"
 ) -> AsyncIterable[UIMessageChunk]:
     """Stream the running turn of an AI SDK chat from its beginning, then as it happens."""
-    if told is None:
+    if stream is None:
         return
-    async for event in _events(told, version):
+    async for event in _events(stream, version):
         yield event
 
 
@@ -181,9 +168,9 @@ async def ai_sdk_messages(
     return list(messages_of(state.messages, session_id=session_id))
 
 
-async def _events(told: Told, version: Version) -> AsyncGenerator[UIMessageChunk, None]:
+async def _events(stream: ChunkStream, version: Version) -> AsyncGenerator[UIMessageChunk, None]:
     # FastAPI describes the annotated type in OpenAPI, and sends a `ServerSentEvent` as it is.
-    async for chunks in told:
+    async for chunks in stream:
         for chunk in chunks if version == "7" else map(chunk_for_version_6, chunks):
             if chunk is None:
                 continue
@@ -194,16 +181,7 @@ async def _events(told: Told, version: Version) -> AsyncGenerator[UIMessageChunk
     yield cast(UIMessageChunk, ServerSentEvent(raw_data="[DONE]"))
 
 
-async def _turn_to_resume(streams: UIStreams, session_id: str) -> str | None:
-    try:
-        return await streams.running_turn(session_id)
-    except ProblemError as problem:
-        if problem.problem.status == 404:
-            return None
-        raise
-
-
-class _Accepting:
+class _PostedChat:
     """What a client has posted, on its way into the session. Methods raise `ProblemError`."""
 
     def __init__(self, services: Services, body: PostChat) -> None:
@@ -243,7 +221,7 @@ class _Accepting:
             raise problems.invalid(f"{field}.id", "is not the id that the answer was given")
         for decision in decisions:
             await self._services.sessions.resolve_approval(self._body.id, decision)
-        return TurnChunks(self._body.id, answer.turn_id, answer.held)
+        return TurnChunks(self._body.id, answer.turn_id, answer.client_state)
 
     async def _retry(self, message: UserMessage | None) -> TurnChunks:
         """Send the newest turn's prompt again, if it is this message's, or a try of it; twice is once.
@@ -253,8 +231,10 @@ class _Accepting:
         session_id = self._body.id
         state = await self._services.reader.state(session_id, StateRequest(limit=1))
         newest = state.messages[-1] if state.messages else None
-        asked_again = self._asked_again(message)
-        if newest is None or (asked_again and newest.id not in _tries(session_id, asked_again)):
+        # The turn whose answer is to be given again; the client has dropped the answer itself.
+        message_id = self._body.messageId or ""
+        turn_id = turn_of_answer(message_id) or (message.id if message else message_id)
+        if newest is None or (turn_id and newest.id not in _tries(session_id, turn_id)):
             raise problems.not_failed("Only the newest message of a chat can be answered again.")
         if not newest.is_complete:
             return TurnChunks(session_id, newest.id)
@@ -263,14 +243,9 @@ class _Accepting:
         receipt = await self._services.sender.send(session_id, prompt_again(session_id, newest))
         return TurnChunks(session_id, receipt.message_id, awaits_worker=not receipt.is_known)
 
-    def _asked_again(self, message: UserMessage | None) -> str | None:
-        """Return the turn whose answer is to be given again; the client has dropped the answer itself."""
-        message_id = self._body.messageId or ""
-        return turn_of_answer(message_id) or (message.id if message else message_id) or None
-
 
 def _tries(session_id: str, turn_id: str) -> Iterator[str]:
     """Yield the turn, and those that tried it again: a client knows its own message only."""
-    for _ in range(MOST_TRIES):
+    for _ in range(MAX_TRIES):
         yield turn_id
         turn_id = id_of_next_try(session_id, turn_id)

@@ -1,13 +1,12 @@
 """What a model step says, in the one order that every client is shown it: thinking, text, tool calls.
 
-Theory of operation. A step is told twice: as partial output while it is written, by parts in the vendor's order, and
-once for good, as thinking, text and calls. Both are brought into the same form. What was told early is right if it is
-the beginning of what is told for good: the rest then follows, and no word is told twice. If it is not (a retried
-attempt, parts in another order, a text whose beginning was left out), the client is told to drop the step.
+Theory of operation. A step comes twice: as partial output while it is written, by parts in the vendor's order, and once
+for good, as thinking, text and calls. Both are brought into the same form. What was sent early is right if it is the
+beginning of the final text: the rest then follows, and no word is sent twice. If it is not (a retried attempt, parts in
+another order, a text whose beginning was left out), the client is to drop the step.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from turnkeeper.models.ids import call_id
@@ -35,26 +34,22 @@ class StepText:
     calls: tuple[NamedCall, ...] = ()
 
     def leads_to(self, whole: "StepText") -> bool:
-        """Tell whether a client that was told this can append its way to `whole`.
+        """Return whether a client that has this can append its way to `whole`.
 
-        What comes earlier in the order has ended as soon as anything later was told.
+        What comes earlier in the order has ended as soon as anything later was sent.
 
-        >>> said = StepText(reasoning="Hm.", text="He")
-        >>> [said.leads_to(StepText(reasoning=thought, text="Hello")) for thought in ("Hm.", "Hm. So.")]
+        >>> start = StepText(reasoning="Hm.", text="He")
+        >>> [start.leads_to(StepText(reasoning=thought, text="Hello")) for thought in ("Hm.", "Hm. So.")]
         [True, False]
         """
         if self.calls:
-            return (self.reasoning, self.text, self.calls) == (
-                whole.reasoning,
-                whole.text,
-                whole.calls[: len(self.calls)],
-            )
+            return self == replace(whole, calls=whole.calls[: len(self.calls)])
         if self.text:
             return self.reasoning == whole.reasoning and whole.text.startswith(self.text)
         return whole.reasoning.startswith(self.reasoning)
 
 
-def settled_text(step: ModelStep) -> StepText:
+def final_text(step: ModelStep) -> StepText:
     """Return what a step says for good."""
     return StepText(
         reasoning=step.thinking or "",
@@ -64,7 +59,7 @@ def settled_text(step: ModelStep) -> StepText:
 
 
 def partial_text(partial: PartialOutput) -> StepText:
-    """Return of a snapshot what can be told already: what stands in the order, up to the first part that does not.
+    """Return of a snapshot what can be sent already: what stands in the order, up to the first part that does not.
 
     >>> parts = [PartialPart(kind="think", text="Hm."), PartialPart(kind="respond", text="I")]
     >>> parts += [PartialPart(kind="think", text="Hm?"), PartialPart(kind="respond", text=" say")]
@@ -72,21 +67,18 @@ def partial_text(partial: PartialOutput) -> StepText:
     >>> partial_text(partial)
     StepText(reasoning='Hm.', text='I say', calls=())
     """
-    parts = partial.parts
-    thoughts = takewhile(lambda part: part.kind == "think", parts)
-    before_calls = takewhile(lambda part: part.kind != "call", parts)
+    thoughts = takewhile(lambda part: part.kind == "think", partial.parts)
+    before_calls = takewhile(lambda part: part.kind != "call", partial.parts)
+    calls = (part for part in partial.parts if part.kind == "call")
+    whole_names = takewhile(lambda part: part.text and not part.omitted, calls)
     return StepText(
-        reasoning="\n\n".join(map(_known, thoughts)),
-        text="".join(_known(part) for part in before_calls if part.kind == "respond"),
-        calls=tuple(_named_calls(partial, parts)),
+        reasoning="\n\n".join(map(_text_of, thoughts)),
+        text="".join(_text_of(part) for part in before_calls if part.kind == "respond"),
+        calls=tuple(
+            NamedCall(call_id(partial.turn, partial.step, index), part.text) for index, part in enumerate(whole_names)
+        ),
     )
 
 
-def _known(part: PartialPart) -> str:
+def _text_of(part: PartialPart) -> str:
     return LEFT_OUT + part.text if part.omitted else part.text
-
-
-def _named_calls(partial: PartialOutput, parts: Sequence[PartialPart]) -> Iterator[NamedCall]:
-    calls = (part for part in parts if part.kind == "call")
-    for index, part in enumerate(takewhile(lambda part: bool(part.text) and not part.omitted, calls)):
-        yield NamedCall(call_id(partial.turn, partial.step, index), part.text)

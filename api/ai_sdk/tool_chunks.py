@@ -5,9 +5,8 @@ All tools are dynamic ones to the AI SDK: which there are is known when a sessio
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from turnkeeper.api.ai_sdk.ui_chunks import (
+from turnkeeper.api.ai_sdk.chunks import (
     ApprovalDescriptor,
     LargeText,
     ToolApprovalRequestChunk,
@@ -24,51 +23,35 @@ from turnkeeper.models.transcript.trajectory import Approval, BlobRef, ToolCall,
 _APPROVAL_ID = re.compile(r"([0-9]{1,9}\.[0-9]{1,9}\.[0-9]{1,9}):([0-9a-f]{64})")
 
 
-@dataclass(frozen=True)
-class ApprovalId:
-    """The call people are asked about, and the digest of the arguments they were shown."""
+def read_approval_id(text: str) -> tuple[str, str] | None:
+    """Return the call that an approval id names, and the digest of the arguments that were shown.
 
-    call_id: str
-    args_digest: str
+    `None` where it is none of ours.
 
-    def __str__(self) -> str:
-        return f"{self.call_id}:{self.args_digest}"
-
-
-def read_approval_id(text: str) -> ApprovalId | None:
-    """Return what an approval id names; `None` where it is none of ours.
-
-    >>> read_approval_id("1.2.0:" + "0" * 64).call_id, read_approval_id("1.2.0"), read_approval_id("policy")
+    >>> read_approval_id("1.2.0:" + "0" * 64)[0], read_approval_id("1.2.0"), read_approval_id("policy")
     ('1.2.0', None, None)
     """
-    found = _APPROVAL_ID.fullmatch(text)
-    return ApprovalId(found[1], found[2]) if found else None
+    match = _APPROVAL_ID.fullmatch(text)
+    return (match[1], match[2]) if match else None
 
 
 def tool_chunks(call: ToolCall, *, session_id: str) -> Iterator[UIMessageChunk]:
-    """Yield all that there is to tell of a whole call by now, in order."""
+    """Yield all that there is to send of a whole call by now, in order."""
+    # Of arguments that are by reference and could not be read, where they are.
+    args = {"blob": _large_text(call.args_blob, session_id)} if call.args_blob else call.args
     yield ToolInputAvailableChunk(
-        type="tool-input-available",
-        toolCallId=call.id,
-        toolName=call.name,
-        input=_input(call, session_id),
-        dynamic=True,
+        type="tool-input-available", toolCallId=call.id, toolName=call.name, input=args, dynamic=True
     )
     if call.approval:
-        yield from _asked(call, call.approval)
+        yield from _approval_chunks(call, call.approval)
     elif call.result and call.result.status == "denied":
-        yield from _refused_by_policy(call, call.result)
+        yield from _policy_chunks(call, call.result)
     if call.result:
-        yield _outcome(call, call.result, session_id)
+        yield _result_chunk(call, call.result, session_id)
 
 
-def _input(call: ToolCall, session_id: str) -> object:
-    """Return the arguments; where they are by reference and could not be read, where they are."""
-    return {"blob": _large_text(call.args_blob, session_id)} if call.args_blob else call.args
-
-
-def _asked(call: ToolCall, approval: Approval) -> Iterator[UIMessageChunk]:
-    approval_id = str(ApprovalId(call.id, approval.args_digest))
+def _approval_chunks(call: ToolCall, approval: Approval) -> Iterator[UIMessageChunk]:
+    approval_id = f"{call.id}:{approval.args_digest}"
     yield ToolApprovalRequestChunk(
         type="tool-approval-request",
         toolCallId=call.id,
@@ -76,42 +59,31 @@ def _asked(call: ToolCall, approval: Approval) -> Iterator[UIMessageChunk]:
         approvalDescriptor=ApprovalDescriptor(expiresAt=approval.expires_at.isoformat()),
     )
     if approval.decision:
-        yield _decided(approval_id, approved=approval.is_given, reason=_reason(approval, call.result))
+        expired = call.result.content if call.result and approval.decision == "expired" else None
+        yield _response_chunk(approval_id, approved=approval.is_given, reason=expired or approval.reason)
 
 
-def _reason(approval: Approval, result: ToolResult | None) -> str:
-    return (result.content if result else "") if approval.decision == "expired" else approval.reason or ""
-
-
-def _refused_by_policy(call: ToolCall, result: ToolResult) -> Iterator[UIMessageChunk]:
+def _policy_chunks(call: ToolCall, result: ToolResult) -> Iterator[UIMessageChunk]:
     approval_id = f"{call.id}:policy"
     yield ToolApprovalRequestChunk(
         type="tool-approval-request", toolCallId=call.id, approvalId=approval_id, isAutomatic=True
     )
-    yield _decided(approval_id, approved=False, reason=_told(result))
+    yield _response_chunk(approval_id, approved=False, reason=_model_text(result))
 
 
-def _decided(approval_id: str, *, approved: bool, reason: str) -> ToolApprovalResponseChunk:
+def _response_chunk(approval_id: str, *, approved: bool, reason: str | None) -> ToolApprovalResponseChunk:
     response = ToolApprovalResponseChunk(type="tool-approval-response", approvalId=approval_id, approved=approved)
     if reason:
         response["reason"] = reason
     return response
 
 
-def _outcome(call: ToolCall, result: ToolResult, session_id: str) -> UIMessageChunk:
-    if result.status == "ok":
-        output = _output(result, session_id)
-        return ToolOutputAvailableChunk(type="tool-output-available", toolCallId=call.id, output=output, dynamic=True)
+def _result_chunk(call: ToolCall, result: ToolResult, session_id: str) -> UIMessageChunk:
     if result.status == "denied":
         return ToolOutputDeniedChunk(type="tool-output-denied", toolCallId=call.id)
-    return ToolOutputErrorChunk(type="tool-output-error", toolCallId=call.id, errorText=_told(result), dynamic=True)
-
-
-def _told(result: ToolResult) -> str:
-    return f"{result.outcome}\n{result.content}" if result.content else result.outcome
-
-
-def _output(result: ToolResult, session_id: str) -> ToolOutput:
+    if result.status != "ok":
+        text = _model_text(result)
+        return ToolOutputErrorChunk(type="tool-output-error", toolCallId=call.id, errorText=text, dynamic=True)
     output = ToolOutput(outcome=result.outcome, content=result.content)
     if result.duration_ms is not None:
         output["durationMs"] = result.duration_ms
@@ -119,7 +91,11 @@ def _output(result: ToolResult, session_id: str) -> ToolOutput:
         output["blob"] = _large_text(result.blob, session_id)
     if result.cut:
         output["cut"] = True
-    return output
+    return ToolOutputAvailableChunk(type="tool-output-available", toolCallId=call.id, output=output, dynamic=True)
+
+
+def _model_text(result: ToolResult) -> str:
+    return f"{result.outcome}\n{result.content}" if result.content else result.outcome
 
 
 def _large_text(ref: BlobRef, session_id: str) -> LargeText:

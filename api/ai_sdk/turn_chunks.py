@@ -1,51 +1,45 @@
 """One turn as the chunks of a UI message: a projection of what the session shows, and nothing else (API-1).
 
-Theory of operation. A turn is told by two kinds of news, in whatever order they come: the turn as the session has it
-now, whole each time, and growth of the answer the model is writing. `TurnChunks` remembers what its client was told and
-returns what is to be told next:
+Theory of operation. Two kinds of news come of a turn, in whatever order: the turn as the session has it now, whole each
+time, and growth of the answer the model is writing. `TurnChunks` remembers what its client has and returns what is to
+be sent next:
 
     start ─► ( [steering-message] start-step ─► thinking, text, calls ─► results ─► finish-step )* ─► end
 
 At most one step is open. While its text is partial output it may be taken back (`reset-step`); once the session has the
-step, its text is settled, and only what becomes of its calls follows. So after every ended turn, and on every replay,
+step, its text is final, and only what becomes of its calls follows. So after every ended turn, and on every replay,
 a client holds exactly what the session holds.
 
 A message ends with the turn (`finish`, `abort` or `error`), or where the turn waits for people and nothing else: the AI
 SDK decides on tool calls between two streams. The next one goes on with the same message, from what the client holds.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from typing import Literal
 
-from turnkeeper.api.ai_sdk.step_text import NamedCall, StepText, partial_text, settled_text
-from turnkeeper.api.ai_sdk.tool_chunks import tool_chunks
-from turnkeeper.api.ai_sdk.ui_chunks import (
+from turnkeeper.api.ai_sdk.chunks import (
     AbortChunk,
     ErrorChunk,
     FinishChunk,
     FinishReason,
-    FinishStepChunk,
     MessageMetadata,
     Notice,
     NoticeChunk,
-    ReasoningDeltaChunk,
-    ReasoningEndChunk,
-    ReasoningStartChunk,
-    ResetStepChunk,
+    PartChunk,
+    PartDeltaChunk,
     StartChunk,
-    StartStepChunk,
-    SteeredText,
     SteeringMessageChunk,
-    TextDeltaChunk,
-    TextEndChunk,
-    TextStartChunk,
+    SteeringText,
+    StepChunk,
     TokenUsage,
     ToolInputStartChunk,
     UIMessageChunk,
 )
+from turnkeeper.api.ai_sdk.step_text import StepText, final_text, partial_text
+from turnkeeper.api.ai_sdk.tool_chunks import tool_chunks
 from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.partial_output import GrownPart, PartialGrowth, PartialOutput, PartialPart
+from turnkeeper.models.transcript.partial_output import PartialGrowth, PartialOutput, PartialPart
 from turnkeeper.models.transcript.trajectory import ModelStep, Usage, UserStep
 
 _ANSWER = ":answer"
@@ -68,54 +62,57 @@ def turn_of_answer(message_id: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class Held:
-    """What a client holds of a message when a stream begins: its newest `step`, and what it knows of that step's calls.
+class ClientState:
+    """What a client has of a message when a stream begins: its newest `step`, and of which calls which chunk types.
 
-    `told` are the types of chunks, by call; `steered` the ids of messages that joined the turn.
+    `steering`: the ids of messages that joined the turn.
     """
 
     step: int = 0
-    told: Mapping[str, frozenset[str]] = field(default_factory=lambda: MappingProxyType({}))
-    steered: frozenset[str] = frozenset()
-
-
-NOTHING_HELD = Held()
+    chunk_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    steering: frozenset[str] = frozenset()
 
 
 class TurnChunks:
     """The message that answers the turn `turn_id`, for one client."""
 
     def __init__(
-        self, session_id: str, turn_id: str, held: Held = NOTHING_HELD, *, awaits_worker: bool = False
+        self, session_id: str, turn_id: str, client: ClientState | None = None, *, awaits_worker: bool = False
     ) -> None:
-        """Go on from what the client holds. `awaits_worker`: no worker has said yet that it knows the prompt."""
+        """Go on from what the client has. `awaits_worker`: no worker has said yet that it knows the prompt."""
+        client = client or ClientState()
         self.turn_id = turn_id
         self.awaits_worker = awaits_worker
         self.has_begun = False
         self.is_over = False
-        """There is nothing more to tell in this stream."""
-        self.settled = held.step
-        """The number of the newest step whose text was told for good."""
+        """Nothing more is to be sent in this stream."""
+        self.final_step = client.step
+        """The number of the newest step whose final text the client has."""
         self._session_id = session_id
         self._has_given_notice = False
-        self._told = {call_id: set(types) for call_id, types in held.told.items()}
-        self._steered = set(held.steered)
-        self._first_step = held.step
+        self._chunk_types = {call_id: set(types) for call_id, types in client.chunk_types.items()}
+        self._steering = set(client.steering)
+        self._first_step = client.step
         self._is_step_open = False
-        self._is_settled = False
-        self._shown = StepText()
+        self._is_step_final = False
+        self._step_text = StepText()
+        """What the client has of the open step."""
         self._partial: PartialOutput | None = None
 
     # ---- news
 
     def on_turn(self, turn: ConversationMessage) -> Chunks:
-        """Return what is to be told of the turn as it is now."""
+        """Return what is to be sent of the turn as it is now."""
         if self.is_over:
             return []
         self._has_given_notice = False
-        chunks = [] if self.has_begun else self._begin(turn)
+        chunks: Chunks = []
+        if not self.has_begun:
+            self.has_begun = True
+            metadata = MessageMetadata(turnId=turn.id, createdAt=turn.timestamp.isoformat())
+            chunks.append(StartChunk(type="start", messageId=answer_id(turn.id), messageMetadata=metadata))
         for step in turn.steps:
-            chunks += self._steer(step) if isinstance(step, UserStep) else self._take(step)
+            chunks += self._steer(step) if isinstance(step, UserStep) else self._add_step(step)
         if turn.is_complete:
             return chunks + self._end(turn)
         if waits_for_people(turn):
@@ -123,14 +120,14 @@ class TurnChunks:
         return chunks + self._show_partial()
 
     def on_partial(self, growth: PartialGrowth) -> Chunks:
-        """Return what is to be told of an answer that grows."""
+        """Return what is to be sent of an answer that grows."""
         if growth.message_id != self.turn_id:
             return []
-        self._partial = _grown(self._partial, growth)
+        self._partial = _with_growth(self._partial, growth)
         return self._show_partial() if self.has_begun and not self.is_over else []
 
     def notice(self, sentence: str) -> Chunks:
-        """Say why nothing is told for now; once, until there is news of the turn."""
+        """Say why nothing is sent for now; once, until there is news of the turn."""
         if self._has_given_notice:
             return []
         self._has_given_notice = True
@@ -141,173 +138,133 @@ class TurnChunks:
         self.is_over = True
         return [*self._close_step(), ErrorChunk(type="error", errorText=sentence)]
 
-    # ---- beginning and end
-
-    def _begin(self, turn: ConversationMessage) -> Chunks:
-        self.has_begun = True
-        metadata = MessageMetadata(turnId=turn.id, createdAt=turn.timestamp.isoformat())
-        return [StartChunk(type="start", messageId=answer_id(turn.id), messageMetadata=metadata)]
+    # ---- the end
 
     def _end(self, turn: ConversationMessage) -> Chunks:
-        sentence = turn.error or ""
         if not turn.is_error:
             return self._finish(turn, "stop")
+        closing, sentence = self._close_step(), turn.error or ""
         if turn.status == "cancelled":
-            return [*self._close_step(), AbortChunk(type="abort", reason=sentence), *self._finish(turn, "other")]
-        return [*self._close_step(), ErrorChunk(type="error", errorText=sentence), *self._finish(turn, "error")]
+            return [*closing, AbortChunk(type="abort", reason=sentence), *self._finish(turn, "other")]
+        return [*closing, ErrorChunk(type="error", errorText=sentence), *self._finish(turn, "error")]
 
     def _finish(self, turn: ConversationMessage, reason: FinishReason) -> Chunks:
         self.is_over = True
-        return [*self._close_step(), FinishChunk(type="finish", finishReason=reason, messageMetadata=_account(turn))]
+        finish = FinishChunk(type="finish", finishReason=reason, messageMetadata=_end_metadata(turn))
+        return [*self._close_step(), finish]
 
     # ---- steps
 
     def _steer(self, step: UserStep) -> Chunks:
-        if step.message_id in self._steered:
+        if step.message_id in self._steering:
             return []
-        self._steered.add(step.message_id)
-        parts = [SteeredText(type="text", text=step.content)]
+        self._steering.add(step.message_id)
+        parts = [SteeringText(type="text", text=step.content)]
         # Where the step that takes it up is being shown already, that one is begun anew behind it.
         return [*self._close_step(), SteeringMessageChunk(type="steering-message", id=step.message_id, parts=parts)]
 
-    def _take(self, step: ModelStep) -> Chunks:
+    def _add_step(self, step: ModelStep) -> Chunks:
         chunks: Chunks = []
-        if step.number > self.settled:
-            chunks += self._close_settled_step()
-            chunks += self._show(settled_text(step), step=step.number, is_whole=True)
-            self.settled = step.number
+        if step.number > self.final_step:
+            chunks += self._show(final_text(step), step=step.number, is_final=True)
+            self.final_step = step.number
         if step.number >= self._first_step:
             for call in step.tool_calls:
-                for chunk in tool_chunks(call, session_id=self._session_id):
-                    chunks += self._once(call.id, chunk)
+                client_has = self._chunk_types.setdefault(call.id, set())
+                new = [c for c in tool_chunks(call, session_id=self._session_id) if c["type"] not in client_has]
+                client_has.update(chunk["type"] for chunk in new)
+                chunks += new
         return chunks
 
-    def _once(self, call_id: str, chunk: UIMessageChunk) -> Chunks:
-        told = self._told.setdefault(call_id, set())
-        if chunk["type"] in told:
-            return []
-        told.add(chunk["type"])
-        return [chunk]
-
     def _show_partial(self) -> Chunks:
-        """Tell what the model writes of the step after those that are settled."""
-        if self._partial is None or self._partial.step != self.settled + 1:
+        """Send what the model writes of the step after those that are final."""
+        if self._partial is None or self._partial.step != self.final_step + 1:
             return []
-        return [
-            *self._close_settled_step(),
-            *self._show(partial_text(self._partial), step=self._partial.step, is_whole=False),
-        ]
+        return self._show(partial_text(self._partial), step=self._partial.step, is_final=False)
 
     # ---- the open step
 
-    @property
-    def _is_partial(self) -> bool:
-        """The open step is not settled yet."""
-        return self._is_step_open and not self._is_settled
-
-    def _show(self, whole: StepText, *, step: int, is_whole: bool) -> Chunks:
-        """Tell of the step what of `whole` was not told, once all that was told is known to be right."""
-        chunks: Chunks = []
+    def _show(self, text: StepText, *, step: int, is_final: bool) -> Chunks:
+        """Send of the step what the client does not have, once all that it has is known to be right."""
+        chunks: Chunks = self._close_step() if self._is_step_final else []
         if not self._is_step_open:
-            chunks.append(StartStepChunk(type="start-step"))
-        elif not self._shown.leads_to(whole):
-            chunks.append(ResetStepChunk(type="reset-step"))
-            self._shown = StepText()
-        shown, self._shown = self._shown, whole
-        self._is_step_open, self._is_settled = True, is_whole
-        chunks += _reasoning(shown, whole, part_id=f"reasoning-{step}", is_whole=is_whole)
-        chunks += _text(shown, whole, part_id=f"text-{step}", is_whole=is_whole)
-        return chunks + ([] if is_whole else _calls_begun(whole.calls[len(shown.calls) :]))
-
-    def _close_settled_step(self) -> Chunks:
-        return [] if self._is_partial else self._close_step()
+            chunks.append(StepChunk(type="start-step"))
+        elif not self._step_text.leads_to(text):
+            chunks.append(StepChunk(type="reset-step"))
+            self._step_text = StepText()
+        old, self._step_text = self._step_text, text
+        self._is_step_open, self._is_step_final = True, is_final
+        if not (old.text or old.calls):
+            has_ended = bool(is_final or text.text or text.calls)
+            chunks += _part_chunks("reasoning", step, old.reasoning, text.reasoning, has_ended=has_ended)
+        if not old.calls:
+            has_ended = bool(is_final or text.calls)
+            chunks += _part_chunks("text", step, old.text, text.text, has_ended=has_ended)
+        begun = () if is_final else text.calls[len(old.calls) :]
+        return chunks + [
+            ToolInputStartChunk(type="tool-input-start", toolCallId=call.id, toolName=call.name, dynamic=True)
+            for call in begun
+        ]
 
     def _close_step(self) -> Chunks:
-        """End the open step; what of it is not settled is taken back."""
+        """End the open step; what of it is not final is taken back."""
         if not self._is_step_open:
             return []
-        taken_back: Chunks = (
-            [ResetStepChunk(type="reset-step")] if self._is_partial and self._shown != StepText() else []
-        )
-        self._is_step_open, self._shown = False, StepText()
-        return [*taken_back, FinishStepChunk(type="finish-step")]
+        is_taken_back = not self._is_step_final and self._step_text != StepText()
+        self._is_step_open, self._is_step_final, self._step_text = False, False, StepText()
+        finish = StepChunk(type="finish-step")
+        return [StepChunk(type="reset-step"), finish] if is_taken_back else [finish]
 
 
 def waits_for_people(turn: ConversationMessage) -> bool:
-    """Tell whether the turn goes on only when people decide: no other call of its step is under way."""
+    """Return whether the turn goes on only when people decide: no other call of its step is under way."""
     newest = turn.steps[-1] if turn.steps else None
     if turn.status != "awaiting_approval" or not isinstance(newest, ModelStep):
         return False
     return all(call.awaits_approval or call.result for call in newest.tool_calls)
 
 
-def _grown(old: PartialOutput | None, growth: PartialGrowth) -> PartialOutput | None:
-    """Return the answer with what is new; `None` where its beginning was never told."""
+def _with_growth(partial: PartialOutput | None, growth: PartialGrowth) -> PartialOutput | None:
+    """Return the answer with what is new; `None` where its beginning is not known."""
     if growth.fresh:
-        old = PartialOutput(**{name: getattr(growth, name) for name in _TAG})
-    if old is None:
+        partial = PartialOutput(**growth.model_dump(exclude={"fresh", "parts"}))
+    if partial is None:
         return None
-    parts = list(old.parts)
+    parts = dict(enumerate(partial.parts))
     for grown in growth.parts:
-        _grow_part(parts, grown)
-    return old.model_copy(update={"parts": parts})
-
-
-_TAG = tuple(name for name in PartialOutput.model_fields if name != "parts")
-
-
-def _grow_part(parts: list[PartialPart], grown: GrownPart) -> None:
-    if grown.index < len(parts):
-        part = parts[grown.index]
+        part = parts.get(grown.index) or PartialPart(kind=grown.kind, text="", omitted=grown.omitted)
         parts[grown.index] = part.model_copy(update={"text": part.text + grown.text})
-    else:
-        parts.append(PartialPart(kind=grown.kind, text=grown.text, omitted=grown.omitted))
+    return partial.model_copy(update={"parts": list(parts.values())})
 
 
-def _reasoning(shown: StepText, whole: StepText, *, part_id: str, is_whole: bool) -> Chunks:
+def _part_chunks(kind: Literal["reasoning", "text"], step: int, old: str, new: str, *, has_ended: bool) -> Chunks:
+    """Return what turns the part `old` of a step into `new`; nothing where the step has no such part."""
     chunks: Chunks = []
-    if whole.reasoning and not shown.reasoning:
-        chunks.append(ReasoningStartChunk(type="reasoning-start", id=part_id))
-    if rest := whole.reasoning[len(shown.reasoning) :]:
-        chunks.append(ReasoningDeltaChunk(type="reasoning-delta", id=part_id, delta=rest))
-    if whole.reasoning and (is_whole or whole.text or whole.calls) and not (shown.text or shown.calls):
-        chunks.append(ReasoningEndChunk(type="reasoning-end", id=part_id))
+    part_id, is_text = f"{kind}-{step}", kind == "text"
+    if new and not old:
+        chunks.append(PartChunk(type="text-start" if is_text else "reasoning-start", id=part_id))
+    if rest := new[len(old) :]:
+        chunks.append(PartDeltaChunk(type="text-delta" if is_text else "reasoning-delta", id=part_id, delta=rest))
+    if new and has_ended:
+        chunks.append(PartChunk(type="text-end" if is_text else "reasoning-end", id=part_id))
     return chunks
 
 
-def _text(shown: StepText, whole: StepText, *, part_id: str, is_whole: bool) -> Chunks:
-    chunks: Chunks = []
-    if whole.text and not shown.text:
-        chunks.append(TextStartChunk(type="text-start", id=part_id))
-    if rest := whole.text[len(shown.text) :]:
-        chunks.append(TextDeltaChunk(type="text-delta", id=part_id, delta=rest))
-    if whole.text and (is_whole or whole.calls) and not shown.calls:
-        chunks.append(TextEndChunk(type="text-end", id=part_id))
-    return chunks
-
-
-def _calls_begun(calls: Iterable[NamedCall]) -> Chunks:
-    return [
-        ToolInputStartChunk(type="tool-input-start", toolCallId=call.id, toolName=call.name, dynamic=True)
-        for call in calls
-    ]
-
-
-def _account(turn: ConversationMessage) -> MessageMetadata:
+def _end_metadata(turn: ConversationMessage) -> MessageMetadata:
     """Return what the turn took so far."""
     metadata = MessageMetadata()
     models = [step.model for step in turn.steps if isinstance(step, ModelStep) and step.model]
     if models:
         metadata["model"] = models[-1]
     if turn.usage:
-        metadata["usage"] = _usage(turn.usage)
+        metadata["usage"] = _token_usage(turn.usage)
     if turn.processing_time_ms is not None:
         metadata["processingTimeMs"] = turn.processing_time_ms
     return metadata
 
 
-def _usage(usage: Usage) -> TokenUsage:
-    told = TokenUsage(
+def _token_usage(usage: Usage) -> TokenUsage:
+    tokens = TokenUsage(
         inputTokens=usage.input_tokens,
         outputTokens=usage.output_tokens,
         totalTokens=usage.tokens,
@@ -315,5 +272,5 @@ def _usage(usage: Usage) -> TokenUsage:
         cachedInputTokens=usage.cached_tokens,
     )
     if usage.cost is not None:
-        told["cost"] = usage.cost
-    return told
+        tokens["cost"] = usage.cost
+    return tokens

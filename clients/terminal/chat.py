@@ -1,7 +1,7 @@
 """`turnkeeper chat`: a session in a terminal, over HTTP and nothing else.
 
 With a terminal on both sides it is a conversation (`interactive.py`). Otherwise it is one question: what is piped in,
-or given, is asked, and only the answer is printed (`asking.py`); or, for programs, a session is watched
+or given, is asked, and only the answer is printed (`one_shot.py`); or, for programs, a session is watched
 (`json_lines.py`).
 """
 
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from turnkeeper.clients.python.conversation import Conversation
 from turnkeeper.clients.python.errors import GatewayError, GatewayUnreachable, GatewayUnreadable
 from turnkeeper.clients.python.gateway import GatewayClient
-from turnkeeper.clients.terminal import json_lines
-from turnkeeper.clients.terminal.asking import FAILED, INTERRUPTED, UNREACHABLE, Final, Question
-from turnkeeper.clients.terminal.opening import Opened, open_session, way_back
-from turnkeeper.clients.terminal.words import INTERRUPTED_MARK, legible, well_formed
+from turnkeeper.clients.terminal import json_lines, texts
+from turnkeeper.clients.terminal.formatting import legible, well_formed
+from turnkeeper.clients.terminal.one_shot import FAILED, INTERRUPTED, UNREACHABLE, Final, Question
+from turnkeeper.clients.terminal.opening import open_session, resume_command
 from turnkeeper.models.command_line import command_line
 
 SENDING_SECONDS = 60.0
@@ -42,12 +42,10 @@ def chat(options: ChatOptions) -> int:
     except (KeyboardInterrupt, asyncio.CancelledError):
         return INTERRUPTED
     except GatewayUnreachable as error:
-        hint = "" if options.given_url else f" Start it with `{command_line('up')}`."
+        hint = "" if options.given_url else f" {texts.START_GATEWAY.format(command=command_line('up'))}"
         return _fail(f"{error}.{hint}", UNREACHABLE)
-    except GatewayUnreadable as error:
-        return _fail(str(error), UNREACHABLE)
     except GatewayError as error:
-        return _fail(str(error), FAILED)
+        return _fail(str(error), UNREACHABLE if isinstance(error, GatewayUnreadable) else FAILED)
     except BrokenPipeError:
         # Whoever read the answer has enough; what Python would still flush has nowhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -58,17 +56,16 @@ async def _chat(options: ChatOptions) -> int:
     is_watching = options.as_json and options.message is None
     message = None if is_watching else _given_message(options)
     if message is not None and not message.strip():
-        return _fail("There is nothing to send: the message is blank.", FAILED)
+        return _fail(texts.BLANK_MESSAGE, FAILED)
+    is_at_a_terminal = json_lines.is_typed() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     async with GatewayClient(options.url, patience=SENDING_SECONDS) as gateway:
         if is_watching:
-            return await json_lines.watch(gateway, await open_session(gateway, options.session))
-        if _at_a_terminal() and not options.as_json:
-            opened = await open_session(gateway, options.session)
-            return await _interactive(gateway, opened, options, message)
+            return await json_lines.watch(gateway, (await open_session(gateway, options.session)).session_id)
+        if is_at_a_terminal and not options.as_json:
+            return await _interactive(gateway, options, message)
         if message is not None:
-            opened = await open_session(gateway, options.session, turns=1)
-            return await _one_answer(gateway, opened, options, message)
-        return _fail("This is not a terminal. Give a MESSAGE, or pipe one in.", FAILED)
+            return await _one_answer(gateway, options, message)
+        return _fail(texts.NO_TERMINAL, FAILED)
 
 
 def _given_message(options: ChatOptions) -> str | None:
@@ -79,13 +76,15 @@ def _given_message(options: ChatOptions) -> str | None:
     return sys.stdin.buffer.read().decode(errors="replace") if sys.stdin is not None else ""
 
 
-async def _interactive(gateway: GatewayClient, opened: Opened, options: ChatOptions, message: str | None) -> int:
+async def _interactive(gateway: GatewayClient, options: ChatOptions, message: str | None) -> int:
     from turnkeeper.clients.terminal.interactive.interactive import Interactive
 
+    opened = await open_session(gateway, options.session)
     return await Interactive(gateway, opened, first=message, url=options.given_url).run()
 
 
-async def _one_answer(gateway: GatewayClient, opened: Opened, options: ChatOptions, message: str) -> int:
+async def _one_answer(gateway: GatewayClient, options: ChatOptions, message: str) -> int:
+    opened = await open_session(gateway, options.session, turns=1)
     conversation = Conversation()
     if opened.page:
         conversation.open_at(opened.page)
@@ -95,13 +94,13 @@ async def _one_answer(gateway: GatewayClient, opened: Opened, options: ChatOptio
     except asyncio.CancelledError:
         with contextlib.suppress(GatewayError):
             await question.stop()
-            _say("Stopped.")
+            _say(texts.STOPPED)
         raise
     if options.as_json:
-        json_lines.write_final(final)
+        json_lines.write_line("final", final)
     else:
         _print_answer(final)
-    _explain(final, way_back(opened.session_id, url=options.given_url))
+    _explain(final, resume_command(opened.session_id, url=options.given_url))
     return final.exit_code
 
 
@@ -112,21 +111,17 @@ def _print_answer(final: Final) -> None:
         print(legible(final.answer) if sys.stdout.isatty() else final.answer, flush=True)
     elif final.unfinished is not None:
         # Not on stdout: a script would take it for the answer.
-        _say(f"{legible(final.unfinished)}\n{INTERRUPTED_MARK}")
+        _say(f"{legible(final.unfinished)}\n{texts.INTERRUPTED}")
 
 
-def _explain(final: Final, back: str) -> None:
+def _explain(final: Final, command: str) -> None:
     """Say on stderr what is wrong and what to do; after an answer, only to a person."""
     if final.error:
         _say(legible(final.error))
     if final.status == "needs_decision":
-        _say(f"The prompt is safe. Decide with: {back}")
+        _say(texts.DECIDE_WITH.format(command=command))
     elif sys.stderr.isatty():
-        _say(f"Continue with: {back}")
-
-
-def _at_a_terminal() -> bool:
-    return json_lines.is_typed() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+        _say(texts.CONTINUE_WITH.format(command=command))
 
 
 def _fail(reason: str, code: int) -> int:

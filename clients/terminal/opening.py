@@ -1,4 +1,4 @@
-"""How a session is begun or taken up again from a terminal."""
+"""How a session is started or continued from a terminal."""
 
 import secrets
 from dataclasses import dataclass
@@ -9,27 +9,27 @@ from turnkeeper.models.answers import FullConversation
 from turnkeeper.models.command_line import command_line
 
 FEW_TURNS = 3
-"""How many turns of a session that is taken up again are shown."""
+"""How many turns of a session that is continued are shown."""
 
 
 @dataclass(frozen=True)
-class Opened:
-    """A session that exists. `page`: its newest turns; null where no worker can say."""
+class OpenedSession:
+    """A session that exists. `page`: its newest turns; `None` where no worker can say."""
 
     session_id: str
     is_new: bool
     page: FullConversation | None = None
 
 
-async def open_session(gateway: GatewayClient, session_id: str | None, *, turns: int = FEW_TURNS) -> Opened:
-    """Take up a session, or start one under a name that can be typed. Raises `GatewayError`."""
+async def open_session(gateway: GatewayClient, session_id: str | None, *, turns: int = FEW_TURNS) -> OpenedSession:
+    """Continue a session, or start one under a name that can be typed. Raises `GatewayError`."""
     await gateway.health()
     if session_id is not None:
-        return Opened(session_id, is_new=False, page=await newest_page(gateway, session_id, turns=turns))
+        return OpenedSession(session_id, is_new=False, page=await newest_page(gateway, session_id, turns=turns))
     while True:
         name = f"chat-{secrets.token_hex(4)}"
         try:
-            return Opened((await gateway.start(name)).workflow_id, is_new=True)
+            return OpenedSession((await gateway.start(name)).workflow_id, is_new=True)
         except GatewayProblem as problem:
             if problem.problem.name != "session-exists":
                 raise
@@ -45,11 +45,10 @@ async def newest_page(gateway: GatewayClient, session_id: str, *, turns: int = F
         raise
 
 
-def way_back(session_id: str, *, url: str | None) -> str:
+def resume_command(session_id: str, *, url: str | None) -> str:
     """Return the command that continues a session, as it is typed here; `url` where the gateway is another stack's.
 
-    >>> way_back("demo", url="http://there:80")
+    >>> resume_command("demo", url="http://there:80")
     '...turnkeeper chat --session demo --url http://there:80'
     """
-    there = ("--url", url) if url else ()
-    return command_line("chat", "--session", session_id, *there)
+    return command_line("chat", "--session", session_id, *(("--url", url) if url else ()))

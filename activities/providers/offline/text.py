@@ -1,4 +1,4 @@
-"""How the offline model handles text: it shortens and quotes, and finds the lines that are about a topic."""
+"""How the offline model shortens, quotes and searches text."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -9,29 +9,29 @@ _FILLER = re.compile(
 """Words that a topic and a statement about it need not share."""
 
 
-def short(text: str, most: int) -> str:
-    r"""Return `text` on one line, in at most `most` characters; an ellipsis stands for what is left out.
+def shorten(text: str, max_chars: int) -> str:
+    r"""Return `text` on one line, in at most `max_chars` characters; an ellipsis stands for what is left out.
 
-    >>> short("one  two\nthree", 9)
+    >>> shorten("one  two\nthree", 9)
     'one two…'
     """
     text = " ".join(text.split())
-    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
+    return text if len(text) <= max_chars else f"{text[: max_chars - 1].rstrip()}…"
 
 
-def ended(text: str) -> str:
+def end_sentence(text: str) -> str:
     """Return `text` with a mark that ends its sentence."""
     return text if text.endswith((".", "!", "?", "…")) else f"{text}."
 
 
-def quoted(lines: Sequence[str], *, most: int) -> str:
-    r"""Quote the first `most` lines, and say how many more there are.
+def quote(lines: Sequence[str], *, max_lines: int) -> str:
+    r"""Quote the first `max_lines` lines, and add how many more there are.
 
-    >>> quoted(["one", "two", "three"], most=1)
+    >>> quote(["one", "two", "three"], max_lines=1)
     '> one\n> … and 2 more'
     """
-    more = [f"… and {len(lines) - most} more"] if len(lines) > most else []
-    return "\n".join(f"> {line.rstrip()[:300]}" for line in [*lines[:most], *more])
+    more = [f"… and {len(lines) - max_lines} more"] if len(lines) > max_lines else []
+    return "\n".join(f"> {line.rstrip()[:300]}" for line in [*lines[:max_lines], *more])
 
 
 def sentences(*texts: str) -> list[str]:
@@ -40,14 +40,14 @@ def sentences(*texts: str) -> list[str]:
 
 
 def lines_about(topic: str, lines: Iterable[str]) -> list[str]:
-    """Return the lines that name everything in `topic` and say something about it; without a topic, all.
+    """Return the lines that name everything in `topic` and state something about it; without a topic, all.
 
     >>> lines_about("the code", ["- The code is 4711", "the code?", "tea is ready"])
     ['The code is 4711']
     """
-    wanted = _words(topic)
+    topic_words = _words(topic)
     stripped = (line.strip(" \t\r-*>#") for line in lines)
-    return [line for line in stripped if line and (not topic or (wanted and wanted < _words(line)))]
+    return [line for line in stripped if line and (not topic or (topic_words and topic_words < _words(line)))]
 
 
 def _words(text: str) -> set[str]:

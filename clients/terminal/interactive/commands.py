@@ -1,41 +1,26 @@
-"""What can be typed instead of a prompt: a line that begins with a slash."""
+"""What a typed line means: a command, which begins with a slash, an answer to a question, or a prompt.
+
+An answer goes to the call that was shown when it was begun to be typed: a question that comes up in between is not
+answered by what was meant for another.
+"""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
 
-CommandName = Literal[
-    "queue", "remove", "steer", "interrupt", "retry", "stop", "details", "model", "title", "open", "help", "quit"
-]
-
-HELP: dict[CommandName, tuple[str, str]] = {
-    "queue": ("", "show the queued prompts"),
-    "remove": ("N", "remove queued prompt N"),
-    "steer": ("TEXT", "add to the running turn, before its next step"),
-    "interrupt": ("TEXT", "stop the running turn and ask this next"),
-    "retry": ("", "send the prompt of the last failed turn again"),
-    "stop": ("", "stop the running turn, also one that was started elsewhere"),
-    "details": ("[N]", "open turn N, or the newest: thinking, arguments and results"),
-    "model": ("[NAME]", "show the model, or use another from the next turn on"),
-    "title": ("[TEXT]", "show or change the session's title"),
-    "open": ("", "print the session's links for a browser"),
-    "help": ("", "show this"),
-    "quit": ("", "leave; the session goes on (or Ctrl-D)"),
-}
-
-_NEEDS_TEXT: frozenset[CommandName] = frozenset({"remove", "steer", "interrupt"})
-_TAKES_NONE: frozenset[CommandName] = frozenset({"queue", "retry", "stop", "open", "help", "quit"})
+from turnkeeper.clients.terminal import texts
+from turnkeeper.models.transcript.trajectory import ApprovalDecision
+from turnkeeper.models.wire import REASON_CHARS
 
 
 @dataclass(frozen=True)
 class Command:
     """A command, and what was typed behind it."""
 
-    name: CommandName
+    name: str
     text: str = ""
 
 
-class NotUnderstood(Exception):
-    """A line that begins with a slash and is no command; the message says what is allowed."""
+class InputError(Exception):
+    """A line that can't be done; the message says what is allowed."""
 
 
 def read_command(line: str) -> Command | str:
@@ -46,48 +31,69 @@ def read_command(line: str) -> Command | str:
     >>> read_command("/dance")
     Traceback (most recent call last):
     ...
-    turnkeeper...NotUnderstood: There is no command /dance. /help lists them; // begins a prompt with a slash.
+    turnkeeper...InputError: There is no command /dance. /help lists them; // begins a prompt with a slash.
     >>> read_command("/steer")
     Traceback (most recent call last):
     ...
-    turnkeeper...NotUnderstood: /steer TEXT: add to the running turn, before its next step
+    turnkeeper...InputError: /steer TEXT: add to the running turn, before its next step
     """
     if not line.startswith("/"):
         return line
     if line.startswith("//"):
         return line[1:]
-    word, _, rest = line[1:].partition(" ")
-    name = next((name for name in get_args(CommandName) if name == word), None)
-    if name is None:
-        raise NotUnderstood(f"There is no command /{word}. /help lists them; // begins a prompt with a slash.")
+    name, _, rest = line[1:].partition(" ")
+    if name not in texts.COMMANDS:
+        raise InputError(texts.UNKNOWN_COMMAND.format(name=name))
     text = rest.strip()
-    if (not text and name in _NEEDS_TEXT) or (text and name in _TAKES_NONE):
-        raise NotUnderstood(usage(name))
+    takes, does = texts.COMMANDS[name]
+    is_needed = takes != "" and not takes.startswith("[")
+    if (text and not takes) or (is_needed and not text):
+        raise InputError(f"/{name} {takes}".rstrip() + f": {does}")
     return Command(name, text)
 
 
-def usage(name: CommandName) -> str:
-    """Say how a command is typed, and what it does.
+def read_number(text: str, *, last: int) -> int:
+    """Return the number that was typed, from 1. Raises `InputError` saying what is allowed.
 
-    >>> usage("details")
-    '/details [N]: open turn N, or the newest: thinking, arguments and results'
-    """
-    takes, does = HELP[name]
-    return f"/{name}{f' {takes}' if takes else ''}: {does}"
-
-
-def number(text: str, *, most: int) -> int:
-    """Return the number that was typed, from 1. Raises `NotUnderstood` saying what is allowed.
-
-    >>> number("2", most=3)
+    >>> read_number("2", last=3)
     2
-    >>> number("4", most=3)
+    >>> read_number("4", last=3)
     Traceback (most recent call last):
     ...
-    turnkeeper...NotUnderstood: '4' is not a number from 1 to 3.
+    turnkeeper...InputError: '4' is not a number from 1 to 3.
     """
-    if not most:
-        raise NotUnderstood("There is none.")
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= most:
-        raise NotUnderstood(f"{text!r} is not a number from 1 to {most}.")
+    if not last:
+        raise InputError(texts.NONE_TO_CHOOSE)
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= last:
+        raise InputError(texts.NOT_IN_RANGE.format(text=text, last=last))
     return int(text)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """An answer to a question. `reason` is told to the model."""
+
+    decision: ApprovalDecision
+    reason: str | None = None
+
+
+def read_decision(line: str) -> Decision | None:
+    """Return what a line decides; `None` where it is no answer, but a prompt.
+
+    >>> read_decision("y"), read_decision("Always").decision
+    (Decision(decision='approve', reason=None), 'allow_for_session')
+    >>> read_decision("no, use notes.txt"), read_decision("n")
+    (Decision(decision='reject', reason='use notes.txt'), Decision(decision='reject', reason=None))
+    >>> read_decision("a list of files, please"), read_decision("notes?"), read_decision("yes please do")
+    (None, None, None)
+    """
+    answer = line.strip()
+    if answer.casefold() in ("y", "yes"):
+        return Decision("approve")
+    if answer.casefold() in ("a", "always"):
+        return Decision("allow_for_session")
+    first = answer.replace(",", " ").replace(":", " ").split(maxsplit=1)[:1]
+    if first and first[0].casefold() in ("n", "no"):
+        reason = answer[len(first[0]) :].lstrip(" ,:")[:REASON_CHARS]
+        return Decision("reject", reason or None)
+    return None

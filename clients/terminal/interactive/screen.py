@@ -30,18 +30,17 @@ from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 
-from turnkeeper.clients.terminal.words import well_formed
+from turnkeeper.clients.terminal.formatting import well_formed
 
-INPUT_ROWS = 6
-"""What one types is shown in so many lines at most."""
+MAX_INPUT_ROWS = 6
 
 ESCAPE_SECONDS = 0.2
 """How long after Esc a key may come that makes another key of it; Alt-Enter is Esc and Enter."""
 
 READ_BYTES = 1_024
 
-STYLE = Style.from_dict({"sign": "bold ansicyan", "status": "ansibrightblack", "question": "bold ansiyellow"})
-PLAIN_STYLE = Style.from_dict({"sign": "bold", "status": "", "question": "bold"})
+STYLE = {"sign": "bold ansicyan", "status": "ansibrightblack", "question": "bold ansiyellow"}
+PLAIN_STYLE = {"sign": "bold", "status": "", "question": "bold"}
 
 
 class Screen:
@@ -56,7 +55,7 @@ class Screen:
         on_line: Callable[[str], None],
         on_interrupt: Callable[[], None],
         on_escape: Callable[[], None],
-        on_key: Callable[[str], None],
+        on_change: Callable[[str], None],
     ) -> None:
         """Take the terminal that `stdout` is; nothing is drawn before `run`."""
         self._live = ""
@@ -65,17 +64,17 @@ class Screen:
         self._is_left = False
         self._on_line = on_line
         # Not asking the terminal where its cursor is: a slow one answers into what is typed.
-        self._output = _WholePictures(stdout, lambda: _size_of(stdout), enable_cpr=False)
+        self._output = _WholeFrames(stdout, lambda: _size_of(stdout), enable_cpr=False)
         self._buffer = Buffer(
             multiline=True,
             history=InMemoryHistory(),
             accept_handler=self._accept,
-            on_text_changed=lambda buffer: on_key(buffer.text),
+            on_text_changed=lambda buffer: on_change(buffer.text),
         )
         self._app: Application[None] = Application(
             layout=self._layout(sign),
             key_bindings=self._keys(on_interrupt, on_escape),
-            style=STYLE if colour else PLAIN_STYLE,
+            style=Style.from_dict(STYLE if colour else PLAIN_STYLE),
             color_depth=ColorDepth.DEPTH_8_BIT if colour else ColorDepth.DEPTH_1_BIT,
             erase_when_done=True,
             input=_TypedAhead(sys.stdin),
@@ -86,18 +85,18 @@ class Screen:
         self._app.ttimeoutlen = self._app.timeoutlen = ESCAPE_SECONDS
 
     async def run(self) -> None:
-        """Let people type until `leave`."""
+        """Read what is typed until `leave`."""
         try:
-            await self._app.run_async(handle_sigint=False, pre_run=self._leave_if_told)
+            await self._app.run_async(handle_sigint=False, pre_run=self._exit_if_left)
         finally:
             self._output.release()
 
     def leave(self) -> None:
         """Have `run` return; what was below the printed text is gone then."""
         self._is_left = True
-        self._leave_if_told()
+        self._exit_if_left()
 
-    def _leave_if_told(self) -> None:
+    def _exit_if_left(self) -> None:
         if self._is_left and self._app.is_running and not self._app.is_done:
             self._app.exit()
 
@@ -142,7 +141,7 @@ class Screen:
         """Empty the line one types in."""
         self._buffer.reset()
 
-    # ---- how it is made
+    # ---- how it is built
 
     def _accept(self, buffer: Buffer) -> bool:
         text = well_formed(buffer.text).strip()
@@ -156,15 +155,17 @@ class Screen:
 
         typing = Window(
             BufferControl(self._buffer, input_processors=[BeforeInput([("class:sign", f"{sign} ")])]),
-            height=lambda: Dimension(min=1, max=INPUT_ROWS),
+            height=lambda: Dimension(min=1, max=MAX_INPUT_ROWS),
             wrap_lines=True,
             dont_extend_height=True,
         )
         return Layout(
             HSplit(
                 [
-                    _if(lambda: self._live, shown(lambda: ANSI(self._live))),
-                    _if(lambda: self._question, shown(lambda: self._question, "class:question")),
+                    ConditionalContainer(shown(lambda: ANSI(self._live)), Condition(lambda: self._live != "")),
+                    ConditionalContainer(
+                        shown(lambda: self._question, "class:question"), Condition(lambda: self._question != "")
+                    ),
                     Window(height=1, char=" "),
                     typing,
                     Window(FormattedTextControl(lambda: self._status), height=1, style="class:status"),
@@ -238,7 +239,7 @@ class _TypedAheadReader(PosixStdinReader):
         return text.replace("\n", "\r").replace("\0", "\x04")
 
 
-class _WholePictures(Vt100_Output):
+class _WholeFrames(Vt100_Output):
     """Gives the terminal what belongs together in one go, so that nobody sees half of it.
 
     Terminals that know synchronised output (mode 2026) show it in one go too; the others ignore what they are told.
@@ -262,10 +263,6 @@ class _WholePictures(Vt100_Output):
         if self._buffer and not self._is_held:
             self._buffer = [self.BEGIN, *self._buffer, self.END]
             super().flush()
-
-
-def _if(text: Callable[[], str], window: Window) -> ConditionalContainer:
-    return ConditionalContainer(window, filter=Condition(lambda: bool(text())))
 
 
 def _size_of(stdout: Any) -> Size:

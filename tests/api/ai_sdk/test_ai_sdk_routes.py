@@ -1,4 +1,4 @@
-"""The AI SDK face on the wire: API-1, API-2."""
+"""The AI SDK adapter on the wire: API-1, API-2."""
 
 import asyncio
 import json
@@ -20,9 +20,9 @@ from tests.api.http.test_bad_input import problem_of
 from tests.harness import BOUND, DrivenSession, Stage, asks, says, stage
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.api import problems
+from turnkeeper.api.ai_sdk.messages import PostChat
+from turnkeeper.api.ai_sdk.streams import NO_WORKER, TurnStream
 from turnkeeper.api.ai_sdk.turn_chunks import TurnChunks
-from turnkeeper.api.ai_sdk.ui_messages import PostChat
-from turnkeeper.api.ai_sdk.ui_streams import NO_WORKER, UIStreams
 from turnkeeper.api.http.body_limits import MOST_BODY_BYTES, MOST_HISTORY_BYTES
 from turnkeeper.api.live.feed import ProblemEvent
 from turnkeeper.models.settings.settings import Settings
@@ -106,8 +106,9 @@ async def test_api_7_both_routes_are_described_with_all_their_chunks_and_an_exam
         stream = operation["responses"]["200"]["content"]["text/event-stream"]
         schemas = stream["itemSchema"]["properties"]["data"]["contentSchema"]["anyOf"]
         names = [schema["$ref"].rpartition("/")[2] for schema in schemas]
-        told = {described["components"]["schemas"][name]["properties"]["type"]["const"] for name in names}
-        assert len(told) == len(names) == 23
+        types = [described["components"]["schemas"][name]["properties"]["type"] for name in names]
+        described_types = [value for one in types for value in one.get("enum", [one.get("const")])]
+        assert len(described_types) == len(set(described_types)) == 23
         reader = Reader().read(chunks_in(stream["example"]))
         assert (reader.finish_reason, reader.parts[-1]["text"]) == ("stop", "It is noon.")
     example = described["components"]["schemas"]["PostChat"]["examples"][0]
@@ -306,12 +307,11 @@ async def test_api_2_a_version_that_there_is_not_is_refused_before_anything_is_s
 
 
 async def test_api_2_a_session_that_can_t_be_read_in_mid_stream_is_no_silence() -> None:
-    told = TurnChunks("s", "m1")
-    streams = UIStreams(None)  # type: ignore[arg-type]
+    stream = TurnStream(None, "s", TurnChunks("s", "m1"))  # type: ignore[arg-type]
     away = ProblemEvent(problems.no_worker("s").problem)
-    (notice,) = await streams._on_event("s", told, away)
+    (notice,) = await stream._on_event(away)
     assert notice == {"type": "data-notice", "data": {"text": away.problem.detail}, "transient": True}
-    assert await streams._on_event("s", told, away) == []  # once, until there is news of the turn
+    assert await stream._on_event(away) == []  # once, until there is news of the turn
 
 
 async def test_api_2_a_gateway_that_stops_says_that_the_turn_goes_on(temporal: Client, on: Stage) -> None:

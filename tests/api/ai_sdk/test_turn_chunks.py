@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.api.ai_sdk.ui_reader import Reader
 from tests.models.builders import at, complete_turn, fail_turn, send, session
-from turnkeeper.api.ai_sdk.turn_chunks import NOTHING_HELD, TurnChunks, answer_id, waits_for_people
-from turnkeeper.api.ai_sdk.ui_messages import AnswerMessage
+from turnkeeper.api.ai_sdk.messages import AnswerMessage
+from turnkeeper.api.ai_sdk.turn_chunks import ClientState, TurnChunks, answer_id, waits_for_people
 from turnkeeper.models.ids import call_id
 from turnkeeper.models.session.approvals import ResolveApproval
 from turnkeeper.models.session.session_state import Session
@@ -50,9 +50,9 @@ def growing(parts: Parts, *, step: int, attempt: int = 1, pieces: int = 3) -> It
 
 
 def growths(snapshots: Sequence[PartialOutput]) -> list[PartialGrowth]:
-    """What those who watch are told of the snapshots."""
-    told = [growth(old, new) for old, new in zip([None, *snapshots], snapshots, strict=False)]
-    return [growth for growth in told if growth]
+    """What those who watch are sent of the snapshots."""
+    growths = [growth(old, new) for old, new in zip([None, *snapshots], snapshots, strict=False)]
+    return [growth for growth in growths if growth]
 
 
 def response(parts: Parts) -> ModelResponse:
@@ -160,7 +160,7 @@ def _expected_state(call: ToolCall) -> str:
     return "input-available"
 
 
-def held(reader: Reader) -> list[list[Any]]:
+def steps_in(reader: Reader) -> list[list[Any]]:
     """What a client holds, step by step; a step in which nothing was left is none."""
     steps: list[list[Any]] = []
     for part in reader.parts:
@@ -175,7 +175,7 @@ def held(reader: Reader) -> list[list[Any]]:
     return [step for step in steps if step]
 
 
-def told(story: Story, news: Sequence[ConversationMessage | PartialGrowth]) -> tuple[TurnChunks, Reader]:
+def read_all(story: Story, news: Sequence[ConversationMessage | PartialGrowth]) -> tuple[TurnChunks, Reader]:
     chunks, reader = TurnChunks("s1", TURN), Reader()
     for event in news:
         reader.read(chunks.on_turn(event) if isinstance(event, ConversationMessage) else chunks.on_partial(event))
@@ -268,10 +268,10 @@ def test_api_1_whatever_the_order_of_news_a_client_ends_with_exactly_what_the_se
     given: tuple[Story, list[Any]],
 ) -> None:
     story, news = given
-    chunks, reader = told(story, news)
+    chunks, reader = read_all(story, news)
     assert chunks.is_over
     reader.assert_balanced()
-    assert held(reader) == [step for step in expected(story.turn) if step]
+    assert steps_in(reader) == [step for step in expected(story.turn) if step]
     assert reader.message["id"] == answer_id(TURN)
     assert reader.failure == (story.turn.error if story.turn.status == "failed" else None)
     assert reader.was_aborted == (story.turn.status == "cancelled")
@@ -280,7 +280,7 @@ def test_api_1_whatever_the_order_of_news_a_client_ends_with_exactly_what_the_se
 @given(interleaved())
 def test_api_1_nothing_is_told_after_the_end(given: tuple[Story, list[Any]]) -> None:
     story, news = given
-    chunks, _ = told(story, news)
+    chunks, _ = read_all(story, news)
     assert [chunks.on_turn(story.turn), *(chunks.on_partial(late) for late in growths(story.written))] == [
         [] for _ in range(1 + len(growths(story.written)))
     ]
@@ -292,15 +292,15 @@ def test_agt_8_wherever_people_were_asked_the_next_stream_goes_on_from_what_the_
 ) -> None:
     message = None
     for turn in [turn for turn in story.seen if waits_for_people(turn)] + [story.turn]:
-        held_so_far = NOTHING_HELD
+        client = ClientState()
         if message is not None:
             _mark_decided(message, turn, data.draw)
-            held_so_far = AnswerMessage.model_validate(message).held
-        chunks = TurnChunks("s1", TURN, held_so_far)
+            client = AnswerMessage.model_validate(message).client_state
+        chunks = TurnChunks("s1", TURN, client)
         reader = Reader(message).read(chunks.on_turn(turn))
         assert chunks.is_over
         reader.assert_balanced()
-        assert held(reader) == [step for step in expected(turn) if step]
+        assert steps_in(reader) == [step for step in expected(turn) if step]
         message = reader.message
 
 
@@ -365,22 +365,22 @@ def test_agt_5_a_text_whose_beginning_is_not_known_is_shown_as_such_and_then_tol
     partial = PartialOutput(message_id=TURN, turn=1, step=1, request=1, attempt=1, parts=tail)
     story.answer([("respond", whole)])
     story.complete(whole)
-    chunks, reader = told(story, [story.seen[0], *growths([partial])])
-    assert held(reader) == [[("text", "…night.")]]
+    chunks, reader = read_all(story, [story.seen[0], *growths([partial])])
+    assert steps_in(reader) == [[("text", "…night.")]]
     reader.read(chunks.on_turn(story.turn))
-    assert held(reader) == [[("text", whole)]]
+    assert steps_in(reader) == [[("text", whole)]]
 
 
 def test_agt_8_a_message_ends_where_only_people_can_go_on_and_the_next_stream_continues_it() -> None:
     story = Story()
     look, pay, mail = story.answer([("respond", "Let me."), ("call", "look"), ("call", "pay"), ("call", "mail")])
     story.ask([pay, mail])
-    chunks, reader = told(story, [story.turn])
+    chunks, reader = read_all(story, [story.turn])
     assert not chunks.is_over  # the other call is still under way
     story.result(look)
     reader.read(chunks.on_turn(story.turn))
     assert (chunks.is_over, reader.finish_reason) == (True, "tool-calls")
-    assert held(reader) == expected(story.turn)
+    assert steps_in(reader) == expected(story.turn)
     story.decide(pay, "approve")
     story.result(pay)
     story.decide(mail, "reject")
@@ -389,14 +389,14 @@ def test_agt_8_a_message_ends_where_only_people_can_go_on_and_the_next_stream_co
     story.complete("Done.")
     reader.message["parts"][3]["state"] = "approval-responded"  # by the client itself, when its user decides
     reader.message["parts"][3]["approval"]["approved"] = True
-    rest = TurnChunks("s1", TURN, AnswerMessage.model_validate(reader.message).held).on_turn(story.turn)
+    rest = TurnChunks("s1", TURN, AnswerMessage.model_validate(reader.message).client_state).on_turn(story.turn)
     assert types(rest) == [
         *("start", "tool-output-available", "tool-approval-response", "tool-output-denied"),
         *("start-step", "text-start", "text-delta", "text-end", "finish-step", "finish"),
     ]
     after = Reader(reader.message).read(rest)
     after.assert_balanced()
-    assert held(after) == expected(story.turn)
+    assert steps_in(after) == expected(story.turn)
 
 
 def test_agt_8_what_the_tool_policy_denies_is_shown_as_decided_by_itself() -> None:
@@ -404,8 +404,8 @@ def test_agt_8_what_the_tool_policy_denies_is_shown_as_decided_by_itself() -> No
     (pay,) = story.answer([("call", "pay")])
     story.result(pay, "denied")
     story.fail()
-    _, reader = told(story, [story.turn])
-    assert held(reader) == [[("dynamic-tool", "1.1.0", "pay", {"n": 0}, "output-denied")]]
+    _, reader = read_all(story, [story.turn])
+    assert steps_in(reader) == [[("dynamic-tool", "1.1.0", "pay", {"n": 0}, "output-denied")]]
 
 
 def test_ses_7_a_message_that_joins_the_turn_stands_before_the_step_that_takes_it_up() -> None:
@@ -415,7 +415,7 @@ def test_ses_7_a_message_that_joins_the_turn_stands_before_the_step_that_takes_i
     before = story.turn
     story.steer("and the weather?")
     story.write([("respond", "Sunny.")], pieces=1)
-    _, reader = told(story, [before, *growths(story.written), story.turn])
+    _, reader = read_all(story, [before, *growths(story.written), story.turn])
     assert [part["type"] for part in reader.parts[-4:]] == ["step-start", "steering-message", "step-start", "text"]
 
 
@@ -427,11 +427,11 @@ def test_api_1_a_turn_without_an_answer_ends_with_its_reason(error_type: str, en
     story = Story()
     story.write([("respond", "Once upon")], pieces=1)
     story.fail(error_type, "So it ended.")
-    chunks, reader = told(story, [story.seen[0], *growths(story.written)])
+    chunks, reader = read_all(story, [story.seen[0], *growths(story.written)])
     last = chunks.on_turn(story.turn)
     assert types(last) == ["reset-step", "finish-step", *ends]
     reader.read(last)
-    assert (reader.finish_reason, held(reader)) == (reason, [])
+    assert (reader.finish_reason, steps_in(reader)) == (reason, [])
     assert "So it ended." in (last[2].get("reason"), last[2].get("errorText"))
 
 
@@ -444,13 +444,13 @@ def test_ses_9_what_was_written_of_an_interrupted_answer_is_settled_and_nothing_
         given, [ToolCall(id=call_id(1, 1, 0), name="pay", args={}, result=result)], now=at(1), interrupted=True
     )
     story.fail("cancelled", "Cancelled: Stopped by the user.")
-    chunks, reader = told(story, [story.seen[0], *growths(story.written[:2])])
+    chunks, reader = read_all(story, [story.seen[0], *growths(story.written[:2])])
     last = chunks.on_turn(story.turn)
     assert "reset-step" not in types(last)
     assert types(last)[-3:] == ["finish-step", "abort", "finish"]
     reader.read(last)
-    assert held(reader) == held(told(story, [story.turn])[1])
-    assert ("text", "Once upon a") in [part[:2] for part in held(reader)[0]]
+    assert steps_in(reader) == steps_in(read_all(story, [story.turn])[1])
+    assert ("text", "Once upon a") in [part[:2] for part in steps_in(reader)[0]]
 
 
 def test_api_1_the_end_says_what_the_turn_took() -> None:

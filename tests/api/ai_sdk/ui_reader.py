@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from turnkeeper.api.ai_sdk.ui_chunks import UIMessageChunk
+from turnkeeper.api.ai_sdk.chunks import UIMessageChunk
 
 SCHEMA: TypeAdapter[Any] = TypeAdapter(UIMessageChunk)
 

@@ -13,7 +13,7 @@ from playwright.async_api import Browser, BrowserContext, Locator, Page, Request
 
 from tests.harness import BOUND
 from turnkeeper.api.markdown import render_markdown
-from turnkeeper.clients.terminal.words import ending
+from turnkeeper.clients.terminal.texts import stopped_turn
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
 
 expect.set_options(timeout=BOUND * 1000)
@@ -27,7 +27,7 @@ document.addEventListener("securitypolicyviolation", (event) =>
 
 def _ending(turn: ConversationMessage) -> str | None:
     """Return how the turn ended, in the words that page and terminal have in common."""
-    return ending(turn.error) if turn.error is not None and turn.status == "cancelled" else turn.error
+    return stopped_turn(turn.error) if turn.error is not None and turn.status == "cancelled" else turn.error
 
 
 @dataclass

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnkeeper.activities.providers.offline.scene import Scene
+from turnkeeper.activities.providers.offline.conversation import Conversation
 from turnkeeper.models.context import (
     PRESETS,
     ConversationHistory,
@@ -365,7 +365,7 @@ def test_tsk_3_the_offline_model_takes_the_whole_description_and_nothing_else_as
     request = ModelRequest(
         head=RequestHead(system_prompt="", tools=[]), messages=[ModelMessage(role="user", content=prompt)]
     )
-    asked = Scene(request).asked
+    asked = Conversation(request).request
     assert [line.strip() for line in asked.splitlines()] == [
         line.strip() for line in (description + "\n\n").splitlines()
     ]

@@ -7,7 +7,7 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import httpx
@@ -17,20 +17,20 @@ from rich.console import Console
 from tests.ops.conftest import needs_linux, until_ended
 from tests.ops.demo.lossy_gateway import lossy_gateway
 from tests.ops.local.test_cli import Command, run
-from turnkeeper.ops.demo.evening import perform
-from turnkeeper.ops.demo.printed import Telling
-from turnkeeper.ops.demo.stage import Stage
-from turnkeeper.ops.demo.story import Story, a_write_is_approved, the_worker_is_killed, tools_are_used
+from turnkeeper.ops.demo.environment import DemoEnvironment, demo_environment
+from turnkeeper.ops.demo.report import Report
+from turnkeeper.ops.demo.run import run_scenario
+from turnkeeper.ops.demo.scenario import Scenario, Step, a_write_is_approved, the_worker_is_killed, tools_are_used
 from turnkeeper.ops.local.ports import LOOPBACK, is_free, reserved_port
 
 PLAYED_SECONDS = 120.0
 """Bound of a whole demo, on a machine that has much else to do; alone it takes about 20 s."""
 
-ONE_ACT = """
+ONE_STEP = """
 import sys
-from turnkeeper.ops.demo.evening import run_demo
-from turnkeeper.ops.demo.story import ACTS
-sys.exit(run_demo(keep=True, acts=ACTS[1:2]))
+from turnkeeper.ops.demo.run import run_demo
+from turnkeeper.ops.demo.scenario import STEPS
+sys.exit(run_demo(keep=True, steps=STEPS[1:2]))
 """
 
 
@@ -99,7 +99,7 @@ async def test_ops_3_ctrl_c_in_the_middle_stops_and_removes_everything(temporary
 async def test_ops_3_a_demo_that_is_kept_can_be_looked_at_until_ctrl_c(temporary, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", ONE_ACT), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        *(sys.executable, "-c", ONE_STEP), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     command = Command(process)
     report = await command.until_said("Ctrl-C stops and removes all of it.")
@@ -139,31 +139,39 @@ async def test_ops_3_a_reserved_port_is_given_to_nobody_else_and_can_be_listened
 
 
 @pytest.fixture(scope="module")
-async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    """A stage that several short stories are played on."""
-    async with Stage(tmp_path_factory.mktemp("demo")) as stage:
-        await stage.open()
-        yield stage
+async def environment(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DemoEnvironment]:
+    """An environment that several short scenarios are played in."""
+    async with demo_environment(tmp_path_factory.mktemp("demo")) as environment:
+        await environment.start()
+        yield environment
 
 
-async def played(stage: Stage, url: str, session_id: str, *, patience: float = 40.0) -> tuple[int, list[str]]:
-    """Play two acts; return the exit code, and what was found to be broken."""
-    (stage.workspace / "logbook.txt").unlink(missing_ok=True)
+async def play(
+    environment: DemoEnvironment,
+    url: str,
+    session_id: str,
+    *,
+    steps: Sequence[Step] = (tools_are_used, a_write_is_approved),
+    patience: float = 40.0,
+) -> tuple[int, list[str]]:
+    """Play `steps`; return the exit code, and the broken promises."""
+    (environment.workspace / "logbook.txt").unlink(missing_ok=True)
     console = Console(file=io.StringIO(), width=1_000)
-    acts = (tools_are_used, a_write_is_approved)
-    code = await perform(stage, Telling(console), url=url, session_id=session_id, acts=acts, patience=patience)
-    said = console.file.getvalue().splitlines()
-    return code, [line.removeprefix("BROKEN  ") for line in said if line.startswith("BROKEN")]
+    code = await run_scenario(
+        environment, Report(console), url=url, session_id=session_id, steps=steps, patience=patience
+    )
+    lines = console.file.getvalue().splitlines()
+    return code, [line.removeprefix("BROKEN  ") for line in lines if line.startswith("BROKEN")]
 
 
-async def test_ops_3_a_gateway_that_loses_nothing_is_not_complained_of(stage):
-    async with lossy_gateway(stage.url, turn="none of these") as url:
-        assert await played(stage, url, "faithful") == (0, [])
+async def test_ops_3_a_gateway_that_loses_nothing_is_not_complained_of(environment):
+    async with lossy_gateway(environment.url, turn="none of these") as url:
+        assert await play(environment, url, "faithful") == (0, [])
 
 
-async def test_ops_3_a_turn_that_is_lost_in_the_transcript_is_named(stage):
-    async with lossy_gateway(stage.url, turn="tools", where="/conversation/full") as url:
-        code, broken = await played(stage, url, "lossy-transcript")
+async def test_ops_3_a_turn_that_is_lost_in_the_transcript_is_named(environment):
+    async with lossy_gateway(environment.url, turn="tools", where="/conversation/full") as url:
+        code, broken = await play(environment, url, "lossy-transcript")
     assert code == 1
     assert broken == [
         "Prompt 'tools' was started, and the transcript has no such turn.",
@@ -171,52 +179,53 @@ async def test_ops_3_a_turn_that_is_lost_in_the_transcript_is_named(stage):
     ]
 
 
-async def test_ops_3_a_turn_that_the_watching_client_never_sees_is_named(stage):
-    async with lossy_gateway(stage.url, turn="approval", where="/events") as url:
-        code, broken = await played(stage, url, "lossy-events", patience=5)
+async def test_ops_3_a_turn_that_the_watching_client_never_sees_is_named(environment):
+    async with lossy_gateway(environment.url, turn="approval", where="/events") as url:
+        # Only what is never seen is waited for: a busy machine changes nothing.
+        code, broken = await play(environment, url, "lossy-events", steps=[a_write_is_approved], patience=5)
     assert code == 1
     assert broken[0] == "The watching client saw nothing of a call that asks for approval within 5 s."
     assert "The watching client was never shown turn 'approval'." in broken
 
 
-async def test_ops_3_a_transcript_that_cannot_be_read_is_no_proof(stage):
-    async with lossy_gateway(stage.url, turn="none of these", refuses=("/conversation/full", "/queue")) as url:
-        code, broken = await played(stage, url, "unreadable")
+async def test_ops_3_a_transcript_that_cannot_be_read_is_no_proof(environment):
+    async with lossy_gateway(environment.url, turn="none of these", refuses=("/conversation/full", "/queue")) as url:
+        code, broken = await play(environment, url, "unreadable")
     assert code == 1
     assert len(broken) == 1
     assert broken[0].startswith("The transcript could not be read: ")
 
 
-async def the_gateway_dies(story: Story) -> None:
-    await story.stage.gateway.kill()
+async def the_gateway_dies(scenario: Scenario) -> None:
+    await scenario.environment.gateway.kill()
 
 
-async def the_server_dies(story: Story) -> None:
-    assert story.stage.server.pid is not None
-    os.kill(story.stage.server.pid, signal.SIGKILL)
-    await story.stage.server.wait()
+async def the_server_dies(scenario: Scenario) -> None:
+    assert scenario.environment.server.pid is not None
+    os.kill(scenario.environment.server.pid, signal.SIGKILL)
+    await scenario.environment.server.wait()
 
 
-ACCIDENTS = {
+FAILURES = {
     "the gateway, after all": ((tools_are_used, the_gateway_dies), "The gateway ended in the middle of the story."),
     "the server, after all": (
         (tools_are_used, the_server_dies),
         "The Temporal server ended in the middle of the story.",
     ),
-    "the server, before an act that asks it": (
+    "the server, before a step that asks it": (
         (the_server_dies, the_worker_is_killed),
         "The Temporal server ended in the middle of the story.",
     ),
 }
 
 
-@pytest.mark.parametrize(("acts", "said"), ACCIDENTS.values(), ids=ACCIDENTS)
-async def test_ops_3_an_accident_of_the_stage_neither_proves_a_promise_nor_breaks_one(tmp_path, acts, said):
+@pytest.mark.parametrize(("steps", "failure"), FAILURES.values(), ids=FAILURES)
+async def test_ops_3_a_failure_of_the_environment_neither_proves_a_promise_nor_breaks_one(tmp_path, steps, failure):
     console = Console(file=io.StringIO(), width=1_000)
-    async with Stage(tmp_path) as own:
-        await own.open()
-        code = await perform(own, Telling(console), url=own.url, acts=acts, patience=10)
-    verdict = [line for line in console.file.getvalue().splitlines() if re.match(r"ok|BROKEN|NOT PLAYED", line)]
+    async with demo_environment(tmp_path) as own:
+        await own.start()
+        code = await run_scenario(own, Report(console), url=own.url, steps=steps)
+    conclusion = [line for line in console.file.getvalue().splitlines() if re.match(r"ok|BROKEN|NOT PLAYED", line)]
     assert code == 2
-    assert f"NOT PLAYED  {said}" in verdict
-    assert all(line.startswith("NOT PLAYED  ") for line in verdict)
+    assert f"NOT PLAYED  {failure}" in conclusion
+    assert all(line.startswith("NOT PLAYED  ") for line in conclusion)

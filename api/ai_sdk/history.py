@@ -1,6 +1,6 @@
 """Past turns as the AI SDK's messages: what a client holds after the streams of all of them (API-1).
 
-Each turn is told as its stream would tell it, and the chunks are put together as the AI SDK's client does that.
+Each turn becomes the chunks of its stream, and the chunks are put together as the AI SDK's client does that.
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,8 +9,8 @@ from typing import Any, Literal
 from pydantic import JsonValue
 from typing_extensions import TypedDict
 
+from turnkeeper.api.ai_sdk.chunks import UIMessageChunk
 from turnkeeper.api.ai_sdk.turn_chunks import TurnChunks, answer_id
-from turnkeeper.api.ai_sdk.ui_chunks import UIMessageChunk
 from turnkeeper.models.transcript.conversation import ConversationMessage
 
 
@@ -24,7 +24,7 @@ class UIMessage(TypedDict):
 
 
 def messages_of(turns: Iterable[ConversationMessage], *, session_id: str) -> Iterator[UIMessage]:
-    """Yield the messages of turns; of one that still runs, only what the user said, since its stream tells the rest."""
+    """Yield the messages of turns; of one that still runs, only what the user said, since its stream has the rest."""
     for turn in turns:
         yield UIMessage(
             id=turn.id,
@@ -43,12 +43,12 @@ def _answer(turn: ConversationMessage, session_id: str) -> UIMessage:
         if chunk["type"] in ("start", "finish"):
             metadata |= chunk["messageMetadata"]
         else:
-            _take(parts, chunk)
+            _add(parts, chunk)
     return UIMessage(id=answer_id(turn.id), role="assistant", metadata=metadata, parts=parts)
 
 
-def _take(parts: list[dict[str, Any]], chunk: UIMessageChunk) -> None:
-    """Change the parts of a message as a chunk says."""
+def _add(parts: list[dict[str, Any]], chunk: UIMessageChunk) -> None:
+    """Change the parts of a message as a chunk says; other chunks are no part of it."""
     match chunk["type"]:
         case "start-step":
             parts.append({"type": "step-start"})
@@ -66,35 +66,26 @@ def _take(parts: list[dict[str, Any]], chunk: UIMessageChunk) -> None:
             name, call_id = chunk["toolName"], chunk["toolCallId"]
             part = {"type": "dynamic-tool", "toolName": name, "toolCallId": call_id, "state": "input-available"}
             parts.append({**part, "input": chunk["input"]})
-        case _:
-            _take_of_call(parts, dict(chunk))
-
-
-def _take_of_call(parts: list[dict[str, Any]], chunk: dict[str, Any]) -> None:
-    """Change the part of a tool call; what is about none is no part of a message."""
-    approval_id = chunk.get("approvalId")
-    for part in parts:
-        if part["type"] != "dynamic-tool":
-            continue
-        if chunk["type"] == "tool-approval-response" and part.get("approval", {}).get("id") == approval_id:
-            decision = {name: chunk[name] for name in ("approved", "reason") if name in chunk}
-            part |= {"state": "approval-responded", "approval": {**part["approval"], **decision}}
-        elif part["toolCallId"] == chunk.get("toolCallId"):
-            part |= _of_call(chunk)
-
-
-def _of_call(chunk: dict[str, Any]) -> dict[str, Any]:
-    match chunk["type"]:
         case "tool-approval-request":
-            approval = {"id": chunk["approvalId"]}
-            names = {"approvalDescriptor": "descriptor", "isAutomatic": "isAutomatic"}
-            approval |= {name: chunk[given] for given, name in names.items() if given in chunk}
-            return {"state": "approval-requested", "approval": approval}
+            approval: dict[str, Any] = {"id": chunk["approvalId"]}
+            if "approvalDescriptor" in chunk:
+                approval["descriptor"] = chunk["approvalDescriptor"]
+            if "isAutomatic" in chunk:
+                approval["isAutomatic"] = True
+            _call(parts, chunk["toolCallId"]).update(state="approval-requested", approval=approval)
+        case "tool-approval-response":
+            call = _call(parts, chunk["approvalId"].partition(":")[0])
+            call["state"] = "approval-responded"
+            call["approval"]["approved"] = chunk["approved"]
+            if "reason" in chunk:
+                call["approval"]["reason"] = chunk["reason"]
         case "tool-output-available":
-            return {"state": "output-available", "output": chunk["output"]}
+            _call(parts, chunk["toolCallId"]).update(state="output-available", output=chunk["output"])
         case "tool-output-error":
-            return {"state": "output-error", "errorText": chunk["errorText"]}
+            _call(parts, chunk["toolCallId"]).update(state="output-error", errorText=chunk["errorText"])
         case "tool-output-denied":
-            return {"state": "output-denied"}
-        case _:
-            return {}
+            _call(parts, chunk["toolCallId"]).update(state="output-denied")
+
+
+def _call(parts: list[dict[str, Any]], call_id: str) -> dict[str, Any]:
+    return next(part for part in reversed(parts) if part.get("toolCallId") == call_id)

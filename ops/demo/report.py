@@ -13,31 +13,35 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-SHOWN_CHARS = 88
+MAX_CHARS = 88
 """Of an answer: a line of it."""
 
 MARGIN = 13
 """Characters before what a line says: the time."""
 
 
-class Telling:
-    """The demo's output, told line by line."""
+class Report:
+    """The demo's output, line by line."""
 
     def __init__(self, console: Console | None = None) -> None:
         """Begin to count the seconds; without a `console`, standard output is written to."""
         self._console = console or Console(highlight=False)
         self._clock = asyncio.get_running_loop().time
-        self._began = self._clock()
+        self._started = self._clock()
         self._live: Live | None = None
         self._steps = 0
+        self._line_chars = MAX_CHARS
+        """How many characters a line has beside the time."""
+        if self._console.is_interactive:
+            self._line_chars = max(20, self._console.width - MARGIN - 1)
 
     @property
     def seconds(self) -> float:
-        """How long it has been going on."""
-        return self._clock() - self._began
+        """The seconds since the beginning."""
+        return self._clock() - self._started
 
-    def title(self, *lines: str) -> None:
-        """Say what this is."""
+    def text(self, *lines: str) -> None:
+        """Print lines as they are."""
         for line in lines:
             self._print(Text(line))
 
@@ -46,32 +50,28 @@ class Telling:
         self._steps += 1
         self._print(Text.assemble("\n", (f"{self._steps:>2}  {title}", "bold")))
 
-    def line(self, text: str, style: str = "") -> None:
-        """Say what has happened, and when."""
+    def event(self, text: str, style: str = "") -> None:
+        """Print what has happened, and when."""
         self._print(Text.assemble((f"    {self.seconds:5.1f} s  ", "dim"), (text, style)))
 
-    def asked(self, text: str, remark: str = "") -> None:
-        """Say what was asked."""
-        self.line(f"> {text}{remark}", "cyan")
-
-    def answered(self, text: str, remark: str = "") -> None:
-        """Say what was answered, in short, and what is worth knowing of it."""
-        self.line(one_line(text, min(SHOWN_CHARS, self._room)), "green")
+    def answer(self, text: str, remark: str = "") -> None:
+        """Print an answer in short, and a remark on it."""
+        self.event(one_line(text, min(MAX_CHARS, self._line_chars)), "green")
         if remark:
-            self.line(remark)
+            self.event(remark)
 
-    def growing(self, text: str) -> None:
+    def partial_answer(self, text: str) -> None:
         """Show the end of what is being written, where there is a terminal; the next line takes its place."""
         if not self._console.is_interactive:
             return
-        shown = Text(f"{'':{MARGIN}}{one_line(text, len(text))[-self._room :]}", style="dim green")
+        end = one_line(text, len(text))[-self._line_chars :]
         if self._live is None:
             self._live = Live(console=self._console, transient=True, auto_refresh=False)
             self._live.start()
-        self._live.update(shown, refresh=True)
+        self._live.update(Text(f"{'':{MARGIN}}{end}", style="dim green"), refresh=True)
 
     def table(self, rows: Iterable[tuple[str, str]]) -> None:
-        """Show what it came to."""
+        """Print names and values in two columns."""
         table = Table.grid(padding=(0, 3))
         table.add_column()
         table.add_column(justify="right")
@@ -80,16 +80,16 @@ class Telling:
         self._print(Text())
         self._console.print(table)
 
-    def verdict(self, violations: list[str], accidents: list[str], kept: str) -> None:
-        """Say that all promises are `kept`, or which are not; after `accidents`, what is open, and why."""
+    def conclusion(self, broken: list[str], failures: list[str], success: str) -> None:
+        """Print `success`, or which promises are broken; after failures of the environment they are only open."""
         self._print(Text())
-        word, style = ("OPEN", "yellow") if accidents else ("BROKEN", "bold red")
-        for violation in violations:
-            self._print(Text(f"{word}  {violation}", style=style))
-        for accident in accidents:
-            self._print(Text(f"NOT PLAYED  {accident}", style="bold red"))
-        if not (violations or accidents):
-            self._print(Text(f"ok  {kept}", style="bold green"))
+        word, style = ("OPEN", "yellow") if failures else ("BROKEN", "bold red")
+        for sentence in broken:
+            self._print(Text(f"{word}  {sentence}", style=style))
+        for sentence in failures:
+            self._print(Text(f"NOT PLAYED  {sentence}", style="bold red"))
+        if not (broken or failures):
+            self._print(Text(f"ok  {success}", style="bold green"))
 
     def close(self) -> None:
         """Leave the terminal as it was."""
@@ -97,30 +97,25 @@ class Telling:
             self._live.stop()
             self._live = None
 
-    @property
-    def _room(self) -> int:
-        """How many characters a line has beside the time."""
-        return max(20, self._console.width - MARGIN - 1) if self._console.is_interactive else SHOWN_CHARS
-
     def _print(self, text: Text) -> None:
         self.close()
         self._console.print(text, soft_wrap=True)
 
 
-def one_line(text: str, most: int = SHOWN_CHARS) -> str:
-    r"""Return `text` on one line of at most `most` characters, without Markdown's marks of headings and quotations.
+def one_line(text: str, max_chars: int) -> str:
+    r"""Return `text` on one line, in at most `max_chars` characters, without Markdown's headings and quotation marks.
 
     >>> one_line("one\n\n> two  three", 8)
     'one two…'
     """
     words = " ".join(re.sub(r"^[>#\s]+", "", text, flags=re.MULTILINE).split())
-    return words if len(words) <= most else f"{words[: most - 1].rstrip()}…"
+    return words if len(words) <= max_chars else f"{words[: max_chars - 1].rstrip()}…"
 
 
-def last_words(text: str, most: int = 6) -> str:
+def last_words(text: str, count: int = 6) -> str:
     r"""Return the end of `text` on one line.
 
     >>> last_words("one two\n> three", 2)
     '… two three'
     """
-    return f"… {' '.join(one_line(text, len(text)).split()[-most:])}"
+    return f"… {' '.join(one_line(text, len(text)).split()[-count:])}"

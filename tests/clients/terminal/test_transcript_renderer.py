@@ -1,34 +1,50 @@
-"""What is told of a conversation is told once, in order, whatever a client is told when: API-6, SES-12."""
+"""What is printed of a conversation is printed once, in order, whatever a client receives when: API-6, SES-12."""
+
+import re
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.models.builders import NOW, answer_turn, asks, at, complete_turn, fail_turn, says, send, session
 from turnkeeper.clients.python.conversation import Conversation
-from turnkeeper.clients.terminal.interactive.narrator import (
-    Asked,
-    Called,
-    Ended,
-    Item,
-    Narrator,
-    Said,
-    Skipped,
-    Thought,
-)
+from turnkeeper.clients.terminal.interactive.renderer import Renderer
+from turnkeeper.clients.terminal.interactive.terminal_style import TerminalStyle
+from turnkeeper.clients.terminal.interactive.transcript_renderer import TranscriptRenderer
 from turnkeeper.models.session.session import StateRequest, UpdatesRequest
 from turnkeeper.models.session.views import state_of, updates_of
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
 
 
-class OneTelling(RuleBasedStateMachine):
+class Printed:
+    """What a terminal prints of a conversation."""
+
+    def __init__(self) -> None:
+        self.style = TerminalStyle(lambda: 80, colour=False)
+        self.transcript = TranscriptRenderer(Renderer(self.style))
+        self.conversation = Conversation()
+        self.lines: list[str] = []
+
+    def news(self) -> list[str]:
+        """Print what is new; return the lines that are not blank."""
+        parts = list(self.transcript.news(self.conversation))
+        lines = self.style.render(*parts).split("\n") if parts else []
+        new = [line.strip() for line in lines if line.strip()]
+        self.lines += new
+        return new
+
+    def all(self, pattern: str) -> list[str]:
+        """Return what the pattern's group is in each line that it matches."""
+        return [found[1] for line in self.lines if (found := re.match(pattern, line))]
+
+
+class PrintedOnce(RuleBasedStateMachine):
     """Turns, steps, results, polls, lost cursors and new beginnings in any order."""
 
     @initialize()
     def begin(self) -> None:
         self.session = session()
-        self.copy, self.narrator = Conversation(), Narrator()
-        self.told: list[Item] = []
+        self.printed = Printed()
         self.prompts = self.calls = 0
 
     @rule()
@@ -47,7 +63,7 @@ class OneTelling(RuleBasedStateMachine):
             ids = [f"c{self.calls + number}" for number in range(count)]
             self.calls += count
             self.session.current_turn.add_response(
-                asks("look"), [ToolCall(id=one, name="look", args={}) for one in ids], now=at(1)
+                asks("look"), [ToolCall(id=one, name="look", args={"call": one}) for one in ids], now=at(1)
             )
 
     @property
@@ -73,37 +89,37 @@ class OneTelling(RuleBasedStateMachine):
     @rule(limit=st.none() | st.integers(1, 2), is_lost=st.booleans())
     def poll(self, limit: int | None, is_lost: bool) -> None:
         """Be told what is new; a client whose cursor is not known any more is told all of it again."""
-        last = "nonsense" if is_lost else self.copy.cursor.last_seen_message_id
-        since = self.copy.cursor.since_revision
-        self.copy.apply(
+        copy = self.printed.conversation
+        last = "nonsense" if is_lost else copy.cursor.last_seen_message_id
+        since = copy.cursor.since_revision
+        copy.apply(
             updates_of(self.session, UpdatesRequest(last_seen_message_id=last, since_revision=since, limit=limit))
         )
-        self.told += self.narrator.news(self.copy)
+        self.printed.news()
 
     def teardown(self) -> None:
         if not hasattr(self, "session"):
             return
         for _ in range(50):
             self.poll(None, False)
-        self.check_that_each_thing_was_told_once()
+        self.check_that_each_thing_was_printed_once()
 
-    def check_that_each_thing_was_told_once(self) -> None:
+    def check_that_each_thing_was_printed_once(self) -> None:
         turns = self.session.transcript.turns
-        assert [item.text for item in self.told if isinstance(item, Asked)] == [turn.user_message for turn in turns]
-        assert [item.number for item in self.told if isinstance(item, Asked)] == list(range(1, len(turns) + 1))
-        ended = [turn.id for turn in turns if turn.is_complete]
-        assert [item.turn.id for item in self.told if isinstance(item, Ended)] == ended
-        called = [item.call.id for item in self.told if isinstance(item, Called)]
-        assert sorted(called) == sorted(one for turn in turns for one in results_of(turn))
+        ended = [number for number, turn in enumerate(turns, start=1) if turn.is_complete]
+        assert self.printed.all(r"› (.*)") == [turn.user_message for turn in turns]
+        assert self.printed.all(r"turn (\d+) · ") == [str(number) for number in ended]
+        calls = self.printed.all(r'⚒ look\(call="(\w+)"\) ✓')
+        assert sorted(calls) == sorted(one for turn in turns for one in results_of(turn))
         answered = [turn for turn in turns if turn.agent_message]
-        assert len([item for item in self.told if isinstance(item, Said) and item.text == "done"]) == len(answered)
+        assert len(self.printed.all("(done)$")) == len(answered)
 
 
 def results_of(turn: ConversationMessage) -> list[str]:
     return [call.id for step in turn.steps for call in step.tool_calls if call.result]
 
 
-TestApi6OneTelling = OneTelling.TestCase
+TestApi6PrintedOnce = PrintedOnce.TestCase
 
 
 def test_api_6_who_comes_late_is_told_how_much_was_before_and_then_the_newest() -> None:
@@ -111,13 +127,15 @@ def test_api_6_who_comes_late_is_told_how_much_was_before_and_then_the_newest() 
     for number in range(1, 6):
         send(target, f"prompt {number}", id=f"m{number}")
         answer_turn(target)
-    copy, narrator = Conversation(), Narrator()
+    printed = Printed()
     page = state_of(target, StateRequest(limit=2))
-    copy.open_at(page)
-    told = [*narrator.skip_to(page.first_number or 1), *narrator.news(copy)]
-    assert told[0] == Skipped(3)
-    assert [item for item in told if isinstance(item, Asked)] == [Asked(4, "prompt 4"), Asked(5, "prompt 5")]
-    assert list(narrator.news(copy)) == []
+    printed.conversation.open_at(page)
+    (_, skipped) = printed.transcript.skip_to(page.first_number or 1)
+    assert printed.style.render(skipped).strip() == "… 3 earlier turns"
+    printed.news()
+    assert printed.all("› (.*)") == ["prompt 4", "prompt 5"]
+    assert printed.all(r"turn (\d+)") == ["4", "5"]
+    assert printed.news() == []
 
 
 def test_api_6_an_answer_is_not_told_before_it_is_the_answer() -> None:
@@ -125,9 +143,9 @@ def test_api_6_an_answer_is_not_told_before_it_is_the_answer() -> None:
     send(target, "hi", id="m1")
     target.begin_turn(now=NOW)
     target.current_turn.add_response(says("Hello."), [], now=at(1))
-    copy, narrator = Conversation(), Narrator()
-    copy.apply(updates_of(target, UpdatesRequest()))
-    assert list(narrator.news(copy)) == [Asked(1, "hi")]
+    printed = Printed()
+    printed.conversation.apply(updates_of(target, UpdatesRequest()))
+    assert printed.news() == ["› hi"]
     complete_turn(target, "Hello.", now=at(2))
-    copy.apply(updates_of(target, UpdatesRequest(**copy.cursor.model_dump())))
-    assert [type(item) for item in narrator.news(copy) if not isinstance(item, Thought)] == [Said, Ended]
+    printed.conversation.apply(updates_of(target, UpdatesRequest(**printed.conversation.cursor.model_dump())))
+    assert [line.partition(" · ")[0] for line in printed.news()] == ["Hello.", "turn 1"]

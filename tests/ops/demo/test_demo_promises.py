@@ -1,4 +1,4 @@
-"""The demo's verdict: a record that keeps every promise has none to complain of, and each broken one is said."""
+"""The demo's promises: a log that keeps them all is passed, and each broken one is named in a sentence."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -15,8 +15,8 @@ from turnkeeper.models.transcript.trajectory import (
     ToolResult,
     UserStep,
 )
-from turnkeeper.ops.demo.record import ApprovedWrite, Asked, FileLook, Glimpse, Record
-from turnkeeper.ops.demo.verdict import PROMISES, violations
+from turnkeeper.ops.demo.log import ApprovedWrite, FileState, PartialText, SentPrompt, SessionLog
+from turnkeeper.ops.demo.promises import PROMISES, broken_promises
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -27,7 +27,7 @@ CALL = ToolCall(
     approval=Approval(args_digest="d", asked_at=NOW, expires_at=NOW + timedelta(days=1), decision="approve"),
     result=ToolResult(outcome="Wrote a.txt"),
 )
-WRITTEN = FileLook(content="hello", version="1")
+WRITTEN = FileState(content="hello", version="1")
 STEERED = UserStep(kind="user", message_id="p4", content="shorter", timestamp=NOW)
 
 
@@ -41,8 +41,8 @@ def turn(id: str, *steps: ModelStep | UserStep, **fields: object) -> Conversatio
     return ConversationMessage(**known | ended | {"reasoning_trajectory": ReasoningTrajectory(steps=steps)} | fields)
 
 
-def asked(id: str, **fields: object) -> Asked:
-    return Asked(id=id, text=f"text of {id}", **fields)
+def prompt(id: str, **fields: object) -> SentPrompt:
+    return SentPrompt(id=id, text=f"text of {id}", **fields)
 
 
 def fate(id: str, name: FateName = "started", turn_id: str | None = None) -> Fate:
@@ -55,49 +55,45 @@ TURNS = [
     turn("p3", STEERED, step(1, "answer to p3")),
 ]
 
-KEPT = Record(
-    asked=[
-        *(asked("p1"), asked("p2"), asked("p3"), asked("p4", mode="steer"), asked("p5"), asked("p6", accepted=False)),
-        *(asked("p7", accepted=None), asked("p8")),
-    ],
+KEPT = SessionLog(
+    prompts=[prompt("p1"), prompt("p2"), prompt("p3"), prompt("p4"), prompt("p5"), prompt("p8")],
     fates=[
         *(fate("p1"), fate("p2"), fate("p3"), fate("p4", "steered", "p3"), fate("p5", "withdrawn")),
-        *(fate("p6", "rejected"), fate("p8", "rejected")),
+        fate("p8", "rejected"),
     ],
     transcript=TURNS,
-    watched=TURNS,
-    announced=["p1", "p2", "p3"],
-    glimpses=[Glimpse(message_id="p1", step=1, text="answer"), Glimpse(message_id="p2", step=9, text="cut off")],
+    client_turns=TURNS,
+    new_turn_ids=["p1", "p2", "p3"],
+    partial_texts=[
+        PartialText(message_id="p1", step=1, text="answer"),
+        PartialText(message_id="p2", step=9, text="cut off"),
+    ],
     writes=[
         ApprovedWrite(
-            path="a.txt", content="hello", call_id="2.1.0", before=FileLook(), after=WRITTEN, at_the_end=WRITTEN
+            path="a.txt", content="hello", call_id="2.1.0", before=FileState(), after=WRITTEN, at_the_end=WRITTEN
         )
     ],
 )
-"""With every fate there is, a refusal, an answer that was lost on the way, and a step that never came."""
+"""With every fate there is, and a step that never came."""
 
 
-def but(**fields: object) -> Record:
+def but(**fields: object) -> SessionLog:
     return KEPT.model_copy(update=fields)
 
 
-def with_transcript(turns: list[ConversationMessage]) -> Record:
-    return but(transcript=turns, watched=turns)
+def with_transcript(turns: list[ConversationMessage]) -> SessionLog:
+    return but(transcript=turns, client_turns=turns)
 
 
-def with_write(**fields: object) -> Record:
+def with_write(**fields: object) -> SessionLog:
     return but(writes=[KEPT.writes[0].model_copy(update=fields)])
 
 
 UNAPPROVED = CALL.model_copy(update={"approval": CALL.approval.model_copy(update={"decision": "reject"})})
 OPEN = CALL.model_copy(update={"id": "2.1.1", "result": None})
 
-BROKEN: dict[str, tuple[Record, str]] = {
-    "lost": (but(asked=[*KEPT.asked, asked("p9")]), "Prompt 'p9' was accepted, and nothing became of it."),
-    "refused and done": (
-        but(fates=[*KEPT.fates, fate("p6", "withdrawn")]),
-        "Prompt 'p6' was refused, and something became of it all the same.",
-    ),
+BROKEN: dict[str, tuple[SessionLog, str]] = {
+    "lost": (but(prompts=[*KEPT.prompts, prompt("p9")]), "Prompt 'p9' was accepted, and nothing became of it."),
     "two fates": (but(fates=[*KEPT.fates, fate("p5", "withdrawn")]), "Prompt 'p5' has 2 fates."),
     "waits": (but(waiting=["p8"]), "Prompt 'p8' still waits."),
     "waits after its fate": (but(waiting=["p5"]), "Prompt 'p5' still waits although it has a fate."),
@@ -136,7 +132,7 @@ BROKEN: dict[str, tuple[Record, str]] = {
         "Turn 'p3' ended without an answer: an empty one",
     ),
     "an answer with more than was asked for": (
-        but(asked=[asked("p1", answer="answer"), *KEPT.asked[1:]]),
+        but(prompts=[prompt("p1", answer="answer"), *KEPT.prompts[1:]]),
         "Turn 'p1' has not the answer that its prompt asks for, whole and once.",
     ),
     "a call twice": (
@@ -153,53 +149,46 @@ BROKEN: dict[str, tuple[Record, str]] = {
     ),
     "written too early": (with_write(before=WRITTEN), "a.txt was there before the write was approved."),
     "not written": (
-        with_write(after=FileLook(), at_the_end=FileLook()),
+        with_write(after=FileState(), at_the_end=FileState()),
         "a.txt should hold 'hello', and holds None.",
     ),
     "written twice": (
-        with_write(at_the_end=FileLook(content="hello", version="2")),
+        with_write(at_the_end=FileState(content="hello", version="2")),
         "a.txt was written again after its turn had ended.",
     ),
-    "not shown": (but(watched=TURNS[1:]), "The watching client was never shown turn 'p1'."),
+    "not shown": (but(client_turns=TURNS[1:]), "The watching client was never shown turn 'p1'."),
     "shown otherwise": (
-        but(watched=[*TURNS[:2], turn("p3", agent_message="another")]),
+        but(client_turns=[*TURNS[:2], turn("p3", agent_message="another")]),
         "The watching client holds turn 'p3' otherwise than the transcript: agent_message, reasoning_trajectory.",
     ),
     "shown and not there": (
-        but(watched=[*TURNS, turn("p9")]),
+        but(client_turns=[*TURNS, turn("p9")]),
         "The watching client was shown turn 'p9', which the transcript does not have.",
     ),
     "held twice": (
-        but(watched=[*TURNS, TURNS[2]]),
+        but(client_turns=[*TURNS, TURNS[2]]),
         "The watching client holds the turns in another order, or twice: p1, p2, p3, p3.",
     ),
     "new twice": (
-        but(announced=["p1", "p2", "p2", "p3"]),
+        but(new_turn_ids=["p1", "p2", "p2", "p3"]),
         "Turn 'p2' was told to the watching client as new 2 times.",
     ),
     "shown early and wrong": (
-        but(glimpses=[Glimpse(message_id="p1", step=1, text="another")]),
+        but(partial_texts=[PartialText(message_id="p1", step=1, text="another")]),
         "What was shown of turn 'p1' while it was written is not how its answer begins.",
     ),
 }
 
 
-def test_ops_3_a_record_that_keeps_every_promise_is_not_complained_of():
-    assert violations(KEPT) == []
+def test_ops_3_a_log_that_keeps_every_promise_is_not_complained_of():
+    assert broken_promises(KEPT) == []
 
 
-@pytest.mark.parametrize(("record", "said"), BROKEN.values(), ids=BROKEN)
-def test_ops_3_every_broken_promise_is_said_in_words(record: Record, said: str):
-    assert violations(record) == [said]
+@pytest.mark.parametrize(("log", "sentence"), BROKEN.values(), ids=BROKEN)
+def test_ops_3_every_broken_promise_is_said_in_words(log: SessionLog, sentence: str):
+    assert broken_promises(log) == [sentence]
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 def test_ops_3_no_promise_is_one_that_nothing_can_break(promise: Callable):
-    assert any(list(promise(record)) for record, _ in BROKEN.values())
-
-
-def test_ops_3_a_turn_that_may_fail_and_one_that_interrupted_are_no_faults():
-    failed = turn("p3", STEERED, agent_message=None, error="Cancelled.", status="cancelled")
-    hasty = [*KEPT.asked[:2], asked("p3", mode="interrupt", wants_answer=False), *KEPT.asked[3:]]
-    record = with_transcript([TURNS[0], failed, TURNS[1]])
-    assert violations(record.model_copy(update={"asked": hasty})) == []
+    assert any(list(promise(log)) for log, _ in BROKEN.values())

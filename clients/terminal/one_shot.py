@@ -2,14 +2,17 @@
 
 from collections.abc import Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 from uuid import uuid4
+
+from pydantic import computed_field
 
 from turnkeeper.clients.python.conversation import Conversation
 from turnkeeper.clients.python.events import Event, QueueEvent
 from turnkeeper.clients.python.gateway import GatewayClient
-from turnkeeper.clients.terminal.words import legible, signature
+from turnkeeper.clients.terminal import texts
+from turnkeeper.clients.terminal.formatting import legible, signature
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ModelStep
 from turnkeeper.models.wire import Frozen
@@ -17,8 +20,10 @@ from turnkeeper.models.wire import Frozen
 PATIENCE_SECONDS = 60.0
 """How long a gateway that went away in the middle of an answer is waited for."""
 
-ANSWERED, FAILED, UNREACHABLE, NEEDS_DECISION, INTERRUPTED = 0, 1, 2, 3, 130
+FAILED, UNREACHABLE, NEEDS_DECISION, INTERRUPTED = 1, 2, 3, 130
 """Exit codes: the turn failed or was refused; no gateway; a person must decide; stopped by Ctrl-C."""
+
+FinalStatus = Literal["answered", "failed", "needs_decision"]
 
 
 class Final(Frozen):
@@ -27,29 +32,29 @@ class Final(Frozen):
     `unfinished`: what the model had written of an answer that was stopped, or broke off (SES-9).
     """
 
-    event: Literal["final"] = "final"
     workflow_id: str
-    message_id: str | None = None
-    status: Literal["answered", "failed", "needs_decision"]
+    message_id: str
+    status: FinalStatus
     answer: str | None = None
     unfinished: str | None = None
     error: str | None = None
-    exit_code: int
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def exit_code(self) -> int:
+        """What the command ends with."""
+        return {"answered": 0, "failed": FAILED, "needs_decision": NEEDS_DECISION}[self.status]
 
 
 @dataclass
 class Question:
-    """A prompt in a session, on its way to its answer."""
+    """A prompt in a session, on its way to its answer. It has its own id, so that asking twice is asking once."""
 
     gateway: GatewayClient
     session_id: str
     text: str
     conversation: Conversation
-    message_id: str = ""
-
-    def __post_init__(self) -> None:
-        """Give it its own id, so that asking twice is asking once."""
-        self.message_id = self.message_id or str(uuid4())
+    message_id: str = field(default_factory=lambda: str(uuid4()))
 
     async def ask(self, on_event: Callable[[Event], None]) -> Final:
         """Ask, and return how it ended; `on_event` is given what happens meanwhile. Raises `GatewayError`."""
@@ -62,7 +67,7 @@ class Question:
                 final = await self._after(event)
                 if final:
                     return final
-        return self._final("failed", error=f"The session is over ({self.conversation.status}).")
+        return self._final("failed", error=texts.SESSION_OVER.format(status=self.conversation.status))
 
     async def stop(self) -> None:
         """Stop the turn, or take the prompt back if it has none yet. Raises `GatewayError`."""
@@ -79,43 +84,25 @@ class Question:
             self.conversation.apply(event.update)
         turn = self.conversation.find(self.message_id)
         if turn and turn.is_complete:
-            return self._ended(turn)
+            if turn.agent_message is None:
+                return self._final("failed", error=turn.error, unfinished=_unfinished_text(turn))
+            return self._final("answered", answer=turn.agent_message)
         if self.conversation.awaiting_calls:
-            return self._undecided()
+            return self._final("needs_decision", error=self._approval_needed())
         if isinstance(event, QueueEvent) and not turn and self.message_id not in {one.id for one in event.waiting}:
             # Somebody may have taken it back: sent again, it is the same prompt, and the answer says what became of it.
             await self._send()
         return None
 
-    def _ended(self, turn: ConversationMessage) -> Final:
-        if turn.agent_message is None:
-            return self._final("failed", error=turn.error, unfinished=_unfinished_text(turn))
-        return self._final("answered", answer=turn.agent_message)
-
-    def _undecided(self) -> Final:
-        calls = ", ".join(signature(call.name, call.args) for call in self.conversation.awaiting_calls)
+    def _approval_needed(self) -> str:
         turn = self.conversation.running_turn
-        whose = "" if turn and turn.id == self.message_id else ", for an earlier prompt"
-        return self._final("needs_decision", error=f"Approval needed{whose}: {legible(calls)}")
+        is_ours = turn is not None and turn.id == self.message_id
+        sentence = texts.APPROVAL_NEEDED if is_ours else texts.APPROVAL_NEEDED_EARLIER
+        calls = ", ".join(signature(call.name, call.args) for call in self.conversation.awaiting_calls)
+        return sentence.format(calls=legible(calls))
 
-    def _final(
-        self,
-        status: Literal["answered", "failed", "needs_decision"],
-        *,
-        answer: str | None = None,
-        unfinished: str | None = None,
-        error: str | None = None,
-    ) -> Final:
-        code = {"answered": ANSWERED, "failed": FAILED, "needs_decision": NEEDS_DECISION}[status]
-        return Final(
-            workflow_id=self.session_id,
-            message_id=self.message_id,
-            status=status,
-            answer=answer,
-            unfinished=unfinished,
-            error=error,
-            exit_code=code,
-        )
+    def _final(self, status: FinalStatus, **details: str | None) -> Final:
+        return Final(workflow_id=self.session_id, message_id=self.message_id, status=status, **details)
 
 
 def _unfinished_text(turn: ConversationMessage) -> str | None:

@@ -14,15 +14,15 @@ from pydantic.config import JsonDict
 
 from turnkeeper.api import problems
 from turnkeeper.api.ai_sdk.tool_chunks import read_approval_id
-from turnkeeper.api.ai_sdk.turn_chunks import Held, turn_of_answer
+from turnkeeper.api.ai_sdk.turn_chunks import ClientState, turn_of_answer
 from turnkeeper.api.bodies import Id
 from turnkeeper.models.session.approvals import ResolveApproval
 from turnkeeper.models.wire import Reason, Strict
 
 Trigger = Literal["submit-message", "regenerate-message"]
 
-MOST_MESSAGES = 100_000
-MOST_PARTS = 10_000
+MAX_MESSAGES = 100_000
+MAX_PARTS = 10_000
 """A turn of 1,000 steps has fewer. Looking at millions of items holds up everyone else; they are refused unread."""
 
 
@@ -45,7 +45,7 @@ class UserMessage(BaseModel):
 
     id: Id
     role: Literal["user"]
-    parts: list[UserPart] = Field(min_length=1, max_length=MOST_PARTS)
+    parts: list[UserPart] = Field(min_length=1, max_length=MAX_PARTS)
 
     @property
     def text(self) -> str:
@@ -77,23 +77,22 @@ class AnswerMessage(BaseModel):
 
     id: str
     role: Literal["assistant"]
-    parts: list[AnswerPart] = Field(max_length=MOST_PARTS)
+    parts: list[AnswerPart] = Field(max_length=MAX_PARTS)
 
     @property
     def turn_id(self) -> str | None:
-        """The turn it is the answer of; `None` where it was not told by this server."""
+        """The turn it is the answer of; `None` where it did not come from this server."""
         return turn_of_answer(self.id)
 
     @property
-    def held(self) -> Held:
-        """What the client holds of the turn."""
-        calls = [part for part in self.parts if part.toolCallId]
-        step = max((step for part in calls if (step := _step_of(part.toolCallId or ""))), default=0)
-        return Held(
-            step=step,
-            told={part.toolCallId or "": _TOLD.get(part.state or "", frozenset()) for part in calls},
-            steered=frozenset(part.id for part in self.parts if part.type == "steering-message" and part.id),
-        )
+    def client_state(self) -> ClientState:
+        """What the client has of the turn."""
+        calls = {
+            part.toolCallId: _CHUNK_TYPES.get(part.state or "", frozenset()) for part in self.parts if part.toolCallId
+        }
+        steps = [int(match[1]) for call_id in calls if (match := _CALL_ID.fullmatch(call_id))]
+        steering = [part.id for part in self.parts if part.type == "steering-message" and part.id]
+        return ClientState(step=max(steps, default=0), chunk_types=calls, steering=frozenset(steering))
 
     def decisions(self, *, field: str) -> Iterator[ResolveApproval]:
         """Yield what was decided and is not known to be carried out. Raises `ProblemError` for what decides nothing."""
@@ -102,24 +101,20 @@ class AnswerMessage(BaseModel):
                 yield _decision(part.toolCallId, part.approval, field=f"{field}.parts[{index}].approval")
 
 
-def _decision(call_id: str | None, given: AnswerApproval, *, field: str) -> ResolveApproval:
-    asked = read_approval_id(given.id)
-    if asked is None or asked.call_id != call_id:
+def _decision(call_id: str | None, approval: AnswerApproval, *, field: str) -> ResolveApproval:
+    asked_id, digest = read_approval_id(approval.id) or (None, "")
+    if asked_id is None or asked_id != call_id:
         raise problems.invalid(f"{field}.id", "is not the id that the call's approval request had")
-    if given.approved is None:
+    if approval.approved is None:
         raise problems.invalid(f"{field}.approved", "must be true or false")
-    return ResolveApproval(
-        call_id=asked.call_id,
-        args_digest=asked.args_digest,
-        decision="approve" if given.approved else "reject",
-        reason=given.reason,
-    )
+    decision: Literal["approve", "reject"] = "approve" if approval.approved else "reject"
+    return ResolveApproval(call_id=asked_id, args_digest=digest, decision=decision, reason=approval.reason)
 
 
 _CALLED = frozenset({"tool-input-available"})
 _ASKED = _CALLED | {"tool-approval-request"}
 _DECIDED = _ASKED | {"tool-approval-response"}
-_TOLD = {
+_CHUNK_TYPES = {
     "input-available": _CALLED,
     "approval-requested": _ASKED,
     "approval-responded": _DECIDED,
@@ -127,12 +122,9 @@ _TOLD = {
     "output-error": _DECIDED | {"tool-output-error"},
     "output-denied": _DECIDED | {"tool-output-denied"},
 }
-"""What a client was told of a call that it shows in a state."""
+"""What a client has been sent of a call that it shows in a state."""
 
-
-def _step_of(call_id: str) -> int:
-    found = re.fullmatch(r"[0-9]{1,9}\.([0-9]{1,9})\.[0-9]{1,9}", call_id)
-    return int(found[1]) if found else 0
+_CALL_ID = re.compile(r"[0-9]{1,9}\.([0-9]{1,9})\.[0-9]{1,9}")
 
 
 LastMessage = Annotated[UserMessage | AnswerMessage, Field(discriminator="role")]
@@ -140,17 +132,17 @@ LastMessage = Annotated[UserMessage | AnswerMessage, Field(discriminator="role")
 
 def _only_the_last(messages: Any) -> Any:
     """Leave the conversation before the last message unread, whatever it is: the session has it."""
-    if not isinstance(messages, list) or len(messages) > MOST_MESSAGES:
+    if not isinstance(messages, list) or len(messages) > MAX_MESSAGES:
         return messages
     return [None] * (len(messages) - 1) + messages[-1:]
 
 
-def _nothing(given: Any) -> None:
-    if given not in (None, "", {}, []):
+def _refuse(value: Any) -> None:
+    if value not in (None, "", {}, []):
         raise ValueError("is not taken: model, system prompt, tools and their settings are the session's own")
 
 
-Nothing = Annotated[Any, AfterValidator(_nothing)]
+Nothing = Annotated[Any, AfterValidator(_refuse)]
 
 
 _EXAMPLE: JsonDict = {
@@ -171,7 +163,7 @@ class PostChat(Strict):
     id: Id
     message: LastMessage | None = None
     messages: Annotated[list[LastMessage | None] | None, BeforeValidator(_only_the_last)] = Field(
-        None, max_length=MOST_MESSAGES, description="All messages of the chat; only the last one is read."
+        None, max_length=MAX_MESSAGES, description="All messages of the chat; only the last one is read."
     )
     trigger: Trigger = "submit-message"
     messageId: str | None = Field(None, max_length=200)  # noqa: N815  # the AI SDK's spelling

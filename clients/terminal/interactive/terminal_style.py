@@ -1,15 +1,15 @@
-"""How the terminal at hand is written to: its width, its colours, and the signs it can show."""
+"""How the terminal at hand is written to: its width, its colours, and the characters it can show."""
 
 import io
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from enum import StrEnum
 
 from rich.console import Console, RenderableType
 from rich.theme import Theme
 
-MOST_COLUMNS = 100
+MAX_COLUMNS = 100
 """Wider lines are tiring to read."""
 
 THEME = Theme(
@@ -27,73 +27,58 @@ THEME = Theme(
 )
 """Markdown in the terminal's own foreground: nothing that depends on its background being dark or light."""
 
-Sign = Literal["prompt", "tool", "thought", "good", "bad", "waits", "asks", "joins", "notice", "dot"]
 
-_UNICODE: dict[Sign, str] = {
-    "prompt": "›",
-    "tool": "⚒",
-    "thought": "✻",
-    "good": "✓",
-    "bad": "✗",
-    "waits": "◦",
-    "asks": "?",
-    "joins": "↳",
-    "notice": "•",
-    "dot": "·",
-}
-_PLAIN: dict[Sign, str] = {
-    "prompt": ">",
-    "tool": "*",
-    "thought": "~",
-    "good": "ok",
-    "bad": "x",
-    "waits": "+",
-    "asks": "?",
-    "joins": ">>",
-    "notice": "-",
-    "dot": "-",
-}
+class Sign(StrEnum):
+    """What lines begin with, and what stands between the facts of a line."""
 
-_PLAINER = str.maketrans(
+    PROMPT = "›"
+    TOOL = "⚒"
+    THOUGHT = "✻"
+    GOOD = "✓"
+    BAD = "✗"
+    QUEUED = "◦"
+    QUESTION = "?"
+    STEER = "↳"
+    DOT = "·"
+
+
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+
+_ASCII = str.maketrans(
     {
-        "…": "...",
-        "•": "*",
-        "·": "-",
-        "–": "-",
-        "—": "-",
-        "─": "-",
+        Sign.PROMPT: ">",
+        Sign.TOOL: "*",
+        Sign.THOUGHT: "~",
+        Sign.GOOD: "ok",
+        Sign.BAD: "x",
+        Sign.QUEUED: "+",
+        Sign.STEER: ">>",
+        Sign.DOT: "-",
+        **dict(zip(SPINNER, "|/-\\|/-\\|/", strict=True)),
+        **dict.fromkeys("–—─", "-"),
+        **dict.fromkeys("│▌", "|"),
+        **dict.fromkeys("‘’", "'"),
+        **dict.fromkeys("“”", '"'),
         "━": "=",
-        "│": "|",
-        "▌": "|",
-        "‘": "'",
-        "’": "'",
-        "“": '"',
-        "”": '"',
-        "›": ">",
+        "•": "*",
+        "…": "...",
     }
 )
+"""What stands for a character where the terminal can't show it."""
 
 
 @dataclass(frozen=True)
-class Look:
+class TerminalStyle:
     """Writes for a terminal: `columns` says how wide it is now; without `colour`, styles that need none are kept."""
 
     columns: Callable[[], int]
     colour: bool = True
     encoding: str = "utf-8"
 
-    def sign(self, name: Sign) -> str:
-        """Return a sign, in letters where the terminal has nothing better.
-
-        >>> Look(lambda: 80).sign("good"), Look(lambda: 80, encoding="ascii").sign("good")
-        ('✓', 'ok')
-        """
-        return _UNICODE[name] if self._has("".join(_UNICODE[sign] for sign in get_args(Sign))) else _PLAIN[name]
-
     @property
     def width(self) -> int:
         """The columns that are written to."""
-        return max(1, min(self.columns(), MOST_COLUMNS))
+        return max(1, min(self.columns(), MAX_COLUMNS))
 
     def render(self, *renderables: RenderableType) -> str:
         """Return what a terminal is to be sent, each of them on lines of its own."""
@@ -114,23 +99,19 @@ class Look:
         return self.encodable(captured.get())
 
     def encodable(self, text: str) -> str:
-        """Return the text in signs that the terminal can show.
+        """Return the text in characters that the terminal can show.
 
-        >>> Look(lambda: 80, encoding="ascii").encodable("• one … ü")
-        '* one ... ?'
+        >>> style = TerminalStyle(lambda: 80, encoding="ascii")
+        >>> style.encodable("• one … ü"), style.encodable("✓")
+        ('* one ... ?', 'ok')
         """
-        if self._has(text):
-            return text
-        return text.translate(_PLAINER).encode(self.encoding, errors="replace").decode(self.encoding)
-
-    def _has(self, text: str) -> bool:
         try:
             text.encode(self.encoding)
         except (UnicodeEncodeError, LookupError):
-            return False
-        return True
+            return text.translate(_ASCII).encode(self.encoding, errors="replace").decode(self.encoding)
+        return text
 
 
 def wants_colour() -> bool:
-    """Tell whether colours are wanted: `NO_COLOR` (no-color.org) forbids them."""
+    """Return whether colours are wanted: `NO_COLOR` (no-color.org) forbids them."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

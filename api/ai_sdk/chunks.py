@@ -1,4 +1,4 @@
-"""The chunks of a UI message stream, version 1, as far as this face sends them (API-1).
+"""The chunks of a UI message stream, version 1, as far as this adapter sends them (API-1).
 
 They are the words of Vercel's AI SDK, not ours: names, spelling and order are what its client checks each chunk against
 (`uiMessageChunkSchema` of the npm package `ai`, version 7). Version 6 lacks some; `older_clients.py` has others for it.
@@ -24,7 +24,7 @@ class TokenUsage(TypedDict):
 
 
 class MessageMetadata(TypedDict, total=False):
-    """What is told of a message beside its parts: whose answer it is, and once it has ended, what it took."""
+    """What a message has beside its parts: whose answer it is, and once it has ended, what it took."""
 
     turnId: str
     createdAt: str
@@ -41,66 +41,28 @@ class StartChunk(TypedDict):
     messageMetadata: MessageMetadata
 
 
-class StartStepChunk(TypedDict):
-    """A model step begins."""
+class StepChunk(TypedDict):
+    """A model step begins; all that was sent of it is void, as another attempt takes its place; or it has ended.
 
-    type: Literal["start-step"]
+    It has ended once its tool calls have, or when they wait for people.
+    """
 
-
-class ResetStepChunk(TypedDict):
-    """All that was told since the step began is void: another attempt takes its place."""
-
-    type: Literal["reset-step"]
+    type: Literal["start-step", "reset-step", "finish-step"]
 
 
-class FinishStepChunk(TypedDict):
-    """A model step has ended, its tool calls too, or they wait for people."""
+class PartChunk(TypedDict):
+    """Thinking, or text for the user, begins or has ended."""
 
-    type: Literal["finish-step"]
-
-
-class ReasoningStartChunk(TypedDict):
-    """Thinking begins."""
-
-    type: Literal["reasoning-start"]
+    type: Literal["reasoning-start", "reasoning-end", "text-start", "text-end"]
     id: str
 
 
-class ReasoningDeltaChunk(TypedDict):
-    """Thinking goes on."""
+class PartDeltaChunk(TypedDict):
+    """Thinking, or text for the user, goes on."""
 
-    type: Literal["reasoning-delta"]
+    type: Literal["reasoning-delta", "text-delta"]
     id: str
     delta: str
-
-
-class ReasoningEndChunk(TypedDict):
-    """Thinking has ended."""
-
-    type: Literal["reasoning-end"]
-    id: str
-
-
-class TextStartChunk(TypedDict):
-    """Text for the user begins."""
-
-    type: Literal["text-start"]
-    id: str
-
-
-class TextDeltaChunk(TypedDict):
-    """Text for the user goes on."""
-
-    type: Literal["text-delta"]
-    id: str
-    delta: str
-
-
-class TextEndChunk(TypedDict):
-    """Text for the user has ended."""
-
-    type: Literal["text-end"]
-    id: str
 
 
 class ToolInputStartChunk(TypedDict):
@@ -189,7 +151,7 @@ class ToolOutputDeniedChunk(TypedDict):
     toolCallId: str
 
 
-class SteeredText(TypedDict):
+class SteeringText(TypedDict):
     """The words of a message that joined a running turn."""
 
     type: Literal["text"]
@@ -201,7 +163,7 @@ class SteeringMessageChunk(TypedDict):
 
     type: Literal["steering-message"]
     id: str
-    parts: list[SteeredText]
+    parts: list[SteeringText]
 
 
 class Notice(TypedDict):
@@ -211,7 +173,7 @@ class Notice(TypedDict):
 
 
 class NoticeChunk(TypedDict):
-    """Why nothing is told for now. It is part of no message: a page is given it by `onData`."""
+    """Why nothing is sent for now. It is part of no message: a page gets it by `onData`."""
 
     type: Literal["data-notice"]
     data: Notice
@@ -251,15 +213,9 @@ class SteeringDataChunk(TypedDict):
 UIMessageChunk: TypeAlias = (
     SteeringDataChunk
     | StartChunk
-    | StartStepChunk
-    | ResetStepChunk
-    | FinishStepChunk
-    | ReasoningStartChunk
-    | ReasoningDeltaChunk
-    | ReasoningEndChunk
-    | TextStartChunk
-    | TextDeltaChunk
-    | TextEndChunk
+    | StepChunk
+    | PartChunk
+    | PartDeltaChunk
     | ToolInputStartChunk
     | ToolInputAvailableChunk
     | ToolApprovalRequestChunk
@@ -273,4 +229,4 @@ UIMessageChunk: TypeAlias = (
     | ErrorChunk
     | FinishChunk
 )
-"""One event of the stream."""
+"""One event of the stream; `type` says which."""

@@ -1,0 +1,124 @@
+"""How a terminal is given values: texts of others made harmless, calls, times and amounts in a line."""
+
+import json
+import unicodedata
+from collections.abc import Mapping
+
+from turnkeeper.models.transcript.trajectory import Usage, dollars
+
+MAX_VALUE_CHARS = 60
+"""Of an argument, in a line that names a call."""
+
+JOINERS = "\u200c\u200d\ufe0f"
+"""Format characters that join emoji and letters: harmless. The others turn text around and hide it."""
+
+
+def legible(text: str) -> str:
+    r"""Return text of others as a terminal may be given it: what would steer the terminal is shown, not done.
+
+    It is anybody's text: of a model, a tool, a file, a web page. Line breaks and tabs are kept.
+
+    >>> legible("\x1b[2J gone?\r\nno\x07"), legible("a\u202eb")
+    ('␛[2J gone?\nno␇', 'a\\u202eb')
+    """
+    return "".join(map(_legible, text.replace("\r\n", "\n").replace("\r", "\n")))
+
+
+def _legible(char: str) -> str:
+    if char in "\n\t" or char.isprintable() or char in JOINERS:
+        return char
+    if char < " ":
+        return chr(0x2400 + ord(char))
+    return " " if unicodedata.category(char) in ("Zs", "Zl", "Zp") else ascii(char)[1:-1]
+
+
+def well_formed(text: str) -> str:
+    r"""Return text that was typed or piped in as it can be sent: bytes that are no UTF-8 are shown as such.
+
+    >>> well_formed("fine \U0001f44d"), well_formed("ol\udce9")
+    ('fine 👍', 'ol���')
+    """
+    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+
+
+def one_line(text: str, max_chars: int) -> str:
+    r"""Return the beginning of a text in one line of `max_chars` characters, at least one.
+
+    >>> one_line("first\n  second", 40), one_line("a long sentence", 8)
+    ('first second', 'a long …')
+    """
+    line = " ".join(legible(text).split())
+    return line if len(line) <= max(1, max_chars) else f"{line[: max(0, max_chars - 1)]}…"
+
+
+def signature(
+    name: str, args: Mapping[str, object] | str, *, max_chars: int = 100, max_value_chars: int = MAX_VALUE_CHARS
+) -> str:
+    """Write a call as in code, its arguments cut, in one line.
+
+    >>> signature("file_read", {"path": "notes.txt", "lines": 3})
+    'file_read(path="notes.txt", lines=3)'
+    >>> signature("say", "no JSON at all"), signature("say", {"text": "Hello"}, max_value_chars=5)
+    ('say(no JSON at all)', 'say(text="He…")')
+    """
+    if not isinstance(args, str):
+        args = ", ".join(f"{key}={_json(value, max_value_chars)}" for key, value in args.items())
+    return one_line(f"{name}({args})", max_chars)
+
+
+def _json(value: object, max_chars: int) -> str:
+    written = json.dumps(value, ensure_ascii=False)
+    if len(written) <= max_chars:
+        return written
+    end = '…"' if isinstance(value, str) else "…"
+    return f"{written[: max_chars - len(end)]}{end}"
+
+
+def duration(milliseconds: float) -> str:
+    """Write how long something took.
+
+    >>> duration(12), duration(1_234), duration(59_960), duration(125_000), duration(7_260_000)
+    ('12 ms', '1.2 s', '1 min', '2 min 5 s', '2 h 1 min')
+    """
+    if milliseconds < 1_000:
+        return f"{milliseconds:.0f} ms"
+    if milliseconds < 59_950:
+        return f"{milliseconds / 1_000:.1f} s"
+    minutes, seconds = divmod(round(milliseconds / 1_000), 60)
+    hours, minutes = divmod(minutes, 60)
+    units = [(hours, "h"), (minutes, "min")] if hours else [(minutes, "min"), (seconds, "s")]
+    return " ".join(f"{count} {unit}" for count, unit in units if count)
+
+
+def elapsed(seconds: float) -> str:
+    """Write how long something has been going on: whole seconds, so that it is calm to look at.
+
+    >>> elapsed(0.4), elapsed(3.9), elapsed(75)
+    ('', '3 s', '1 min 15 s')
+    """
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s" if whole >= 1 else ""
+    return duration(whole * 1_000)
+
+
+def amount(usage: Usage | None) -> str:
+    """Write what was used: tokens, and what they cost where that is known.
+
+    >>> amount(Usage(input_tokens=1_500, output_tokens=32)), amount(Usage(input_tokens=12_345, cost=0.05)), amount(None)
+    ('1,532 tokens', '12.3k tokens · $0.05', '')
+    """
+    if usage is None or not usage.tokens:
+        return ""
+    count = usage.tokens
+    tokens = f"{count:,} tokens" if count < 10_000 else f"{count / 1_000:.1f}k tokens"
+    return f"{tokens} · {dollars(usage.cost)}" if usage.cost else tokens
+
+
+def counted(count: int, noun: str) -> str:
+    """Write a number of things.
+
+    >>> counted(1, "prompt"), counted(1_200, "character")
+    ('1 prompt', '1,200 characters')
+    """
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

@@ -1,0 +1,172 @@
+"""One person at one session: what is known of it, what was printed of it, and what goes on now.
+
+Everything that arrives goes through here, in the order in which it arrives; everything that is printed comes from here.
+"""
+
+from datetime import UTC, datetime
+
+from rich.cells import cell_len
+from rich.console import RenderableType
+
+from turnkeeper.clients.python.events import ConnectionLost, Event, PartialEvent, QueueEvent, UpdateEvent
+from turnkeeper.clients.terminal import texts
+from turnkeeper.clients.terminal.formatting import amount, counted, one_line
+from turnkeeper.clients.terminal.interactive.live_state import LiveRenderer, LiveState
+from turnkeeper.clients.terminal.interactive.renderer import Renderer, call_signature, facts
+from turnkeeper.clients.terminal.interactive.screen import Screen
+from turnkeeper.clients.terminal.interactive.terminal_style import Sign, TerminalStyle
+from turnkeeper.clients.terminal.interactive.transcript_renderer import TranscriptRenderer
+from turnkeeper.models.answers import FullConversation, SessionDescription
+from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate
+from turnkeeper.models.transcript.trajectory import ToolCall, UserStep
+
+LOWER_ROWS = 6
+"""What the line to type in, the status line and a question take of the screen."""
+
+MIN_CALL_CHARS = 20
+"""What a question shows of the call at least."""
+
+
+class ChatSession:
+    """What the terminal knows and shows of the session `session_id`."""
+
+    def __init__(self, session_id: str, screen: Screen, style: TerminalStyle) -> None:
+        """Know nothing yet; print to `screen` in `style`."""
+        self.session_id = session_id
+        self.state = LiveState()
+        self.conversation = self.state.conversation
+        self.description: SessionDescription | None = None
+        self.renderer = Renderer(style)
+        self.transcript = TranscriptRenderer(self.renderer)
+        self.must_reopen = False
+        """More turns went by than the session can still send one by one."""
+        self._screen = screen
+        self._style = style
+        self._live_renderer = LiveRenderer(style, self.renderer)
+        self._ends_with_note = False
+
+    # ---- what arrives
+
+    def open_at(self, page: FullConversation) -> None:
+        """Print the newest turns, and go on after them."""
+        self.conversation.open_at(page)
+        self.must_reopen = False
+        skipped = self.transcript.skip_to(page.first_number) if page.first_number else []
+        self.print(*skipped, *self.transcript.news(self.conversation))
+
+    def apply(self, event: Event) -> bool:
+        """Apply an event, and print what is new; returns whether a turn has ended."""
+        if isinstance(event, ConnectionLost):
+            if self.state.connection_error is None:
+                self.error(texts.RECONNECTING.format(reason=event.reason.removesuffix(".")))
+            self.state.connection_error = event.reason
+            return False
+        if self.state.connection_error is not None:
+            self.state.connection_error = None
+            self.note(texts.RECONNECTED)
+        match event:
+            case UpdateEvent():
+                return self._apply_update(event.update)
+            case QueueEvent():
+                self.conversation.apply_queue(event.waiting)
+                self._remove_pending({prompt.id for prompt in event.waiting})
+            case PartialEvent():
+                self.conversation.apply_partial(event.partial)
+        return False
+
+    def _apply_update(self, update: ConversationUpdate) -> bool:
+        self.conversation.apply(update)
+        is_behind = update.reset and not self.transcript.overlaps(self.conversation)
+        self.must_reopen = self.must_reopen or is_behind
+        if self.must_reopen:
+            return False
+        turns = {turn.id for turn in self.conversation.turns}
+        self._remove_pending(turns | _steering_ids(self.conversation.running_turn))
+        ended_before = self.transcript.ended_count
+        self.print(*self.transcript.news(self.conversation))
+        has_ended = self.transcript.ended_count > ended_before
+        if has_ended:
+            self.state.stopping = None
+        return has_ended
+
+    def _remove_pending(self, arrived: set[str]) -> None:
+        self.state.pending = [prompt for prompt in self.state.pending if prompt.message_id not in arrived]
+
+    # ---- what is printed
+
+    def print(self, *parts: RenderableType) -> None:
+        """Print for good."""
+        if parts:
+            self._screen.print(self._style.render(*parts))
+            self._ends_with_note = False
+
+    def note(self, text: str) -> None:
+        """Print a remark, apart from the conversation."""
+        self._print_note(self.renderer.note(text))
+
+    def error(self, text: str) -> None:
+        """Print what went wrong."""
+        self._print_note(self.renderer.error(text))
+
+    def _print_note(self, part: RenderableType) -> None:
+        self.print(*([] if self._ends_with_note else [""]), part)
+        self._ends_with_note = True
+
+    # ---- what is shown below
+
+    @property
+    def is_busy(self) -> bool:
+        """Something moves on the screen."""
+        state = self.state
+        return self.conversation.is_processing or state.connection_error is not None or bool(state.pending)
+
+    @property
+    def has_prompts(self) -> bool:
+        """Something was said in this session, or is on its way to it."""
+        return bool(self.conversation.turns or self.conversation.waiting or self.state.pending)
+
+    @property
+    def question(self) -> ToolCall | None:
+        """The call that a person is asked about now."""
+        return next(iter(self.conversation.awaiting_calls), None)
+
+    def refresh(self) -> None:
+        """Show what goes on now."""
+        rows = max(3, self._screen.size.rows - LOWER_ROWS)
+        live = self._live_renderer.render(self.state, now=datetime.now(UTC), rows=rows)
+        self._screen.show(live=live, question=self._question_line(), status=self._status_line())
+
+    def _question_line(self) -> str:
+        calls = self.conversation.awaiting_calls
+        if not calls:
+            return ""
+        width = self._style.width
+        more = texts.MORE_CALLS.format(calls=counted(len(calls) - 1, "more call")) if len(calls) > 1 else ""
+        call = call_signature(calls[0], max_chars=max(MIN_CALL_CHARS, width - 6 - len(more)))
+        question = self._style.encodable(f"{Sign.QUESTION} {call}{more}")
+        keys = next((keys for keys in texts.APPROVAL_KEYS if len(keys) <= width - 2), texts.APPROVAL_KEYS[-1])
+        dash = self._style.encodable(" — ")
+        # Where the keys have no room behind the call, they have a line of their own: they are never broken.
+        has_room = cell_len(f"{question}{dash}{keys}") <= width
+        between = dash if has_room else "\n  "
+        return f"\n{question}{between}{keys}"
+
+    def _status_line(self) -> str:
+        conversation, about = self.conversation, self.description
+        queued, sending = len(conversation.waiting), len(self.state.pending)
+        is_lost = self.state.connection_error is not None
+        line = facts(
+            [
+                self.session_id,
+                texts.STATUS_LOST if is_lost else texts.STATUS[conversation.status],
+                texts.QUEUED_COUNT.format(count=queued) if queued else "",
+                texts.SENDING_COUNT.format(count=sending) if sending else "",
+                amount(about.usage) if about else "",
+                (about.model or "") if about else "",
+            ]
+        )
+        return self._style.encodable(one_line(line, self._style.width))
+
+
+def _steering_ids(turn: ConversationMessage | None) -> set[str]:
+    return {step.message_id for step in turn.steps if isinstance(step, UserStep)} if turn else set()

@@ -1,0 +1,285 @@
+"""What a typed line does: it is a prompt, an answer to a question, or a command.
+
+Prompts are sent one after the other, in the order in which they were typed, each with its own id. Everything else is
+done at once, so that a stop does not wait behind what it is to stop.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+from uuid import uuid4
+
+from pydantic import ValidationError
+from rich.table import Table
+from rich.text import Text
+
+from turnkeeper.clients.python.errors import GatewayError
+from turnkeeper.clients.python.gateway import GatewayClient
+from turnkeeper.clients.terminal import texts
+from turnkeeper.clients.terminal.formatting import legible
+from turnkeeper.clients.terminal.interactive.chat_session import ChatSession
+from turnkeeper.clients.terminal.interactive.commands import (
+    Command,
+    Decision,
+    InputError,
+    read_command,
+    read_decision,
+    read_number,
+)
+from turnkeeper.clients.terminal.interactive.live_state import PendingPrompt
+from turnkeeper.clients.terminal.interactive.screen import Screen
+from turnkeeper.models.session.queue.prompts import PromptMode, sentence_of
+from turnkeeper.models.session.session import Configure
+from turnkeeper.models.transcript.conversation import ConversationMessage
+
+
+class InputHandler:
+    """Does what is typed in a chat session."""
+
+    def __init__(self, session: ChatSession, gateway: GatewayClient, screen: Screen) -> None:
+        """Do it through `gateway`; `screen` is where it was typed."""
+        self._session = session
+        self._gateway = gateway
+        self._screen = screen
+        self._session_id = session.session_id
+        self._outbox: asyncio.Queue[tuple[PendingPrompt, PromptMode]] = asyncio.Queue()
+        self._unsent: list[PendingPrompt] = []
+        """What no gateway has answered for; the first of it is being sent."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._question_id: str | None = None
+        """The call that was asked about when the line began to be typed."""
+        self._leaves_next = False
+        self._started_here: set[str] = set()
+        """The turns whose prompts were sent from here."""
+        self._commands: dict[str, Callable[[str], None]] = {
+            "queue": lambda text: self._show_queue(),
+            "remove": self._remove,
+            "steer": lambda text: self.send(text, "steer"),
+            "interrupt": lambda text: self.send(text, "interrupt"),
+            "retry": lambda text: self._run(self._retry()),
+            "stop": lambda text: self._stop_running(),
+            "details": lambda text: self._run(self._details(text)),
+            "model": self._model,
+            "title": self._title,
+            "open": lambda text: self._run(self._links()),
+            "help": lambda text: self._help(),
+            "quit": lambda text: self._screen.leave(),
+        }
+
+    # ---- keys
+
+    def change(self, text: str) -> None:
+        """Note that the line has changed to `text`."""
+        self._leaves_next = False
+        question = self._session.question
+        if not text or self._question_id is None:
+            self._question_id = question.id if question and text else None
+
+    def interrupt(self) -> None:
+        """Do what Ctrl-C does: stop a turn that was started here; leave one of somebody else to run (API-6)."""
+        running = self._session.conversation.running_turn
+        is_ours = running is not None and running.id in self._started_here
+        if running and is_ours and self._session.state.stopping != running.id:
+            self._stop(running)
+        elif self._leaves_next:
+            self._screen.leave()
+        elif self._screen.typed:
+            self._screen.clear_typed()
+        elif running and not is_ours:
+            self._screen.leave()
+        else:
+            self._session.note(texts.CTRL_C_AGAIN)
+            self._leaves_next = True
+
+    def escape(self) -> None:
+        """Do what Esc does: stop a turn that was started here, and never leave."""
+        running = self._session.conversation.running_turn
+        if running is None or self._session.state.stopping == running.id:
+            return
+        if running.id in self._started_here:
+            self._stop(running)
+        else:
+            self._session.note(texts.NOT_STARTED_HERE)
+
+    def line(self, line: str) -> None:
+        """Do what was typed."""
+        question_id, self._question_id = self._question_id, None
+        try:
+            command = read_command(line)
+            if isinstance(command, Command):
+                self._commands[command.name](command.text)
+            elif self._session.question and (decision := read_decision(command)):
+                self._decide(decision, question_id)
+            else:
+                self.send(command)
+        except InputError as error:
+            self._session.error(str(error))
+            # The line is emptied once this returns.
+            asyncio.get_running_loop().call_soon(self._give_back, line)
+        self._session.refresh()
+
+    def _give_back(self, text: str) -> None:
+        """Put what was not accepted back into the line; where something else stands there by then, print it."""
+        if not self._screen.give_back(text):
+            self._session.note(legible(text))
+
+    # ---- prompts
+
+    def send(self, text: str, mode: PromptMode = "enqueue") -> None:
+        """Send a prompt after those that were typed before."""
+        prompt = PendingPrompt(str(uuid4()), text)
+        self._started_here.add(prompt.message_id)
+        self._session.state.pending.append(prompt)
+        self._unsent.append(prompt)
+        self._outbox.put_nowait((prompt, mode))
+
+    async def send_prompts(self) -> None:
+        """Send what was typed, in its order, for ever."""
+        while True:
+            prompt, mode = await self._outbox.get()
+            try:
+                await self._gateway.prompt(self._session_id, prompt.text, message_id=prompt.message_id, mode=mode)
+            except GatewayError as error:
+                self._session.error(texts.NOT_SENT.format(text=error))
+                self._session.state.pending = [other for other in self._session.state.pending if other != prompt]
+                self._give_back(prompt.text)
+            self._unsent.remove(prompt)
+            self._outbox.task_done()
+            self._session.refresh()
+
+    # ---- questions
+
+    def _decide(self, decision: Decision, question_id: str | None) -> None:
+        call = self._session.question
+        if call is None or call.approval is None or call.id != question_id:
+            raise InputError(texts.QUESTION_CHANGED)
+        digest, reason = call.approval.args_digest, decision.reason
+        self._run(
+            self._gateway.decide(
+                self._session_id, call.id, args_digest=digest, decision=decision.decision, reason=reason
+            )
+        )
+
+    # ---- commands
+
+    def _show_queue(self) -> None:
+        waiting = self._session.conversation.waiting
+        if not waiting:
+            self._session.note(texts.NO_PROMPT_QUEUED)
+        for prompt in waiting:
+            mode = f" ({prompt.mode})" if prompt.mode != "enqueue" else ""
+            self._session.note(f"{prompt.position}{mode}  {legible(prompt.text)}")
+
+    def _remove(self, text: str) -> None:
+        waiting = self._session.conversation.waiting
+        prompt = waiting[read_number(text, last=len(waiting)) - 1]
+        self._run(self._gateway.withdraw(self._session_id, prompt.id))
+
+    async def _retry(self) -> None:
+        turns = reversed(self._session.conversation.turns)
+        failed = next((turn.id for turn in turns if turn.is_error), None)
+        accepted = await self._gateway.retry(self._session_id, message_id=failed)
+        self._started_here.add(accepted.message_id)
+
+    def _stop_running(self) -> None:
+        running = self._session.conversation.running_turn
+        if running is None:
+            raise InputError(texts.NO_TURN_RUNS)
+        self._stop(running)
+
+    def _stop(self, turn: ConversationMessage) -> None:
+        self._session.state.stopping = turn.id
+        self._session.note(texts.STOPPING_TURN)
+        self._leaves_next = True
+        self._session.refresh()
+        self._run(self._gateway.cancel(self._session_id, message_id=turn.id))
+
+    async def _details(self, text: str) -> None:
+        transcript, turns = self._session.transcript, self._session.conversation.turns
+        newest = transcript.number_of(turns[-1].id) if turns else None
+        number = read_number(text, last=newest or 0) if text else newest
+        if number is None:
+            raise InputError(texts.NO_TURN_YET)
+        turn = next((turn for turn in turns if transcript.number_of(turn.id) == number), None)
+        if turn is None or (turn.steps_omitted and turn.is_complete):
+            turn = await self._archived_turn(number)
+        if turn is None:
+            raise InputError(texts.TURN_UNREADABLE.format(number=number))
+        self._session.print(*self._session.renderer.opened_turn(turn, number))
+
+    async def _archived_turn(self, number: int) -> ConversationMessage | None:
+        async for page in self._gateway.transcript(self._session_id):
+            first = page.first_number or 1
+            if first <= number:
+                return page.messages[number - first] if number - first < len(page.messages) else None
+        return None
+
+    def _model(self, name: str) -> None:
+        if name:
+            self._run(self._configure(texts.NEXT_MODEL.format(model=name), model=name))
+            return
+        about = self._session.description
+        model = about.model if about else None
+        self._session.note(texts.CURRENT_MODEL.format(model=model) if model else texts.NO_MODEL)
+
+    def _title(self, title: str) -> None:
+        if title:
+            self._run(self._configure(texts.NEW_TITLE.format(title=title), title=title))
+            return
+        about = self._session.description
+        self._session.note(legible(about.title) if about and about.title else texts.NO_TITLE)
+
+    async def _configure(self, done: str, **change: str) -> None:
+        await self._gateway.configure(self._session_id, Configure.model_validate(change))
+        self._session.note(done)
+        self._session.description = await self._gateway.describe(self._session_id)
+
+    async def _links(self) -> None:
+        links = (await self._gateway.describe(self._session_id)).links
+        chat = links.chat or f"/?session={self._session_id}"
+        self._session.note(chat if "://" in chat else f"{self._gateway.url}{chat}")
+        if links.temporal:
+            self._session.note(links.temporal)
+
+    def _help(self) -> None:
+        rows = {f"/{name} {takes}".rstrip(): does for name, (takes, does) in texts.COMMANDS.items()}
+        table = Table.grid(padding=(0, 2))
+        table.add_row()
+        for key, does in (rows | texts.KEYS).items():
+            table.add_row(Text(f"  {key}", style="bold"), Text(does, style="dim"))
+        self._session.print(table)
+
+    # ---- doing
+
+    def _run(self, action: Coroutine[Any, Any, Any]) -> None:
+        """Do something without holding up the line."""
+        task = asyncio.create_task(self._report(action))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _report(self, action: Coroutine[Any, Any, Any]) -> None:
+        """Do something, and print what went wrong."""
+        try:
+            await action
+        except (GatewayError, InputError) as error:
+            self._session.error(str(error))
+        except ValidationError as error:
+            self._session.error(texts.NOT_DONE.format(error=sentence_of(error)))
+        except asyncio.CancelledError:
+            self._session.error(texts.NOT_CONFIRMED)
+            raise
+        self._session.refresh()
+
+    # ---- leaving
+
+    async def finish(self) -> None:
+        """Wait until everything that was typed is sent and done."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._outbox.join()
+
+    def print_unsent(self) -> bool:
+        """Print the prompts that will not be sent any more; returns whether there are any."""
+        for index, prompt in enumerate(self._unsent):
+            sentence = texts.NOT_SENT if index else texts.MAYBE_NOT_SENT
+            self._session.error(sentence.format(text=prompt.text))
+        return bool(self._unsent)
