@@ -67,5 +67,7 @@ def test_ops_1_ci_installs_every_program_that_a_test_looks_for() -> None:
     sources = [file.read_text() for file in (ROOT / "tests").rglob("*.py")]
     looked_for = {name for source in sources for name in re.findall(r"""which\("([\w-]+)"\)""", source)}
     installed = set(re.findall(r"^has ([\w-]+) \|\|", (ROOT / ".ci" / "run").read_text(), re.MULTILINE))
-    assert {"node", "npm", "initdb", "chromium", "chromium-headless-shell", "redis-server"} <= looked_for & (installed | OF_EVERY_SYSTEM)
+    assert {"node", "npm", "initdb", "chromium", "chromium-headless-shell", "redis-server"} <= looked_for & (
+        installed | OF_EVERY_SYSTEM
+    )
     assert looked_for - installed == OF_EVERY_SYSTEM

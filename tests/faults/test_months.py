@@ -1,7 +1,7 @@
 """A session that lives for months, in a minute: dozens of runs of turns with tools: SES-12, SES-14, SES-15, OPS-10.
 
-Runs are short, so that 150 turns need two dozen of them; the benchmarks have a session of 2,000. Turns are archived, while
-two clients poll by the rules of SES-12 and the worker is killed again and again at moments nobody chose.
+Runs are short, so that 150 turns need two dozen of them; the benchmarks have a session of 2,000. Turns are archived,
+while two clients poll by the rules of SES-12 and the worker is killed again and again at moments nobody chose.
 """
 
 import json

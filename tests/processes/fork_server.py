@@ -25,10 +25,10 @@ PRELOADED = (
     "turnkeeper.api.app",
     "turnkeeper.api.http.server",
     "turnkeeper.cli",
-    "turnkeeper.clients.terminal.asking",
     "turnkeeper.clients.terminal.chat",
-    "turnkeeper.clients.terminal.interactive.sitting",
+    "turnkeeper.clients.terminal.interactive.interactive",
     "turnkeeper.clients.terminal.json_lines",
+    "turnkeeper.clients.terminal.one_shot",
     "turnkeeper.worker",
 )
 
@@ -111,12 +111,13 @@ def become(request: ForkRequest, streams: list[int]) -> None:
         os.close(stream)
     if request["terminal"]:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    sys.stdin = os.fdopen(0, closefd=False)
-    sys.stdout = os.fdopen(1, "w", closefd=False)
-    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False, errors="backslashreplace")
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
+    encoding = os.environ.get("PYTHONIOENCODING", "utf-8")
+    sys.stdin = os.fdopen(0, closefd=False, encoding=encoding)
+    sys.stdout = os.fdopen(1, "w", closefd=False, encoding=encoding)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False, encoding=encoding, errors="backslashreplace")
 
 
 if __name__ == "__main__":

@@ -12,8 +12,9 @@ import pytest
 from temporalio.client import Client
 
 from tests.api.conftest import served
-from tests.clients.terminal.terminal import Terminal, terminal_with
+from tests.clients.terminal.terminal import Terminal, turnkeeper_terminal
 from tests.harness import BOUND, Stage, stage
+from tests.processes.forked import DEVNULL, PIPE, fork
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local.supervisor import own_command
@@ -73,8 +74,9 @@ def chat(url: str, tmp_path: Path) -> Chat:
     async def open_terminal(
         *arguments: str, at: str = url, columns: int = 90, rows: int = 32, is_awaited: bool = True, **env: str
     ) -> AsyncIterator[Terminal]:
-        command = [*COMMAND, "--url", at, *arguments]
-        async with terminal_with(command, env=plain_env(**env), cwd=tmp_path, columns=columns, rows=rows) as terminal:
+        command = ["chat", "--url", at, *arguments]
+        env_of_chat = plain_env(**env)
+        async with turnkeeper_terminal(*command, env=env_of_chat, cwd=tmp_path, columns=columns, rows=rows) as terminal:
             if is_awaited:
                 await terminal.until(READY)
             yield terminal
@@ -84,21 +86,20 @@ def chat(url: str, tmp_path: Path) -> Chat:
 
 async def run_chat(*arguments: str, cwd: Path, stdin: str | None = None, **env: str) -> Finished:
     """Run `turnkeeper chat` without a terminal, to its end."""
-    process = await asyncio.create_subprocess_exec(
-        *COMMAND,
+    process = await fork(
+        "turnkeeper.cli",
+        "chat",
         *arguments,
-        stdin=asyncio.subprocess.PIPE if stdin is not None else asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
         env=plain_env(**env),
         cwd=cwd,
+        stdin=PIPE if stdin is not None else DEVNULL,
+        stdout=PIPE,
+        stderr=PIPE,
     )
     try:
         async with asyncio.timeout(BOUND):
             out, err = await process.communicate(stdin.encode() if stdin is not None else None)
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode is not None
-    return Finished(process.returncode, out.decode(), err.decode())
+        process.kill()
+        code = await process.wait()
+    return Finished(code, out.decode(), err.decode())

@@ -12,13 +12,17 @@ import pty
 import signal
 import struct
 import termios
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import pyte
 
 from tests.harness import BOUND
+from tests.processes.forked import ForkedProcess, fork
+
+Folder = str | os.PathLike[str]
 
 KEYS = {
     "enter": "\r",
@@ -51,7 +55,7 @@ class Emulator(pyte.HistoryScreen):
 class Terminal:
     """A command on a terminal of `columns` and `rows`; to be had from `terminal_with`."""
 
-    process: asyncio.subprocess.Process
+    process: Process | ForkedProcess
     master: int
     screen: Emulator
     recording: list[tuple[float, bytes]] = field(default_factory=list)
@@ -147,28 +151,51 @@ class Terminal:
 
 @asynccontextmanager
 async def terminal_with(
-    command: Sequence[str],
-    *,
-    env: Mapping[str, str],
-    cwd: str | os.PathLike[str],
-    columns: int = 90,
-    rows: int = 32,
+    command: Sequence[str], *, env: Mapping[str, str], cwd: Folder, columns: int = 90, rows: int = 32
 ) -> AsyncIterator[Terminal]:
     """Run `command` on a terminal of its own; what still runs after the block is killed."""
+
+    async def start(slave: int) -> Process:
+        return await asyncio.create_subprocess_exec(
+            *command,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=with_terminal_name(env),
+            cwd=cwd,
+            start_new_session=True,
+            # So that the terminal is its controlling one, and a closed window hangs it up.
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+
+    async with opened(start, columns=columns, rows=rows) as terminal:
+        yield terminal
+
+
+@asynccontextmanager
+async def turnkeeper_terminal(
+    *arguments: str, env: Mapping[str, str], cwd: Folder, columns: int = 90, rows: int = 32
+) -> AsyncIterator[Terminal]:
+    """As `terminal_with`, for our own command line, whose process is forked."""
+
+    async def start(slave: int) -> ForkedProcess:
+        env_of_terminal = with_terminal_name(env)
+        streams = {"stdin": slave, "stdout": slave, "stderr": slave}
+        return await fork("turnkeeper.cli", *arguments, env=env_of_terminal, cwd=cwd, **streams, terminal=True)
+
+    async with opened(start, columns=columns, rows=rows) as terminal:
+        yield terminal
+
+
+@asynccontextmanager
+async def opened(
+    start: Callable[[int], Awaitable[Process | ForkedProcess]], *, columns: int, rows: int
+) -> AsyncIterator[Terminal]:
+    """Open a terminal and start its process, which is given the terminal's other end."""
     master, slave = pty.openpty()
     set_size(slave, columns=columns, rows=rows)
     os.set_blocking(master, False)
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        env={**env, "TERM": env.get("TERM", "xterm-256color")},
-        cwd=cwd,
-        start_new_session=True,
-        # So that the terminal is its controlling one, and a closed window hangs it up.
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-    )
+    process = await start(slave)
     os.close(slave)
     terminal = Terminal(process, master, Emulator(columns, rows, history=5_000, ratio=0.5))
     loop = asyncio.get_running_loop()
@@ -186,7 +213,11 @@ async def terminal_with(
         os.close(master)
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+def with_terminal_name(env: Mapping[str, str]) -> dict[str, str]:
+    return {**env, "TERM": env.get("TERM", "xterm-256color")}
+
+
+async def _end(process: Process | ForkedProcess) -> None:
     if process.returncode is None:
         process.kill()
     with contextlib.suppress(TimeoutError):

@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.clients.terminal.conftest import COMMAND, plain_env, run_chat
-from tests.clients.terminal.terminal import terminal_with
+from tests.clients.terminal.conftest import plain_env, run_chat
+from tests.clients.terminal.terminal import turnkeeper_terminal
 from tests.harness import Gate, Stage, asks, says
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.clients.python.events import UpdateEvent
@@ -82,8 +82,8 @@ async def test_api_6_a_prompt_that_is_taken_back_elsewhere_ends_its_wait(
     session = f"t-{uuid4()}"
     await gateway.start(session, prompt="slow")
     await on.vendor.gate.until_arrived(1)
-    command = [*COMMAND, "waits", "--session", session, "--url", url, "--json"]
-    async with terminal_with(command, env=plain_env(), cwd=tmp_path, columns=2_000) as terminal:
+    command = ["chat", "waits", "--session", session, "--url", url, "--json"]
+    async with turnkeeper_terminal(*command, env=plain_env(), cwd=tmp_path, columns=2_000) as terminal:
         await terminal.until('"text":"waits"')
         (waiting,) = (await gateway.queue(session)).waiting
         await gateway.withdraw(session, waiting.id)
@@ -99,8 +99,8 @@ async def test_api_6_a_blank_question_is_not_asked(url: str, tmp_path: Path) -> 
 async def test_api_6_json_tells_everything_that_happens_line_by_line(url: str, on: Stage, tmp_path: Path) -> None:
     gate = Gate(is_open=False)
     on.vendor.script = [[Delta("respond", "Hel"), gate, Delta("respond", "lo"), says("Hello!")]]
-    command = [*COMMAND, "--json", "hi", "--url", url]
-    async with terminal_with(command, env=plain_env(), cwd=tmp_path, columns=4_000, rows=60) as terminal:
+    command = ["chat", "--json", "hi", "--url", url]
+    async with turnkeeper_terminal(*command, env=plain_env(), cwd=tmp_path, columns=4_000, rows=60) as terminal:
         await terminal.until('"Hel"')  # flushed while the model still writes
         gate.open()
         assert await terminal.exit_code() == 0
@@ -117,8 +117,8 @@ async def test_api_6_json_tells_everything_that_happens_line_by_line(url: str, o
 
 
 async def test_api_6_json_without_a_question_watches_and_takes_every_line_as_a_prompt(url: str, tmp_path: Path) -> None:
-    command = [*COMMAND, "--json", "--url", url]
-    async with terminal_with(command, env=plain_env(), cwd=tmp_path, columns=4_000, rows=60) as terminal:
+    command = ["chat", "--json", "--url", url]
+    async with turnkeeper_terminal(*command, env=plain_env(), cwd=tmp_path, columns=4_000, rows=60) as terminal:
         await terminal.until('"event":"update"')
         terminal.type("one", enter=False)
         terminal.press("enter")
@@ -156,8 +156,8 @@ async def test_api_6_json_tells_of_a_refused_line_and_goes_on(
     await gateway.start(session, prompt="slow")
     await on.vendor.gate.until_arrived(1)
     await gateway.end(session)
-    command = [*COMMAND, "--json", "--session", session, "--url", url]
-    async with terminal_with(command, env=plain_env(), cwd=tmp_path, columns=4_000, rows=60) as terminal:
+    command = ["chat", "--json", "--session", session, "--url", url]
+    async with turnkeeper_terminal(*command, env=plain_env(), cwd=tmp_path, columns=4_000, rows=60) as terminal:
         await terminal.until('"status":"ending"')
         terminal.type("late")
         await terminal.until('"event":"refused"')
@@ -175,8 +175,8 @@ async def test_api_6_ctrl_c_stops_a_question_that_nobody_waits_for_any_more(
     on.vendor.gate.close()
     session = f"t-{uuid4()}"
     await gateway.start(session)
-    command = [*COMMAND, "--json", "slow", "--session", session, "--url", url]
-    async with terminal_with(command, env=plain_env(), cwd=tmp_path, columns=4_000, rows=60) as terminal:
+    command = ["chat", "--json", "slow", "--session", session, "--url", url]
+    async with turnkeeper_terminal(*command, env=plain_env(), cwd=tmp_path, columns=4_000, rows=60) as terminal:
         await terminal.until('"user_message":"slow"')
         terminal.press("c-c")
         assert await terminal.exit_code() == 130
