@@ -146,8 +146,6 @@ def new_identity() -> str:
 
 
 def build_providers(settings: Settings) -> Providers:
-    """Return every provider a model can be chosen from."""
-
     def offline() -> OfflineProvider:
         model = OfflineModel(words_per_second=settings.offline_words_per_second)
         return OfflineProvider(model, ScriptedModel(settings.scripts_dir))
@@ -208,7 +206,6 @@ async def run_worker(settings: Settings, client: Client, *, activity_reports: in
 
 
 async def main() -> None:
-    """Connect as the settings say, and serve."""
     settings = load_settings()
     # Before any tool server is built: theirs would log with rich, which breaks within the workflow sandbox.
     set_up_logging(settings)

@@ -5,8 +5,7 @@ from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
 from turnkeeper.activities.model_request.hand_over import MOVES, HandOverKey
-from turnkeeper.activities.own_session.own_ids import own_run, own_session
-from turnkeeper.activities.own_session.own_workflow import WorkflowSilentError, ask_own_workflow
+from turnkeeper.activities.own_workflow import WorkflowSilentError, ask_own_workflow, own_run, own_session
 from turnkeeper.activities.store_failures import store_failures
 from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE
 from turnkeeper.models.session.archive.archive_state import (
@@ -24,7 +23,6 @@ class ArchiveActivities:
     """Activities that write to the archive."""
 
     def __init__(self, stores: Stores, client: Client) -> None:
-        """Write to `stores`; read moves that were prepared in another process through `client`."""
         self._stores = stores
         self._client = client
 

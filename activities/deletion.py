@@ -14,7 +14,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.activities.heartbeat import heartbeating
-from turnkeeper.activities.own_session.own_ids import own_session
+from turnkeeper.activities.own_workflow import own_session
 from turnkeeper.activities.store_failures import store_failures
 from turnkeeper.models.deletion import DeletionOrder, SessionRuns, StoppedSession, deleted_session
 from turnkeeper.models.errors import DELETION_REFUSED
@@ -31,7 +31,6 @@ class DeletionActivities:
     """Activities that delete a session from Temporal and from the stores."""
 
     def __init__(self, client: Client, stores: Stores, partials: PartialCarrier) -> None:
-        """Delete runs through `client`, and what `stores` and `partials` have of the session."""
         self._client = client
         self._stores = stores
         self._partials = partials

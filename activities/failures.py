@@ -120,7 +120,8 @@ def describe_failure(error: ActivityError) -> tuple[ErrorType, str]:
     """Say how a failed model call ends the turn: its `error_type` and a sentence that is safe to show."""
     cause = error.cause
     if isinstance(cause, ActivityTimeout):
-        return "timeout", _timeout_sentence(cause)
+        is_silent = cause.type == TimeoutType.HEARTBEAT
+        return "timeout", _WORKER_STOPPED if is_silent else "The model did not answer in time."
     if isinstance(cause, ApplicationError) and cause.type == WORKER_DIED:
         return "timeout", _WORKER_STOPPED
     if isinstance(cause, ApplicationError) and cause.type in get_args(ErrorType):
@@ -128,9 +129,3 @@ def describe_failure(error: ActivityError) -> tuple[ErrorType, str]:
         return error_type, _sentence(error_type, cause.message)
     kind = cause.type if isinstance(cause, ApplicationError) else type(cause).__name__
     return "internal", f"An internal error ended the turn ({kind}). It is in the worker's log and in Temporal."
-
-
-def _timeout_sentence(cause: ActivityTimeout) -> str:
-    if cause.type == TimeoutType.HEARTBEAT:
-        return _WORKER_STOPPED
-    return "The model did not answer in time."

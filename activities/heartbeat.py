@@ -9,13 +9,9 @@ from temporalio import activity
 HEARTBEAT_SECONDS = 1.0
 
 
-def _nothing() -> Sequence[object]:
-    return ()
-
-
 @asynccontextmanager
 async def heartbeating(
-    details: Callable[[], Sequence[object]] = _nothing, *, seconds: float = HEARTBEAT_SECONDS
+    details: Callable[[], Sequence[object]] = tuple, *, seconds: float = HEARTBEAT_SECONDS
 ) -> AsyncIterator[None]:
     """Heartbeat every `seconds` inside the block; a cancellation is delivered with the answer to a heartbeat (OPS-8).
 

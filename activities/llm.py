@@ -15,8 +15,7 @@ from turnkeeper.activities.model_request.asking import Asking
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.partial_answer import GrowingAnswer, PartialAnswer
 from turnkeeper.activities.model_request.spending import Spending
-from turnkeeper.activities.own_session.own_ids import own_session
-from turnkeeper.activities.own_session.own_workflow import STOPPING, WorkflowSilentError
+from turnkeeper.activities.own_workflow import STOPPING, WorkflowSilentError, own_session
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.bounds import is_nested_over
 from turnkeeper.models.limits import ANSWER_BYTES, LARGEST_ANSWER_BYTES, MOST_LEVELS, SMALL_TEXT_BYTES
@@ -55,7 +54,6 @@ class ModelActivities:
     """Activities that ask a model for a turn's next step."""
 
     def __init__(self, asking: Asking, texts: LargeTexts, partials: PartialCarrier) -> None:
-        """Ask models by way of `asking`; keep large answers in `texts`, show those being written by `partials`."""
         self._asking = asking
         self._texts = texts
         self._partials = partials

@@ -42,7 +42,6 @@ class RunningReporter(Interceptor):
         self._descriptor = descriptor
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:  # noqa: A002  # the SDK's name
-        """Put the reports around the activity."""
         return _ReportedActivity(next, self)
 
     def report(self, event: Event, running: RunningActivity) -> None:

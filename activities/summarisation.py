@@ -9,7 +9,7 @@ from turnkeeper.activities.failures import judge
 from turnkeeper.activities.heartbeat import heartbeating
 from turnkeeper.activities.model_request.asking import Asking
 from turnkeeper.activities.model_request.spending import Spending
-from turnkeeper.activities.own_session.own_workflow import WorkflowSilentError
+from turnkeeper.activities.own_workflow import WorkflowSilentError
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.bounds import bound_json
 from turnkeeper.models.context.summary import (
@@ -28,7 +28,6 @@ class SummaryActivities:
     """Activities that ask a model what is worth remembering."""
 
     def __init__(self, asking: Asking) -> None:
-        """Ask models by way of `asking`."""
         self._asking = asking
 
     @activity.defn

@@ -8,7 +8,7 @@ from temporalio.exceptions import ApplicationError
 
 from turnkeeper.activities.heartbeat import heartbeating
 from turnkeeper.activities.model_request.large_texts import LargeTexts
-from turnkeeper.activities.own_session.own_ids import own_session
+from turnkeeper.activities.own_workflow import own_session
 from turnkeeper.models.bounds import is_nested_over
 from turnkeeper.models.limits import MOST_LEVELS, TOOL_LIST_BYTES
 from turnkeeper.models.session.tool_list import carried_bytes, digest_of
@@ -22,7 +22,6 @@ class LostCallError(Exception):
     """The server was lost in a call that may be repeated. `result`: what the call came to, should it stay at that."""
 
     def __init__(self, result: ToolResult) -> None:
-        """Keep what is known."""
         super().__init__(result.outcome)
         self.result = result
 
@@ -43,7 +42,6 @@ class ToolActivities:
     """Activities that use tools."""
 
     def __init__(self, toolbox: ToolSource, texts: LargeTexts) -> None:
-        """Use the tools of `toolbox`; keep large results in `texts`."""
         self._toolbox = toolbox
         self._texts = texts
 

@@ -17,7 +17,6 @@ class SharedCall(Generic[Result]):
     """A call in progress, or its result, for any number of callers."""
 
     def __init__(self, call: Coroutine[Any, Any, Result]) -> None:
-        """Start the call."""
         self.waiters = 0
         """Callers who wait for the result at this moment."""
         self._task = asyncio.create_task(call)
@@ -55,7 +54,6 @@ class Coalescer(Generic[Key, Result]):
     """Callers with the same key share the call that is in progress."""
 
     def __init__(self) -> None:
-        """Start with no calls."""
         self._calls: dict[Key, SharedCall[Result]] = {}
 
     async def run(self, key: Key, call: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
@@ -75,7 +73,6 @@ class SerialCoalescer(Generic[Key, Result]):
     """Runs the calls of a group one at a time. Callers with the same key share a call until it starts, never after."""
 
     def __init__(self) -> None:
-        """Start with no calls."""
         self._groups: dict[str, _Group[Key, Result]] = {}
 
     async def run(self, group: str, key: Key, call: Callable[[], Awaitable[Result]]) -> Result:

@@ -16,7 +16,6 @@ from turnkeeper.models.ids import CALL_ID_PATTERN, ID_PATTERN
 
 
 async def get_services(request: Request) -> Services:
-    """Return the gateway's services."""
     services: Services = request.app.state.services
     return services
 

@@ -66,7 +66,6 @@ class Markdown:
     """Renders texts, one at a time, beside the event loop."""
 
     def __init__(self, *, remembered_chars: int = REMEMBERED_CHARS) -> None:
-        """Remember HTML of `remembered_chars` characters."""
         self._remembered = RecentTexts(most_chars=remembered_chars)
         self._rendering = asyncio.Lock()
         # Of its own: whatever hangs in the loop's threads, a store say, holds no text up.

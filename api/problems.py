@@ -253,7 +253,6 @@ REFUSALS: dict[RefusalReason, tuple[int, ProblemName]] = {
 
 
 def refused(reason: RefusalReason, message: str, *, field: str | None = None) -> ProblemError:
-    """Say over HTTP what the session refused, and why."""
     status, name = REFUSALS[reason]
     errors = [FieldError(field=field, reason=message)] if field and status == 422 else None
     return ProblemError(status, name, message, errors=errors, retry_after=5 if status == 429 else None)
@@ -261,7 +260,11 @@ def refused(reason: RefusalReason, message: str, *, field: str | None = None) ->
 
 def invalid(field: str, reason: str) -> ProblemError:
     """422: one field is wrong."""
-    return ProblemError(422, "invalid", f"{field}: {reason}", errors=[FieldError(field=field, reason=reason)])
+    return _invalid(f"{field}: {reason}", [FieldError(field=field, reason=reason)])
+
+
+def _invalid(detail: str, errors: list[FieldError]) -> ProblemError:
+    return ProblemError(422, "invalid", detail, errors=errors)
 
 
 MEDIA_TYPE = "application/problem+json"
@@ -269,17 +272,12 @@ MEDIA_TYPE = "application/problem+json"
 
 def install(app: FastAPI) -> None:
     """Let every error of `app` be answered as a problem."""
-    app.add_exception_handler(ProblemError, _on_problem)
-    app.add_exception_handler(Refused, _on_refused)
-    app.add_exception_handler(TaskValidationError, _on_invalid_task)
-    app.add_exception_handler(StoreUnavailableError, _on_unavailable_store)
-    app.add_exception_handler(RequestValidationError, _on_invalid_request)
+    for kind in (ProblemError, Refused, TaskValidationError, StoreUnavailableError, RequestValidationError, Exception):
+        app.add_exception_handler(kind, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
-    app.add_exception_handler(Exception, _on_bug)
 
 
 def answer(problem: Problem, headers: dict[str, str] | None = None) -> JSONResponse:
-    """Render a problem."""
     return JSONResponse(
         problem.model_dump(exclude_none=True),
         status_code=problem.status,
@@ -288,48 +286,39 @@ def answer(problem: Problem, headers: dict[str, str] | None = None) -> JSONRespo
     )
 
 
-async def _on_problem(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, ProblemError)  # noqa: S101  # Starlette types handlers by `Exception`
-    return answer(error.problem, error.headers)
+async def _on_error(request: Request, error: Exception) -> JSONResponse:
+    problem = _problem_of(error, is_of_task=request.url.path.startswith("/tasks"))
+    return answer(problem.problem, problem.headers)
 
 
-async def _on_refused(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, Refused)  # noqa: S101  # as above
-    return await _on_problem(request, refused(error.reason, error.message, field=error.field))
+def _problem_of(error: Exception, *, is_of_task: bool) -> ProblemError:
+    match error:
+        case ProblemError():
+            return error
+        case Refused():
+            return refused(error.reason, error.message, field=error.field)
+        case TaskValidationError():
+            return _invalid(str(error), [FieldError(field=error.field, reason=error.reason, value=error.value)])
+        case StoreUnavailableError():
+            return archive_unavailable(f"{error} Nothing is lost; the session itself goes on.")
+        case RequestValidationError():
+            fields = [_field_error(one, is_of_task=is_of_task) for one in error.errors()[:20]]
+            return _invalid("; ".join(f"{one.field}: {one.reason}" for one in fields), fields)
+        case _:
+            return ProblemError(500, "internal", "An internal error. It is in the gateway's log.")
 
 
-async def _on_invalid_task(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, TaskValidationError)  # noqa: S101  # as above
-    found = FieldError(field=error.field, reason=error.reason, value=error.value)
-    return await _on_problem(request, ProblemError(422, "invalid", str(error), errors=[found]))
-
-
-async def _on_unavailable_store(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, StoreUnavailableError)  # noqa: S101  # as above
-    return await _on_problem(request, archive_unavailable(f"{error} Nothing is lost; the session itself goes on."))
-
-
-async def _on_invalid_request(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)  # noqa: S101  # as above
-    is_of_task = request.url.path.startswith("/tasks")
-    errors = [
-        FieldError(field=_field(found), reason=reason_of(found), value=shown(found["input"]) if is_of_task else None)
-        for found in error.errors()[:20]
-    ]
-    detail = "; ".join(f"{found.field}: {found.reason}" for found in errors)
-    return await _on_problem(request, ProblemError(422, "invalid", detail, errors=errors))
-
-
-def _field(found: dict[str, Any]) -> str:
-    if found["type"] == "json_invalid":  # what follows `body` is a character's place, no field
-        return "body"
-    return field_path(found["loc"][1:]) or "body"  # before it stands which part of the request it is
+def _field_error(error: dict[str, Any], *, is_of_task: bool) -> FieldError:
+    # The path begins with the part of the request; of JSON that can't be parsed, a character's place follows.
+    path = [] if error["type"] == "json_invalid" else error["loc"][1:]
+    value = shown(error["input"]) if is_of_task else None
+    return FieldError(field=field_path(path) or "body", reason=reason_of(error), value=value)
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 500)
     if status == 400:  # FastAPI's answer to a body it can't parse at all
-        return await _on_problem(request, invalid("body", "is not valid JSON"))
+        return answer(invalid("body", "is not valid JSON").problem)
     if status == 413:
         return answer(ProblemError(413, "too-large", str(getattr(error, "detail", ""))).problem)
     if status == 405:
@@ -369,7 +358,3 @@ async def _on_other_method(request: Request) -> Response:
 def too_large(most_bytes: int = MOST_BODY_BYTES) -> ProblemError:
     """413: the body is over the route's limit; it was not read to its end."""
     return ProblemError(413, "too-large", f"The request's body is over {most_bytes // 1024**2} MiB.")
-
-
-async def _on_bug(request: Request, error: Exception) -> JSONResponse:
-    return answer(ProblemError(500, "internal", "An internal error. It is in the gateway's log.").problem)

@@ -57,7 +57,6 @@ class Services:
 
     @classmethod
     def of(cls, client: Client, settings: Settings, stores: Stores, partials: PartialCarrier) -> Self:
-        """Build all of them over Temporal, the stores, and the carrier of what models are writing."""
         reader = SessionReader(client)
         sessions = Sessions(client, settings, reader)
         fates = PromptFates(reader, stores)

@@ -36,7 +36,6 @@ class AsOf(Frozen):
 
     @property
     def tasks(self) -> tuple[TaskStart, ...]:
-        """All of them."""
         return (*self.earlier_tasks, self.task)
 
 

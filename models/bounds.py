@@ -23,7 +23,7 @@ def encodable_text(text: str) -> str:
 
 
 def count_unencodable(text: str) -> int:
-    r"""Tell how many characters of `text` `encodable_text` would replace.
+    r"""Return how many characters of `text` `encodable_text` would replace.
 
     >>> count_unencodable("a\x00b\ud800c")
     2
@@ -47,7 +47,7 @@ def encodable(value: JsonValue) -> JsonValue:
 
 
 def is_nested_over(value: JsonValue, levels: int) -> bool:
-    """Tell whether lists and objects are nested in `value` over so many levels.
+    """Return whether lists and objects are nested in `value` over so many levels.
 
     >>> is_nested_over({"a": [1]}, 2), is_nested_over({"a": [[1]]}, 2)
     (False, True)

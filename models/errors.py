@@ -45,7 +45,6 @@ class TurnFailed(TurnExit):
     """The turn ends with an `error_type` and a sentence for people. Raised by `fail`."""
 
     def __init__(self, error_type: ErrorType, sentence: str) -> None:
-        """Keep what the turn is to record."""
         super().__init__(sentence)
         self.error_type = error_type
         self.sentence = sentence
@@ -55,7 +54,6 @@ class TurnStopped(TurnExit):
     """The turn ends as cancelled, for a `reason` from outside. Raised by `TurnContext.check_stop`."""
 
     def __init__(self, reason: str) -> None:
-        """Keep what the turn is to record."""
         super().__init__(reason)
         self.reason = reason
 

@@ -10,7 +10,7 @@ ID_RULE = "1 to 128 letters, digits or . _ ~ -"
 
 
 def is_id(value: object) -> bool:
-    r"""Tell whether `value` may name a session or a prompt.
+    r"""Return whether `value` may name a session or a prompt.
 
     >>> is_id("a-1"), is_id(""), is_id("a/b"), is_id("a\n"), is_id(7)
     (True, False, False, False, False)

@@ -34,3 +34,12 @@ def split_model(model: str) -> tuple[str, str]:
             field="model",
         )
     return provider, name
+
+
+def checked_model(model: str) -> str:
+    """Return `model`, for validators. Raises `ValueError` naming what is allowed."""
+    try:
+        split_model(model)
+    except Refused as refusal:
+        raise ValueError(refusal.message.removeprefix("model: ").removesuffix(".")) from refusal
+    return model

@@ -47,7 +47,6 @@ class Archive:
     """The archived turns of all sessions. Every method raises `StoreUnavailableError`."""
 
     def __init__(self, database: Database) -> None:
-        """Keep them in `database`."""
         self._database = database
 
     async def put_turns(self, session_id: str, turns: Sequence[ArchivedTurn]) -> None:
@@ -88,7 +87,6 @@ class Archive:
         return await self._database.read(lambda connection: connection.scalar(wanted))
 
     async def count(self, session_id: str) -> int:
-        """Return how many turns of the session are here."""
         return await self._database.read(lambda connection: _count(connection, TURNS, _is_of(TURNS, session_id)))
 
     async def put_steps(self, session_id: str, turn_number: int, first: int, steps: Sequence[Step]) -> None:

@@ -18,7 +18,6 @@ class Blobs:
     """The large texts of all sessions. Every method raises `StoreUnavailableError`."""
 
     def __init__(self, database: Database) -> None:
-        """Keep them in `database`."""
         self._database = database
 
     async def put(self, session_id: str, texts: Iterable[str]) -> None:
@@ -48,3 +47,14 @@ def _read(connection: Connection, session_id: str, wanted: Sequence[str]) -> dic
         found = select(BLOBS.c.hash, BLOBS.c.content).where(BLOBS.c.session_id == session_id, BLOBS.c.hash.in_(some))
         texts.update((row.hash, row.content.decode()) for row in connection.execute(found))
     return texts
+
+
+def opaque_owner(session_id: str) -> str:
+    """Return the owner of a session's opaque vendor state, out of reach of whoever reads the session's texts (AGT-3).
+
+    No session has that id, since none has a slash.
+
+    >>> opaque_owner("s1")
+    's1/opaque'
+    """
+    return f"{session_id}/opaque"

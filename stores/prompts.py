@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
-from sqlalchemy import ColumnElement, Connection, Row, Table, func, select
+from sqlalchemy import ColumnElement, Connection, Row, Table, select
 
 from turnkeeper.models.session.queue.prompts import Fate, Prompt
 from turnkeeper.stores.database.database import Database, StoreUnavailableError
@@ -26,7 +26,6 @@ class Prompts:
     """Parked prompts and fates of all sessions. Every method raises `StoreUnavailableError`; a second run is safe."""
 
     def __init__(self, database: Database) -> None:
-        """Keep them in `database`."""
         self._database = database
 
     async def put_fates(self, session_id: str, fates: Sequence[Fate]) -> None:
@@ -58,17 +57,10 @@ class Prompts:
         )
         return [_read(Prompt, row.prompt) for row in rows]
 
-    async def place_of(self, session_id: str, message_id: str) -> int | None:
-        """Return the number of a parked prompt, `None` where there is none with this id."""
-        wanted = select(func.max(PARKED.c.number)).where(_is_of(PARKED, session_id), PARKED.c.message_id == message_id)
-        return await self._database.read(lambda connection: connection.scalar(wanted))
-
     async def forget_parked(self, session_id: str, *, below: int) -> None:
-        """Delete the parked prompts with a number below `below`."""
         await delete_rows(self._database, PARKED, session_id, where=PARKED.c.number < below)
 
     async def delete(self, session_id: str) -> None:
-        """Delete every fate and every parked prompt of the session."""
         await delete_rows(self._database, PARKED, session_id)
         await delete_rows(self._database, FATES, session_id)
 

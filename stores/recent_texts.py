@@ -8,17 +8,14 @@ class RecentTexts:
     """Texts by owner and hash, at most so many characters together; the oldest are forgotten first."""
 
     def __init__(self, *, most_chars: int) -> None:
-        """Remember nothing yet."""
         self._most_chars = most_chars
         self._texts: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._chars = 0
 
     def find(self, owner: str, hashes: Iterable[str]) -> dict[str, str]:
-        """Return those of `hashes` that are remembered."""
         return {name: self._texts[owner, name] for name in hashes if (owner, name) in self._texts}
 
     def remember(self, owner: str, texts: dict[str, str]) -> None:
-        """Remember `texts`, by their hashes, as the latest."""
         for name, text in texts.items():
             self._chars += len(text) - len(self._texts.pop((owner, name), ""))
             self._texts[owner, name] = text

@@ -5,9 +5,8 @@ from typing import Self
 
 from turnkeeper.models.settings.settings import Settings, SettingsError
 from turnkeeper.stores.archive import Archive
-from turnkeeper.stores.blobs import Blobs
+from turnkeeper.stores.blobs import Blobs, opaque_owner
 from turnkeeper.stores.database.database import Database
-from turnkeeper.stores.opaque import opaque_owner
 from turnkeeper.stores.prompts import Prompts
 
 
@@ -28,7 +27,8 @@ class Stores:
             SettingsError: What `archive_url` names needs a package that is not installed.
         """
         try:
-            database = _database(settings)
+            url, file = settings.archive_url, settings.state_dir / "archive.db"
+            database = Database(url) if url else Database.of_file(file)
         except ValueError as error:
             raise SettingsError(f"archive_url: {error}") from error
         return cls(database, Archive(database), Blobs(database), Prompts(database))
@@ -41,15 +41,7 @@ class Stores:
         return await self.archive.delete(session_id)
 
     async def __aenter__(self) -> Self:
-        """Return the stores themselves."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close the database."""
         await self.database.close()
-
-
-def _database(settings: Settings) -> Database:
-    if settings.archive_url:
-        return Database(settings.archive_url)
-    return Database.of_file(settings.state_dir / "archive.db")

@@ -8,7 +8,6 @@ class VersionCounter:
     """Counts changes. Nothing is queued: a waiter that is slow goes on from the newest version."""
 
     def __init__(self) -> None:
-        """Start at version 0."""
         self.version = 0
         self._notified = asyncio.Event()
 

@@ -49,21 +49,17 @@ TOOL_LIST_RETRIES = RetryPolicy(initial_interval=timedelta(milliseconds=500), ma
 TOOL_RENEWAL_RETRIES = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_attempts=2)
 """Of a session that knows its tools already."""
 
-DELETION_TIMEOUT = timedelta(minutes=10)
-"""Thousands of turns are deleted in small transactions; a worker that dies over it is noticed by its heartbeats."""
-
-DELETION_RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=10))
-"""Without end: an archive that is down comes back, and who asks meanwhile is told why it takes so long."""
+DELETION = ActivityConfig(
+    # Thousands of turns are deleted in small transactions; a worker that dies over it is noticed by its heartbeats.
+    start_to_close_timeout=timedelta(minutes=10),
+    heartbeat_timeout=HEARTBEAT_TIMEOUT,
+    # Without end: an archive that is down comes back, and who asks meanwhile is told why it takes so long.
+    retry_policy=RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=10)),
+)
+"""Of every activity of a deletion."""
 
 DELETION_QUIET = ARCHIVE_TIMEOUT + timedelta(seconds=OPERATION_SECONDS)
 """After so long no activity of a session that has ended writes any more."""
 
 DELETION_PAUSE = timedelta(seconds=1)
 """Before Temporal is asked again whether it has deleted a session's runs; longer and longer ones follow."""
-
-
-def deletion_options() -> ActivityConfig:
-    """Return the options of all activities of a deletion."""
-    return ActivityConfig(
-        start_to_close_timeout=DELETION_TIMEOUT, heartbeat_timeout=HEARTBEAT_TIMEOUT, retry_policy=DELETION_RETRIES
-    )

@@ -26,7 +26,6 @@ class Archiving:
     """The moves of one run of a session."""
 
     def __init__(self, session: Session, *, on_change: Callable[[], None]) -> None:
-        """Move turns of `session`; `on_change` is called when there is something new to show."""
         self._session = session
         self._on_change = on_change
         self._task: asyncio.Task[None] | None = None
@@ -45,7 +44,6 @@ class Archiving:
         return again_at is None or again_at <= workflow.now()
 
     def open_move(self, number: int) -> ArchiveMove | None:
-        """Return a move that is under way."""
         return self._open.get(number)
 
     def begin_if_due(self) -> None:
@@ -117,7 +115,9 @@ class Archiving:
         """Note why the archive has failed. Raises `CancelledError` where it was the session that gave up."""
         if is_cancelled_exception(error):
             raise asyncio.CancelledError from error
-        self._session.archive.failed(_reason(error), now=workflow.now())
+        cause = error.cause
+        reason = cause.message if isinstance(cause, ApplicationError) else "it did not answer in time"
+        self._session.archive.failed(reason, now=workflow.now())
         self._on_change()
 
     async def _store(self, move: ArchiveMove) -> None:
@@ -141,8 +141,3 @@ class Archiving:
             # Also run when this worker forgets the session: nothing of Temporal may be used here. What was handed over
             # is forgotten in time.
             del self._open[order.move]
-
-
-def _reason(error: ActivityError) -> str:
-    cause = error.cause
-    return cause.message if isinstance(cause, ApplicationError) else "it did not answer in time"

@@ -8,11 +8,8 @@ from turnkeeper.models.transcript.trajectory import Usage, dollars
 def render_current_details(session: Session) -> str:
     """Say at a glance who, what, how far, and what is waiting."""
     parts = (_facts(session), _running(session), _approvals(session), _queue(session))
-    return "\n".join([_heading(session), "", *(line for part in parts for line in part)])
-
-
-def _heading(session: Session) -> str:
-    return f"### {_plain(session.config.title or 'New session')}"
+    heading = f"### {_plain(session.config.title or 'New session')}"
+    return "\n".join([heading, "", *(line for part in parts for line in part)])
 
 
 def _facts(session: Session) -> list[str]:

@@ -16,7 +16,7 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.deletion import DeletionActivities
     from turnkeeper.models.deletion import DeletionOrder, DeletionProgress, SessionRuns
-    from turnkeeper.workflows.activity_options import DELETION_PAUSE, DELETION_QUIET, deletion_options
+    from turnkeeper.workflows.activity_options import DELETION, DELETION_PAUSE, DELETION_QUIET
 
 
 @workflow.defn
@@ -24,13 +24,12 @@ class DeleteSession:
     """The deletion of a session; it goes on until nothing is left."""
 
     def __init__(self) -> None:
-        """Begin without knowing anything of the session."""
         self._progress = DeletionProgress()
 
     @workflow.run
     async def run(self, order: DeletionOrder) -> DeletionProgress:
         """Stop the session, clear the stores and delete its runs; return the receipt."""
-        session = await workflow.execute_activity_method(DeletionActivities.stop_session, order, **deletion_options())
+        session = await workflow.execute_activity_method(DeletionActivities.stop_session, order, **DELETION)
         runs = len(session.runs)
         self._progress = DeletionProgress(runs=runs, remaining=runs, archived_turns=session.archived_turns)
         await self._clear_stores(order)
@@ -43,22 +42,17 @@ class DeleteSession:
 
     @workflow.query(description="How far the deletion is; takes no argument. For our own gateway.")
     def get_receipt(self) -> DeletionProgress:
-        """Return what is known of what is deleted."""
         return self._progress
 
     async def _clear_stores(self, order: DeletionOrder) -> None:
-        archived_turns = await workflow.execute_activity_method(
-            DeletionActivities.clear_stores, order, **deletion_options()
-        )
+        archived_turns = await workflow.execute_activity_method(DeletionActivities.clear_stores, order, **DELETION)
         most = max(archived_turns, self._progress.archived_turns or 0)
         self._progress = self._progress.model_copy(update={"archived_turns": most})
 
     async def _delete_runs(self, session: SessionRuns) -> None:
         begun_at = workflow.now()
         while True:
-            session = await workflow.execute_activity_method(
-                DeletionActivities.delete_runs, session, **deletion_options()
-            )
+            session = await workflow.execute_activity_method(DeletionActivities.delete_runs, session, **DELETION)
             self._progress = self._progress.model_copy(update={"remaining": len(session.runs)})
             if not session.runs:
                 return

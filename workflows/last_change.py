@@ -34,7 +34,6 @@ class LastChange:
     """The workflow tasks of a run that the session's present state rests on."""
 
     def __init__(self) -> None:
-        """Begin with the task that is under way."""
         self._last = (0, 0)
         self._is_replayed = True
         self._was_queried = False

@@ -17,13 +17,11 @@ class HistoryGrowth:
     """
 
     def __init__(self, session: Session) -> None:
-        """Count from now on; the limits are those of `session`."""
         self._session = session
         self._events_at_start = workflow.info().get_current_history_length()
         self._bytes_at_start = workflow.info().get_current_history_size()
 
     def is_due(self) -> bool:
-        """Return whether the history is due for a new run."""
         limits, (events, size) = self._session.config.limits, self._since_start()
         over_budget = events >= limits.max_history_events or size >= limits.max_history_bytes
         return over_budget or workflow.info().is_continue_as_new_suggested()
@@ -34,7 +32,6 @@ class HistoryGrowth:
         return events >= limits.last_history_events or size >= limits.last_history_bytes
 
     def _since_start(self) -> tuple[int, int]:
-        """Return by how many events, and how many bytes, the history has grown."""
         info = workflow.info()
         events = info.get_current_history_length() - self._events_at_start
         return events, info.get_current_history_size() - self._bytes_at_start
@@ -44,7 +41,6 @@ class NewRun:
     """The session's next run."""
 
     def __init__(self, session: Session, growth: HistoryGrowth, archiving: Archiving, parking: Parking) -> None:
-        """Go on from this run of `session`."""
         self._session = session
         self._growth = growth
         self._archiving = archiving

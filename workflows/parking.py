@@ -52,15 +52,12 @@ class Parking:
 
     async def _serve(self) -> None:
         while True:
-            await workflow.wait_condition(self._is_due)
+            await workflow.wait_condition(lambda: self._is_fetch_due() or self._is_move_due())
             await self._pause()
             if self._is_fetch_due():
                 await self._fetch()
             elif self._is_move_due():
                 await self._move()
-
-    def _is_due(self) -> bool:
-        return self._is_fetch_due() or self._is_move_due()
 
     def _is_fetch_due(self) -> bool:
         session = self._session

@@ -16,7 +16,6 @@ class WebUi:
     """The current details, search attributes and title of one session."""
 
     def __init__(self, session: Session) -> None:
-        """Show `session`."""
         self._session = session
         self._details_are_due = False
 
@@ -31,7 +30,6 @@ class WebUi:
             self.publish_open()
 
     def publish_open(self) -> None:
-        """Publish a session that has not ended."""
         self.publish("awaiting_approval" if self._session.awaits_approval else "open")
 
     def publish(self, status: search_attributes.CoarseStatus) -> None:

@@ -14,8 +14,7 @@ from temporalio.client import Client
 from turnkeeper.activities.model_request.hand_over import REQUESTS, HandOverKey
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.spending import PriceList, Spending
-from turnkeeper.activities.own_session.own_ids import own_run, own_session
-from turnkeeper.activities.own_session.own_workflow import ask_own_workflow
+from turnkeeper.activities.own_workflow import ask_own_workflow, own_run, own_session
 from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError, Provider
 from turnkeeper.models.context.model_view import digest_of
 from turnkeeper.models.transcript.model_call import (
@@ -40,7 +39,6 @@ class Asking:
     """The way from an activity to a model."""
 
     def __init__(self, providers: ProviderRegistry, client: Client, texts: LargeTexts, prices: PriceList) -> None:
-        """Ask `providers`; read contexts that were prepared in another process through `client`."""
         self._providers = providers
         self._client = client
         self._texts = texts

@@ -32,7 +32,6 @@ class HandOver(Generic[Content]):
     """Contents by key, the least recently used forgotten first."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        """Hold at most about `max_bytes` of text."""
         self._max_bytes = max_bytes
         self._held_bytes = 0
         self._contents: OrderedDict[HandOverKey, tuple[Content, int]] = OrderedDict()
@@ -57,7 +56,6 @@ class HandOver(Generic[Content]):
             return self._contents[key][0]
 
     def discard(self, key: HandOverKey) -> None:
-        """Forget what is done."""
         with self._lock:
             self._drop(key)
 

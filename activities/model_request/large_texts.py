@@ -20,9 +20,8 @@ from turnkeeper.models.transcript.large_texts import (
 )
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation
 from turnkeeper.models.transcript.trajectory import ToolResult
-from turnkeeper.stores.blobs import Blobs
+from turnkeeper.stores.blobs import Blobs, opaque_owner
 from turnkeeper.stores.database.database import StoreUnavailableError
-from turnkeeper.stores.opaque import opaque_owner
 from turnkeeper.stores.recent_texts import RecentTexts
 
 CACHED_CHARS = 16 * 1024 * 1024

@@ -12,7 +12,7 @@ What is shown of a part is never taken back: what follows is always more of it, 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol, Self
+from typing import Self
 
 from pydantic_core import to_json
 
@@ -40,14 +40,12 @@ class GrowingPart:
     """A part of the answer: its end, as far as it is kept, and the pieces that came since it was looked at."""
 
     def __init__(self, kind: PartialKind) -> None:
-        """Begin with no text."""
         self.kind = kind
         self.shown = PartialPart(kind=kind, text="")
         self.json_bytes = _json_bytes(self.shown)
         self._pieces: list[str] = []
 
     def grow(self, piece: str) -> None:
-        """Add a piece of text."""
         self._pieces.append(piece)
 
     def catch_up(self) -> int:
@@ -145,14 +143,6 @@ def _json_bytes(value: object) -> int:
     return len(to_json(value))
 
 
-class Later(Protocol):
-    """The clock of an event loop: `call_later`."""
-
-    def call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.Handle:
-        """Call `callback` after `delay` seconds, unless the handle is cancelled before."""
-        ...
-
-
 class PartialAnswer:
     """The answer of one attempt, shown through a carrier while it grows; to be used as a context manager."""
 
@@ -162,7 +152,7 @@ class PartialAnswer:
         workflow_id: str,
         tag: PartialTag,
         *,
-        clock: Later | None = None,
+        clock: asyncio.AbstractEventLoop | None = None,
         behind: Callable[[], Sequence[object]] = tuple,
     ) -> None:
         """Show nothing until it grows. `clock`: the running event loop.
@@ -187,7 +177,6 @@ class PartialAnswer:
             self._show()
 
     def __enter__(self) -> Self:
-        """Return the answer itself."""
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -62,7 +62,6 @@ class Spending:
         self._whole.has_begun = True
 
     def note_failure(self, error: ModelError) -> None:
-        """Count an answer that was unclear."""
         self.unclear_answers += error.max_attempts is not None
 
     def add(self, usage: Usage | None) -> None:

@@ -46,7 +46,7 @@ def arguments_of(text: str) -> dict[str, JsonValue] | str:
 
 
 def is_keepable(value: JsonValue) -> bool:
-    """Tell whether a value can be kept as JSON: not nested over `MOST_LEVELS`, and no number in it is infinite or none.
+    """Return whether a value can be kept as JSON: not nested over `MOST_LEVELS`, every number in it finite.
 
     >>> is_keepable({"a": [1.5]}), is_keepable({"a": [math.inf]})
     (True, False)

@@ -136,7 +136,7 @@ def _echoes(words: list[str], said: str) -> Iterator[tuple[int, int]]:
 
 
 def _is_echo(run: list[str], said: str) -> bool:
-    """Tell whether the request says this; short of `RUN` words, whether it is all that one of its texts says."""
+    """Return whether the request says this; short of `RUN` words, whether it is all that one of its texts says."""
     text = " ".join(run)
     if len(run) == RUN:
         return f" {text} " in said

@@ -42,7 +42,6 @@ class OfflineProvider:
     def stream(
         self, name: str, request: ModelRequest, context: CallContext
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
-        """Ask the offline model `name`. Raises `ModelError`."""
         return self._named(name).stream(name, request, context)
 
     def _named(self, name: str) -> Provider:

@@ -79,7 +79,7 @@ class CallIds:
         self._unanswered: dict[str, list[str]] = {}
 
     def stay(self, message: ModelMessage) -> bool:
-        """Tell whether the message's ids can stay, so that its blocks go back as they came; take note if they do.
+        """Return whether the message's ids can stay, so that its blocks go back as they came; take note if they do.
 
         There are servers that name the calls of each answer alike, and vendors want ids that are unique.
         """
@@ -99,7 +99,6 @@ class CallIds:
         return ids
 
     def answered_by(self, message: ModelMessage) -> str:
-        """Return the id of the call that this tool message answers."""
         own = message.call_id or ""
         waiting = self._unanswered.get(own)
         return waiting.pop(0) if waiting else self._spelled(own)

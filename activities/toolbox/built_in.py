@@ -292,7 +292,6 @@ class _Search:
         self.total = 0
 
     def look_into(self, workspace: Workspace, file: Entry) -> None:
-        """Add the hits of one file."""
         text = self._text_of(workspace, file)
         if text is None:
             self._passed_over += 1
@@ -302,7 +301,6 @@ class _Search:
                     self._add(f"{file.path}:{number}: {_around(line, at, self._hit_chars)}")
 
     def notes(self) -> list[str]:
-        """Say what was not searched."""
         what = "not searched, being binary, too large or too many; narrow it by path or pattern"
         return [f"{_counted(self._passed_over, 'file')} {what}"] if self._passed_over else []
 
@@ -322,7 +320,7 @@ class _Search:
 
 
 def fits(path: str, pattern: str) -> bool:
-    """Tell whether `path` fits: `*` and `?` stay within a name, `**` spans folders, no "/" means in any folder.
+    """Return whether `path` fits: `*` and `?` stay within a name, `**` spans folders, no "/" means in any folder.
 
     Takes no more time than path times pattern, whoever wrote them.
 
@@ -363,7 +361,6 @@ def _whole_lines(lines: list[str], room: int) -> list[str]:
 
 
 def _around(line: str, at: int, width: int) -> str:
-    """Return `width` characters of `line` around the position `at`."""
     start = max(0, min(at - width // 3, len(line) - width))
     before, after = "..." if start else "", "..." if start + width < len(line) else ""
     return f"{before}{line[start : start + width].rstrip()}{after}"

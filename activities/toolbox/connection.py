@@ -104,7 +104,6 @@ class Connection:
     """A server, reached when it is first needed."""
 
     def __init__(self, server: ToolServer) -> None:
-        """Keep who it is. Nothing is connected yet."""
         self.server = server
         self.tools: list[Tool] = []
         """What it offered when it was last asked."""

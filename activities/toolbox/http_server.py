@@ -110,7 +110,6 @@ class _Events(httpx2.AsyncByteStream):
         yield bytes(begun)
 
     async def aclose(self) -> None:
-        """Read no more of it."""
         await self._response.aclose()
 
 

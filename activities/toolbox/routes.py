@@ -63,7 +63,7 @@ class Route:
         return _usable(f"{self.connection.server.name}__{self.tool.name}")
 
     def is_meant_by(self, invocation: ToolInvocation) -> bool:
-        """Tell whether a call is of this tool, by the name it has now or one it had.
+        """Return whether a call is of this tool, by the name it has now or one it had.
 
         A session keeps the names it began with: one that needed its server's name then may need it no longer, and the
         other way round. Whose tool it is does not change with that: it was that server's when it was approved.
@@ -75,7 +75,7 @@ class Route:
         return invocation.name in names
 
     def is_as_shown(self, invocation: ToolInvocation) -> bool:
-        """Tell whether the tool is still as the session knows it: policies and people decided about that one (AGT-8).
+        """Return whether the tool is still as the session knows it: policies and people decided about that one (AGT-8).
 
         Our own tools stay what they are under their names: what they take may grow with a release, what they do does
         not. Sessions of earlier releases do not say what they know.
@@ -184,7 +184,6 @@ class Names:
     """Which tool has which name, and had it: names are unique, and never go from one tool to another (AGT-6)."""
 
     def __init__(self, reserved: Collection[str] = ()) -> None:
-        """Give no name in `reserved`."""
         self._reserved = frozenset(reserved)
         self._given: dict[str, tuple[str, str]] = {}
 
@@ -250,7 +249,6 @@ def _text_of(block: ContentBlock) -> str:
 
 
 def error_result(outcome: str, content: str) -> ToolResult:
-    """Return a result for a call that came to nothing."""
     return ToolResult(outcome=outcome, content=content, status="error")
 
 

@@ -190,7 +190,6 @@ def _counted(check: Keyword) -> Keyword:
 
 
 def _of_single_values(check: Keyword) -> Keyword:
-    """Compare no lists and no objects."""
     return lambda validator, value, instance, schema: (
         () if isinstance(instance, list | dict) else check(validator, value, instance, schema)
     )

@@ -41,7 +41,6 @@ class _Screen:
         return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> Any:
-        """Return the next message."""
         return self._screened(await self._stream.receive())
 
     async def __anext__(self) -> Any:
@@ -51,7 +50,6 @@ class _Screen:
         return self
 
     async def aclose(self) -> None:
-        """Take no more."""
         await self._stream.aclose()
 
     async def __aenter__(self) -> Self:
@@ -81,7 +79,7 @@ class _Screen:
 
 
 def is_list_of_tools(tools: list[Any]) -> bool:
-    """Tell whether the SDK takes a list of tools.
+    """Return whether the SDK takes a list of tools.
 
     >>> is_list_of_tools([{"name": "now", "inputSchema": {"type": "object"}}]), is_list_of_tools([{"name": "now"}])
     (True, False)
@@ -90,7 +88,7 @@ def is_list_of_tools(tools: list[Any]) -> bool:
 
 
 def is_content(blocks: list[Any]) -> bool:
-    """Tell whether the SDK takes blocks of content.
+    """Return whether the SDK takes blocks of content.
 
     >>> is_content([{"type": "text", "text": "a"}]), is_content([{"type": "hologram"}])
     (True, False)

@@ -52,7 +52,6 @@ class Toolbox:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close all connections."""
         await self.aclose()
 
     async def aclose(self) -> None:
@@ -120,7 +119,6 @@ class Toolbox:
         )
 
     async def _route_for(self, invocation: ToolInvocation) -> Route | None:
-        """Return the way to the tool as it is now; `None`: there is none."""
         route = self._route_to(invocation)
         if route is None:
             # Listed by another worker, perhaps, or new since this one asked.

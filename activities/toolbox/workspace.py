@@ -66,17 +66,16 @@ class OffLimits:
     """
 
     def __init__(self, paths: Collection[Path] = ()) -> None:
-        """Look where `paths` lead to now, by whatever links."""
         ends = {end for path in paths for end in (path.absolute(), Path(os.path.realpath(path)))}
         self._files = {identity for end in ends if (identity := _identity_at(end))}
         self._places = {(identity, _folded(end.name)) for end in ends if (identity := _identity_at(end.parent))}
 
     def has_place(self, name: str, *, parent: int) -> bool:
-        """Tell whether `name` in the folder with the descriptor `parent` is, or would be, one of them."""
+        """Return whether `name` in the folder with the descriptor `parent` is, or would be, one of them."""
         return (_identity(os.fstat(parent)), _folded(name)) in self._places
 
     def has(self, state: os.stat_result) -> bool:
-        """Tell whether what is in this state is one of them, by whatever name it was found."""
+        """Return whether what is in this state is one of them, by whatever name it was found."""
         return _identity(state) in self._files
 
 
@@ -254,7 +253,8 @@ def _names_in(path: str) -> tuple[str, ...]:
         if name in ("", "."):
             continue
         if name != "..":
-            _check_name(path, name)
+            if problem := _problem_of(name):
+                raise _refusal(path, problem)
             names.append(name)
         elif names:
             names.pop()
@@ -263,11 +263,6 @@ def _names_in(path: str) -> tuple[str, ...]:
     if len(names) > MOST_LEVELS:
         raise _refusal(path, f"is {len(names)} levels deep; {MOST_LEVELS} are allowed.")
     return tuple(names)
-
-
-def _check_name(path: str, name: str) -> None:
-    if problem := _problem_of(name):
-        raise _refusal(path, problem)
 
 
 def _problem_of(name: str) -> str | None:

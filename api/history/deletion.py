@@ -39,7 +39,6 @@ class SessionDeleter:
     """Begins deletions and says how far they are. Temporal removes a closed run within about a minute."""
 
     def __init__(self, settings: Settings, reader: SessionReader, stores: Stores) -> None:
-        """Delete sessions that `reader` or `stores` know; the workers of `settings` do it."""
         self._settings = settings
         self._reader = reader
         self._stores = stores

@@ -47,7 +47,6 @@ class Replays:
     """The replay texts of all sessions. Methods raise `ProblemError`."""
 
     def __init__(self, reader: SessionReader, archive: Archive, texts: TextRestorer) -> None:
-        """Read what sessions hold through `reader`, and the rest from `archive`; `texts` restores large texts."""
         self._reader = reader
         self._archive = archive
         self._texts = texts

@@ -19,7 +19,6 @@ class Tasks:
     """All tasks. Methods raise `ProblemError` and `TaskValidationError`."""
 
     def __init__(self, reader: SessionReader, transcripts: Transcripts) -> None:
-        """Find parents through `reader`, and what was said in them in `transcripts`."""
         self._reader = reader
         self._transcripts = transcripts
 

@@ -50,7 +50,6 @@ class TextRestorer:
         return [resolve_answer(turn, texts) for turn in turns]
 
     async def restore_update(self, owner: str, update: ConversationUpdate, *, until: float) -> ConversationUpdate:
-        """Return the update with its turns' whole answers."""
         turns = await self.restore_answers(owner, [*update.new_messages, *update.updated_messages], until=until)
         new = len(update.new_messages)
         return update.model_copy(update={"new_messages": turns[:new], "updated_messages": turns[new:]})
@@ -84,11 +83,9 @@ class ExcerptRetries:
     _due_at: float = 0.0
 
     def __bool__(self) -> bool:
-        """Return whether there are any."""
         return bool(self._turns)
 
     def note_update(self, update: ConversationUpdate) -> None:
-        """Note what the watcher is shown by an update."""
         if update.reset:
             self._turns.clear()
         for turn in [*update.updated_messages, *update.new_messages]:
@@ -120,12 +117,10 @@ class ExcerptRetries:
 
     @property
     def is_due(self) -> bool:
-        """Return whether it is time to read the next one."""
         return bool(self._turns) and asyncio.get_running_loop().time() >= self._due_at
 
     @property
     def next(self) -> ConversationMessage:
-        """The turn to read next."""
         return next(iter(self._turns.values()))
 
     def _retry_in(self, seconds: float) -> None:
@@ -133,5 +128,4 @@ class ExcerptRetries:
 
 
 def _longer_pauses() -> Iterator[float]:
-    """Return the pauses after the first one."""
     return growing_pauses(2 * FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)

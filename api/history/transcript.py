@@ -42,7 +42,6 @@ class Transcripts:
     """The transcripts of all sessions. Methods raise `ProblemError`, and `StoreUnavailableError` where it is said."""
 
     def __init__(self, reader: SessionReader, archive: Archive, texts: TextRestorer) -> None:
-        """Read what sessions hold through `reader`, and the rest from `archive`; `texts` restores answers."""
         self._reader = reader
         self._archive = archive
         self._texts = texts
@@ -135,7 +134,6 @@ class Transcripts:
                 raise problems.id_was_used(session_id) if problem.problem.status == 404 else problem from None
 
     async def ended_turn(self, session_id: str, message_id: str) -> ConversationMessage | None:
-        """Return the turn of a prompt if it has ended. Raises what became of a prompt that is no turn."""
         receipt = await self._reader.receipt(session_id, message_id)
         turn = await self._turn_of(session_id, receipt)
         return turn if turn and turn.is_complete else None

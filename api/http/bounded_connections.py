@@ -40,7 +40,6 @@ class ConnectionBounds:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """Return the bounds that the settings name."""
         return cls(settings.api_head_timeout, settings.api_body_timeout, settings.api_max_connections)
 
 
@@ -60,7 +59,6 @@ class BoundedConnection(HttpToolsProtocol):
     """One connection: closed when the rest of a request doesn't come in time, and at once where there are too many."""
 
     def __init__(self, config: BoundedConfig, *arguments: Any, **options: Any) -> None:
-        """Take what uvicorn gives a protocol."""
         super().__init__(config, *arguments, **options)
         self._bounds = config.bounds
         self._timer: asyncio.TimerHandle | None = None
@@ -76,7 +74,6 @@ class BoundedConnection(HttpToolsProtocol):
             self._allow(self._bounds.head_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing any more."""
         self._allow(None)
         super().connection_lost(exc)
 
@@ -115,7 +112,6 @@ class BoundedConnection(HttpToolsProtocol):
         self._refuse(problems.malformed())
 
     def handle_websocket_upgrade(self) -> None:
-        """Leave the connection to another protocol."""
         self._allow(None)
         super().handle_websocket_upgrade()
 

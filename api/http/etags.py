@@ -4,7 +4,7 @@ from hashlib import sha256
 
 
 def matches(etag: str, if_none_match: str) -> bool:
-    """Tell whether a client that sends `if_none_match` has what `etag` names.
+    """Return whether a client that sends `if_none_match` has what `etag` names.
 
     >>> matches('"a"', 'W/"b", "a"'), matches('"a"', '*'), matches('"a"', '"b"')
     (True, True, False)

@@ -36,7 +36,6 @@ class HeadRequests:
     """Answers `HEAD` with the status and the headers that `GET` has, and without its body."""
 
     def __init__(self, app: ASGIApp) -> None:
-        """Stand before `app`."""
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -33,7 +33,6 @@ class OriginCheck:
     """Lets a request pass that names the gateway by one of its own names and is sent by no foreign page."""
 
     def __init__(self, app: ASGIApp, *, settings: Settings) -> None:
-        """Stand before `app`."""
         self._app = app
         public = origin_of(settings.public_url) if settings.public_url else None
         listens_on = normal_host(settings.api_host)
@@ -44,7 +43,6 @@ class OriginCheck:
         self._trusted = frozenset({public}) - {None}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or refuse it before anything of it is read."""
         if scope["type"] == "lifespan" or (refusal := self._refusal(scope)) is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":

@@ -96,7 +96,6 @@ class ImpatientStreams:
     """Lets go of clients of event streams that take nothing any more. Nobody else waits for them meanwhile."""
 
     def __init__(self, app: ASGIApp) -> None:
-        """Stand before `app`."""
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

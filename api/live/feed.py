@@ -45,7 +45,6 @@ class ProblemEvent:
 
     @property
     def sse(self) -> ServerSentEvent:
-        """The event on the wire."""
         return ServerSentEvent(event="problem", raw_data=self.problem.model_dump_json(exclude_none=True))
 
 
@@ -88,7 +87,6 @@ class _Watcher:
 
     @property
     def has_more(self) -> bool:
-        """Return whether there are further pages of what is new."""
         return self.last is not None and self.last.has_more
 
     @property
@@ -98,7 +96,6 @@ class _Watcher:
         return self.is_deleted or (is_closed and not (self.has_more or self.queue_is_stale or self.retries))
 
     def is_due(self, watch: Watch, output: LiveOutput) -> bool:
-        """Return whether there may be something that the watcher was not sent."""
         is_behind = self.queue_is_stale or self.has_more or watch.task_count > self.task_count
         return is_behind or self.retries.is_due or self._growth_in(output) is not None
 
@@ -125,7 +122,6 @@ class _Watcher:
         return self._resumable(UpdateEvent(self.last.model_copy(update=only_turn)))
 
     def publish_queue(self, queue: QueueEvent) -> QueueEvent | None:
-        """Return what waits, if that has changed."""
         waiting, self.waiting, self.queue_is_stale = self.waiting, queue.waiting, False
         return queue if self._end_trouble() or queue.waiting != waiting else None
 
@@ -165,7 +161,6 @@ class UpdateFeed:
     """The live feeds of all sessions."""
 
     def __init__(self, shared_reader: SharedReader, watches: WatchRegistry, partials: PartialCarrier) -> None:
-        """Read through `shared_reader` what `watches` notice; what is being written comes by `partials`."""
         self._outputs = LiveOutputs(partials)
         self._reader = shared_reader
         self._watches = watches

@@ -38,7 +38,6 @@ class PartialEvent:
 
     @cached_property
     def sse(self) -> ServerSentEvent:
-        """The event on the wire."""
         return ServerSentEvent(event="partial", raw_data=self.growth.model_dump_json())
 
 
@@ -60,7 +59,6 @@ class SeenSteps:
     """The newest step's tool calls have not all come back yet: the model is not asked before."""
 
     def learn(self, update: ConversationUpdate) -> None:
-        """Take in an update."""
         if update.current_message_id != self.message_id:
             self.message_id, self.count, self.are_calls_running = update.current_message_id, None, False
         for turn in [*update.updated_messages, *update.new_messages]:
@@ -70,11 +68,10 @@ class SeenSteps:
                 self.are_calls_running = bool(models) and any(call.result is None for call in models[-1].tool_calls)
 
     def have(self, output: PartialOutput) -> bool:
-        """Tell whether the step of which `output` is a part is known."""
         return self.message_id == output.message_id and self.count is not None and output.step <= self.count
 
     def are_just_before(self, output: PartialOutput) -> bool:
-        """Tell whether `output` is what comes next, as far as is known."""
+        """Return whether `output` is what comes next, as far as is known."""
         if self.message_id is None or output.message_id != self.message_id:
             return False
         return self.count is None or output.step == self.count + 1
@@ -157,7 +154,6 @@ class LiveOutputs:
     """What the models of all watched sessions are writing."""
 
     def __init__(self, carrier: PartialCarrier) -> None:
-        """Follow through `carrier`."""
         self._carrier = carrier
         self._outputs: dict[Watch, LiveOutput] = {}
 

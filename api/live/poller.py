@@ -6,7 +6,6 @@ a client has seen already is judged in `polling.py`.
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 
@@ -17,6 +16,7 @@ from turnkeeper.api.temporal.session_reader import FINAL_STATUSES
 from turnkeeper.api.temporal.watch import Watch, WatchRegistry
 from turnkeeper.models.session.session import UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationUpdate
+from turnkeeper.stores.bounded_dict import BoundedDict
 
 OFTEN_SECONDS = 10.0
 """A session polled twice within this time is watched."""
@@ -31,10 +31,9 @@ class Poller:
     """Answers the polls of all sessions. Methods raise `ProblemError`."""
 
     def __init__(self, shared_reader: SharedReader, watches: WatchRegistry) -> None:
-        """Read through `shared_reader`; `watches` tell of changes."""
         self._shared_reader = shared_reader
         self._watches = watches
-        self._polled_at: OrderedDict[str, float] = OrderedDict()
+        self._polled_at = BoundedDict[str, float](max_entries=MAX_POLLED)
         self._given = GivenForms()
 
     async def poll(self, session_id: str, cursor: UpdatesRequest) -> UpdateEvent:
@@ -42,7 +41,7 @@ class Poller:
         if not self._is_worth_a_watch(session_id):
             event = await self._shared_reader.unshared_update(session_id, cursor)
             if event.update.status not in FINAL_STATUSES:
-                self._note_poll(session_id)
+                self._polled_at[session_id] = asyncio.get_running_loop().time()
         else:
             async with self._watches.watching(workflow_id(session_id)) as watch:
                 if watch.is_live:
@@ -98,12 +97,6 @@ class Poller:
         polled_at = self._polled_at.get(session_id)
         is_often = polled_at is not None and polled_at > asyncio.get_running_loop().time() - OFTEN_SECONDS
         return is_often or workflow_id(session_id) in self._watches
-
-    def _note_poll(self, session_id: str) -> None:
-        self._polled_at[session_id] = asyncio.get_running_loop().time()
-        self._polled_at.move_to_end(session_id)
-        while len(self._polled_at) > MAX_POLLED:
-            self._polled_at.popitem(last=False)
 
 
 def _may_have_news(watch: Watch, version: int, is_closed: bool) -> bool:

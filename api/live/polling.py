@@ -13,7 +13,6 @@ Each answer takes the place of the newest older form, since the client that had 
 is none, of the same form given longest ago.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -21,6 +20,7 @@ from hashlib import sha256
 from turnkeeper.api.temporal.session_reader import FINAL_STATUSES
 from turnkeeper.models.session.session import UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationUpdate
+from turnkeeper.stores.bounded_dict import BoundedDict
 
 UNCLEAR_SECONDS = 1.0
 """How long a client is held that may have seen the answer, or not."""
@@ -58,8 +58,7 @@ class GivenForms:
     """In which forms clients without a revision were given the newest turn of each session."""
 
     def __init__(self) -> None:
-        """Know of no client."""
-        self._given: OrderedDict[str, _Given] = OrderedDict()
+        self._given = BoundedDict[str, _Given](max_entries=MAX_SESSIONS)
 
     def hold_seconds(self, session_id: str, turn_id: str, form: Form, *, now: float) -> float | None:
         """Return how long to hold an answer whose only news is this form of a turn; `None`: all have seen it."""
@@ -75,10 +74,8 @@ class GivenForms:
         """Remember that a client is given this form of a turn; `comes_back`: it has seen the turn before."""
         given = self._given.get(session_id)
         if given is None or given.turn_id != turn_id:
-            given = self._given[session_id] = _Given(turn_id)
-        self._given.move_to_end(session_id)
-        while len(self._given) > MAX_SESSIONS:
-            self._given.popitem(last=False)
+            given = _Given(turn_id)
+        self._given[session_id] = given
         older = [entry for entry in given.forms if entry[0] < form]
         same = [entry for entry in given.forms if entry[0] == form]
         if comes_back and older:
@@ -118,7 +115,6 @@ class Poll:
         return seconds
 
     def note_answer(self, update: ConversationUpdate, *, now: float) -> None:
-        """Remember what the client is given."""
         form = _form_of(update)
         # Where it is not clear who asks, nothing is known afterwards that was not known before.
         if form is None or self._cursor.since_revision is not None or self._is_unclear:

@@ -10,7 +10,6 @@ written thus never gets a result from before.
 Only the newest few results of a session are cached: those who are up to date are all at one place.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,6 +30,7 @@ from turnkeeper.models.session.queue.prompts import QueuedPrompt
 from turnkeeper.models.session.session import UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate, SessionStatus
 from turnkeeper.models.wire import Frozen
+from turnkeeper.stores.bounded_dict import BoundedDict
 
 RESTING: tuple[SessionStatus, ...] = ("idle", "awaiting_approval")
 """A session in which there may be no workflow task for months."""
@@ -63,14 +63,12 @@ class UpdateEvent:
 
     @property
     def next_cursor(self) -> UpdatesRequest:
-        """The cursor after it."""
         return UpdatesRequest(
             last_seen_message_id=self.update.last_seen_message_id, since_revision=self.update.revision
         )
 
     @property
     def revision(self) -> int:
-        """The session's revision that it shows."""
         return self.update.revision
 
     @property
@@ -80,7 +78,6 @@ class UpdateEvent:
 
     @cached_property
     def json(self) -> str:
-        """The update as JSON."""
         return self.update.model_dump_json()
 
     def as_answer(self, session_id: str) -> str:
@@ -89,7 +86,6 @@ class UpdateEvent:
 
     @cached_property
     def sse(self) -> ServerSentEvent:
-        """The event on the wire."""
         return ServerSentEvent(event="update", id=self.id, raw_data=self.json)
 
 
@@ -103,7 +99,6 @@ class QueueEvent:
 
     @cached_property
     def sse(self) -> ServerSentEvent:
-        """The event on the wire."""
         return ServerSentEvent(event="queue", raw_data=WaitingPrompts(waiting=self.waiting).model_dump_json())
 
 
@@ -128,11 +123,10 @@ class SharedReader:
     """Reads all watched sessions. Methods raise `ProblemError`."""
 
     def __init__(self, reader: SessionReader, texts: TextRestorer, cache_warmer: CacheWarmer) -> None:
-        """Read through `reader`; `texts` restores answers, `cache_warmer` keeps sessions at rest cheap to read."""
         self._reader = reader
         self._texts = texts
         self._cache_warmer = cache_warmer
-        self._cached: WeakKeyDictionary[Watch, OrderedDict[Hashable, _CachedRead]] = WeakKeyDictionary()
+        self._cached: WeakKeyDictionary[Watch, BoundedDict[Hashable, _CachedRead]] = WeakKeyDictionary()
 
     async def update(self, session_id: str, cursor: UpdatesRequest, watch: Watch) -> UpdateEvent:
         """Return what is new since `cursor`, no older than the last change that `watch` has counted."""
@@ -166,14 +160,12 @@ class SharedReader:
         return turn
 
     async def _shared(self, question: Hashable, watch: Watch, read: Callable[[], Coroutine[Any, Any, Event]]) -> Event:
-        cached = self._cached.setdefault(watch, OrderedDict())
+        cached = self._cached.setdefault(watch, BoundedDict(max_entries=MAX_CACHED))
         current = cached.get(question)
         if current is None or not current.is_current(watch):
-            current = cached[question] = _CachedRead(_version(watch), SharedCall(read()))
+            current = _CachedRead(_version(watch), SharedCall(read()))
             current.call.when_done(lambda: _drop_if_failed(cached, question))
-        cached.move_to_end(question)
-        while len(cached) > MAX_CACHED:
-            cached.popitem(last=False)
+        cached[question] = current
         event: Event = await current.call.result()
         return event
 
@@ -182,7 +174,7 @@ def _version(watch: Watch) -> tuple[int, int]:
     return watch.task_count, watch.writes
 
 
-def _drop_if_failed(cached: OrderedDict[Hashable, _CachedRead], question: Hashable) -> None:
+def _drop_if_failed(cached: BoundedDict[Hashable, _CachedRead], question: Hashable) -> None:
     read = cached.get(question)
     if read is not None and read.call.is_done and read.call.peek() is None:
         del cached[question]

@@ -9,7 +9,6 @@ from turnkeeper.models.transcript.conversation import ConversationMessage
 
 
 def new_prompt(text: str, *, message_id: str | None, mode: Any) -> PromptSignal:
-    """Make the signal of a prompt that reaches the gateway now."""
     return PromptSignal(id=message_id or str(uuid4()), text=text, mode=mode, sent_at=datetime.now(UTC))
 
 

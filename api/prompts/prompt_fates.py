@@ -33,7 +33,6 @@ class PromptFates:
     """The fates of the prompts of all sessions. Methods raise `ProblemError`."""
 
     def __init__(self, reader: SessionReader, stores: Stores) -> None:
-        """Ask sessions through `reader`, and look into `stores` for what they no longer remember."""
         self._reader = reader
         self._stores = stores
 

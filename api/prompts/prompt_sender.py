@@ -37,7 +37,6 @@ class PromptSender:
     """Sends prompts to all sessions. Methods raise `ProblemError`."""
 
     def __init__(self, sessions: Sessions, reader: SessionReader, fates: PromptFates) -> None:
-        """Send through `sessions`, ask through `reader`; `fates` tells what sessions no longer remember."""
         self._sessions = sessions
         self._reader = reader
         self._fates = fates
@@ -73,7 +72,6 @@ class PromptSender:
         return await self._reader.receipt(session_id, message_id, seconds=seconds)
 
     async def _signal(self, session_id: str, prompt: PromptSignal, start: SessionInput | None) -> None:
-        """Signal a prompt for which room is reserved."""
         ledger, message_id, clock = self._ledgers.of(session_id), prompt.id or "", asyncio.get_running_loop().time
         try:
             if start:
@@ -117,7 +115,6 @@ class PromptSender:
         raise problems.refused(refusal.reason, refusal.message)
 
     def _reserved(self, ledger: Ledger, prompt: PromptSignal, size: int) -> Refused | None:
-        """Reserve room for a prompt, or return what it is to be refused with."""
         message_id = prompt.id or ""
         refusal = ledger.refusal(message_id, size, now=_now())
         if refusal is None:

@@ -64,7 +64,9 @@ def chat_page(session_id: str) -> str:
 
 def install(app: FastAPI, settings: Settings) -> None:
     """Serve the page at `/` and its files below `/static/`; any other unknown path stays a problem."""
-    document = _document(settings.first_model)
+    # Which model a new session gets, before there is one that could be asked.
+    first_model = html.escape(settings.first_model)
+    document = (STATIC / "index.html").read_text().replace("{first_model}", first_model)
     headers = {**_PAGE_HEADERS, "ETag": content_etag(document)}
 
     @app.get("/", include_in_schema=False)
@@ -77,18 +79,12 @@ def install(app: FastAPI, settings: Settings) -> None:
     app.mount("/static", PageFiles(directory=STATIC))
 
 
-def _document(first_model: str) -> str:
-    """Return the page; it tells which model a new session gets, before there is one that could be asked."""
-    return (STATIC / "index.html").read_text().replace("{first_model}", html.escape(first_model))
-
-
 class PageFiles(StaticFiles):
     """Files with an ETag and the headers of the page."""
 
     def file_response(
         self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200
     ) -> Response:
-        """Answer with the file, or that it has not changed."""
         response = FileResponse(full_path, status_code=status_code, stat_result=stat_result, headers=FILE_HEADERS)
         if self.is_not_modified(response.headers, Headers(scope=scope)):
             return NotModifiedResponse(response.headers)

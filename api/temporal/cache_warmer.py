@@ -34,7 +34,6 @@ class CacheWarmer:
     """Keeps watched sessions in a worker's memory."""
 
     def __init__(self, client: Client, task_queue: str) -> None:
-        """Send updates through `client` to the sessions of `task_queue`."""
         self._client = client
         self._task_queue = task_queue
         self._workers: frozenset[str] = frozenset()
@@ -51,7 +50,6 @@ class CacheWarmer:
             warming.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Stop what is under way."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -8,7 +8,6 @@ go on from there, so it is made to forget the session (`workflows/hosting/evicti
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -22,6 +21,7 @@ from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.api.temporal.workflow_tasks import WorkflowTasks, newest_tasks
 from turnkeeper.models.as_of import AsOf, TaskStart
 from turnkeeper.models.backoff import growing_pauses
+from turnkeeper.stores.bounded_dict import BoundedDict
 from turnkeeper.workflows.hosting.evicting_runner import FORGET_QUERY
 
 CHECK_SECONDS = 60.0
@@ -44,7 +44,7 @@ class CommitChecker:
         self._client = client
         self._watches = watches
         self._checks = Coalescer[tuple[str, AsOf], bool]()
-        self._committed: OrderedDict[str, AsOf] = OrderedDict()
+        self._committed = BoundedDict[str, AsOf](max_entries=MAX_SESSIONS)
         """The newest task of each session that was found completed: an idle session is read once."""
 
     async def is_committed(self, workflow_id: str, as_of: AsOf) -> bool:
@@ -62,7 +62,6 @@ class CommitChecker:
         return await self._checks.run((workflow_id, as_of), lambda: self._check(workflow_id, as_of))
 
     async def close(self) -> None:
-        """Stop waiting for open tasks."""
         await self._checks.close()
 
     async def _check(self, workflow_id: str, as_of: AsOf) -> bool:
@@ -87,9 +86,6 @@ class CommitChecker:
             pass
         if is_committed:
             self._committed[workflow_id] = as_of
-            self._committed.move_to_end(workflow_id)
-            while len(self._committed) > MAX_SESSIONS:
-                self._committed.popitem(last=False)
         return is_committed
 
     async def _look(self, workflow_id: str, run_id: str, tasks: Sequence[TaskStart], patience: float) -> bool | None:

@@ -33,7 +33,6 @@ class HistoryTails:
     """Reads the histories of sessions from their ends. Methods raise `ProblemError`."""
 
     def __init__(self, client: Client) -> None:
-        """Read through `client`."""
         self._client = client
 
     async def read(

@@ -13,7 +13,6 @@ why the session itself accepts more than its limit.
 Nothing here waits: times are given by the caller, in seconds on the event loop's clock.
 """
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -23,6 +22,7 @@ from turnkeeper.models.errors import Refused
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView
 from turnkeeper.models.session.session import SessionInput
+from turnkeeper.stores.bounded_dict import BoundedDict
 
 FRESH_SECONDS = 2.0
 """A session that refused prompts within this time is taken to refuse them still."""
@@ -96,7 +96,6 @@ class Tail:
 
     @property
     def count(self) -> int:
-        """How many prompts there are."""
         return len(self.sizes) + self.unnamed
 
     @property
@@ -122,7 +121,6 @@ class Ledger:
     """One session's queue as this gateway knows it."""
 
     def __init__(self) -> None:
-        """Know nothing yet."""
         self.read: QueueRead | None = None
         self.tail: Tail | None = None
         self.first_limits: Limits | None = None
@@ -236,7 +234,6 @@ class Ledger:
         self._signalled.setdefault(message_id, _Signalled(size))
 
     def settle(self, message_id: str, *, now: float) -> None:
-        """Note that Temporal has the prompt."""
         if signalled := self._signalled.get(message_id):
             signalled.settled_at, signalled.is_certain = now, True
 
@@ -281,17 +278,12 @@ class Ledgers:
     """The ledgers of the sessions that were used last, and the ids of the prompts that were accepted last."""
 
     def __init__(self) -> None:
-        """Know no session yet."""
-        self._ledgers: OrderedDict[str, Ledger] = OrderedDict()
-        self._accepted: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._ledgers = BoundedDict[str, Ledger](max_entries=MAX_LEDGERS)
+        self._accepted = BoundedDict[tuple[str, str], None](max_entries=MAX_ACCEPTED_IDS)
         self._answered_at = float("-inf")
 
     def of(self, session_id: str) -> Ledger:
-        """Return the session's ledger; a new one where there is none."""
-        ledger = self._ledgers.setdefault(session_id, Ledger())
-        self._ledgers.move_to_end(session_id)
-        while len(self._ledgers) > MAX_LEDGERS:
-            self._ledgers.popitem(last=False)
+        ledger = self._ledgers[session_id] = self._ledgers.get(session_id) or Ledger()
         return ledger
 
     def note_answer(self, *, now: float) -> None:
@@ -303,11 +295,7 @@ class Ledgers:
         return self._answered_at >= now - FRESH_SECONDS
 
     def note_accepted(self, session_id: str, message_id: str) -> None:
-        """Remember that this gateway has accepted the prompt."""
         self._accepted[session_id, message_id] = None
-        self._accepted.move_to_end((session_id, message_id))
-        while len(self._accepted) > MAX_ACCEPTED_IDS:
-            self._accepted.popitem(last=False)
 
     def note_rejected(self, session_id: str, message_id: str) -> None:
         """Forget a prompt that the session has rejected: its id may be sent again."""
@@ -318,7 +306,6 @@ class Ledgers:
         return (session_id, message_id) in self._accepted
 
     def forget(self, session_id: str) -> None:
-        """Drop what is known of a deleted session."""
         self._ledgers.pop(session_id, None)
         for key in [key for key in self._accepted if key[0] == session_id]:
             del self._accepted[key]

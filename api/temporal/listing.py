@@ -13,11 +13,11 @@ from hashlib import sha256
 from typing import Any, Literal
 
 from temporalio.client import Client, WorkflowExecution
-from temporalio.client import WorkflowExecutionStatus as Status
 from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.api import problems
 from turnkeeper.api.temporal.query_client import query_client
+from turnkeeper.api.temporal.session_reader import FINAL_STATUS_OF
 from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
 from turnkeeper.models.answers import ListedSession, SessionList
 from turnkeeper.workflows import search_attributes
@@ -32,14 +32,6 @@ _OF_A_PAGE = (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.UNKNOWN, RPCStatusCo
 """What Temporal may answer to a page token that it can't read."""
 
 ListedStatus = Literal["open", "awaiting_approval", "ended", "cancelled", "terminated"]
-
-_CLOSED: dict[Status, ListedStatus] = {
-    Status.COMPLETED: "ended",
-    Status.CANCELED: "cancelled",
-    Status.FAILED: "terminated",
-    Status.TERMINATED: "terminated",
-    Status.TIMED_OUT: "terminated",
-}
 
 _STATUS_FILTERS: dict[ListedStatus, str] = {
     "open": "ExecutionStatus = 'Running'",
@@ -82,7 +74,8 @@ async def list_sessions(
         scanned += len(page)
         for execution in page:
             session = await _listed(execution)
-            if _matches(session, text):
+            searched = f"{session.title or ''}\n{session.workflow_id}".casefold()
+            if text is None or text.casefold() in searched:
                 found.append(session)
         if not pages.next_page_token or len(found) >= PAGE or text is None or scanned >= MOST_SCANNED:
             return SessionList(sessions=found, next_cursor=_cursor(pages.next_page_token))
@@ -113,7 +106,7 @@ def _filter(status: ListedStatus | None, user: str | None) -> str:
 async def _listed(execution: WorkflowExecution) -> ListedSession:
     attributes = execution.typed_search_attributes
     memo: dict[str, Any] = dict(await execution.memo())
-    status = _CLOSED.get(execution.status) if execution.status else None
+    status = FINAL_STATUS_OF.get(execution.status) if execution.status else None
     waits = attributes.get(search_attributes.SESSION_STATUS) == "awaiting_approval"
     return ListedSession(
         workflow_id=execution.id,
@@ -125,12 +118,6 @@ async def _listed(execution: WorkflowExecution) -> ListedSession:
         started_at=memo.get("created_at") or execution.start_time,
         closed_at=execution.close_time,
     )
-
-
-def _matches(session: ListedSession, text: str | None) -> bool:
-    if text is None:
-        return True
-    return text.casefold() in f"{session.title or ''}\n{session.workflow_id}".casefold()
 
 
 def _cursor(token: bytes | None) -> str | None:

@@ -8,11 +8,11 @@ which the watch tells, or for a pause that grows. Who asks meanwhile waits as lo
 """
 
 import asyncio
-from collections import OrderedDict
 from dataclasses import dataclass
 from random import uniform
 
 from turnkeeper.api.temporal.watch import WatchRegistry
+from turnkeeper.stores.bounded_dict import BoundedDict
 
 FIRST_PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 5.0
@@ -35,9 +35,8 @@ class QueryBackoff:
     """The pauses of all sessions."""
 
     def __init__(self, watches: WatchRegistry) -> None:
-        """Learn from `watches` which sessions struggle, and when one is well again."""
         self._watches = watches
-        self._pauses: OrderedDict[str, _Pause] = OrderedDict()
+        self._pauses = BoundedDict[str, _Pause](max_entries=MAX_SESSIONS)
 
     async def wait(self, workflow_id: str) -> None:
         """Wait until the session may be queried; the caller bounds the wait."""
@@ -63,6 +62,3 @@ class QueryBackoff:
         seconds = min(2 * last.seconds, most) if last else FIRST_PAUSE_SECONDS
         until = asyncio.get_running_loop().time() + seconds * uniform(0.8, 1.2)  # noqa: S311  # no secret
         self._pauses[workflow_id] = _Pause(seconds, until, watch.version if watch else 0)
-        self._pauses.move_to_end(workflow_id)
-        while len(self._pauses) > MAX_SESSIONS:
-            self._pauses.popitem(last=False)

@@ -58,7 +58,6 @@ class Receipts(Generic[Answer]):
     """Asks sessions where prompts stand."""
 
     def __init__(self, ask: Callable[[str, Sequence[str]], Awaitable[Answer]]) -> None:
-        """Ask a session for the prompts with some ids by `ask`."""
         self._ask = ask
         self._pending: dict[str, _Batch] = {}
         """The next question to each session, while ids can be added to it."""
@@ -82,7 +81,6 @@ class Receipts(Generic[Answer]):
         return await self._ask(session_id, [message_id for message_id, callers in batch.callers.items() if callers])
 
     def _close(self, session_id: str, batch: "_Batch") -> None:
-        """Add no more ids to a question."""
         if self._pending.get(session_id) is batch:
             del self._pending[session_id]
 

@@ -9,11 +9,10 @@ nobody answers for is to be left alone. `SessionReader` has the questions as ver
 import asyncio
 import json
 import logging
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel
 from temporalio.client import (
@@ -53,7 +52,8 @@ from turnkeeper.models.session.session import (
     StateRequest,
     UpdatesRequest,
 )
-from turnkeeper.models.transcript.conversation import ConversationState, ConversationUpdate, SessionStatus
+from turnkeeper.models.transcript.conversation import ConversationState, ConversationUpdate
+from turnkeeper.stores.bounded_dict import BoundedDict
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,9 @@ _PASSING = {
 _SILENT = {RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED}
 """No answer in time, or none because the session's workflow task fails."""
 
-_CLOSED: dict[Status, SessionStatus] = {
+FinalStatus = Literal["ended", "cancelled", "terminated"]
+
+FINAL_STATUS_OF: dict[Status, FinalStatus] = {
     Status.COMPLETED: "ended",
     Status.CANCELED: "cancelled",
     Status.FAILED: "terminated",
@@ -90,7 +92,7 @@ _CLOSED: dict[Status, SessionStatus] = {
 _CUT_OFF = {Status.FAILED, Status.TERMINATED, Status.TIMED_OUT}
 """Closed by no workflow task: what a worker makes of the last events is all there will ever be."""
 
-FINAL_STATUSES: tuple[SessionStatus, ...] = ("ended", "cancelled", "terminated")
+FINAL_STATUSES: tuple[FinalStatus, ...] = ("ended", "cancelled", "terminated")
 """The last that is ever said of a session."""
 
 View = TypeVar("View", ConversationState, ConversationUpdate, ContextView, PendingApprovals, QueueView, ReplayTurns)
@@ -118,14 +120,13 @@ class SessionReader:
     """Reads all sessions, by their ids. Every method raises `ProblemError` for what can go wrong."""
 
     def __init__(self, client: Client) -> None:
-        """Ask workers and Temporal through `client`."""
         self.client = client
         self.watches = WatchRegistry(client)
         self.ledgers = Ledgers()
         self.tails = HistoryTails(client)
         self._queries = SessionQueries(client, self.watches)
         self._receipts = Receipts(self.queue_result)
-        self._first_run_ids: OrderedDict[str, str] = OrderedDict()
+        self._first_run_ids = BoundedDict[str, str](max_entries=MAX_SESSIONS)
 
     # ---- what a worker says
 
@@ -145,7 +146,6 @@ class SessionReader:
             raise
 
     async def updates(self, session_id: str, request: UpdatesRequest) -> ConversationUpdate:
-        """Return what is new for a client (SES-12)."""
         result = await self._queries.ask(session_id, "get_conversation_updates", request, ConversationUpdate)
         final = _with_final_status(result)
         if request.since_revision == final.revision > result.view.revision:
@@ -161,12 +161,10 @@ class SessionReader:
         return result.view if result.closed is None else PendingApprovals()
 
     async def replay_turns(self, session_id: str, request: ReplayRequest) -> ReplayTurns:
-        """Return the turns held that the replay text is made of (CTX-13)."""
         result = await self._queries.ask(session_id, "get_replay_turns", request, ReplayTurns)
         return result.view if result.closed is None else result.view.cut_off("The session was closed.")
 
     async def context_view(self, session_id: str, request: ContextRequest) -> ContextView:
-        """Return what the model sees of each turn (CTX-8)."""
         return (await self._queries.ask(session_id, "get_context_view", request, ContextView)).view
 
     async def queue(self, session_id: str, message_ids: Sequence[str] = ()) -> QueueView:
@@ -234,23 +232,18 @@ class SessionReader:
         first_run_id = self._first_run_ids.get(session_id)
         if first_run_id is None:
             first_run_id = self._first_run_ids[session_id] = first_run_of(await self.describe(session_id))
-            while len(self._first_run_ids) > MAX_SESSIONS:
-                self._first_run_ids.popitem(last=False)
         return first_run_id
 
     async def refuse_deleted(self, session_id: str) -> None:
-        """Raise 404 if the session is being deleted."""
         await refuse_deleted(self.client, session_id)
 
     # ----
 
     def forget(self, session_id: str) -> None:
-        """Drop what is remembered of a deleted session."""
         self._first_run_ids.pop(session_id, None)
         self.ledgers.forget(session_id)
 
     async def close(self) -> None:
-        """Stop everything that goes on in the background."""
         await self._queries.close()
         await self.watches.close()
 
@@ -259,7 +252,6 @@ class SessionQueries:
     """Queries to all sessions, to each one at a time."""
 
     def __init__(self, client: Client, watches: WatchRegistry) -> None:
-        """Ask workers through `client`; `watches` tell how the sessions are."""
         self._client = client
         self._watches = watches
         self._query_client = query_client(client)
@@ -276,7 +268,6 @@ class SessionQueries:
         return result
 
     async def close(self) -> None:
-        """Stop waiting for answers to be committed."""
         await self._commits.close()
 
     async def _answer(self, session_id: str, key: QueryKey) -> QueryResult[Any]:
@@ -361,7 +352,7 @@ def _with_final_status(result: QueryResult[Conversation]) -> Conversation:
     if result.closed is None:
         return view
     final: dict[str, Any] = {
-        "status": _CLOSED.get(result.closed, "ended"),
+        "status": FINAL_STATUS_OF.get(result.closed, "ended"),
         "is_processing": False,
         "current_message_id": None,
     }

@@ -26,6 +26,7 @@ from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.temporal.ledgers import first_read
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, repeated, rpc_timeout
+from turnkeeper.models.bounds import head_within
 from turnkeeper.models.session.approvals import ApprovalReceipt, ResolveApproval
 from turnkeeper.models.session.queue.prompts import PromptSignal
 from turnkeeper.models.session.session import (
@@ -54,7 +55,6 @@ class Sessions:
     """All sessions, by their ids. Every method raises `ProblemError` for what can go wrong."""
 
     def __init__(self, client: Client, settings: Settings, reader: SessionReader) -> None:
-        """Speak to Temporal through `client`; `reader` is told what is changed here."""
         self._client = client
         self._settings = settings
         self._watches = reader.watches
@@ -107,7 +107,7 @@ class Sessions:
             "task_queue": self._settings.task_queue,
             "id_reuse_policy": WorkflowIDReusePolicy.REJECT_DUPLICATE,
             "task_timeout": timedelta(seconds=self._settings.task_timeout),
-            "static_summary": _within_bytes(start.title, MAX_SUMMARY_BYTES),
+            "static_summary": start.title and head_within(start.title, MAX_SUMMARY_BYTES),
             "memo": {"title": start.title, "user": start.user, "created_at": datetime.now(UTC).isoformat()},
             "search_attributes": TypedSearchAttributes(attributes),
             "rpc_timeout": rpc_timeout(),
@@ -122,7 +122,6 @@ class Sessions:
     # ---- changing
 
     async def withdraw(self, session_id: str, message_id: str) -> None:
-        """Take a waiting prompt back."""
         await self._update(session_id, "withdraw_prompt", WithdrawPrompt(id=message_id))
 
     async def cancel_turn(self, session_id: str, request: CancelTurn) -> CancelReceipt:
@@ -170,7 +169,3 @@ class Sessions:
 
     def _handle(self, session_id: str) -> WorkflowHandle[Any, Any]:
         return self._client.get_workflow_handle(workflow_id(session_id))
-
-
-def _within_bytes(text: str | None, most: int) -> str | None:
-    return text and text.encode()[:most].decode(errors="ignore")

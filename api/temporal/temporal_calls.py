@@ -41,7 +41,6 @@ _DOWN = {RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCo
 
 
 def rpc_timeout() -> timedelta:
-    """Return the time that a call to Temporal may take."""
     return timedelta(seconds=CALL_SECONDS)
 
 

@@ -35,7 +35,6 @@ class Watch(VersionCounter):
     """What was noticed of one session; its version counts the workflow tasks that were completed."""
 
     def __init__(self) -> None:
-        """Start with nothing noticed, and no watchers."""
         super().__init__()
         self.failures = 0
         """Workflow tasks that came to nothing: no change, but who wants to say what is wrong has reason to look."""
@@ -65,7 +64,6 @@ class Watch(VersionCounter):
         return self.version + self.failures
 
     def note_failure(self) -> None:
-        """Count a failed workflow task, and wake everyone who waits."""
         self.failures += 1
         self.notify()
 
@@ -74,7 +72,6 @@ class WatchRegistry:
     """One watch for each session that anyone watches."""
 
     def __init__(self, client: Client) -> None:
-        """Follow histories through `client`."""
         self._client = client
         self._watches: dict[str, Watch] = {}
         self._followers: dict[str, asyncio.Task[None]] = {}
@@ -92,18 +89,17 @@ class WatchRegistry:
         finally:
             watch.watchers -= 1
             if not watch.watchers:
-                self._linger(workflow_id, watch)
+                watch.left_at = asyncio.get_running_loop().time()
+                if not watch.is_timed:  # one timer a watch, for any number of watchers
+                    self._leave_after(LINGER_SECONDS, workflow_id, watch)
 
     def __contains__(self, workflow_id: object) -> bool:
-        """Return whether the session is watched."""
         return workflow_id in self._watches
 
     def get(self, workflow_id: str) -> Watch | None:
-        """Return the session's watch, if anybody watches it."""
         return self._watches.get(workflow_id)
 
     def note_revision(self, workflow_id: str, revision: int) -> None:
-        """Remember that the session was seen at this revision."""
         watch = self._watches.get(workflow_id)
         if watch is not None:
             watch.revision = max(watch.revision, revision)
@@ -124,17 +120,10 @@ class WatchRegistry:
             watch.notify()
 
     async def close(self) -> None:
-        """Stop following everything."""
         followers = list(self._followers.values())
         for follower in followers:
             follower.cancel()
         await asyncio.gather(*followers, return_exceptions=True)
-
-    def _linger(self, workflow_id: str, watch: Watch) -> None:
-        """End the watch when nobody has come for a while; one timer a watch, for any number of watchers."""
-        watch.left_at = asyncio.get_running_loop().time()
-        if not watch.is_timed:
-            self._leave_after(LINGER_SECONDS, workflow_id, watch)
 
     def _leave_after(self, seconds: float, workflow_id: str, watch: Watch) -> None:
         watch.is_timed = True

@@ -37,7 +37,6 @@ class WorkflowTasks:
     """The workflow tasks in a part of a session's history."""
 
     def __init__(self) -> None:
-        """Begin with no part of the history."""
         self._starts: list[datetime] = []
         self._ends: list[datetime] = []
         self._completed_ids: list[int] = []
@@ -50,7 +49,6 @@ class WorkflowTasks:
         """Tasks noted as failed or timed out since the last completed one."""
 
     def learn(self, events: Iterable[HistoryEvent]) -> None:
-        """Note the tasks in the events that follow those that were learned before."""
         for event in events:
             happened_at = time_of(event)
             self._known_from = self._known_from or happened_at

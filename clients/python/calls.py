@@ -20,6 +20,7 @@ from turnkeeper.clients.python.errors import (
     GatewayUnreadable,
     problem_in,
 )
+from turnkeeper.models.backoff import growing_pauses
 
 Answer = TypeVar("Answer", bound=BaseModel)
 Params = Mapping[str, str | float | bool | None]
@@ -89,8 +90,10 @@ class Calls:
             method, path, params=given(params), json=content, timeout=_patient(wait) if wait else TIMEOUT
         )
         clock = asyncio.get_running_loop().time
-        until, pause = clock() + (self._patience if patience is None else patience), PAUSE_SECONDS
+        until = clock() + (self._patience if patience is None else patience)
+        pauses = growing_pauses(PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         while True:
+            pause = next(pauses)
             try:
                 response = await self._http.send(request)
             except httpx2.TransportError as error:
@@ -103,7 +106,6 @@ class Calls:
                 await self._raise_problem(response)
                 return response
             await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     @asynccontextmanager
     async def stream(

@@ -63,7 +63,6 @@ class Conversation:
     """One session as far as its client knows it. `turns` are oldest first and must not be changed from outside."""
 
     def __init__(self) -> None:
-        """Know nothing yet."""
         self.turns: list[ConversationMessage] = []
         self.waiting: list[QueuedPrompt] = []
         self._latest: ConversationUpdate | None = None
@@ -72,7 +71,6 @@ class Conversation:
     # ---- taking in
 
     def apply(self, update: ConversationUpdate) -> None:
-        """Hold what an answer says."""
         if update.reset:
             self.turns = []
         changed = {turn.id: turn for turn in update.updated_messages}
@@ -93,7 +91,6 @@ class Conversation:
         self._forget_what_waited()
 
     def apply_queue(self, waiting: Sequence[QueuedPrompt]) -> None:
-        """Hold what waits; it replaces what waited before."""
         self.waiting = list(waiting)
 
     def apply_partial(self, growth: PartialGrowth) -> None:
@@ -112,7 +109,6 @@ class Conversation:
 
     @property
     def cursor(self) -> Cursor:
-        """What to send next time."""
         if self._latest is None:
             return Cursor()
         return Cursor(
@@ -121,7 +117,6 @@ class Conversation:
 
     @property
     def has_more(self) -> bool:
-        """More is to be asked for at once."""
         return self._latest is not None and self._latest.has_more
 
     @property
@@ -136,7 +131,6 @@ class Conversation:
 
     @property
     def is_processing(self) -> bool:
-        """A turn is running."""
         return self._latest is not None and self._latest.is_processing
 
     @property
@@ -151,7 +145,6 @@ class Conversation:
 
     @property
     def queue_length(self) -> int:
-        """How many prompts wait."""
         return self._latest.queue_length if self._latest else 0
 
     @property
@@ -160,7 +153,6 @@ class Conversation:
         return self._latest.revision if self._latest else 0
 
     def find(self, message_id: str) -> ConversationMessage | None:
-        """Return the turn with this id, if it is held."""
         # From the newest: it is nearly always one of the last.
         return next((turn for turn in reversed(self.turns) if turn.id == message_id), None)
 
@@ -192,7 +184,7 @@ class Conversation:
             self.waiting = []
 
     def _is_superseded(self, partial: PartialOutput) -> bool:
-        """Tell whether what was written is held in its final form. Of a turn that is not held yet, nothing is."""
+        """Return whether what was written is held in its final form. Of a turn that is not held yet, nothing is."""
         turn = self.find(partial.message_id)
         return turn is not None and (turn.is_complete or partial.step <= last_step_number(turn))
 

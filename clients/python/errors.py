@@ -47,7 +47,6 @@ class GatewayProblem(GatewayError):
     """The gateway answered, with a problem. `retry_after`: seconds after which asking again makes sense, if it said."""
 
     def __init__(self, problem: Problem, *, retry_after: float | None = None) -> None:
-        """Keep what the gateway said."""
         super().__init__(problem.detail)
         self.problem = problem
         self.retry_after = retry_after
@@ -62,7 +61,6 @@ class GatewayUnreachable(GatewayError):
     """No gateway answered at `url`; `reason` says how that was noticed."""
 
     def __init__(self, url: str, reason: str) -> None:
-        """Keep where none was found, and why."""
         super().__init__(f"The gateway at {url} can't be reached: {reason}")
         self.url = url
         self.reason = reason
@@ -72,7 +70,6 @@ class GatewayUnreadable(GatewayError):
     """What answers at `url` is no gateway, or one of another release."""
 
     def __init__(self, url: str) -> None:
-        """Keep where it is."""
         super().__init__(f"What answers at {url} is no Turnkeeper gateway that this client understands.")
         self.url = url
 

@@ -21,6 +21,7 @@ from turnkeeper.clients.python.errors import (
     GatewayUnreadable,
     Problem,
 )
+from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.session.queue.prompts import QueuedPrompt
 from turnkeeper.models.transcript.conversation import ConversationUpdate
 from turnkeeper.models.transcript.partial_output import PartialGrowth
@@ -82,14 +83,14 @@ async def follow(
         GatewayUnreadable: What answers sends no events that this client understands.
     """
     clock = asyncio.get_running_loop().time
-    stream, pause = _Stream(calls, path, cursor), FIRST_PAUSE_SECONDS
+    stream, pauses = _Stream(calls, path, cursor), growing_pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
     lost_at: float | None = clock()
     while not stream.is_over:
         error: GatewayError = GatewayUnreachable(calls.url, "it ended the connection")
         try:
             async with aclosing(stream.read()) as events:
                 async for event in events:
-                    lost_at, pause = None, FIRST_PAUSE_SECONDS
+                    lost_at, pauses = None, growing_pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
                     yield event
             if stream.is_over:
                 return
@@ -104,8 +105,7 @@ async def follow(
         if patience is not None and clock() - lost_at > patience:
             raise error
         yield ConnectionLost(reason=str(error))
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        await asyncio.sleep(next(pauses))
 
 
 class _Stream:

@@ -69,13 +69,11 @@ class GatewayClient:
         self._calls = Calls(self._http, self.url, patience=patience)
 
     async def __aenter__(self) -> Self:
-        """Return the client itself."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close all connections."""
         await self._http.aclose()
 
     # ---- sessions

@@ -129,7 +129,6 @@ class ModelContext:
 
     @property
     def state(self) -> ContextState:
-        """What the next run is handed."""
         waiting = [entry.ref for entry in self._waiting]
         return self._rest.model_copy(
             update={"view": self.view.state, "waiting": waiting, "limit_warned": self._limit_warned}
@@ -156,12 +155,10 @@ class ModelContext:
 
     @property
     def summaries_failed(self) -> int:
-        """How many summaries came to nothing."""
         return self._rest.summaries_failed
 
     @property
     def limit(self) -> LearnedLimit | None:
-        """The most tokens that are sent since an overflow."""
         return self._rest.limit
 
     @property
@@ -177,7 +174,6 @@ class ModelContext:
     # ---- its size
 
     def note_request(self) -> None:
-        """Note how large the view is that the model is asked with."""
         self._asked = Reported(tokens=0, chars=self.view.chars, segment=self.view.segment)
 
     def note_usage(self, usage: Usage | None) -> None:
@@ -342,7 +338,7 @@ class ModelContext:
     # ---- summaries
 
     def is_summary_due(self, config: ConversationHistoryConfig) -> bool:
-        """Tell whether what waits is worth a summary: enough of it since the last one, and with words in it (CTX-5)."""
+        """Return whether a summary is worth it: enough was evicted since the last one, with words in it (CTX-5)."""
         enough = config.summarize_on_trim and self._rest.evicted_since >= EVICTED_A_SUMMARY
         return enough and carries_text(message for entry in self._waiting for message in entry.messages)
 

@@ -94,17 +94,14 @@ class ModelView:
 
     @property
     def state(self) -> ViewState:
-        """What the next run is handed."""
         return ViewState(entries=[entry.ref for entry in self._entries], segment=self.segment)
 
     @property
     def entries(self) -> Sequence[ViewEntry]:
-        """The groups of messages in the order the model sees them."""
         return self._entries
 
     @property
     def summary(self) -> Summary | None:
-        """What stands for evicted messages."""
         entry = self.summary_entry
         return entry.ref.summary if entry else None
 
@@ -115,17 +112,14 @@ class ModelView:
 
     @property
     def carried_bytes(self) -> int:
-        """JSON bytes of what is carried to the next run."""
         return sum(entry.carried_bytes for entry in self._entries)
 
     @property
     def messages(self) -> list[ModelMessage]:
-        """The messages in the order the model sees them."""
         return [message for entry in self._entries for message in entry.messages]
 
     @property
     def message_count(self) -> int:
-        """How many messages the model sees."""
         return sum(len(entry.messages) for entry in self._entries)
 
     @property

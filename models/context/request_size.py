@@ -5,12 +5,10 @@ from turnkeeper.models.transcript.model_call import ModelRequest, RequestHead
 
 
 def system_tokens(head: RequestHead) -> int:
-    """Estimate the tokens of the system prompt."""
     return estimate_tokens([{"content": head.system}])
 
 
 def tools_tokens(head: RequestHead) -> int:
-    """Estimate the tokens of the tools."""
     return estimate_tokens({"content": tool.model_dump()} for tool in head.tools)
 
 

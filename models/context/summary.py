@@ -142,7 +142,7 @@ def summary_message(summary: Summary) -> ModelMessage:
 
 
 def carries_text(messages: Iterable[ModelMessage]) -> bool:
-    """Tell whether anybody says something in `messages`; calls and their results alone are worth no summary.
+    """Return whether anybody says something in `messages`; calls and their results alone are worth no summary.
 
     >>> carries_text([ModelMessage(role="tool", content="42")])
     False

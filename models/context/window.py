@@ -279,7 +279,7 @@ class _EitherForm(Frozen):
 
 
 def _is_preserved(group: range, total: int, config: ConversationHistoryConfig) -> bool:
-    """Tell whether `group` reaches into the head or the tail, which so grow to whole groups."""
+    """Return whether `group` reaches into the head or the tail, which so grow to whole groups."""
     return group.start < config.preserve_first_n or group.stop > total - config.preserve_last_n
 
 

@@ -22,7 +22,7 @@ from functools import cached_property
 from itertools import dropwhile, pairwise
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, JsonValue, TypeAdapter
+from pydantic import AfterValidator, Field, JsonValue, TypeAdapter, ValidationError
 
 from turnkeeper.models.wire import Strict
 
@@ -51,7 +51,6 @@ class Grammar:
         return self._like_structure.sub(r"\\", text)
 
     def unescape(self, text: str) -> str:
-        """Take back what `escape` did."""
         return self._escaped.sub("", text)
 
     @property
@@ -126,6 +125,14 @@ class CallEvent(Strict):
     name: Text
     args: Arguments
 
+    @classmethod
+    def of(cls, name: str, args: dict[str, JsonValue] | str) -> "CallEvent":
+        """Return the event of a recorded call: NaN and Infinity, which a transcript can hold, make its `args` text."""
+        try:
+            return cls(name=name, args=args)
+        except ValidationError:
+            return cls(name=name, args=json.dumps(args, ensure_ascii=False))
+
 
 class ResultEvent(Strict):
     """What a call came to: the `outcome` in one line, and what there is to read below it."""
@@ -151,7 +158,6 @@ class MalformedReplay(ValueError):
     """A text that is no replay text; the message names the line, from 1, and what is allowed there."""
 
     def __init__(self, line: int, allowed: str) -> None:
-        """Blame `line`."""
         super().__init__(f"line {line}: {allowed}")
         self.line = line
 

@@ -1,9 +1,6 @@
 """A turn as events of the replay text: what was said, thought and done in it, in its order (CTX-12)."""
 
-import json
 from collections.abc import Iterable, Iterator
-
-from pydantic import ValidationError
 
 from turnkeeper.models.replay_text.grammar import (
     CallEvent,
@@ -72,10 +69,7 @@ def _events_in_step(step: Step, is_running: bool) -> Iterator[ReplayEvent]:
 def _call_event(call: ToolCall) -> CallEvent:
     if call.args_blob is not None:
         return CallEvent(name=call.name, args=f"[... {call.args_blob.chars:,} characters left out ...]")
-    try:
-        return CallEvent(name=call.name, args=call.args)
-    except ValidationError:  # NaN or Infinity, which a transcript can hold
-        return CallEvent(name=call.name, args=json.dumps(call.args, ensure_ascii=False))
+    return CallEvent.of(call.name, call.args)
 
 
 def _result_event(result: ToolResult | None, is_running: bool) -> ResultEvent:

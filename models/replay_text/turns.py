@@ -80,7 +80,6 @@ class ReplayTurns(Compact):
 
     @property
     def past_turns(self) -> Sequence[ConversationMessage]:
-        """The turns that are HISTORY."""
         return _history_turns(self.turns)
 
     @property
@@ -90,7 +89,6 @@ class ReplayTurns(Compact):
 
     @property
     def current(self) -> ConversationMessage | None:
-        """The turn that CURRENT shows."""
         turn = self.unfinished_turn
         return turn if turn and _can_be_continued(turn) else None
 
@@ -161,7 +159,7 @@ def _without_thinking(events: Iterable[ReplayEvent]) -> list[ReplayEvent]:
 
 
 def _newest_with(counts: Sequence[int], max_history: int) -> int:
-    """Tell how many of the last of `counts` sum up to `max_history`; 0 stands for all.
+    """Return how many of the last of `counts` sum up to `max_history`; 0 stands for all.
 
     >>> _newest_with([2, 2, 2], 3), _newest_with([2, 2, 2], 0), _newest_with([2], 9)
     (2, 3, 1)

@@ -137,7 +137,6 @@ def _find_call(transcript: Transcript, call_id: str) -> ToolCall:
 
 
 def decided(call: ToolCall, decision: ApprovalDecision, *, reason: str | None, now: datetime) -> ToolCall:
-    """Return the call with the decision that was taken on it."""
     kept = reason and bound_json(reason, REASON_CHARS, REASON_BYTES)
     return _with_approval(call, decision=decision, reason=kept, decided_at=now)
 

@@ -62,7 +62,6 @@ FOR_EARLIER_RELEASES = {
 
 
 def write_carried(state: object, serialise: SerializerFunctionWrapHandler) -> dict[str, object]:
-    """Write the state of a session for its next run."""
     return {**FOR_EARLIER_RELEASES, "state": serialise(state)}
 
 

@@ -18,7 +18,6 @@ class Room:
     """The room that is left in a session, in JSON bytes."""
 
     def __init__(self, session: "Session") -> None:
-        """Count what `session` holds."""
         self._session = session
         self._measured_config: tuple[SessionInput, int] | None = None
 

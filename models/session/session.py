@@ -105,7 +105,6 @@ class CarriedState(SessionFacts):
 
     @property
     def facts(self) -> SessionFacts:
-        """What is known beside the parts."""
         return SessionFacts(**{name: getattr(self, name) for name in SessionFacts.model_fields})
 
 

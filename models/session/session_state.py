@@ -85,22 +85,18 @@ class Session:
 
     @property
     def turn(self) -> RunningTurn | None:
-        """The turn that is being processed."""
         return self.current_turn.value
 
     @property
     def view(self) -> ModelView:
-        """What the model sees."""
         return self.context.view
 
     @property
     def revision(self) -> int:
-        """How often the session has changed."""
         return self.facts.revision
 
     @property
     def status(self) -> SessionStatus:
-        """The session's status in one word (SES-3)."""
         if self.closed:
             return self.closed
         if self.awaits_approval:

@@ -35,7 +35,6 @@ class SessionTools:
     """
 
     def __init__(self, state: ToolsState) -> None:
-        """Go on from `state`."""
         self.state = state
         """What the next run is handed; replaced with every change."""
         self._specs_bytes = len(to_json(state.specs))
@@ -47,7 +46,6 @@ class SessionTools:
 
     @property
     def allowances(self) -> list[str]:
-        """Tools that a person has allowed for the session."""
         return self.state.allowances
 
     @property
@@ -56,11 +54,10 @@ class SessionTools:
         return self._specs_bytes + (len(to_json(self.allowances)) if self.allowances else 0)
 
     def find(self, name: str) -> ToolSpec | None:
-        """Return the tool of that name, if there is one."""
         return next((tool for tool in self.specs or [] if tool.name == name), None)
 
     def are_due(self, *, segment: int, turn: int) -> bool:
-        """Tell whether they are to be read before the next request: it begins a segment, or they are known to be wrong.
+        """Return whether to read them before the next request: it begins a segment, or they are known to be wrong.
 
         >>> tools = SessionTools(ToolsState(segment=1, due_turn=3))
         >>> tools.are_due(segment=1, turn=2), tools.are_due(segment=1, turn=3), tools.are_due(segment=2, turn=2)
@@ -69,7 +66,7 @@ class SessionTools:
         return self.state.segment != segment or self._is_overdue(turn)
 
     def are_fresh(self, *, turn: int) -> bool:
-        """Tell whether they were read less than `FRESH_TURNS` turns ago, with nothing known against them.
+        """Return whether they were read less than `FRESH_TURNS` turns ago, with nothing known against them.
 
         >>> SessionTools(ToolsState(segment=1, read_turn=5)).are_fresh(turn=14)
         True
@@ -85,7 +82,7 @@ class SessionTools:
         return 0 < self.state.due_turn <= turn
 
     def replace(self, specs: list[ToolSpec]) -> bool:
-        """Offer `specs` from the next request on; tell whether the model was offered others before.
+        """Offer `specs` from the next request on; return whether the model was offered others before.
 
         What was allowed for the session was this tool, not another of its name.
         """
@@ -114,12 +111,10 @@ class SessionTools:
         self._update(segment=0)
 
     def allow(self, name: str) -> None:
-        """Note that a person has allowed a tool for the session."""
         if name not in self.allowances:
             self._update(allowances=[*self.allowances, name])
 
     def end_allowances(self) -> None:
-        """Forget what was allowed for the session."""
         self._update(allowances=[])
 
     def _update(self, **update: object) -> None:

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
-from turnkeeper.models.errors import Refused, TaskValidationError, shown
+from turnkeeper.models.errors import TaskValidationError, shown
 from turnkeeper.models.ids import ID_PATTERN
-from turnkeeper.models.model_name import split_model
+from turnkeeper.models.model_name import checked_model
 from turnkeeper.models.session.session import ModelName, Title
 from turnkeeper.models.session.tool_policy import ToolPolicy
 from turnkeeper.models.tasks.enrichment import BARE_PROMPT_CHARS, first_prompt, history_that_fits
@@ -34,14 +34,6 @@ def _not_blank(text: str) -> str:
     if not text.strip():
         raise ValueError("is blank: say what is to be done")
     return text
-
-
-def _known_model(model: str) -> str:
-    try:
-        split_model(model)
-    except Refused as refusal:
-        raise ValueError(refusal.message.removeprefix("model: ").removesuffix(".")) from refusal
-    return model
 
 
 _TEXT_SCHEMA = {"type": "string", "maxLength": BARE_PROMPT_CHARS, "pattern": NO_NUL_PATTERN}
@@ -100,7 +92,7 @@ class CreateTask(Strict):
     """What led to the task; `inherit`: the conversation of the session `parent`."""
     history_policy: PolicyChoice = KEEP_USER
     title: Title | None = None
-    model: Annotated[ModelName, Field(max_length=200), AfterValidator(_known_model)] | None = None
+    model: Annotated[ModelName, Field(max_length=200), AfterValidator(checked_model)] | None = None
     tool_policy: ToolPolicy | None = None
     timeout: float | None = Field(None, ge=1, le=7 * 86_400, allow_inf_nan=False)
     idempotency_key: Id | None = None

@@ -35,7 +35,6 @@ def state_of(session: Session, request: StateRequest | None = None) -> Conversat
 
 
 def updates_of(session: Session, request: UpdatesRequest) -> ConversationUpdate:
-    """Return what is new for a client (SES-12)."""
     found = session.transcript.updates(
         revision=session.revision,
         last_seen=request.last_seen_message_id,
@@ -60,7 +59,6 @@ def updates_of(session: Session, request: UpdatesRequest) -> ConversationUpdate:
 
 
 def summary_of(session: Session) -> SessionSummary:
-    """Return what the session is, in a few lines."""
     return SessionSummary(
         id=session.id,
         title=session.config.title,

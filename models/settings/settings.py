@@ -36,10 +36,9 @@ from pydantic_settings import (
 )
 
 from turnkeeper.models.context.window import BOTH_FORMS, ConversationHistoryConfig, history_config
-from turnkeeper.models.errors import Refused
 from turnkeeper.models.invalid_values import reason_of
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.model_name import split_model
+from turnkeeper.models.model_name import checked_model
 from turnkeeper.models.session.session import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT, SystemPrompt
 from turnkeeper.models.settings.origins import normal_host, origin_of
 from turnkeeper.models.wire import Strict
@@ -195,17 +194,14 @@ class Settings(BaseSettings):
 
     @property
     def gateway_url(self) -> str:
-        """Where people reach the gateway."""
         return self.public_url or f"http://{self.api_host}:{self.api_port}"
 
     @property
     def scripts_dir(self) -> Path:
-        """Folder of the offline model's scripts."""
         return self.offline_scripts or self.state_dir / "scripts"
 
     @property
     def history(self) -> ConversationHistoryConfig:
-        """What `conversation` or its shorthand come to."""
         return history_config(
             self.model_dump(include={"max_conversation_messages", "conversation"} & self.model_fields_set)
         )
@@ -250,13 +246,7 @@ class Settings(BaseSettings):
     @field_validator("model")
     @classmethod
     def _a_model_we_can_ask(cls, model: str | None) -> str | None:
-        if model is None:
-            return None
-        try:
-            split_model(model)
-        except Refused as refusal:
-            raise ValueError(refusal.message.removeprefix("model: ").removesuffix(".")) from refusal
-        return model
+        return None if model is None else checked_model(model)
 
     @model_validator(mode="after")
     def _one_form_of_the_window(self) -> Self:
@@ -323,7 +313,7 @@ def setting_names(model: type[BaseModel] = Settings, prefix: str = "") -> Iterat
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether only this machine reaches `host`; a name other than localhost may be anywhere.
+    """Return whether only this machine reaches `host`; a name other than localhost may be anywhere.
 
     >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0")
     (True, True, True, False)
@@ -349,7 +339,7 @@ def is_store_url(url: str) -> bool:
 
 
 def is_redis_url(url: str) -> bool:
-    """Tell whether `stores/partials/over_redis.py` takes `url`.
+    """Return whether `stores/partials/over_redis.py` takes `url`.
 
     >>> is_redis_url("redis://cache:6379/0"), is_redis_url("rediss://:p%40ss@cache"), is_redis_url("redis://:p@ss@cache")
     (True, True, False)
@@ -394,7 +384,7 @@ def _sentence(problem: ErrorDetails) -> str:
 
 
 def _may_be_shown(name: str) -> bool:
-    """Tell whether the setting's value may stand in a message: what is kept out of `repr` may hold a password."""
+    """Return whether the setting's value may stand in a message: what is kept out of `repr` may hold a password."""
     model: type[BaseModel] = Settings
     for part in name.split("."):
         field = model.model_fields.get(part)

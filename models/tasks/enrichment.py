@@ -125,7 +125,7 @@ def history_that_fits(context: TaskContext) -> HandedOver:
 
 
 def _fits(context: TaskContext) -> bool:
-    """Tell whether the first prompt is under its tokens, and is a prompt that a session would take (SES-5)."""
+    """Return whether the first prompt is under its tokens, and is a prompt that a session would take (SES-5)."""
     prompt = first_prompt(context)
     return estimate_tokens([{"content": prompt}]) < PROMPT_TOKENS and len(prompt.encode()) <= PROMPT_BYTES
 

@@ -106,7 +106,8 @@ class _Reading:
         fields = self._fields(given)
         role = self._role(fields["role"])
         content = self._content(fields["content"], role)
-        self._refuse_attachments(fields.get("attachments"))
+        if attachments := fields.get("attachments"):
+            raise self._error(".attachments", "are not taken by this version", shown(attachments), "invalid_value")
         if not content:
             self._warn("empty_content", "content", "The message has no content and was skipped.")
             return None
@@ -147,10 +148,6 @@ class _Reading:
             reason = f"has {len(content):,} characters; of {role} {most:,} are allowed"
             raise self._error(".content", reason, shown(content), "too_long")
         return content
-
-    def _refuse_attachments(self, given: object) -> None:
-        if given:
-            raise self._error(".attachments", "are not taken by this version", shown(given), "invalid_value")
 
     def _encodable(self, text: str) -> str:
         count = count_unencodable(text)
@@ -205,7 +202,6 @@ def _within_total_size(history: ConversationHistory, policy: HistoryPolicy) -> H
 def history_warning(
     code: WarningCode, message: str, *, severity: Severity = "medium", suggestion: str | None = None
 ) -> TaskValidationWarning:
-    """Return a warning about the history as a whole."""
     return TaskValidationWarning(
         code=code, field=HISTORY_FIELD, message=message, severity=severity, suggestion=suggestion
     )

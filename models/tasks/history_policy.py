@@ -69,7 +69,6 @@ class HistoryPolicy(Strict):
     """Down to so many messages at least."""
 
     def text_limit(self, role: HistoryRole) -> TextLimit:
-        """Return how long a message of `role` may be."""
         return self.user_text if role == "user" else self.other_text
 
     def without_hard_limits(self) -> "HistoryPolicy":

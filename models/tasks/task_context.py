@@ -36,7 +36,6 @@ class TaskContext(Compact):
     related_documentation: list[str] | None = None
 
     def with_history(self, history: ConversationHistory | None) -> "TaskContext":
-        """Return the context with another history."""
         return self.model_copy(update={"conversation_history": history})
 
 

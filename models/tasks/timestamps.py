@@ -20,7 +20,7 @@ def moment_of(timestamp: str) -> datetime:
 
 
 def is_timestamp(value: object) -> bool:
-    """Tell whether `value` is an ISO 8601 timestamp.
+    """Return whether `value` is an ISO 8601 timestamp.
 
     >>> is_timestamp("2025-10-29"), is_timestamp("yesterday"), is_timestamp(17)
     (True, False, False)

@@ -80,7 +80,6 @@ class ConversationMessage(Frozen):
 
     @property
     def steps(self) -> list[Step]:
-        """The steps so far, oldest first."""
         return self.reasoning_trajectory.steps if self.reasoning_trajectory else []
 
     def with_newest_steps(self, count: int) -> "ConversationMessage":

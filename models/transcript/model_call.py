@@ -101,12 +101,10 @@ class ModelResponse(Compact):
 
     @property
     def text(self) -> str:
-        """All text for the user, in order."""
         return "".join(part.text for part in self.parts if isinstance(part, RespondPart))
 
     @property
     def thinking(self) -> str:
-        """All shown thinking, in order."""
         return "\n\n".join(part.text for part in self.parts if isinstance(part, ThinkPart))
 
     @property
@@ -121,7 +119,6 @@ class ModelResponse(Compact):
 
     @property
     def calls(self) -> list[CallPart]:
-        """The tool calls, in order."""
         return [part for part in self.parts if isinstance(part, CallPart)]
 
 

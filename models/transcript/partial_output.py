@@ -45,7 +45,7 @@ class PartialTag(Frozen):
     attempt: int
 
     def is_later_than(self, other: "PartialTag") -> bool:
-        """Tell whether this answer was begun after `other`: a worker that was given up may still show its own."""
+        """Return whether this answer was begun after `other`: a worker that was given up may still show its own."""
         return (self.request, self.attempt) > (other.request, other.attempt)
 
 
@@ -55,7 +55,7 @@ class PartialOutput(PartialTag):
     parts: list[PartialPart] = []
 
     def supersedes(self, other: "PartialOutput") -> bool:
-        """Tell whether to show this in the place of `other`: it is of a later answer, or has more of the same one.
+        """Return whether to show this in the place of `other`: it is of a later answer, or has more of the same one.
 
         >>> tag = {"message_id": "a", "turn": 1, "step": 1, "request": 1}
         >>> less = PartialOutput(**tag, attempt=1, parts=[PartialPart(kind="respond", text="Hel")])
@@ -118,7 +118,7 @@ def growth(old: PartialOutput | None, new: PartialOutput) -> PartialGrowth | Non
 
 
 def _continues(old: PartialOutput, new: PartialOutput) -> bool:
-    """Tell whether a client that was told `old` can append its way to `new`."""
+    """Return whether a client that was told `old` can append its way to `new`."""
     if _tag(old) != _tag(new) or len(new.parts) < len(old.parts):
         return False
     ends = [part.end for part in old.parts] + [0] * (len(new.parts) - len(old.parts))

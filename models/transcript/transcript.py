@@ -88,7 +88,6 @@ class Transcript:
 
     @property
     def state(self) -> TranscriptState:
-        """What the next run is handed."""
         return TranscriptState(turns=self.turns, archived=self.archived)
 
     def __len__(self) -> int:
@@ -145,7 +144,8 @@ class Transcript:
         The newest ended turn stays in any case (SES-12).
         """
         excess, room, chosen = self.carried_bytes - beyond_bytes, most_bytes, list[ConversationMessage]()
-        for held in self._movable():
+        is_running = bool(self._held) and not self._held[-1].turn.is_complete
+        for held in self._held[: -2 if is_running else -1]:
             if excess <= 0 or (chosen and held.carried_bytes > room):
                 break
             chosen.append(held.turn)
@@ -154,7 +154,6 @@ class Transcript:
         return chosen
 
     def drop_oldest(self, count: int) -> None:
-        """Hold the oldest `count` turns no longer: the archive has them."""
         for held in self._held[:count]:
             del self._position[held.turn.id]
             self.carried_bytes -= held.carried_bytes
@@ -192,10 +191,6 @@ class Transcript:
             reset=reset,
             has_more=seen + 1 + len(new) < len(self._held),
         )
-
-    def _movable(self) -> list[_Held]:
-        running = not self._held[-1].turn.is_complete if self._held else False
-        return self._held[: -2 if running else -1]
 
     def _changed_up_to(self, seen: int, since: int | None) -> list[ConversationMessage]:
         if since is None:

@@ -114,7 +114,7 @@ def _is_next(step: Step, asked: Sequence[Step]) -> bool:
 
 
 def _may_be_passed(asked: Step, step: Step) -> bool:
-    """Tell whether `step` may be a later command's. A recorded patch is always that of the next one asked for."""
+    """Return whether `step` may be a later command's. A recorded patch is always that of the next one asked for."""
     return asked.slack != "none" and asked.mark != step.mark and {asked.mark[0], step.mark[0]} != {"MarkerRecorded"}
 
 
@@ -202,7 +202,7 @@ def _is_of_command(event: HistoryEvent) -> bool:
 
 
 def _is_of_patch(event: HistoryEvent) -> bool:
-    """Tell whether the SDK set this search attribute by itself: no code asks for it."""
+    """Return whether the SDK set this search attribute by itself: no code asks for it."""
     upserted = event.upsert_workflow_search_attributes_event_attributes.search_attributes.indexed_fields
     return PATCH_VERSIONS in upserted
 

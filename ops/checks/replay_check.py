@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -67,7 +67,6 @@ class Finding:
         return self.verdict not in ("replays", "not begun")
 
     def line(self) -> str:
-        """Return the finding as a line to read."""
         names = [f"session {self.session}" if self.session else "", f"run {self.run}" if self.run else ""]
         where = ", ".join(name for name in names if name)
         if self.file:
@@ -75,7 +74,6 @@ class Finding:
         return f"{where}: {self.told}"
 
     def to_json(self) -> str:
-        """Return the finding as one JSON object; what is not known is left out."""
         differs = self.difference
         known = {
             "session": self.session,
@@ -98,14 +96,12 @@ class Tally:
     verdicts: Counter[Verdict] = field(default_factory=Counter)
 
     def add(self, finding: Finding) -> None:
-        """Count one."""
         self.verdicts[finding.verdict] += 1
         if finding.verdict in ("replays", "differs", "not begun"):
             self.sessions.add(deleted_session(finding.session))
 
     @property
     def runs(self) -> int:
-        """How many runs were replayed, whatever came of it."""
         return self.verdicts["replays"] + self.verdicts["differs"]
 
     @property
@@ -127,7 +123,6 @@ class Tally:
         return told + "".join(rest)
 
     def to_json(self) -> str:
-        """Return the sum as one JSON object."""
         aside = {verdict.replace(" ", "_"): self.verdicts[verdict] for verdict in _ASIDE}
         counted = {"sessions": len(self.sessions), "runs": self.runs, "differ": self.verdicts["differs"], **aside}
         return json.dumps(counted)
@@ -256,7 +251,8 @@ async def _check_chain(client: Client, chain: _Chain, replays: Replays) -> list[
     try:
         run = run or await _newest_run(client, chain.session)
         while run:
-            history = await _fetch(client, chain.session, run)
+            handle = client.get_workflow_handle(chain.session, run_id=run)
+            history = await handle.fetch_history(rpc_timeout=RPC_TIMEOUT)
             _refuse_foreign(history)
             findings.append(await _examine(WorkflowHistory(chain.session, history.events), run, replays))
             run = history.events[0].workflow_execution_started_event_attributes.continued_execution_run_id
@@ -282,10 +278,6 @@ async def _newest_run(client: Client, session: str) -> str:
     return described.run_id or ""
 
 
-async def _fetch(client: Client, session: str, run: str) -> WorkflowHistory:
-    return await client.get_workflow_handle(session, run_id=run).fetch_history(rpc_timeout=RPC_TIMEOUT)
-
-
 async def _a_few_at_once(
     sources: AsyncIterator[Source], check: Callable[[Source], Coroutine[Any, Any, list[Finding]]]
 ) -> AsyncIterator[Finding]:
@@ -295,7 +287,7 @@ async def _a_few_at_once(
             running.add(asyncio.create_task(check(source)))
             while len(running) >= AT_ONCE:
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for finding in _results(done):
+                for finding in itertools.chain.from_iterable(task.result() for task in done):
                     yield finding
         for next_done in asyncio.as_completed(running):
             for finding in await next_done:
@@ -303,10 +295,6 @@ async def _a_few_at_once(
     finally:
         for task in running:
             task.cancel()
-
-
-def _results(done: set[asyncio.Task[list[Finding]]]) -> Iterator[Finding]:
-    return itertools.chain.from_iterable(task.result() for task in done)
 
 
 async def _examine(history: WorkflowHistory, run: str, replays: Replays, *, file: Path | None = None) -> Finding:

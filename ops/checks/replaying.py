@@ -68,7 +68,6 @@ class Replays:
     """Replays runs, each with a worker of its own: what one leaves behind cannot reach the next."""
 
     def __init__(self, threads: ThreadPoolExecutor) -> None:
-        """Run workflow code in `threads`."""
         self._threads = threads
 
     async def departure(self, history: WorkflowHistory) -> Departure | None:
@@ -108,7 +107,6 @@ class _Raised:
     failure: Failure
 
     def sentence(self) -> str:
-        """Say what, where, and in which workflow task."""
         name = self.failure.application_failure_info.type or "an exception"
         frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', self.failure.stack_trace)
         place = f" at {Path(frames[-1][0]).name}:{frames[-1][1]} {frames[-1][2]}" if frames else ""
@@ -126,19 +124,15 @@ class _NotingRunner(WorkflowRunner):
 
     @property
     def tasks(self) -> Sequence[WorkflowTask]:
-        """What was asked for, in the order of the workflow tasks."""
         return [WorkflowTask(started_at, commands) for started_at, commands in self._commands.items()]
 
     def prepare_workflow(self, defn: workflow._Definition) -> None:
-        """Do as the worker's own runner does."""
         self._sandbox.prepare_workflow(defn)
 
     def set_worker_level_failure_exception_types(self, types: Sequence[type[BaseException]]) -> None:
-        """Do as the worker's own runner does."""
         self._sandbox.set_worker_level_failure_exception_types(types)
 
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
-        """Return what runs one workflow, and notes."""
         instance = self._sandbox.create_instance(det)
         activate = instance.activate
 
@@ -173,7 +167,7 @@ def _judge(difference: Difference | None, noted: _NotingRunner, failure: Excepti
 
 
 def _agrees(difference: Difference, noted: _NotingRunner, failure: Exception | None) -> bool:
-    """Tell whether the SDK, if it stopped in the same workflow task, stopped at the same event."""
+    """Return whether the SDK, if it stopped in the same workflow task, stopped at the same event."""
     stopped_at = re.search(r"HistoryEvent\(id: (\d+)", str(failure))
     if stopped_at is None or difference.task != noted.tasks[-1].started_at:
         return True

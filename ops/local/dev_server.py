@@ -95,7 +95,6 @@ class DevServer:
 
     @classmethod
     def for_settings(cls, settings: Settings) -> Self:
-        """Return the server these settings ask for."""
         return cls(
             settings.state_dir,
             port=settings.temporal_port,
@@ -104,14 +103,12 @@ class DevServer:
         )
 
     async def __aenter__(self) -> Self:
-        """Start it."""
         await self.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop it."""
         await self.stop()
 
     @property
@@ -121,12 +118,10 @@ class DevServer:
 
     @property
     def ui_url(self) -> str | None:
-        """The Web UI; None without one."""
         return f"http://{LOOPBACK}:{self._ports[1]}" if self._ports[1] else None
 
     @property
     def pid(self) -> int | None:
-        """The server's process id while it runs."""
         return self._program.pid if self._program else None
 
     @property
@@ -154,14 +149,13 @@ class DevServer:
             raise
 
     async def wait(self) -> int:
-        """Return the exit code once the server has ended."""
         return await self._program.wait() if self._program else 0
 
-    async def stop(self) -> None:
+    async def stop(self, *, seconds: float = STOP_SECONDS) -> None:
         """Have the server ended, and nobody sent to its address any more."""
         if self._program is not None:
             EmbeddedServer.file(self.state_dir).unlink(missing_ok=True)
-            await self._program.stop(seconds=STOP_SECONDS)
+            await self._program.stop(seconds=seconds)
 
     async def _launch(self, binary: Path) -> None:
         with self._locked() as lock:
@@ -241,7 +235,8 @@ class DevServer:
         deadline = asyncio.get_running_loop().time() + START_SECONDS
         while (problem := await self._unready(client)) is not None:
             if self.pid is None:
-                raise DevServerError(f"The Temporal server ended at its start: {self._last_words()}.")
+                last_words = self._program.last_words() if self._program else ""
+                raise DevServerError(f"The Temporal server ended at its start: {last_words}.")
             if asyncio.get_running_loop().time() > deadline:
                 raise DevServerError(f"The Temporal server is not ready after {START_SECONDS:.0f} s: {problem}.")
             await asyncio.sleep(POLL_SECONDS)
@@ -263,12 +258,8 @@ class DevServer:
         write_private(half_written, record.model_dump_json())
         half_written.replace(file)
 
-    def _last_words(self) -> str:
-        return self._program.last_words() if self._program else ""
-
 
 def is_in_use(database: Path) -> bool:
-    """Tell whether a server has `database` open."""
     if not database.exists():
         return False
     lock = _take_lock(database)

@@ -24,7 +24,6 @@ class Gateway(Frozen):
 
     @property
     def url(self) -> str:
-        """What a browser is given."""
         host = _ANYWHERE.get(self.host, self.host)
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
@@ -37,7 +36,6 @@ class Gateway(Frozen):
 
     @staticmethod
     def file(state_dir: Path) -> Path:
-        """Name the file `turnkeeper up` records its gateway in, as long as it runs."""
         return state_dir / "gateway.json"
 
     async def status(self, path: str) -> int | None:

@@ -60,7 +60,6 @@ class JsonLines(logging.Formatter):
     """A message as one JSON object on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -76,7 +75,6 @@ class TextLines(logging.Formatter):
     """A message as one line to read."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
         time = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
         origin = "".join(f" {name}={value}" for name, value in _origin(record).items())
         exceptions = "".join(f" | {told}" for told in _exceptions(record))

@@ -10,11 +10,10 @@ LOOPBACK = "127.0.0.1"
 
 def usable_port(wanted: int, host: str = LOOPBACK) -> int:
     """Return `wanted` where it can be listened on, else a free port; 0 wants any."""
-    return wanted if wanted and is_free(wanted, host) else _free_port(host)
+    return wanted if wanted and is_free(wanted, host) else _bind(0, host)
 
 
 def is_free(port: int, host: str = LOOPBACK) -> bool:
-    """Tell whether nobody listens on `port`."""
     try:
         _bind(port, host)
     except OSError:
@@ -37,10 +36,6 @@ def reserved_port(host: str = LOOPBACK) -> Iterator[int]:
         if sys.platform != "linux":
             holder.close()
         yield port
-
-
-def _free_port(host: str) -> int:
-    return _bind(0, host)
 
 
 def _bind(port: int, host: str) -> int:

@@ -46,7 +46,6 @@ class Program:
 
     @property
     def pid(self) -> int | None:
-        """The process's id while it runs."""
         return self._process.pid if self._process and self._process.returncode is None else None
 
     @property

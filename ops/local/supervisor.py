@@ -14,8 +14,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.settings.settings import ENV_PREFIX, Settings
+from turnkeeper.ops.local.dev_server import STOP_SECONDS as TEMPORAL_STOP_SECONDS
 from turnkeeper.ops.local.dev_server import DevServer, DevServerError
 from turnkeeper.ops.local.environments import gateway_environment
 from turnkeeper.ops.local.gateway import Gateway
@@ -59,7 +61,6 @@ def own_command(*arguments: str) -> list[str]:
 
 
 def log_file(settings: Settings, command: str) -> Path:
-    """Name the file that one of our own commands logs into."""
     return settings.state_dir / "logs" / f"{command}.log"
 
 
@@ -76,34 +77,8 @@ class Service(Protocol):
     async def wait(self) -> int:
         """Return its exit code once it has ended."""
 
-    async def stop(self) -> None:
-        """Have it ended."""
-
-
-class OwnProcess:
-    """One of our own commands as a service."""
-
-    def __init__(self, program: Program, *, stop_seconds: float) -> None:
-        """Run `program`, which has `stop_seconds` to end when it is asked to."""
-        self._program = program
-        self._stop_seconds = stop_seconds
-
-    @property
-    def has_worked(self) -> bool:
-        """Whether it has done some of its work since it was started; False also where that can't be known."""
-        return self._program.has_worked
-
-    async def start(self) -> None:
-        """Have it running; it may still end at once."""
-        await self._program.start()
-
-    async def wait(self) -> int:
-        """Return its exit code once it has ended."""
-        return await self._program.wait()
-
-    async def stop(self) -> None:
-        """Have it ended, in the time it is allowed."""
-        await self._program.stop(seconds=self._stop_seconds)
+    async def stop(self, *, seconds: float) -> None:
+        """Have it ended, and killed after `seconds`."""
 
 
 async def run_stack(settings: Settings, say: Say) -> None:
@@ -117,15 +92,13 @@ async def run_stack(settings: Settings, say: Say) -> None:
     close_to_others(settings.state_dir)
     async with AsyncExitStack() as running:
         web_ui = await running.enter_async_context(_temporal(settings, say))
-        worker = OwnProcess(
-            WorkerProgram(
-                own_command("worker"),
-                connect=lambda: connect(settings, patience=FAIL_SECONDS),
-                log=log_file(settings, "worker"),
-            ),
-            stop_seconds=settings.shutdown_grace + WORKER_MARGIN_SECONDS,
+        worker = WorkerProgram(
+            own_command("worker"),
+            connect=lambda: connect(settings, patience=FAIL_SECONDS),
+            log=log_file(settings, "worker"),
         )
-        await running.enter_async_context(kept_running("The worker", worker, say))
+        stop_seconds = settings.shutdown_grace + WORKER_MARGIN_SECONDS
+        await running.enter_async_context(kept_running("The worker", worker, say, stop_seconds=stop_seconds))
         gateway = await running.enter_async_context(_gateway(settings, say))
         say("Temporal is ready; worker and gateway are starting.")
         if not await _is_ready(gateway):
@@ -143,7 +116,7 @@ def run_until_signalled(work: Coroutine[Any, Any, Outcome]) -> Outcome | None:
 
 
 @asynccontextmanager
-async def kept_running(name: str, service: Service, say: Say) -> AsyncIterator[None]:
+async def kept_running(name: str, service: Service, say: Say, *, stop_seconds: float) -> AsyncIterator[None]:
     """Have `service` running inside the block: started again whenever it ends, stopped after it."""
     await service.start()
     watch = asyncio.create_task(_start_again(name, service, say))
@@ -153,7 +126,7 @@ async def kept_running(name: str, service: Service, say: Say) -> AsyncIterator[N
         # A start that is under way is over before the stop, or it would outlive it.
         watch.cancel()
         await asyncio.wait([watch])
-        await service.stop()
+        await service.stop(seconds=stop_seconds)
 
 
 class RestartPacer:
@@ -176,13 +149,14 @@ class RestartPacer:
 async def _start_again(name: str, service: Service, say: Say) -> None:
     clock = asyncio.get_running_loop().time
     pacer = RestartPacer(clock)
-    pause = 0.0
+    pauses = growing_pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
     while True:
         started = clock()
         code = await service.wait()
         start_failed = clock() - started < START_SECONDS and not service.has_worked
-        pause = min(2 * pause or FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS) if start_failed else 0.0
-        wait = max(pause, round(pacer.next_pause(), 1))
+        if not start_failed:
+            pauses = growing_pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        wait = max(next(pauses) if start_failed else 0.0, round(pacer.next_pause(), 1))
         say(f"{name} ended ({_reason(code)}); it is started again {f'in {wait:g} s' if wait else 'at once'}.")
         await asyncio.sleep(wait)
         try:
@@ -204,7 +178,7 @@ async def _temporal(settings: Settings, say: Say) -> AsyncIterator[str]:
         yield endpoint.address
         return
     server = DevServer.for_settings(settings)
-    async with kept_running("The Temporal server", server, say):
+    async with kept_running("The Temporal server", server, say, stop_seconds=TEMPORAL_STOP_SECONDS):
         for note in server.notes:
             say(note)
         yield server.ui_url or server.address
@@ -223,9 +197,8 @@ async def _gateway(settings: Settings, say: Say) -> AsyncIterator[Gateway]:
         f"{ENV_PREFIX}MODEL": settings.first_model,
     }
     program = Program(own_command("api"), log=log_file(settings, "api"), env=env, umask=UMASK)
-    process = OwnProcess(program, stop_seconds=GATEWAY_STOP_SECONDS)
     record = Gateway.file(settings.state_dir)
-    async with kept_running("The gateway", process, say):
+    async with kept_running("The gateway", program, say, stop_seconds=GATEWAY_STOP_SECONDS):
         write_private(record, gateway.model_dump_json())
         try:
             yield gateway

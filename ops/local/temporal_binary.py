@@ -63,7 +63,7 @@ async def server_version(binary: Path) -> str:
 
 
 async def knows_flag(binary: Path, flag: str) -> bool:
-    """Tell whether this version's dev server takes `flag`."""
+    """Return whether this version's dev server takes `flag`."""
     return flag in await _said(binary, "server", "start-dev", "--help")
 
 

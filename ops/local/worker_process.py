@@ -205,7 +205,6 @@ class RunningActivities:
         return running
 
     def close(self) -> None:
-        """Close the pipe, unless it is closed."""
         if self._reading < 0:
             return
         asyncio.get_running_loop().remove_reader(self._reading)

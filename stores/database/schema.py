@@ -18,7 +18,7 @@ MIGRATIONS = Path(__file__).with_name("migrations")
 
 
 def is_current(connection: Connection) -> bool:
-    """Tell whether every migration of this release has been run, and no other."""
+    """Return whether every migration of this release has been run, and no other."""
     found = MigrationContext.configure(connection).get_current_heads()
     return set(found) == set(ScriptDirectory(str(MIGRATIONS)).get_heads())
 

@@ -3,7 +3,7 @@
 Theory of operation. A worker shows snapshots, each the whole of what there is so far; a gateway that follows a session
 holds the newest one it has seen, and whoever waits for a newer one is woken. Nothing is queued anywhere: who is slow,
 or comes late, takes the newest snapshot and has missed nothing. So a carrier may lose and repeat what it likes, and
-every one is the same two sides of one small protocol: heartbeats of the activity (`heartbeats.py`, which needs nothing
+every one is the same two sides of one small class: heartbeats of the activity (`heartbeats.py`, which needs nothing
 but Temporal), memory (`in_process.py`) or Redis (`over_redis.py`). `chosen.py` says which.
 
 A carrier that fails shows less. It never fails, and never holds up, the answer itself.
@@ -11,9 +11,10 @@ A carrier that fails shows less. It never fails, and never holds up, the answer 
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
 from turnkeeper.stores.version_counter import VersionCounter
@@ -28,7 +29,6 @@ class LiveSnapshot(VersionCounter):
     """The newest snapshot of one session that has arrived here; its version counts them. Followers only read it."""
 
     def __init__(self) -> None:
-        """Start without a snapshot."""
         super().__init__()
         self.latest: PartialOutput | None = None
         """`None` until the first one arrives. It stays when its answer is whole: the recorded step says that."""
@@ -38,44 +38,6 @@ class LiveSnapshot(VersionCounter):
         if self.latest is None or snapshot.supersedes(self.latest):
             self.latest = snapshot
             self.advance()
-
-
-class PartialCarrier(Protocol):
-    """Both sides of a carrier. A worker uses one, a gateway follows through one; to be closed after use."""
-
-    least_pause: float
-    """Seconds that a worker lets pass between two snapshots of an answer, at least."""
-
-    def show(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
-        """Have the snapshot carried to those who follow, in the place of those before it; returns at once.
-
-        `behind` is what heartbeats carry behind it, for carriers that use those.
-        """
-        ...
-
-    def end(self, workflow_id: str, tag: PartialTag) -> None:
-        """Let go of what was shown of the attempt `tag`: who comes from now on sees nothing of it."""
-        ...
-
-    def heartbeat_details(self, workflow_id: str) -> Sequence[object]:
-        """Return what every heartbeat of the session's model call is to carry; nothing for most carriers."""
-        ...
-
-    def following(self, workflow_id: str) -> AbstractAsyncContextManager[LiveSnapshot]:
-        """Give what arrives of the session for the time of the block; all who follow it here are given the same."""
-        ...
-
-    async def forget(self, workflow_id: str) -> None:
-        """Let go of what a dead worker may have left of a session that was deleted; what can't be reached expires."""
-        ...
-
-    async def __aenter__(self) -> Self:
-        """Return the carrier itself."""
-        ...
-
-    async def __aexit__(self, *_: object) -> None:
-        """Stop all that is under way."""
-        ...
 
 
 class FollowedSessions:
@@ -93,12 +55,10 @@ class FollowedSessions:
         self._leaving: set[asyncio.Task[None]] = set()
 
     def get(self, workflow_id: str) -> LiveSnapshot | None:
-        """Return what is known of a session, if anybody follows it."""
         return self._lives.get(workflow_id)
 
     @asynccontextmanager
     async def following(self, workflow_id: str) -> AsyncIterator[LiveSnapshot]:
-        """Follow the session for the time of the block."""
         live = self._lives.get(workflow_id)
         if live is None:
             live = self._lives[workflow_id] = LiveSnapshot()
@@ -113,7 +73,6 @@ class FollowedSessions:
                 self._leave(workflow_id)
 
     async def close(self) -> None:
-        """Keep nothing new any more."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), *self._leaving, return_exceptions=True)
@@ -136,3 +95,46 @@ class FollowedSessions:
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
         task.cancel()
+
+
+class PartialCarrier(ABC):
+    """Both sides of a carrier. A worker uses one, a gateway follows through one; to be closed after use."""
+
+    least_pause: float
+    """Seconds that a worker lets pass between two snapshots of an answer, at least."""
+
+    def __init__(self) -> None:
+        self._followed_sessions = FollowedSessions(self._keep_new)
+
+    @abstractmethod
+    def show(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
+        """Have the snapshot carried to those who follow, in the place of those before it; returns at once.
+
+        `behind` is what heartbeats carry behind it, for carriers that use those.
+        """
+
+    @abstractmethod
+    def end(self, workflow_id: str, tag: PartialTag) -> None:
+        """Let go of what was shown of the attempt `tag`: who comes from now on sees nothing of it."""
+
+    def heartbeat_details(self, workflow_id: str) -> Sequence[object]:
+        """Return what every heartbeat of the session's model call is to carry; nothing for most carriers."""
+        return ()
+
+    def following(self, workflow_id: str) -> AbstractAsyncContextManager[LiveSnapshot]:
+        """Give what arrives of the session for the time of the block; all who follow it here are given the same."""
+        return self._followed_sessions.following(workflow_id)
+
+    @abstractmethod
+    async def forget(self, workflow_id: str) -> None:
+        """Let go of what a dead worker may have left of a session that was deleted; what can't be reached expires."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._followed_sessions.close()
+
+    @abstractmethod
+    async def _keep_new(self, workflow_id: str, live: LiveSnapshot) -> None:
+        """Keep `live` the newest snapshot of a session that is followed, until this is cancelled."""

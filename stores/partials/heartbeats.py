@@ -15,9 +15,7 @@ no event more, at most `MOST_PARTIAL_BYTES` once in such a turn, and goes when t
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
-from typing import Self
 
 from temporalio import activity
 from temporalio.api.common.v1 import Payload, Payloads, WorkflowExecution
@@ -27,7 +25,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
-from turnkeeper.stores.partials.carrier import FollowedSessions, LiveSnapshot
+from turnkeeper.stores.partials.carrier import LiveSnapshot, PartialCarrier
 
 LOOK_SECONDS = 0.2
 LOOK_TIMEOUT = timedelta(seconds=2)
@@ -41,21 +39,20 @@ CALL_MODEL = "call_model"
 _log = logging.getLogger(__name__)
 
 
-class HeartbeatCarrier:
+class HeartbeatCarrier(PartialCarrier):
     """Carries snapshots in heartbeats."""
 
     least_pause = 0.2
 
     def __init__(self, client: Client) -> None:
         """Follow through `client`; to show, a worker needs no more than the activity it is in."""
+        super().__init__()
         self._client = client
         self._shown: dict[str, PartialOutput] = {}
-        self._followed_sessions = FollowedSessions(self._keep_new)
 
     # ---- the worker's side
 
     def show(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
-        """Heartbeat with the snapshot, from within the activity."""
         held = self._shown.get(workflow_id)
         if held is None or not held.is_later_than(snapshot):
             self._shown[workflow_id] = snapshot
@@ -75,20 +72,8 @@ class HeartbeatCarrier:
 
     # ---- the gateway's side
 
-    def following(self, workflow_id: str) -> AbstractAsyncContextManager[LiveSnapshot]:
-        """Look at the session's heartbeats for the time of the block."""
-        return self._followed_sessions.following(workflow_id)
-
     async def forget(self, workflow_id: str) -> None:
         """Do nothing: what the server has of a session goes with the session."""
-
-    async def __aenter__(self) -> Self:
-        """Return the carrier itself."""
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Look no more."""
-        await self._followed_sessions.close()
 
     async def _keep_new(self, workflow_id: str, live: LiveSnapshot) -> None:
         seen = b""

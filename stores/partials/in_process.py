@@ -1,25 +1,21 @@
 """Partial output in memory, for a worker and a gateway in one process and one event loop."""
 
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import Self
 
 from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
-from turnkeeper.stores.partials.carrier import FollowedSessions, LiveSnapshot
+from turnkeeper.stores.partials.carrier import LiveSnapshot, PartialCarrier
 
 
-class InProcessCarrier:
+class InProcessCarrier(PartialCarrier):
     """Hands snapshots from the worker of this process to its gateway, which must be given the same carrier."""
 
     least_pause = 0.05
 
     def __init__(self) -> None:
-        """Hold nothing."""
+        super().__init__()
         self._shown: dict[str, PartialOutput] = {}
-        self._followed_sessions = FollowedSessions(self._begin)
 
     def show(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
-        """Hand the snapshot over."""
         held = self._shown.get(workflow_id)
         if held is None or snapshot.supersedes(held):
             self._shown[workflow_id] = snapshot
@@ -27,32 +23,14 @@ class InProcessCarrier:
             live.update(snapshot)
 
     def end(self, workflow_id: str, tag: PartialTag) -> None:
-        """Hold what was shown of the attempt no longer."""
         held = self._shown.get(workflow_id)
         if held is not None and not held.is_later_than(tag):
             del self._shown[workflow_id]
 
-    def heartbeat_details(self, workflow_id: str) -> Sequence[object]:
-        """Return nothing: heartbeats carry nothing here."""
-        return ()
-
-    def following(self, workflow_id: str) -> AbstractAsyncContextManager[LiveSnapshot]:
-        """Give what is shown of the session."""
-        return self._followed_sessions.following(workflow_id)
-
     async def forget(self, workflow_id: str) -> None:
-        """Hold nothing of the session."""
         self._shown.pop(workflow_id, None)
 
-    async def __aenter__(self) -> Self:
-        """Return the carrier itself."""
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Let go of those who follow."""
-        await self._followed_sessions.close()
-
-    async def _begin(self, workflow_id: str, live: LiveSnapshot) -> None:
+    async def _keep_new(self, workflow_id: str, live: LiveSnapshot) -> None:
         # All later ones are handed over by `show`.
         if shown := self._shown.get(workflow_id):
             live.update(shown)

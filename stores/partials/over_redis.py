@@ -13,8 +13,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import Self
 from urllib.parse import quote
 
 from redis.asyncio import Redis
@@ -24,7 +22,7 @@ from redis.exceptions import AuthenticationError, AuthorizationError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeout
 
 from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
-from turnkeeper.stores.partials.carrier import FollowedSessions, LiveSnapshot
+from turnkeeper.stores.partials.carrier import LiveSnapshot, PartialCarrier
 
 ANSWER_SECONDS = 2.0
 """Bound of a connection's being made, and of an answer."""
@@ -62,13 +60,14 @@ return redis.call('DEL', KEYS[1])
 _log = logging.getLogger(__name__)
 
 
-class RedisCarrier:
+class RedisCarrier(PartialCarrier):
     """Carries snapshots through one Redis server."""
 
     least_pause = 0.05
 
     def __init__(self, url: str, *, namespace: str, task_queue: str) -> None:
         """Use the server at `url`; nothing is opened yet. Installations with other names may share it."""
+        super().__init__()
         self._redis = Redis.from_url(
             url,
             socket_timeout=ANSWER_SECONDS,
@@ -82,7 +81,6 @@ class RedisCarrier:
         self._has_unsent = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
         self._is_failing = False
-        self._followed_sessions = FollowedSessions(self._keep_new)
 
     async def check(self) -> None:
         """Show something and take it back, as a worker does. Raises one of `FAILURES`; `reason_of` puts it in words."""
@@ -91,16 +89,12 @@ class RedisCarrier:
             await self._send({"": nothing})
             await self._send({"": PartialTag(**dict(nothing))})
 
-    async def __aenter__(self) -> Self:
-        """Return the carrier itself."""
-        return self
-
     async def __aexit__(self, *_: object) -> None:
         """Send and follow nothing more; what was shown last expires."""
         if self._sending:
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)
-        await self._followed_sessions.close()
+        await super().__aexit__()
         await self._redis.aclose()
         # A pool that still counts connections imports a module when it is collected as garbage, and that may be in the
         # middle of a workflow, whose sandbox would load all of the package anew.
@@ -113,12 +107,7 @@ class RedisCarrier:
         self._tell(workflow_id, snapshot)
 
     def end(self, workflow_id: str, tag: PartialTag) -> None:
-        """Have what was shown deleted."""
         self._tell(workflow_id, tag)
-
-    def heartbeat_details(self, workflow_id: str) -> Sequence[object]:
-        """Return nothing: heartbeats carry nothing here."""
-        return ()
 
     def _tell(self, workflow_id: str, news: PartialOutput | PartialTag) -> None:
         unsent = self._unsent.get(workflow_id)
@@ -164,10 +153,6 @@ class RedisCarrier:
             self._has_unsent.set()
 
     # ---- the gateway's side
-
-    def following(self, workflow_id: str) -> AbstractAsyncContextManager[LiveSnapshot]:
-        """Listen to the session's channel for the time of the block."""
-        return self._followed_sessions.following(workflow_id)
 
     async def forget(self, workflow_id: str) -> None:
         """Have what is held of the session deleted, if Redis can be reached now; else it expires."""

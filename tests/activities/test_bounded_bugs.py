@@ -11,7 +11,7 @@ from turnkeeper.activities.failures import MOST_ATTEMPTS
 from turnkeeper.activities.llm import ModelActivities
 from turnkeeper.activities.model_request.list_prices import ListPrices
 from turnkeeper.activities.model_request.spending import Spending
-from turnkeeper.activities.own_session.own_workflow import STOPPING
+from turnkeeper.activities.own_workflow import STOPPING
 from turnkeeper.models.transcript.model_call import ModelCall
 from turnkeeper.stores.partials.in_process import InProcessCarrier
 

@@ -27,8 +27,10 @@ def fate(message_id: str, name: FateName, *, seconds: float = 0) -> Fate:
     return Fate(id=message_id, fate=name, at=NOW + timedelta(seconds=seconds), reason="why")
 
 
-async def parked(prompts: Prompts, *, first: int = 1, max_prompts: int = 100, max_bytes: int = 10**6) -> list[str]:
-    found = await prompts.parked("s1", first=first, max_prompts=max_prompts, max_bytes=max_bytes)
+async def parked(
+    prompts: Prompts, *, session: str = "s1", first: int = 1, max_prompts: int = 100, max_bytes: int = 10**6
+) -> list[str]:
+    found = await prompts.parked(session, first=first, max_prompts=max_prompts, max_bytes=max_bytes)
     return [prompt.id for prompt in found]
 
 
@@ -58,14 +60,7 @@ async def test_ses_6_parked_prompts_are_forgotten_below_a_number_only(prompts: P
     for _ in range(2):
         await prompts.forget_parked("s1", below=299)
     assert await parked(prompts) == ["m299", "m300"]
-    assert await prompts.place_of("s2", "m1") == 1
-
-
-async def test_ses_6_the_place_of_a_parked_prompt_is_found_by_its_id(prompts: Prompts):
-    await prompts.park("s1", first=7, prompts=waiting(1, 3))
-    assert await prompts.place_of("s1", "m2") == 8
-    assert await prompts.place_of("s1", "m9") is None
-    assert await prompts.place_of("s2", "m2") is None
+    assert await parked(prompts, session="s2") == ["m1", "m2"]
 
 
 async def test_ses_6_of_several_fates_of_an_id_the_latest_stays_whoever_comes_last(prompts: Prompts):
@@ -94,5 +89,5 @@ async def test_api_1_a_deleted_session_leaves_no_prompt_and_no_fate(tmp_path: Pa
         await stores.delete("s1")
         assert await parked(stores.prompts) == []
         assert await stores.prompts.fate_of("s1", "f7") is None
-        assert await stores.prompts.place_of("s2", "m250") == 250
+        assert await parked(stores.prompts, session="s2", first=250) == ["m250"]
         assert await stores.prompts.fate_of("s2", "f7") is not None

@@ -172,7 +172,8 @@ async def test_ses_8_a_parked_prompt_can_be_withdrawn_and_the_rest_discarded(on:
         fate = await on.stores.prompts.fate_of(session.handle.id, message_id)
         assert fate is not None
         assert fate.fate == known[message_id]
-    assert await on.stores.prompts.place_of(session.handle.id, "m85") is None
+    parked = await on.stores.prompts.parked(session.handle.id, first=1, max_prompts=90, max_bytes=10**6)
+    assert "m85" not in [prompt.id for prompt in parked]
 
 
 async def test_ses_8_a_session_that_is_ended_works_off_what_is_parked_first(on: Stage) -> None:

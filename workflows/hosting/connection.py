@@ -77,7 +77,6 @@ class EmbeddedServer(Frozen):
 
     @staticmethod
     def file(state_dir: Path) -> Path:
-        """Name the file a server writes this into."""
         return state_dir / "temporal.json"
 
     @classmethod
@@ -227,7 +226,6 @@ async def set_retention(client: Client, *, days: int = RETENTION_DAYS) -> None:
 
 
 async def retention(client: Client) -> timedelta:
-    """Return how long the namespace keeps ended sessions."""
     request = DescribeNamespaceRequest(namespace=client.namespace)
     answer = await client.workflow_service.describe_namespace(request, timeout=CALL_TIMEOUT)
     return answer.config.workflow_execution_retention_ttl.ToTimedelta()

@@ -59,7 +59,6 @@ class EvictingRunner(SandboxedWorkflowRunner):
     """The SDK's own runner, for sessions that are forgotten where their state is in doubt."""
 
     def __init__(self, client: Client) -> None:
-        """Look into histories through `client`."""
         super().__init__()
         self._client = client
         self._looks: set[asyncio.Task[None]] = set()

@@ -55,7 +55,7 @@ class TaskSlots(CustomSlotSupplier):
 
     async def reserve_slot(self, ctx: SlotReserveContext) -> SlotPermit:
         """Return a permit for a poll and the task it brings, once there is one."""
-        slots = self._of(ctx)
+        slots = self._sticky if ctx.is_sticky else self._replays
         await slots.acquire()
         return _Permit(slots)
 
@@ -70,6 +70,3 @@ class TaskSlots(CustomSlotSupplier):
         """Give the permit back; called by a thread of the SDK's."""
         if isinstance(ctx.permit, _Permit):
             ctx.permit.give_back()
-
-    def _of(self, ctx: SlotReserveContext) -> asyncio.Semaphore:
-        return self._sticky if ctx.is_sticky else self._replays

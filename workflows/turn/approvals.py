@@ -21,7 +21,6 @@ class Approvals:
     """The approvals of a turn's newest step."""
 
     def __init__(self, context: TurnContext) -> None:
-        """Wait for the turn of `context`."""
         self._context = context
         self._session = context.session
         self._expiring: asyncio.Task[None] | None = None

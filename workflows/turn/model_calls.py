@@ -37,7 +37,6 @@ class ModelCalls:
     """The model calls of a turn."""
 
     def __init__(self, context: TurnContext, slot: RequestSlot, tools: ToolList) -> None:
-        """Ask for the turn of `context`, offering its `tools`, through its `slot` of the open request."""
         self._context = context
         self._session = context.session
         self._slot = slot
@@ -96,7 +95,6 @@ class ModelCalls:
         )
 
     def _note_size(self, request: OpenRequest) -> None:
-        """Note that the model has answered to a request of this size."""
         if self._session.rules < 3:
             return
         turn, tokens = self._context.turn, head_tokens(request.request.head) + request.estimated_tokens
@@ -120,7 +118,8 @@ class ModelCalls:
         rounds = silences = 0
         outcome = await self._call_model(request, rounds)
         while outcome.wait_seconds is not None:
-            self._check_spent()
+            if self._session.rules >= 3:
+                self._context.turn.budgets.check_spent()
             await self._wait(outcome.wait_seconds, reason=outcome.wait_reason)
             rounds += 1
             # Short waits for the vendor are Temporal's own: such a one is for the session, which did not answer.
@@ -129,11 +128,6 @@ class ModelCalls:
                 request, rounds, silences=silences, unclear_answers=outcome.unclear_answers
             )
         return outcome
-
-    def _check_spent(self) -> None:
-        """Raise `TurnFailed` if attempts that gave no answer have used up what the turn may take (AGT-9)."""
-        if self._session.rules >= 3:
-            self._context.turn.budgets.check_spent()
 
     async def _open_new_request(self) -> OpenRequest:
         session = self._session

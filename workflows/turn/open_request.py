@@ -20,7 +20,6 @@ class OpenRequest:
 
     @property
     def message_count(self) -> int:
-        """How many messages it holds."""
         return len(self.request.messages)
 
     def page(self, offset: int, *, page_bytes: int) -> ModelRequestPage:
@@ -43,11 +42,9 @@ class RequestSlot:
     """Where the open request of a turn is, if there is one."""
 
     def __init__(self) -> None:
-        """Hold none."""
         self.request: OpenRequest | None = None
 
     def open(self, request: OpenRequest) -> OpenRequest:
-        """Put `request` in the place of the one before it."""
         self.close()
         self.request = request
         return request
@@ -59,7 +56,6 @@ class RequestSlot:
             REQUESTS.put(_key(self.request), self.request.request, size=4 * self.request.estimated_tokens)
 
     def close(self) -> None:
-        """Keep the request no longer."""
         if self.request and not workflow.unsafe.is_replaying():
             REQUESTS.discard(_key(self.request))
         self.request = None

@@ -19,7 +19,6 @@ class Summaries:
     """The summaries that are made in a turn."""
 
     def __init__(self, context: TurnContext, slot: RequestSlot) -> None:
-        """Ask for the turn of `context`, through its `slot` of the open request."""
         self._context = context
         self._session = context.session
         self._slot = slot

@@ -28,7 +28,6 @@ class ToolCalls:
     """The tool calls of a turn."""
 
     def __init__(self, context: TurnContext) -> None:
-        """Run tools for the turn of `context`."""
         self._context = context
         self._session = context.session
         self._approvals = Approvals(context)
@@ -103,7 +102,7 @@ class ToolCalls:
         return None
 
     def _needs_approval(self, call: ToolCall) -> bool:
-        """Tell whether a call runs only once a person has decided on it; one that was asked about stays so."""
+        """Return whether a call runs only once a person has decided on it; one that was asked about stays so."""
         if call.approval is not None or self._refuse_call(call):
             return call.approval is not None
         tool = self._session.tools.find(call.name)

@@ -23,7 +23,6 @@ class ToolList:
     """The tools of a turn's session."""
 
     def __init__(self, context: TurnContext) -> None:
-        """Read them for the turn of `context`."""
         self._context = context
         self._session = context.session
 

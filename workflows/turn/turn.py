@@ -35,7 +35,6 @@ class Turn:
         on_change: Callable[[], None],
         is_due_for_new_run: Callable[[], bool],
     ) -> None:
-        """Lead the session's running turn, from its beginning or from where it paused."""
         self._session = session
         self._archiving = archiving
         self._context = TurnContext(session, on_change=on_change, is_due_for_new_run=is_due_for_new_run)
@@ -48,7 +47,6 @@ class Turn:
 
     @property
     def open_request(self) -> OpenRequest | None:
-        """The model request that is not answered yet."""
         return self._slot.request
 
     # ---- from outside

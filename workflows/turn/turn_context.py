@@ -32,11 +32,9 @@ class TurnContext:
 
     @property
     def turn(self) -> RunningTurn:
-        """The running turn as it is now."""
         return self.session.current_turn.running()
 
     def check_stop(self) -> None:
-        """Raise `TurnStopped` once the turn was told to stop."""
         if self.stop_reason is not None:
             raise TurnStopped(self.stop_reason)
 

@@ -34,7 +34,6 @@ class Fold:
     """An answer while it comes in. What an event of an unexpected shape raises is the caller's to name."""
 
     def __init__(self, name: str) -> None:
-        """Begin an answer of the model `name`."""
         self.is_whole = False
         """The last event has come."""
         self.failure: Event | None = None
@@ -117,7 +116,7 @@ class Fold:
 
 
 def _has_unknown_calls(items: list[Block]) -> bool:
-    """Tell whether there are calls of a kind that is not known here: nobody will answer them, unless the vendor has."""
+    """Return whether there are calls of an unknown kind that the vendor has not answered itself: nobody will."""
     answered = {item.get("tool_use_id") for item in items}
     return any(
         str(item["type"]).endswith("_use") and item["type"] != "tool_use" and item.get("id") not in answered
@@ -141,7 +140,6 @@ class _Block:
         yield from self._shown(self._begun)
 
     def add(self, delta: Block) -> Iterator[Delta]:
-        """Take in a delta, and return what there is to show of it."""
         match delta:
             case {"type": "input_json_delta", "partial_json": str(text)}:
                 self._arguments.append(text)
@@ -167,7 +165,6 @@ class _Block:
         return None
 
     def item(self) -> Block:
-        """Return it as it came."""
         if self._arguments:
             self._grown.put("input", sendable_input(self._args()))
         return self._grown.whole()

@@ -31,7 +31,6 @@ class AnthropicProvider:
     async def stream(
         self, name: str, request: ModelRequest, context: CallContext
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
-        """Ask the model `name`; yield deltas, then the whole response. Raises `ModelError`."""
         if not name:
             raise ModelError("not_found", "write its name behind the colon, as in 'anthropic:claude-sonnet-5-5'")
         asked = self._transport.request(PATH, encode(request, name=name))

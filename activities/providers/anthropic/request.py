@@ -87,7 +87,7 @@ def _bounds(name: str, max_tokens: int | None, messages: list[dict[str, Any]]) -
 
 
 def _may_think(messages: list[dict[str, Any]]) -> bool:
-    """Tell whether a model that thinks by budget may be told to, as the API has it: not amid calls it made unthinking.
+    """Return whether a model that thinks by budget may be told to: the API forbids it amid calls it made unthinking.
 
     The calls since somebody spoke last, with their results, are one answer in the making. It thinks from its beginning
     or not at all, and the thinking must be there: after an eviction, or by another model, there is none.
@@ -101,7 +101,7 @@ def _may_think(messages: list[dict[str, Any]]) -> bool:
 
 
 def _is_of_results(message: dict[str, Any]) -> bool:
-    """Tell whether a user's message is of results alone, so that nobody spoke."""
+    """Return whether a user's message is of results alone, so that nobody spoke."""
     return all(block["type"] == "tool_result" for block in message["content"])
 
 

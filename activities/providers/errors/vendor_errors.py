@@ -239,7 +239,7 @@ def _place_in(complaint: Mapping[str, object]) -> list[str]:
 
 
 def _is_page(body: object) -> bool:
-    """Tell whether it is markup of some proxy, which says nothing to anybody."""
+    """Return whether it is markup of some proxy, which says nothing to anybody."""
     return isinstance(body, str) and body.lstrip()[:1] == "<"
 
 

@@ -70,7 +70,6 @@ class OpenAIChatProvider:
     async def stream(
         self, name: str, request: ModelRequest, context: CallContext
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
-        """Ask the model `name`; yield deltas, then the whole response. Raises `ModelError`."""
         if not name:
             raise ModelError("not_found", "write its name behind the colon, as in 'openai-chat:qwen3'")
         written, fold = (encode_text, TextFold) if self._protocol == "text" else (encode, Fold)
@@ -96,7 +95,7 @@ class OpenAIChatProvider:
                 return
 
     def _learn(self, error: ModelError, body: Block, name: str, session: tuple[str, str]) -> bool:
-        """Take note of what the endpoint refuses or demands; tell whether there is a changed request to be sent."""
+        """Take note of what the endpoint refuses or demands; return whether there is a changed request to be sent."""
         if self._of_models.learn(name, error, optional=held_in(body, OPTIONAL)):
             return True
         return self._of_sessions.learn(session, error, optional=fields_in(body), demandable=lacking_in(body))
@@ -118,7 +117,7 @@ class OpenAIChatProvider:
 
 
 def _is_bound_too_high(error: ModelError, request: ModelRequest) -> bool:
-    """Tell whether there may be an answer to the same request with less room for it."""
+    """Return whether there may be an answer to the same request with less room for it."""
     if request.head.max_tokens is None:
         return False
     is_blamed = _ABOUT_THE_BOUND.search(f"{error.parameter} {error.message}") is not None

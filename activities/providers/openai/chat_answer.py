@@ -62,7 +62,7 @@ class _Call:
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether its arguments are whole, as far as can be seen."""
+        """Return whether its arguments are whole, as far as can be seen."""
         return bool(self.arguments) and isinstance(arguments_of(joined(self.arguments)), dict)
 
 
@@ -86,7 +86,6 @@ class Fold:
         self._used: Mapping[str, object] = {}
 
     def take(self, event: Event) -> list[Delta]:
-        """Take the next event; return what there is to show of it."""
         if event.get("object") == "error" or event.get("error"):
             self.failure = event
             return []
@@ -97,7 +96,6 @@ class Fold:
         return [delta for choice in first for delta in self._take_choice(choice)]
 
     def response(self, *, request_id: str | None) -> ModelResponse:
-        """Return the answer, once it is whole. Raises `ModelError` where it is a refusal, or has failed."""
         self._content.finish(is_cut=self._is_cut())
         stop = self._stop_reason()
         calls = self._whole_calls() if stop == "tool_calls" else []
@@ -112,7 +110,6 @@ class Fold:
 
     @property
     def counted(self) -> Usage | None:
-        """What the server has counted so far."""
         return _usage(self._used)
 
     def _take_choice(self, choice: Event) -> Iterator[Delta]:
@@ -138,7 +135,6 @@ class Fold:
         return delta
 
     def _take_call(self, told: Event) -> str | None:
-        """Take a piece of a call; return its name where it begins."""
         call = self._call_of(told)
         is_new = call is None
         if call is None:
@@ -202,19 +198,16 @@ class TextFold(Fold):
     """An answer by the protocol `text`: its text is read in the grammar of the replay text (CTX-13)."""
 
     def __init__(self, name: str, *, request: int) -> None:
-        """Begin the answer of the model `name` to the session's model request number `request`."""
         super().__init__(name, request=request)
         self._reader = AnswerReader()
 
     def take(self, event: Event) -> list[Delta]:
-        """Take the next event; return what there is to show of it."""
         shown: list[Delta] = []
         for delta in super().take(event):
             shown += self._reader.read(delta.text) if delta.kind == "respond" else [delta]
         return shown
 
     def response(self, *, request_id: str | None) -> ModelResponse:
-        """Return the answer, once it is whole. Raises `ModelError` where it is a refusal, or has failed."""
         whole = super().response(request_id=request_id)
         reader = AnswerReader()
         reader.read(whole.text)

@@ -169,7 +169,7 @@ def _call_id(item: Block) -> str | None:
 
 
 def _are_one(earlier: Block, later: Block) -> bool:
-    """Tell whether two messages are of one speaker, whom templates let speak but once; results of tools are not."""
+    """Return whether two messages are of one speaker, whom templates let speak but once; results of tools are not."""
     return earlier["role"] == later["role"] != "tool" and "tool_calls" not in earlier
 
 

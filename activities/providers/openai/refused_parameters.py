@@ -17,12 +17,12 @@ through, so that what is learned of those holds for the session.
 import logging
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from turnkeeper.activities.providers.protocol import ModelError
+from turnkeeper.stores.bounded_dict import BoundedDict
 
 MOST_REMEMBERED = 10_000
 """Models, or sessions, that are remembered; beyond it, the one is forgotten that was not asked for the longest."""
@@ -51,7 +51,7 @@ class RefusedParameters:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Begin by supposing that everything is taken and nothing demanded. `clock` returns seconds."""
         self._clock = clock
-        self._known: OrderedDict[Hashable, _Known] = OrderedDict()
+        self._known = BoundedDict[Hashable, _Known](max_entries=MOST_REMEMBERED)
 
     def of(self, whose: Hashable) -> frozenset[str]:
         """Return the names of what is to be left out of requests to the model, or of the session, `whose` they are."""
@@ -65,7 +65,7 @@ class RefusedParameters:
     def learn(
         self, whose: Hashable, error: ModelError, *, optional: Collection[str], demandable: Collection[str] = ()
     ) -> bool:
-        """Take note if `error` blames what can be changed; tell whether there is a changed request to be sent.
+        """Take note if `error` blames what can be changed; return whether there is a changed request to be sent.
 
         `optional`: what of the refused request can be left out (`held_in`); `demandable`: what it lacks and can have.
 
@@ -96,11 +96,8 @@ class RefusedParameters:
         return False
 
     def _known_of(self, whose: Hashable) -> _Known:
-        known = self._known.setdefault(whose, _Known())
+        known = self._known[whose] = self._known.get(whose) or _Known()
         known.forget(self._clock())
-        self._known.move_to_end(whose)
-        if len(self._known) > MOST_REMEMBERED:
-            self._known.popitem(last=False)
         return known
 
 

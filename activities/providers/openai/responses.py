@@ -35,7 +35,6 @@ class OpenAIProvider:
     async def stream(
         self, name: str, request: ModelRequest, context: CallContext
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
-        """Ask the model `name`; yield deltas, then the whole response. Raises `ModelError`."""
         if not name:
             raise ModelError("not_found", "write its name behind the colon, as in 'openai:gpt-5.5'")
         self._left_out.tell(request.head.tools)

@@ -38,7 +38,6 @@ class Fold:
     """An answer while it comes in. What an event of an unexpected shape raises is the caller's to name."""
 
     def __init__(self, name: str) -> None:
-        """Begin an answer of the model `name`."""
         self._name = name
         self._items: dict[int, Event] = {}
         self._shown: dict[str, tuple[int, int]] = {}
@@ -52,7 +51,6 @@ class Fold:
         """What the vendor says of an answer that failed."""
 
     def take(self, event: Event) -> list[Delta]:
-        """Take the next event; return what there is to show of it."""
         match event:
             case {"type": "response.output_text.delta" | "response.refusal.delta", "delta": str(text)}:
                 return self._show("respond", text, (event.get("output_index", 0), 0))
@@ -73,7 +71,6 @@ class Fold:
         return []
 
     def response(self, *, request_id: str | None) -> ModelResponse:
-        """Return the answer, once it is whole. Raises `ModelError` where it is a refusal, or not whole after all."""
         end, is_cut = self._end, self._is_cut
         items = self._items_told()
         if not is_cut and (name_of(end.get("status")) not in _WHOLE or self._has_half(items)):
@@ -113,7 +110,7 @@ class Fold:
         return told if len(told) > len(done) else done
 
     def _has_half(self, items: Sequence[Event]) -> bool:
-        """Tell whether something of the answer is missing: the rest of an item, or an item that was begun."""
+        """Return whether something of the answer is missing: the rest of an item, or an item that was begun."""
         return len(items) < len(self._begun) or any(item.get("status") in _HALF for item in items)
 
     def _show(self, kind: Literal["think", "respond"], text: str, place: tuple[int, int]) -> list[Delta]:

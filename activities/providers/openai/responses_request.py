@@ -14,7 +14,7 @@ the prefix.
 """
 
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 from pydantic import JsonValue
 
@@ -52,7 +52,9 @@ def encode(
     """
     head = request.head
     reasoning = _reasoning(head, without)
-    body: dict[str, JsonValue] = {"model": name, "store": False, "stream": True, "input": _items_of(request.messages)}
+    ids = CallIds()
+    items: list[JsonValue] = [item for message in request.messages for item in _items(message, ids)]
+    body: dict[str, JsonValue] = {"model": name, "store": False, "stream": True, "input": items}
     if head.system:
         body["instructions"] = head.system
     if head.tools:
@@ -93,11 +95,6 @@ def _tool(tool: ToolSpec) -> Block:
         # Strict schemas are a small part of JSON Schema: foreign tools' would be refused.
         "strict": False,
     }
-
-
-def _items_of(messages: Sequence[ModelMessage]) -> list[JsonValue]:
-    ids = CallIds()
-    return [item for message in messages for item in _items(message, ids)]
 
 
 def _items(message: ModelMessage, ids: CallIds) -> Iterator[Block]:

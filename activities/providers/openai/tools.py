@@ -34,7 +34,6 @@ class ToolsLeftOut:
     """What the log was told of tools that are too many; of each it is told once."""
 
     def __init__(self) -> None:
-        """Begin with nothing told."""
         self._told: set[str] = set()
 
     def tell(self, tools: Sequence[ToolSpec]) -> None:

@@ -28,7 +28,6 @@ class LeadingThought:
     """
 
     def __init__(self) -> None:
-        """Begin a text."""
         self._state: Literal["opening", "thinking", "between", "saying"] = "opening"
         self._pending = ""
         """What may yet become a tag, or the space around one."""
@@ -58,7 +57,6 @@ class LeadingThought:
 
     @property
     def said(self) -> str:
-        """The text without its thinking."""
         return joined(self._said)
 
     @property

@@ -174,7 +174,7 @@ def parts_of(events: Sequence[AnswerEvent], *, request: int) -> list[Part]:
 
 
 def _may_become_structure(line: str) -> bool:
-    """Tell whether the beginning of a line leaves open if it is structure, or structure that is escaped."""
+    """Return whether the beginning of a line leaves open if it is structure, or structure that is escaped."""
     begun = line.lstrip("\\")
     return any(mark.startswith(begun) and mark != begun for mark in _MARKS) or any(
         header.startswith(begun) for header in (HISTORY, CURRENT)

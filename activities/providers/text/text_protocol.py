@@ -16,8 +16,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 
-from pydantic import ValidationError
-
 from turnkeeper.activities.providers.text.text_answer import GRAMMAR
 from turnkeeper.activities.providers.tool_results import result_told
 from turnkeeper.models.replay_text.grammar import (
@@ -127,19 +125,12 @@ def _calls_with_results(calls: Iterable[CallPart], results: Iterable[ModelMessag
     """Return every call with its result right after it, parallel calls too."""
     waiting = list(results)
     for call in calls:
-        yield _call_event(call)
+        yield CallEvent.of(call.name, call.args)
         result = next((result for result in waiting if result.call_id == call.id), None)
         if result:
             waiting.remove(result)
             outcome, _, content = result_told(result).partition("\n")
             yield ResultEvent(outcome=outcome, content=_marked(content.removeprefix("\n")))
-
-
-def _call_event(call: CallPart) -> CallEvent:
-    try:
-        return CallEvent(name=call.name, args=call.args)
-    except ValidationError:  # NaN or Infinity, which a transcript can hold
-        return CallEvent(name=call.name, args=json.dumps(call.args, ensure_ascii=False))
 
 
 def _described(tool: ToolSpec) -> str:

@@ -99,12 +99,10 @@ class Grown:
         return joined(self._texts[key]) if key in self._texts else self._fields.get(key)
 
     def put(self, key: str, value: JsonValue) -> None:
-        """Replace a field."""
         self._fields[key] = value
         self._texts.pop(key, None)
 
     def add(self, key: str, piece: JsonValue) -> None:
-        """Add a piece to a field."""
         held = self._fields.get(key)
         if piece in (None, "", [], {}):
             return

@@ -161,7 +161,6 @@ class Transport:
         return self.garbled("its answer is compressed, which was not asked for", max_attempts=1)
 
     def no_key(self) -> ModelError:
-        """Return the error of a worker that was given no key."""
         return ModelError("auth", f"no key is set; set {self.vendor.key} for the worker")
 
     def broken_off(self) -> ModelError:

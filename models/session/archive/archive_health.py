@@ -32,7 +32,6 @@ class ArchiveHealth:
 
     @property
     def report(self) -> ArchiveReport:
-        """What people are shown of it."""
         return self.state.report
 
     @property
@@ -42,12 +41,10 @@ class ArchiveHealth:
 
     @property
     def is_failing(self) -> bool:
-        """The last attempt has failed."""
         return self.report.failing_since is not None
 
     @property
     def trouble(self) -> str | None:
-        """Why it fails; `None` while it does not."""
         return self.report.last_error if self.is_failing else None
 
     def worked(self, *, now: datetime) -> None:

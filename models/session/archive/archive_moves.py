@@ -59,7 +59,9 @@ def next_prompt_move(session: Session, *, parks: bool) -> ArchiveMove:
 
 def final_moves(session: Session) -> Iterator[ArchiveMove]:
     """Yield copies of all that a session holds which ends: the archive has its whole transcript and every fate then."""
-    yield from _final_turns(session)
+    turns, first = session.transcript.turns, session.transcript.archived + 1
+    for start, stop in _slices([carried_size(turn) for turn in turns], session.config.limits.max_state_bytes // 2):
+        yield ArchiveMove(first=first + start, turns=turns[start:stop])
     if session.rules >= 2:
         yield from _final_fates(session)
 
@@ -71,12 +73,6 @@ def _final_fates(session: Session) -> Iterator[ArchiveMove]:
         yield ArchiveMove(first=0, fates=fates[start:stop])
     if queue.row.forgotten < queue.row.next_number:
         yield ArchiveMove(first=0, forget_below=queue.row.next_number)
-
-
-def _final_turns(session: Session) -> Iterator[ArchiveMove]:
-    turns, first = session.transcript.turns, session.transcript.archived + 1
-    for start, stop in _slices([carried_size(turn) for turn in turns], session.config.limits.max_state_bytes // 2):
-        yield ArchiveMove(first=first + start, turns=turns[start:stop])
 
 
 def _detaching(session: Session, gone: list[ConversationMessage], **what: object) -> ArchiveMove:

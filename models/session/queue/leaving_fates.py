@@ -14,7 +14,6 @@ class LeavingFates:
     """Fates on their way to the archive, oldest first: bounded, and rejections give way before all others."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._fates: dict[int, Fate] = {}
         self._rejections: deque[int] = deque()
         self._count = 0

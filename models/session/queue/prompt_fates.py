@@ -35,7 +35,6 @@ class PromptFates:
             self.add(fate)
 
     def of(self, message_id: str) -> Fate | None:
-        """Return what became of a prompt, as far as it is remembered here."""
         return self._by_id.get(message_id)
 
     def add(self, fate: Fate) -> None:

@@ -58,7 +58,6 @@ class PromptQueue:
 
     @property
     def state(self) -> QueueState:
-        """What the next run is handed."""
         return QueueState(
             row=self.row.state, taken_ids=list(self.taken_ids), fates=list(self.fates), leaving=list(self.leaving)
         )
@@ -68,7 +67,6 @@ class PromptQueue:
 
     @property
     def waiting(self) -> list[Prompt]:
-        """The prompts that start next."""
         return self.row.waiting
 
     @property
@@ -78,17 +76,14 @@ class PromptQueue:
 
     @property
     def parked(self) -> Sequence[ParkedPrompt]:
-        """The prompts whose texts are in the archive."""
         return self.row.parked
 
     @property
     def fates(self) -> Sequence[Fate]:
-        """The last fates, oldest first."""
         return self._fates.recent
 
     @property
     def leaving(self) -> LeavingFates:
-        """Fates on their way to the archive."""
         return self._fates.leaving
 
     def is_duplicate(self, message_id: str) -> bool:
@@ -221,7 +216,6 @@ class PromptQueue:
     # ---- what it shows
 
     def fate_of(self, message_id: str) -> Fate | None:
-        """Return what became of a prompt, as far as it is remembered here."""
         return self._fates.of(message_id)
 
     def view(

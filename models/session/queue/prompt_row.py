@@ -44,7 +44,6 @@ class PromptRow:
     """
 
     def __init__(self, state: RowState, *, rules: int) -> None:
-        """Go on from `state`."""
         self._rules = rules
         self.steering = list(state.steering)
         self.waiting = list(state.waiting)
@@ -121,7 +120,6 @@ class PromptRow:
         return popped
 
     def pop_last(self) -> Prompt:
-        """Remove the last of the prompts that are held here, and return it."""
         row = next(row for row in (self.behind, self.waiting, self.steering) if row)
         prompt = row.pop()
         self._drop(prompt.id)
@@ -250,7 +248,6 @@ class PromptRow:
         return first if first > self.forgotten else 0
 
     def forget_below(self, number: int) -> None:
-        """Note that the archive has no parked prompt below `number`."""
         self.forgotten = max(self.forgotten, number)
 
     def _replace_parked(self, parked: Iterable[ParkedPrompt]) -> None:
@@ -270,7 +267,6 @@ class PromptRow:
         return chain(self.steering, self.waiting)
 
     def first(self, count: int) -> list[Prompt]:
-        """Return the first prompts that are held here, at most `count`."""
         return list(islice(self.held, count))
 
     def places(self, message_ids: Iterable[str]) -> list[tuple[int, Prompt | ParkedPrompt]]:

@@ -72,7 +72,6 @@ class CurrentTurn:
     # ---- asking the model
 
     def note_request(self) -> None:
-        """Note what the model is about to see."""
         self._context.note_request()
         view = self._context.view
         metrics = TurnMetrics(message_count=view.message_count, estimated_tokens=view.estimated_tokens)
@@ -84,12 +83,10 @@ class CurrentTurn:
         self._on_change()
 
     def stop_waiting(self) -> None:
-        """Show that the model is asked again."""
         self.waiting_until = self.waiting_reason = None
         self._on_change()
 
     def add_usage(self, usage: Usage | None) -> None:
-        """Count what the vendor reported."""
         if usage:
             self._on_usage(usage)
             self._replace(self.running().with_usage(usage))

@@ -89,7 +89,6 @@ class RunningTurn(CarriedTurn):
         tool_policy: ToolPolicy,
         now: datetime,
     ) -> Self:
-        """Return the turn that begins `now` and is recorded as `message`."""
         return cls(
             deadline=now + timedelta(seconds=limits.turn_timeout),
             model=model,
@@ -131,19 +130,15 @@ class RunningTurn(CarriedTurn):
 
     @property
     def budgets(self) -> Budgets:
-        """What the turn may take, and has spent."""
         return Budgets(self.limits, self.model, spent=self.message.usage or Usage())
 
     def with_next_step(self) -> Self:
-        """Count a step that begins."""
         return self.model_copy(update={"steps": self.steps + 1})
 
     def with_calls(self, count: int) -> Self:
-        """Count the tool calls that a step asks for."""
         return self.model_copy(update={"calls": self.calls + count})
 
     def with_usage(self, usage: Usage | None) -> Self:
-        """Count what was spent."""
         return self.with_message(usage=(self.message.usage or Usage()) + usage) if usage else self
 
     # ---- its bytes: `cap` is the most that the session can carry of the turn
@@ -210,7 +205,6 @@ class RunningTurn(CarriedTurn):
         return [call for call in self.newest_step.tool_calls if call.result is None]
 
     def call(self, call_id: str) -> ToolCall:
-        """Return a call of the newest step, as it stands now."""
         return next(call for call in self.newest_step.tool_calls if call.id == call_id)
 
     def number_calls(self, parts: Iterable[CallPart], *, turn_number: int) -> list[ToolCall]:
@@ -260,11 +254,9 @@ class RunningTurn(CarriedTurn):
         return self._with_step(step).with_usage(response.usage)._with_tools_used(used)
 
     def with_prompt(self, message_id: str, text: str, *, now: datetime) -> Self:
-        """Record a prompt that was steered into the turn (SES-7)."""
         return self._with_step(UserStep(kind="user", message_id=message_id, content=text, timestamp=now))
 
     def with_result(self, call_id: str, result: ToolResult) -> Self:
-        """Record the result of a call of the newest step."""
         calls = self.newest_step.tool_calls
         return self._with_calls(
             call.model_copy(update={"result": result}) if call.id == call_id else call for call in calls
@@ -275,7 +267,6 @@ class RunningTurn(CarriedTurn):
         return self.model_copy(update={"unsettled": True, "state": state, "segment": segment})
 
     def with_settled_step(self) -> Self:
-        """Note that the model is shown the newest step."""
         return self.model_copy(update={"unsettled": False, "state": None, "segment": None})
 
     # ---- people's decisions on its calls; they are all in the newest step

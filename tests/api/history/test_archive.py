@@ -32,10 +32,10 @@ from turnkeeper.models.transcript.model_call import (
 from turnkeeper.models.transcript.partial_output import PartialOutput
 from turnkeeper.models.transcript.trajectory import ToolResult
 from turnkeeper.stores.archive import Archive, ArchivedTurn
-from turnkeeper.stores.blobs import Blobs
+from turnkeeper.stores.blobs import Blobs, opaque_owner
 from turnkeeper.stores.database.database import StoreUnavailableError
-from turnkeeper.stores.opaque import opaque_owner
 from turnkeeper.stores.stores import Stores
+from turnkeeper.workflows import activity_options
 
 LIMITS = {"max_state_bytes": 40_000, "max_queued_bytes": 4_000, "max_steps": 1_000}
 SMALL = SessionInput.model_validate({"limits": LIMITS})
@@ -623,7 +623,7 @@ async def test_api_2_a_session_is_not_called_deleted_while_the_archive_keeps_tex
 
     monkeypatch.setattr(Archive, "delete", delete)
     soon = RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=0.2))
-    monkeypatch.setattr("turnkeeper.workflows.activity_options.DELETION_RETRIES", soon)
+    monkeypatch.setitem(activity_options.DELETION, "retry_policy", soon)
     answer = await until_not(202, partial(http.delete, f"/workflow/{session.handle.id}"))
     assert (answer.status_code, problem_of(answer)) == (503, "archive-unavailable")
     assert "not deleted yet" in answer.json()["detail"]

@@ -31,7 +31,7 @@ from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelRequest
 from turnkeeper.ops.local.processes import Program
-from turnkeeper.ops.local.supervisor import OwnProcess, RestartPacer, kept_running, own_command
+from turnkeeper.ops.local.supervisor import RestartPacer, kept_running, own_command
 from turnkeeper.ops.local.worker_process import RunningActivities, WorkerProgram, fail_activities
 
 SLOW_ANSWER = {"text": "It takes a while to write this down word by word", "chunk_delay": 0.3}
@@ -89,7 +89,7 @@ async def supervised(
 
     program = WorkerProgram(own_command("worker"), connect=connect, log=folder / "worker.log", env=env, folder=folder)
     on = Supervised(client, program, task_queue)
-    async with kept_running("The worker", OwnProcess(program, stop_seconds=stop_seconds), on.said.append):
+    async with kept_running("The worker", program, on.said.append, stop_seconds=stop_seconds):
         yield on
     for session in on.sessions:
         await session.watches.close()
@@ -171,7 +171,7 @@ async def test_ops_10_a_worker_that_is_killed_as_the_stack_stops_has_its_activit
 async def test_ops_2_a_process_that_dies_at_its_start_is_started_again_after_longer_and_longer_pauses(folder):
     said = asyncio.Queue[str]()
     program = Program([sys.executable, "-c", "raise SystemExit(3)"], log=folder / "log")
-    async with kept_running("It", OwnProcess(program, stop_seconds=1), said.put_nowait), asyncio.timeout(BOUND):
+    async with kept_running("It", program, said.put_nowait, stop_seconds=1), asyncio.timeout(BOUND):
         assert [await said.get() for _ in range(3)] == [
             f"It ended (exit code 3); it is started again in {pause} s." for pause in ("0.5", "1", "2")
         ]
@@ -222,12 +222,12 @@ class Doomed:
     async def wait(self) -> int:
         return -signal.SIGKILL
 
-    async def stop(self) -> None: ...
+    async def stop(self, *, seconds: float) -> None: ...
 
 
 async def test_ops_10_a_worker_that_dies_of_its_work_is_started_again_at_once_ten_times_and_then_slowly():
     said = asyncio.Queue[str]()
-    async with kept_running("It", Doomed(), said.put_nowait), asyncio.timeout(BOUND):
+    async with kept_running("It", Doomed(), said.put_nowait, stop_seconds=1), asyncio.timeout(BOUND):
         assert {await said.get() for _ in range(10)} == {"It ended (SIGKILL); it is started again at once."}
         assert (await said.get()).startswith("It ended (SIGKILL); it is started again in ")
 

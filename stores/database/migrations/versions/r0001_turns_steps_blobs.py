@@ -10,7 +10,6 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Have the three tables."""
     op.create_table(
         "turns",
         sa.Column("session_id", sa.String(255), nullable=False),

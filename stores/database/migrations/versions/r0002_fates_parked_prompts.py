@@ -10,7 +10,6 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create both tables."""
     op.create_table(
         "fates",
         sa.Column("session_id", sa.String(255), nullable=False),

@@ -1,4 +1,4 @@
-"""Asking the workflow that an activity runs for, by query, on a machine that may be busy (AGT-2, OPS-10).
+"""The workflow that an activity runs for: its ids, and queries to it on a machine that may be busy (AGT-2, OPS-10).
 
 A query needs a worker that has the session in memory or replays it. While workers are busy, replay, or come and go,
 it fails or goes unanswered, and says nothing about the session: it is asked again, until the activity's time is
@@ -15,7 +15,6 @@ from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from turnkeeper.activities.own_session.own_ids import own_run, own_session
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.errors import REFUSED
 
@@ -44,6 +43,16 @@ _FINAL = frozenset(
 
 class WorkflowSilentError(Exception):
     """The session did not answer in time; nothing is wrong with it."""
+
+
+def own_session() -> str:
+    """Return the id of the session that the running activity is of (docs/decisions/0002)."""
+    return activity.info().workflow_id or ""
+
+
+def own_run() -> str:
+    """Return the id of the run that the running activity is of."""
+    return activity.info().workflow_run_id or ""
 
 
 async def ask_own_workflow(client: Client, query: str, argument: object, answer_type: type[Answer]) -> Answer:

@@ -1,1 +1,0 @@
-"""What an activity asks and tells the session that started it."""
