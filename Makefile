@@ -20,11 +20,11 @@ chat: $(INSTALLED) ## talk to it in the terminal while it runs; SESSION=<id> con
 demo: $(INSTALLED) ## a short story, with crashes, on a stack of its own: about 20 s, offline
 	@$(BIN)/turnkeeper demo
 
-# One process more than there are cores, since much of a test is waiting; the tests of a file stay together.
+# One process more than there are cores, since much of a test is waiting; files as they stand, the long ones early.
 TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min(4, (os.cpu_count() or 1) + 1))')
 
 test: $(INSTALLED) ## run every test
-	$(BIN)/pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfile
+	$(BIN)/pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder
 
 test-live: $(INSTALLED) ## ask real vendors, those whose key is set: a few cents
 	$(BIN)/pytest -rs tests/live
