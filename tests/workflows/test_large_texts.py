@@ -83,7 +83,7 @@ async def test_ses_15_long_answers_thinking_arguments_and_opaque_state_go_by_ref
     assert len((await session.handle.fetch_history()).to_json()) < 80_000
 
 
-@pytest.mark.parametrize(("calls", "calls_a_step"), [(120, 1), (200, 20), (500, 500)])
+@pytest.mark.parametrize(("calls", "calls_a_step"), [(100, 1), (160, 20), (200, 200)])
 async def test_ses_15_a_turn_of_hundreds_of_calls_with_30_000_characters_each(
     on: Stage, calls: int, calls_a_step: int
 ) -> None:

@@ -119,12 +119,12 @@ async def replays(session: DrivenSession) -> int:
 
 async def test_ses_6_many_prompts_sent_while_no_worker_runs_become_turns_in_order(temporal: Client) -> None:
     task_queue = f"q-{uuid4()}"
-    session = await unattended(temporal, task_queue=task_queue, max_history_events=500)
-    await send(session, 150)
+    session = await unattended(temporal, task_queue=task_queue, max_history_events=250)
+    await send(session, 80)
     async with stage(temporal, task_queue=task_queue) as on:
         on.sessions.append(session)
-        await worked_off(session, turns=150)
-        assert [turn.id for turn in await transcript(on, session)] == [f"m{number}" for number in range(150)]
+        await worked_off(session, turns=80)
+        assert [turn.id for turn in await transcript(on, session)] == [f"m{number}" for number in range(80)]
     assert await replays(session) > 1
 
 
@@ -154,17 +154,17 @@ async def test_ses_6_what_waits_is_parked_through_many_runs_and_starts_in_order(
 
 
 async def test_ses_8_a_parked_prompt_can_be_withdrawn_and_the_rest_discarded(on: Stage) -> None:
-    session = await with_parked_prompts(on, 90)
-    view = await session.queue({"message_ids": ["m85"]})
+    session = await with_parked_prompts(on, 50)
+    view = await session.queue({"message_ids": ["m45"]})
     assert view.parked > 0
-    assert view.positions["m85"] == view.length - 4
-    await session.update("withdraw_prompt", {"id": "m85"})
+    assert view.positions["m45"] == view.length - 4
+    await session.update("withdraw_prompt", {"id": "m45"})
     await session.update("end_session", {"reason": "enough", "discard_queue": True})
     on.vendor.gate.open()
     await session.handle.result()
-    ids = [f"m{number}" for number in range(90)]
+    ids = [f"m{number}" for number in range(50)]
     known = await fates(on, session, ids)
-    assert known["m85"] == "withdrawn"
+    assert known["m45"] == "withdrawn"
     turns = [turn.id for turn in await transcript(on, session)]
     assert turns == ids[: len(turns)]
     assert {known[message_id] for message_id in ids[len(turns) :]} == {"discarded", "withdrawn"}
@@ -173,26 +173,26 @@ async def test_ses_8_a_parked_prompt_can_be_withdrawn_and_the_rest_discarded(on:
         assert fate is not None
         assert fate.fate == known[message_id]
     parked = await on.stores.prompts.parked(session.handle.id, first=1, max_prompts=90, max_bytes=10**6)
-    assert "m85" not in [prompt.id for prompt in parked]
+    assert "m45" not in [prompt.id for prompt in parked]
 
 
 async def test_ses_8_a_session_that_is_ended_works_off_what_is_parked_first(on: Stage) -> None:
     session = await small(on)
     on.vendor.gate.close()
-    await send(session, 60)
+    await send(session, 40)
     await session.update("end_session", {"reason": "enough"})
     on.vendor.gate.open()
     ended = await session.handle.result()
-    assert ended == {"status": "ended", "turn_count": 60, "reason": "enough"}
-    assert [turn.id for turn in await transcript(on, session)] == [f"m{number}" for number in range(60)]
+    assert ended == {"status": "ended", "turn_count": 40, "reason": "enough"}
+    assert [turn.id for turn in await transcript(on, session)] == [f"m{number}" for number in range(40)]
 
 
 async def test_ses_9_the_fates_of_parked_prompts_can_be_asked_for_after_a_cancel(on: Stage) -> None:
-    session = await with_parked_prompts(on, 90)
+    session = await with_parked_prompts(on, 50)
     assert (await session.queue()).parked > 0
     await session.handle.cancel()
     await session.until(lambda s: s.status == "cancelled")
-    known = await fates(on, session, [f"m{number}" for number in range(90)])
+    known = await fates(on, session, [f"m{number}" for number in range(50)])
     assert set(known.values()) == {"started", "discarded"}
 
 
@@ -200,24 +200,24 @@ async def test_ses_15_while_the_archive_is_down_the_queue_is_worked_off_in_the_r
     file = broken(on)
     session = await small(on)
     on.vendor.gate.close()
-    await send(session, 60)
+    await send(session, 40)
     on.vendor.gate.open()
     await session.until(lambda s: s.session.archive.failing_since, turns=0)
     heal(file)
-    await worked_off(session, turns=60)
-    assert [turn.id for turn in await transcript(on, session)] == [f"m{number}" for number in range(60)]
+    await worked_off(session, turns=40)
+    assert [turn.id for turn in await transcript(on, session)] == [f"m{number}" for number in range(40)]
 
 
 async def test_ses_15_while_the_archive_is_down_what_is_parked_waits_for_it(on: Stage) -> None:
-    session = await with_parked_prompts(on, 90)
+    session = await with_parked_prompts(on, 50)
     assert (await session.queue()).parked > 0
     file = broken(on)
     on.vendor.gate.open()
     await session.until(lambda s: s.session.archive.failing_since, turns=0)
     assert (await session.state()).queue_length > 0
     heal(file)
-    await worked_off(session, turns=90)
-    assert [turn.id for turn in await transcript(on, session)] == [f"m{number}" for number in range(90)]
+    await worked_off(session, turns=50)
+    assert [turn.id for turn in await transcript(on, session)] == [f"m{number}" for number in range(50)]
 
 
 async def test_ses_6_of_a_burst_far_over_the_limit_every_prompt_is_a_turn_or_has_a_fate(temporal: Client) -> None:

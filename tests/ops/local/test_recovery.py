@@ -37,6 +37,8 @@ from turnkeeper.ops.local.worker_process import RunningActivities, WorkerProgram
 SLOW_ANSWER = {"text": "It takes a while to write this down word by word", "chunk_delay": 0.3}
 QUICK_ANSWER = {"text": "Done."}
 
+KILLS = 4
+
 
 @dataclass
 class Supervised:
@@ -143,17 +145,17 @@ async def test_ops_10_agt_7_an_at_most_once_tool_of_a_killed_worker_ends_at_once
         assert await failures_of(session, EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED) == [WORKER_DIED]
 
 
-async def test_ops_10_seven_kills_right_after_an_answer_neither_undo_it_nor_make_the_pauses_grow(temporal, folder):
+async def test_ops_10_kills_right_after_an_answer_neither_undo_it_nor_make_the_pauses_grow(temporal, folder):
     """What has just ended counts as running for a moment: Temporal refuses to fail it."""
     async with supervised(temporal, folder, quick=[QUICK_ANSWER]) as on:
         session = await on.start("quick")
         turns: list[ConversationMessage] = []
-        for kill in range(1, 8):
+        for kill in range(1, KILLS + 1):
             await session.prompt(f"prompt {kill}")
             turns = await session.idle(turns=kill)
             on.kill()
-        assert [(turn.status, turn.agent_message) for turn in turns] == [("completed", "Done.")] * 7
-        await until(lambda: len(on.said) == 7)
+        assert [(turn.status, turn.agent_message) for turn in turns] == [("completed", "Done.")] * KILLS
+        await until(lambda: len(on.said) == KILLS)
         assert set(on.said) == {"The worker ended (SIGKILL); it is started again at once."}
 
 

@@ -172,13 +172,13 @@ async def test_agt_8_without_a_decision_in_time_a_call_counts_as_rejected(on: St
 async def test_agt_8_waiting_goes_on_over_many_runs_and_the_deadline_stays(on: Stage) -> None:
     session = await waiting_for(on, ("send_mail", {"to": "bob"}), ("look", {}), start=SMALL)
     (pending,) = await session.awaited_approvals()
-    for number in range(60):
+    for number in range(30):
         await session.prompt(id=f"q{number}", text="and then?")
-    await session.until(lambda state: state.queue_length == 60)
+    await session.until(lambda state: state.queue_length == 30)
     assert len(await session.histories()) >= 2
     assert await session.awaited_approvals() == [pending]
     await session.decide(pending, "approve")
-    turns = await session.idle(turns=61)
+    turns = await session.idle(turns=31)
     assert [call.result.status for call in turns[0].steps[0].tool_calls] == ["ok", "ok"]
     assert sorted(invocation.call_id for invocation in on.tools.calls) == ["1.1.0", "1.1.1"]
 
