@@ -5,8 +5,6 @@ A client leaves fields that a newer gateway adds aside, and does without those t
 
 from typing import Literal
 
-from pydantic import ConfigDict
-
 from turnkeeper.models.session.queue.prompts import FateName
 from turnkeeper.models.transcript.conversation import (
     ArchiveReport,
@@ -18,13 +16,7 @@ from turnkeeper.models.transcript.trajectory import ApprovalDecision, Usage
 from turnkeeper.models.wire import Frozen, UtcDatetime
 
 
-class Answer(Frozen):
-    """What is answered in JSON. The gateway leaves no field out."""
-
-    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
-
-
-class ApprovalDecided(Answer):
+class ApprovalDecided(Frozen):
     """The decision that stands for a tool call."""
 
     workflow_id: str
@@ -32,14 +24,14 @@ class ApprovalDecided(Answer):
     decision: ApprovalDecision
 
 
-class SessionStarted(Answer):
+class SessionStarted(Frozen):
     """A session exists. `message_id` is its first prompt's, where one was given."""
 
     workflow_id: str
     message_id: str | None = None
 
 
-class PromptAccepted(Answer):
+class PromptAccepted(Frozen):
     """A prompt is safe. `position` counts the queue from 1; 0: its turn has started; null: no worker has said."""
 
     workflow_id: str
@@ -47,7 +39,7 @@ class PromptAccepted(Answer):
     position: int | None = None
 
 
-class PromptFate(Answer):
+class PromptFate(Frozen):
     """What became of a prompt, or that it waits. `turn_id` is the turn that it started or was taken up by.
 
     `position` counts the queue from 1; null: it does not wait, or Temporal has it and no worker has taken it yet.
@@ -64,21 +56,21 @@ class PromptFate(Answer):
     """When that was decided, where it is known."""
 
 
-class ChatAccepted(Answer):
+class ChatAccepted(Frozen):
     """A prompt is safe, in a session that may be new."""
 
     workflow_id: str
     message_id: str
 
 
-class ConversationAnswer(Answer):
+class ConversationAnswer(Frozen):
     """What is new in a session."""
 
     workflow_id: str
     conversation_update: ConversationUpdate
 
 
-class PageLinks(Answer):
+class PageLinks(Frozen):
     """Where the neighbouring pages are; `older` is null on the oldest."""
 
     older: str | None = None
@@ -93,7 +85,7 @@ class FullConversation(ConversationState):
     links: PageLinks = PageLinks()
 
 
-class SessionLinks(Answer):
+class SessionLinks(Frozen):
     """Where else a session can be seen: `chat` is the chat page."""
 
     conversation: str
@@ -101,7 +93,7 @@ class SessionLinks(Answer):
     temporal: str | None = None
 
 
-class SessionDescription(Answer):
+class SessionDescription(Frozen):
     """What a session is and does. Of one that is `stuck`, less is known."""
 
     workflow_id: str
@@ -124,7 +116,7 @@ class SessionDescription(Answer):
     links: SessionLinks
 
 
-class ListedSession(Answer):
+class ListedSession(Frozen):
     """A session in a list, as Temporal's visibility knows it: a moment behind, and coarse."""
 
     workflow_id: str
@@ -137,21 +129,21 @@ class ListedSession(Answer):
     closed_at: UtcDatetime | None = None
 
 
-class SessionList(Answer):
+class SessionList(Frozen):
     """A page of sessions, newest first. `next_cursor` is null on the last page."""
 
     sessions: list[ListedSession]
     next_cursor: str | None = None
 
 
-class Cancelling(Answer):
+class Cancelling(Frozen):
     """Whether there was a turn to cancel."""
 
     workflow_id: str
     cancelling: bool
 
 
-class DeletionReceipt(Answer):
+class DeletionReceipt(Frozen):
     """What a deletion removes. `runs` counts the workflow executions of the session, `remaining` those not gone yet.
 
     `archived_turns` counts the turns that the archive had of it. All three are null while no worker answers.
@@ -165,7 +157,7 @@ class DeletionReceipt(Answer):
     archived_turns: int | None = None
 
 
-class Health(Answer):
+class Health(Frozen):
     """The process is up."""
 
     status: Literal["ok"] = "ok"

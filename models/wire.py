@@ -7,7 +7,7 @@ leniently, since these models are public API of running sessions (SES-19).
 """
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar, cast
 
 from pydantic import (
     AfterValidator,
@@ -15,6 +15,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     ModelWrapValidatorHandler,
     SerializerFunctionWrapHandler,
     ValidationError,
@@ -22,7 +23,8 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
-from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError, PydanticKnownError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, PydanticKnownError
 
 from turnkeeper.models.bounds import count_unencodable
 from turnkeeper.models.invalid_values import unknown_name
@@ -77,9 +79,9 @@ Reason = Annotated[
 
 
 class Frozen(BaseModel):
-    """A value: compared by content, replaced and never changed in place."""
+    """A value: compared by content, replaced and never changed in place. Its JSON leaves no field out."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, json_schema_serialization_defaults_required=True)
 
 
 class Strict(Frozen):
@@ -161,6 +163,15 @@ class Compact(Frozen):
     >>> Point(x=1).model_dump_json(), Point.model_validate_json('{"x":1}').y
     ('{"x":1}', 0)
     """
+
+    model_config = ConfigDict(json_schema_serialization_defaults_required=False)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Describe the fields. Of a model with a serialiser, pydantic describes what the serialiser returns."""
+        described = dict(core_schema)
+        described.pop("serialization", None)
+        return handler(cast(CoreSchema, described))
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:

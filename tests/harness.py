@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
+import pytest
 from temporalio.client import Client, WorkflowHandle, WorkflowHistory
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker
 
+from tests.waiting import BOUND, until
 from turnkeeper.activities.model_request.asking import ProviderRegistry
 from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError, Provider
 from turnkeeper.activities.tools import ToolSource
@@ -43,14 +45,17 @@ from turnkeeper.worker import build_worker
 
 Answer = TypeVar("Answer")
 
-BOUND = 60.0
-"""Seconds that any wait of a test lasts at most."""
-
 UNANSWERED = (RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.UNAVAILABLE)
 """What Temporal says where no worker has answered a query in time."""
 
 SLACK = 10.0
 """Seconds that a busy machine may add to what the product takes by itself."""
+
+
+def wait_in_workflow_beyond(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let Temporal's retries wait for a vendor for at most `seconds`, and the workflow for longer; usually 5 s."""
+    for module in ("activities.failures", "workflows.turn.model_calls"):
+        monkeypatch.setattr(f"turnkeeper.{module}.LONGEST_RETRY_DELAY", seconds)
 
 
 def says(text: str) -> ModelResponse:
@@ -227,14 +232,16 @@ class DrivenSession:
     async def _ask(self, query: str, argument: Any, result_type: type[Answer]) -> Answer:
         """Ask until there is an answer: of a busy machine, and where the test kills its workers, of another one."""
         bound = timedelta(seconds=3) if self.patient else None
-        async with asyncio.timeout(2 * BOUND):
-            while True:
-                try:
-                    return await self.handle.query(query, argument, result_type=result_type, rpc_timeout=bound)
-                except RPCError as error:
-                    if not self.patient and error.status not in UNANSWERED:
-                        raise
-                await asyncio.sleep(0.1)
+
+        async def answer() -> Answer | None:
+            try:
+                return await self.handle.query(query, argument, result_type=result_type, rpc_timeout=bound)
+            except RPCError as error:
+                if not self.patient and error.status not in UNANSWERED:
+                    raise
+                return None
+
+        return await until(answer, within=2 * BOUND)
 
     async def until(
         self, is_so: Callable[[ConversationState], bool], *, turns: int | None = None, bound: float = BOUND

@@ -21,6 +21,13 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
+/** @param {string} style classes @param {string} words @param {(event: MouseEvent) => void} onclick */
+export const button = (style, words, onclick) => h("button", { type: "button", class: style, onclick }, words);
+
+/** A button that shows an icon only. @param {string} label @param {string} name of the icon @param {() => void} onclick */
+export const iconButton = (label, name, onclick) =>
+  h("button", { type: "button", class: "quiet-button", "aria-label": label, onclick }, icon(name));
+
 /**
  * An icon of the sprite in `index.html`; it is decoration, words stand beside it or in a label.
  * @param {string} name @returns {SVGSVGElement}
@@ -46,14 +53,15 @@ export function byId(id, kind) {
 }
 
 /**
- * Show `children` in `parent` in this order, moving and making as little as possible: what stays keeps focus, selection
- * and scroll position.
- * @param {Element} parent @param {Element[]} children
+ * Show `children` in `parent` in this order, without those that are false or null. As little as possible is moved: what
+ * stays keeps focus, selection and scroll position.
+ * @param {Element} parent @param {(Element | false | null)[]} children
  */
 export function arrange(parent, children) {
-  const kept = new Set(children);
-  for (const child of [...parent.children]) if (!kept.has(child)) child.remove();
-  children.forEach((child, index) => {
+  const elements = children.filter((child) => child instanceof Element);
+  const remaining = new Set(elements);
+  for (const child of [...parent.children]) if (!remaining.has(child)) child.remove();
+  elements.forEach((child, index) => {
     if (parent.children[index] !== child) parent.insertBefore(child, parent.children[index] ?? null);
   });
 }

@@ -17,7 +17,7 @@ import { Sidebar } from "./panels/sidebar.js";
 import { StateLine } from "./panels/state_line.js";
 import { followTheme } from "./theme.js";
 import { TrayView } from "./panels/tray_view.js";
-import { isClosed, isStandIn } from "./words.js";
+import { TEXTS, isClosed, isStandIn } from "./words.js";
 
 const FIRST_MODEL = document.querySelector('meta[name="turnkeeper:first-model"]')?.getAttribute("content") ?? "";
 
@@ -27,7 +27,7 @@ class Page {
   #log = new LogView();
   #tray = new TrayView({
     onEdit: (text) => this.#composer.edit(text),
-    showEcho: (echo) => this.#showEcho(echo),
+    showEcho: (echo) => this.#log.showEcho(echo),
   });
   #state = new StateLine({ onShowQuestion: () => this.#log.showQuestion() });
   #notice = new Notice(() => this.#composer.focus());
@@ -95,7 +95,6 @@ class Page {
     this.#log.begin(null);
     this.#composer.begin(conversation?.id ?? null);
     this.#showState();
-    this.#showDescription();
     if (conversation) void conversation.open();
     else this.#composer.focus();
   }
@@ -117,7 +116,7 @@ class Page {
 
   /**
    * Back to the beginning, where what was written can be corrected.
-   * @param {{text: string, model: string}} written @param {string} words
+   * @param {{text: string, model: string}} draft @param {string} words
    */
   #takeBack({ text, model }, words) {
     history.replaceState(null, "", "/");
@@ -141,10 +140,10 @@ class Page {
       },
       onPartial: (isFresh) => this.#log.showPartial(isFresh),
       onState: () => this.#showState(),
-      onDescription: () => this.#showDescription(),
+      onDescription: () => this.#showState(),
       onContext: () => this.#showContext(),
       onFailure: (words) => this.#notice.show(words),
-      onNotStarted: (written, words) => this.#takeBack(written, words),
+      onNotStarted: (draft, words) => this.#takeBack(draft, words),
     };
   }
 
@@ -172,13 +171,7 @@ class Page {
     this.#noTurns.hidden = !isRead || conversation.manager.turns.length > 0 || conversation.waiting.length > 0;
     const isOver = isClosed(conversation?.manager.state.status ?? "idle");
     byId("turns", HTMLElement).toggleAttribute("data-closed", isOver);
-    setText(this.#noTurns, isOver ? "Nothing was asked in this session." : "No prompts yet. Write the first one below.");
-  }
-
-  #showDescription() {
-    this.#bar.show(this.#conversation, FIRST_MODEL);
-    this.#showOpen();
-    this.#state.show(this.#conversation);
+    setText(this.#noTurns, isOver ? TEXTS.noTurnsEver : TEXTS.noTurns);
   }
 
   #showOpen() {
@@ -199,11 +192,6 @@ class Page {
       this.#conversation?.context ?? null,
       (id) => this.#conversation?.manager.turn(id)?.user_message ?? "",
     );
-  }
-
-  /** @param {HTMLElement | null} echo */
-  #showEcho(echo) {
-    this.#log.showEcho(echo);
   }
 
   /** @param {KeyboardEvent} event */

@@ -7,16 +7,11 @@ const KEY = "turnkeeper:theme";
 /** Follow the choice of the theme, this page's and every later one's. */
 export function followTheme() {
   const choice = byId("theme", HTMLSelectElement);
+  const apply = () => void (document.documentElement.style.colorScheme = choice.value);
   choice.value = localStorage.getItem(KEY) ?? "";
-  apply(choice.value);
+  apply();
   choice.addEventListener("change", () => {
     localStorage.setItem(KEY, choice.value);
-    apply(choice.value);
+    apply();
   });
-}
-
-/** @param {string} theme */
-function apply(theme) {
-  if (theme) document.documentElement.dataset.theme = theme;
-  else delete document.documentElement.dataset.theme;
 }

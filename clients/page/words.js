@@ -1,8 +1,79 @@
 /**
- * What things are called on the page, for people.
+ * All that people read on the page, beside what stands in `index.html`.
  *
- * @import {Seen, SessionState, Turn, Usage} from "./conversation/wire.js"
+ * @import {Waiting} from "./conversation/conversation.js"
+ * @import {Approval, ContextView, Seen, SessionState, SummaryInContext, ToolCall, Turn, Usage}
+ *   from "./conversation/wire.js"
  */
+
+export const TEXTS = {
+  product: "Turnkeeper",
+  newSession: "New session",
+  unknownSession: "Session not found",
+  thisSession: "this session",
+  demoModel: "The built-in demo model: it works offline",
+  nextModel: "The model of the next turn",
+
+  noSessions: "No sessions yet",
+  noMatchingSessions: "No matching sessions",
+  nothingAwaitsApproval: "Nothing is waiting for you",
+  sessionsFailed: "Can't load the sessions. Trying again.",
+
+  noTurns: "No prompts yet. Write the first one below.",
+  noTurnsEver: "Nothing was asked in this session.",
+  showOlder: "Show older turns",
+  olderFailed: "Older turns can't be read now. Try again",
+
+  writePrompt: "Write a prompt",
+  takesNoPrompts: "This session takes no prompts",
+  send: "Send",
+  sendToQueue: "Send; it is queued",
+  sending: "Sending",
+  queued: "Queued",
+  retry: "Retry",
+  edit: "Edit",
+  remove: "Remove",
+  rejectedPrompt: "The session refused this prompt.",
+
+  thinking: "Thinking",
+  thought: "Thought",
+  steered: "Steered in",
+  stoppedHere: "Stopped here",
+  interruptedHere: "Interrupted here",
+  showAll: "Show all of it",
+
+  arguments: "Arguments",
+  result: "Result",
+  lostResult: "Part of this result was lost, because its store was down.",
+
+  approve: "Approve",
+  allowForSession: "Allow for this session",
+  askToReject: "Reject…",
+  reject: "Reject",
+  back: "Back",
+  reason: "Reason for the model",
+  reasonHint: "Reason for the model (optional)",
+
+  code: "Code",
+  plainCode: "text",
+  table: "Table",
+  copyAnswer: "Copy answer",
+  copyCode: "Copy code",
+  copyPrompt: "Copy prompt",
+  copied: "Copied",
+  copyForbidden: "Copying is not allowed here",
+  copyFailed: "It could not be read. Try again",
+
+  nothingInContext: "Nothing has been said yet.",
+  turnByTurn: "Turn by turn",
+  olderNotListed: "Older turns are not listed.",
+
+  connecting: "Connecting…",
+  connectionLost: "Connection lost. Reconnecting…",
+  unreachable: "Can't reach the server.",
+};
+
+// ---- times and amounts
 
 /** @param {number} ms @returns {string} */
 export function duration(ms) {
@@ -17,22 +88,12 @@ export function duration(ms) {
     : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
-/** What can't be seen, or turns the text around it; an emoji's own sign of being one is harmless. */
-const UNSEEN = /(?![\n\t\ufe0f])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]/gu;
-
-/**
- * A text with every character shown that would else work unseen, as JSON escapes it: what a person approves has to be
- * what they read. Line breaks and tabs are kept.
- * @param {string} text @returns {string}
- */
-export function legible(text) {
-  const escaped = (/** @type {string} */ unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`;
-  return text.replaceAll(UNSEEN, (char) => char.split("").map(escaped).join(""));
-}
+/** @param {number} count @returns {string} 12345 as "12,345" */
+const grouped = (count) => count.toLocaleString("en");
 
 /** @param {number} count @returns {string} */
 export function tokens(count) {
-  if (count < 10_000) return `${count.toLocaleString("en")} tokens`;
+  if (count < 10_000) return `${grouped(count)} tokens`;
   return `${(count / 1000).toLocaleString("en", { maximumFractionDigits: 1 })}k tokens`;
 }
 
@@ -51,10 +112,10 @@ export function usageWords(usage) {
 
 /** @param {Usage} usage @returns {string} */
 export function usageDetails(usage) {
-  const parts = [`${usage.input_tokens.toLocaleString("en")} in`, `${usage.output_tokens.toLocaleString("en")} out`];
-  if (usage.cached_tokens) parts.push(`${usage.cached_tokens.toLocaleString("en")} of them from the cache`);
-  if (usage.reasoning_tokens) parts.push(`${usage.reasoning_tokens.toLocaleString("en")} for thinking`);
-  if (usage.estimated_tokens) parts.push(`${usage.estimated_tokens.toLocaleString("en")} of them estimated`);
+  const parts = [`${grouped(usage.input_tokens)} in`, `${grouped(usage.output_tokens)} out`];
+  if (usage.cached_tokens) parts.push(`${grouped(usage.cached_tokens)} of them from the cache`);
+  if (usage.reasoning_tokens) parts.push(`${grouped(usage.reasoning_tokens)} for thinking`);
+  if (usage.estimated_tokens) parts.push(`${grouped(usage.estimated_tokens)} of them estimated`);
   return `Tokens: ${parts.join(", ")}${usage.cost ? `; $${usage.cost}` : ""}`;
 }
 
@@ -69,29 +130,26 @@ export function clock(iso) {
 /** @param {string} iso @returns {string} */
 export const fullTime = (iso) => new Date(iso).toLocaleString([], { dateStyle: "long", timeStyle: "medium" });
 
-/** How long from now, to the second. @param {string} iso @param {number} [now] @returns {string} */
-export function countdown(iso, now = Date.now()) {
-  const seconds = Math.ceil((new Date(iso).getTime() - now) / 1_000);
-  return seconds > 0 ? `in ${duration(seconds * 1_000).replace(".0", "")}` : "now";
+/** Whole seconds. @param {number} ms @returns {string} */
+export const elapsed = (ms) => duration(Math.floor(ms / 1_000) * 1_000).replace(".0", "");
+
+/** How long from now, to the second; null: not known. @param {string | null} iso @returns {string} */
+export function countdown(iso) {
+  if (!iso) return "soon";
+  const seconds = Math.ceil((new Date(iso).getTime() - Date.now()) / 1_000);
+  return seconds > 0 ? `in ${elapsed(seconds * 1_000)}` : "now";
 }
 
-/** How long ago, roughly. @param {string} iso @param {number} [now] @returns {string} */
-export function ago(iso, now = Date.now()) {
-  const minutes = Math.floor((now - new Date(iso).getTime()) / 60_000);
+/** How long ago, roughly. @param {string} iso @returns {string} */
+export function ago(iso) {
+  const minutes = Math.floor((Date.now() - new Date(iso).getTime()) / 60_000);
   if (minutes < 1) return "just now";
   if (minutes < 60) return `${minutes} min`;
   if (minutes < 24 * 60) return `${Math.floor(minutes / 60)} h`;
   return `${Math.floor(minutes / (24 * 60))} d`;
 }
 
-/** How long from now, roughly. @param {string} iso @param {number} [now] @returns {string} */
-export function until(iso, now = Date.now()) {
-  const minutes = Math.ceil((new Date(iso).getTime() - now) / 60_000);
-  if (minutes <= 0) return "now";
-  if (minutes < 60) return `in ${minutes} min`;
-  if (minutes < 48 * 60) return `in ${Math.round(minutes / 60)} h`;
-  return `in ${Math.round(minutes / (24 * 60))} days`;
-}
+// ---- how a session and its turns stand
 
 /** @param {string} model @returns {boolean} */
 export const isStandIn = (model) => model === "offline" || model.startsWith("offline:");
@@ -124,7 +182,20 @@ export function statusWords({ status, waiting_reason }, questions) {
   }
 }
 
-export const STUCK = "This session is stuck: a step keeps failing. Nothing is lost; it continues once that is fixed.";
+const STUCK = "This session is stuck: a step keeps failing. Nothing is lost; it continues once that is fixed.";
+
+/** What is wrong, by the type of the problem, where there are better words than the answer's own. */
+const PROBLEMS = {
+  unreachable: "Can't reach the server. Reconnecting… Everything you sent is safe.",
+  "temporal-unreachable": "The server can't reach Temporal. Reconnecting… Everything you sent is safe.",
+  "no-worker": "No worker is answering. Everything you sent is saved, and continues when one is back.",
+  "session-stuck": STUCK,
+  "unknown-session": "This session doesn't exist or was deleted.",
+  "no-session-id": "This session doesn't exist: the address holds no session's id.",
+};
+
+/** @param {{type: string, message: string}} problem @returns {string} */
+export const problemWords = ({ type, message }) => PROBLEMS[/** @type {keyof typeof PROBLEMS} */ (type)] ?? message;
 
 /** Why a turn was stopped, where no person gave a reason of their own. @type {[RegExp, string][]} */
 const STOPS = [
@@ -137,7 +208,7 @@ const STOPS = [
 export function endingWords({ status, error }) {
   if (status !== "cancelled" || !error?.startsWith("Cancelled: ")) return error ?? "";
   const reason = error.slice("Cancelled: ".length);
-  return STOPS.find(([known]) => known.test(reason))?.[1] ?? `Stopped: ${reason}`;
+  return STOPS.find(([pattern]) => pattern.test(reason))?.[1] ?? `Stopped: ${reason}`;
 }
 
 /** @param {string} status of a session, live or listed @returns {string} one or two words */
@@ -165,4 +236,118 @@ export function seenWords(seen) {
     refused: "The model's provider refused this turn, so it is no longer sent",
     not_at_all: "The model no longer sees this turn",
   }[seen];
+}
+
+/** @param {number} steps of a turn that are in the archive only @returns {string} */
+export const omittedWords = (steps) => `${steps} earlier steps are not shown here.`;
+
+// ---- prompts that wait
+
+const MODES = { enqueue: "", steer: "joins this turn", interrupt: "interrupts" };
+
+/** @param {Waiting} prompt @returns {string} */
+export function waitingWords({ status, mode, problem, mayPass }) {
+  if (status === "failed") return mayPass ? `Not sent: ${problem} Trying again soon.` : `Not sent: ${problem}`;
+  if (status === "sending") return problem ?? "sending";
+  return MODES[mode];
+}
+
+/** @param {Waiting[]} prompts @returns {string} */
+export function waitingTitle(prompts) {
+  const unsent = prompts.filter(({ status }) => status === "failed").length;
+  const count = prompts.length - unsent;
+  const queued = count === 1 ? "1 prompt queued" : `${count} prompts queued`;
+  const failed = unsent === 1 ? "1 prompt not sent" : `${unsent} prompts not sent`;
+  return [...(count ? [queued] : []), ...(unsent ? [failed] : [])].join(", ");
+}
+
+// ---- tool calls
+
+/** What can't be seen, or turns the text around it; an emoji's own sign of being one is harmless. */
+const UNSEEN = /(?![\n\t\ufe0f])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]/gu;
+
+/**
+ * A text with every character shown that would else work unseen, as JSON escapes it: what a person approves has to be
+ * what they read. Line breaks and tabs are kept.
+ * @param {string} text @returns {string}
+ */
+export function legible(text) {
+  const escaped = (/** @type {string} */ unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`;
+  return text.replaceAll(UNSEEN, (char) => char.split("").map(escaped).join(""));
+}
+
+/** How a call stands, in one or two words. */
+export const CALL_STATES = {
+  preparing: "preparing",
+  running: "running",
+  waiting: "needs approval",
+  ok: "done",
+  error: "failed",
+  denied: "not allowed",
+  rejected: "rejected",
+  cancelled: "cancelled",
+  outcome_unknown: "outcome unknown",
+};
+
+const DECISIONS = {
+  approve: "Approved",
+  allow_for_session: "Allowed for the session",
+  reject: "Rejected",
+  expired: "Rejected, because nobody decided in time",
+};
+
+/** @param {Approval} approval @returns {string} */
+export function decisionWords({ decision, reason }) {
+  const words = decision ? DECISIONS[decision] : "";
+  return reason ? `${words}: ${reason}` : `${words}.`;
+}
+
+/** What a call would do, as a question: a verb and what it is about. @param {ToolCall} call */
+export function question({ name, args }) {
+  const path = name === "file_write" && typeof args === "object" ? args.path : null;
+  return typeof path === "string" ? { verb: "Write", object: legible(path) } : { verb: "Run", object: legible(name) };
+}
+
+/** Until when a person can decide, roughly. @param {string} iso @returns {string} */
+export function deadlineWords(iso) {
+  const minutes = Math.ceil((new Date(iso).getTime() - Date.now()) / 60_000);
+  if (minutes <= 0) return "Decision needed now.";
+  if (minutes < 60) return `Decision needed within ${minutes} min.`;
+  if (minutes < 48 * 60) return `Decision needed within ${Math.round(minutes / 60)} h.`;
+  return `Decision needed within ${Math.round(minutes / (24 * 60))} days.`;
+}
+
+/** A button that brings a long text. @param {number} chars @returns {string} */
+export const showAllWords = (chars) => `${TEXTS.showAll}: ${grouped(chars)} characters`;
+
+/** @param {string} name of what was not read @returns {string} */
+export const notRead = (name) => `${name} could not be read. Try again`;
+
+// ---- what the model remembers
+
+/** @type {Record<Seen, string>} */
+export const SEEN = {
+  verbatim: "in full",
+  truncated: "partly",
+  summarised: "in the summary",
+  refused: "left out",
+  not_at_all: "not sent any more",
+};
+
+/** @param {ContextView} context @returns {string} */
+export function contextWords({ reported_tokens, estimated_tokens, message_count, max_messages, fixed }) {
+  const size = reported_tokens === null ? `about ${tokens(estimated_tokens)}` : tokens(reported_tokens);
+  const cap = max_messages ? ` of up to ${max_messages}` : "";
+  const parts = `${message_count}${cap} messages, its instructions and ${fixed.tools.length} tools`;
+  return `The model currently sees ${size}: ${parts}.`;
+}
+
+/** @param {number} count @returns {string} */
+export const contextLimit = (count) =>
+  `An earlier request was too long for it: at most ${tokens(count)} are sent now.`;
+
+/** @param {SummaryInContext} summary @returns {string} */
+export function summaryTitle({ turns }) {
+  const ranges = turns.map(([first, last]) => (first === last ? `${first}` : `${first} to ${last}`)).join(", ");
+  return ranges ? `Summary of turns ${ranges}` : "Summary";
 }

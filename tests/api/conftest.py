@@ -16,7 +16,8 @@ from temporalio.client import (
     StartWorkflowUpdateInput,
 )
 
-from tests.harness import BOUND, Stage, stage
+from tests.harness import Stage, stage
+from tests.waiting import until
 from turnkeeper.api.app import create_app
 from turnkeeper.api.http.bounded_connections import DEFAULT_BOUNDS, ConnectionBounds
 from turnkeeper.api.http.server import GatewayServer
@@ -59,10 +60,8 @@ async def served(
     server = LoopbackServer(app, host="127.0.0.1", port=port, bounds=bounds)
     serving = asyncio.create_task(server.serve())
     try:
-        async with asyncio.timeout(BOUND):
-            while not server.started:
-                assert not serving.done(), "the server has ended"
-                await asyncio.sleep(0)
+        await until(lambda: server.started or serving.done())
+        assert not serving.done(), "the server has ended"
         yield f"http://127.0.0.1:{server.port}"
     finally:
         server.should_exit = True

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.harness import BOUND
+from tests.waiting import run_other_tasks
 from turnkeeper.api.coalescer import Coalescer, SerialCoalescer, SharedCall
 
 
@@ -28,8 +29,7 @@ class Calls:
 
 async def settled() -> None:
     """Let everything run that can."""
-    for _ in range(10):
-        await asyncio.sleep(0)
+    await run_other_tasks(times=10)
 
 
 async def failing() -> str:

@@ -14,11 +14,12 @@ from tests.faults.campaign.campaign import Options, run_campaign
 from tests.faults.campaign.checker import violations
 from tests.faults.campaign.report import table
 from tests.ops.conftest import needs_linux
+from tests.waiting import until
 
 pytestmark = [pytest.mark.campaign, needs_linux, pytest.mark.timeout(1_200)]
 
 SHORT = Options(
-    minutes=0.5,
+    minutes=5,
     sessions=2,
     seed=2,
     burst=25,
@@ -33,7 +34,7 @@ SHORT = Options(
     ),
     at_most=5,
 )
-"""Each kind once; it takes less than its minutes where the machine has nothing else to do."""
+"""Each kind once, and then it is over: in half a minute, or later where the machine has something else to do."""
 
 START_SECONDS = 400.0
 
@@ -42,7 +43,7 @@ async def test_ops_10_a_short_campaign_of_faults_breaks_no_promise(tmp_path):
     evidence = await run_campaign(SHORT, tmp_path)
     found = violations(evidence)
     assert not found, table(evidence, found, f"logs in {tmp_path}")
-    assert len(evidence.faults) >= 4
+    assert len(evidence.faults) == SHORT.at_most
     assert sum(attempt.outcome == "ok" for attempt in evidence.attempts) >= 30
     assert evidence.replays.runs >= SHORT.sessions
 
@@ -56,8 +57,8 @@ async def test_ops_10_a_campaign_that_is_stopped_leaves_no_process_behind(tmp_pa
         stderr=STDOUT,
     )
     try:
+        await until(lambda: faults_have_begun(tmp_path), within=START_SECONDS)
         async with asyncio.timeout(START_SECONDS):
-            await until_faults_begin(tmp_path)
             assert len(processes_of(tmp_path)) >= 4
             campaign.send_signal(signal.SIGINT)
             output = (await campaign.stdout.read()).decode()
@@ -69,11 +70,6 @@ async def test_ops_10_a_campaign_that_is_stopped_leaves_no_process_behind(tmp_pa
     assert code == 130, output
     assert re.search(r"^Stopped; .* is left as it is\.$", output, re.MULTILINE)
     assert processes_of(tmp_path) == []
-
-
-async def until_faults_begin(folder: Path) -> None:
-    while not faults_have_begun(folder):
-        await asyncio.sleep(0.2)
 
 
 def faults_have_begun(folder: Path) -> bool:

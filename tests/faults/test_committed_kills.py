@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -14,7 +15,7 @@ from temporalio.client import Client
 from tests.api.conftest import served
 from tests.api.live.watching import Watcher, full_state
 from tests.faults.test_months import Workers
-from tests.harness import BOUND
+from tests.waiting import BOUND, until
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.partial_output import PartialGrowth
 
@@ -54,10 +55,8 @@ async def test_ses_12_watchers_and_pollers_hold_what_is_committed_however_often_
         sending.cancel()
         async with asyncio.timeout(FINISH_SECONDS):
             for watcher, stream in zip(watchers, streams, strict=True):
-                transcript = await finished(http, watcher.session)
-                while not (watcher.is_idle and len(watcher.held.turns) >= len(transcript)):
-                    assert not stream.done(), stream.exception()
-                    await asyncio.sleep(0.05)
+                transcript = await until(partial(finished, http, watcher.session), within=FINISH_SECONDS)
+                await until(partial(holds_all, watcher, stream, len(transcript)), within=FINISH_SECONDS)
                 for held, turn in zip(watcher.held.turns, transcript, strict=True):
                     shown = held.model_dump(mode="json")
                     assert {name: shown[name] for name in turn if shown[name] != turn[name]} == {}, turn
@@ -104,15 +103,23 @@ async def prompts(http: httpx.AsyncClient, sessions: list[str]) -> None:
 async def turns_beyond(watchers: list[Watcher], more: int) -> None:
     """Wait until a session has `more` turns more than now, or until so much time has passed as takeovers need."""
     before = [len(watcher.held.turns) for watcher in watchers]
+
+    def are_there() -> bool:
+        return any(len(w.held.turns) >= n + more for w, n in zip(watchers, before, strict=True))
+
     with suppress(TimeoutError):
-        async with asyncio.timeout(BOUND / 6):
-            while not any(len(w.held.turns) >= n + more for w, n in zip(watchers, before, strict=True)):
-                await asyncio.sleep(0.01)
+        await until(are_there, within=BOUND / 6)
 
 
 async def finished(http: httpx.AsyncClient, session: str) -> list[dict[str, object]]:
-    """Return the whole transcript once nothing is left to do."""
-    while True:
-        answer = await http.get(f"/workflow/{session}")
-        if answer.status_code == 200 and (answer.json()["status"], answer.json()["queue_length"]) == ("idle", 0):
-            return await full_state(http, session)
+    """Return the whole transcript if nothing is left to do; empty otherwise."""
+    answer = await http.get(f"/workflow/{session}")
+    if answer.status_code == 200 and (answer.json()["status"], answer.json()["queue_length"]) == ("idle", 0):
+        return await full_state(http, session)
+    return []
+
+
+def holds_all(watcher: Watcher, stream: asyncio.Task[None], turns: int) -> bool:
+    """Return whether the watcher has seen the end of as many turns; its stream goes on meanwhile."""
+    assert not stream.done(), stream.exception()
+    return watcher.is_idle and len(watcher.held.turns) >= turns

@@ -22,6 +22,7 @@ from tests.api.history.test_archive import deleted
 from tests.faults.scripted import next_worker, plan_of, start
 from tests.faults.test_worker_kills import doomed_worker
 from tests.harness import BOUND, stage
+from tests.waiting import until
 from turnkeeper.models.deletion import DeletionOrder, deletion_id
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local.ports import LOOPBACK, reserved_port
@@ -77,10 +78,12 @@ async def gateway_process(temporal: Client, settings: dict[str, Any], log: Path)
 
 async def deletion_of(temporal: Client, session_id: str) -> WorkflowExecutionDescription:
     """Describe the deletion as soon as there is one."""
-    async with asyncio.timeout(BOUND):
-        while True:
-            with suppress(RPCError):
-                return await temporal.get_workflow_handle(deletion_id(session_id)).describe()
+
+    async def described() -> WorkflowExecutionDescription | None:
+        with suppress(RPCError):
+            return await temporal.get_workflow_handle(deletion_id(session_id)).describe()
+
+    return await until(described)
 
 
 async def test_api_1_two_gateways_delete_a_session_at_once_and_one_is_killed_over_it(

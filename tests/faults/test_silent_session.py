@@ -9,8 +9,8 @@ import pytest
 from temporalio.client import Client, Interceptor, OutboundInterceptor, QueryWorkflowInput
 from temporalio.service import RPCError, RPCStatusCode
 
-from tests.harness import BOUND, Stage, stage
-from turnkeeper.activities.failures import LONGEST_RETRY_DELAY
+from tests.harness import BOUND, Stage, stage, wait_in_workflow_beyond
+from turnkeeper.activities.llm import SILENCE_SECONDS
 from turnkeeper.activities.model_request.hand_over import REQUESTS
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.session.session import SessionInput
@@ -74,7 +74,8 @@ async def test_agt_9_the_session_s_silence_does_not_count_as_a_failure_of_the_ve
     on: Stage, buffer: FullBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.activities.failures.MOST_ROUNDS", 1)
-    on.vendor.script = [ModelError("overloaded", "busy", retry_after=LONGEST_RETRY_DELAY + 0.5)]
+    wait_in_workflow_beyond(monkeypatch, SILENCE_SECONDS)
+    on.vendor.script = [ModelError("overloaded", "busy", retry_after=SILENCE_SECONDS + 0.2)]
     session = await on.start(SessionInput.model_validate({"limits": {"model_timeout": 1}}))
     await session.prompt("hello")
     await session.until(lambda state: state.status == "waiting_retry")

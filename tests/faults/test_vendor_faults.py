@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from tests.harness import DrivenSession, Stage, stage
+from tests.harness import DrivenSession, Stage, stage, wait_in_workflow_beyond
 from tests.vendors import chat_wire, responses_wire
 from tests.vendors.apis import WIRES
 from tests.vendors.server import Answer, Call, Fault, Reply, VendorWire
+from tests.waiting import until
 from turnkeeper.activities.providers.registry import Providers
 from turnkeeper.models.errors import ErrorType
 from turnkeeper.models.model_name import split_model
@@ -374,27 +375,32 @@ async def test_agt_9_a_vendor_that_can_not_be_reached_is_asked_until_it_can(temp
 
 async def _failed_once(session: DrivenSession) -> None:
     """Return once the model call has failed in an attempt; Temporal knows of it before the history does."""
-    while True:
-        description = await session.handle.describe()
-        if any(pending.attempt > 1 for pending in description.raw_description.pending_activities):
-            return
+
+    async def has_failed() -> bool:
+        pending = (await session.handle.describe()).raw_description.pending_activities
+        return any(one.attempt > 1 for one in pending)
+
+    await until(has_failed)
 
 
 @pytest.mark.parametrize("api", WIRES)
-async def test_agt_9_a_long_wait_is_the_workflow_s_and_everyone_sees_until_when(temporal: Client, api: str) -> None:
+async def test_agt_9_a_long_wait_is_the_workflow_s_and_everyone_sees_until_when(
+    temporal: Client, monkeypatch: pytest.MonkeyPatch, api: str
+) -> None:
+    wait_in_workflow_beyond(monkeypatch, 2.0)
     async with WIRES[api]() as wire, asking(temporal, wire) as on:
-        wire.script(wire.fault("rate_limited", {"retry-after": "5.2"}), ANSWER)
+        wire.script(wire.fault("rate_limited", {"retry-after": "2.5"}), ANSWER)
         session = await led(on, wire)
         waiting = await session.until(lambda state: state.status == "waiting_retry")
         assert waiting.waiting_until is not None
-        assert timedelta() < waiting.waiting_until - datetime.now(UTC) < timedelta(seconds=5.3)
+        assert timedelta() < waiting.waiting_until - datetime.now(UTC) < timedelta(seconds=2.6)
         vendor = {"anthropic": "Anthropic", "openai": "OpenAI"}.get(api, "The endpoint of openai_chat.base_url")
         assert waiting.waiting_reason == f"{vendor} is limiting requests: HTTP 429, request req_fault."
         (turn,) = await session.idle(turns=1)
         after = await session.until(lambda state: state.status == "idle")
         assert (after.waiting_until, after.waiting_reason) == (None, None)
         assert (turn.agent_message, len(wire.requests)) == (ANSWER.text, 2)
-        assert turn.processing_time_ms >= 5_000
+        assert turn.processing_time_ms >= 2_500
 
 
 @pytest.mark.parametrize(

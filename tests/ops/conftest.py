@@ -3,15 +3,13 @@
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import BOUND
 from turnkeeper.ops.local.dev_server import DevServer
-
-BOUND = 30.0
-"""Seconds that any wait of a test lasts at most."""
 
 needs_linux = pytest.mark.skipif(
     sys.platform != "linux", reason="only Linux tells a process of the death of the one that started it"
@@ -51,10 +49,3 @@ async def until_ended(pid: int) -> None:
     finally:
         asyncio.get_running_loop().remove_reader(process)
         os.close(process)
-
-
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Ask over and over until `holds`; each question takes its time, so nothing sleeps in between."""
-    async with asyncio.timeout(BOUND):
-        while not await holds():
-            pass

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import Connection, event, insert, text
 
 from tests.stores.builders import hash_of, turns
+from tests.waiting import BOUND
 from turnkeeper.stores.archive import Archive
 from turnkeeper.stores.blobs import Blobs
 from turnkeeper.stores.database import database as module
@@ -24,7 +25,7 @@ class Hanging:
     def __init__(self, file: Path) -> None:
         self.folder = file.parent
         self.database = Database.of_file(file)
-        self.released = threading.Event()
+        self.entered, self.released = threading.Event(), threading.Event()
         event.listen(self.database._backend.engine.sync_engine, "connect", self._prepare)
 
     def hang(self, connection: Connection) -> None:
@@ -32,7 +33,11 @@ class Hanging:
         connection.execute(text("SELECT hang()"))
 
     def _prepare(self, connection, _record) -> None:
-        connection.create_function("hang", 0, lambda: self.released.wait(60))
+        connection.create_function("hang", 0, self._hang)
+
+    def _hang(self) -> bool:
+        self.entered.set()
+        return self.released.wait(2 * BOUND)
 
 
 @pytest.fixture
@@ -57,7 +62,7 @@ async def nothing_stays_behind(hanging: Hanging) -> None:
     hanging.released.set()
     await hanging.database.close()
     for thread in threads():
-        thread.join(5)
+        thread.join(BOUND)
     assert threads() == []
     assert hanging.database._operations == set()
     assert open_files(hanging.folder) == []
@@ -67,7 +72,7 @@ async def test_ses_15_a_use_leaves_no_thread(tmp_path: Path):
     database = Database.of_file(tmp_path / "archive.db")
     await asyncio.gather(*(Blobs(database).put("s1", [f"{number}"]) for number in range(30)))
     for thread in threads():
-        thread.join(5)
+        thread.join(BOUND)
     assert threads() == []
 
 
@@ -77,7 +82,7 @@ async def test_ses_15_a_database_that_hangs_is_given_up_in_time_and_serves_again
 ):
     monkeypatch.setattr(module, "OPERATION_SECONDS", 0.3)
     with pytest.raises(StoreUnavailableError, match=r"^The store did not answer within 0\.3 s\.$"):
-        await asyncio.wait_for(transact(hanging.database, hanging.hang), 2)
+        await asyncio.wait_for(transact(hanging.database, hanging.hang), BOUND)
     monkeypatch.undo()
     await nothing_stays_behind(hanging)
     assert await Blobs(hanging.database).get("s1", ["half"]) == {}
@@ -101,9 +106,9 @@ async def test_ses_15_no_more_than_a_few_threads_wait_for_a_database_that_hangs(
 
 async def test_ses_15_a_caller_that_is_cancelled_waits_for_nothing_and_leaves_nothing(hanging: Hanging):
     writing = asyncio.create_task(hanging.database.write(hanging.hang))
-    assert not (await asyncio.wait({writing}, timeout=0.3))[0]
+    assert await asyncio.to_thread(hanging.entered.wait, BOUND)
     writing.cancel()
-    assert (await asyncio.wait({writing}, timeout=2))[0]
+    await asyncio.wait({writing}, timeout=BOUND)
     assert writing.cancelled()
     await nothing_stays_behind(hanging)
     assert await Blobs(hanging.database).get("s1", ["half"]) == {}

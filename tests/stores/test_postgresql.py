@@ -10,6 +10,7 @@ import pytest
 from tests.stores.builders import archived, hash_of, turns
 from tests.stores.postgresql import PostgreSQL
 from tests.stores.processes import output_of, start
+from tests.waiting import BOUND
 from turnkeeper.stores.archive import Archive
 from turnkeeper.stores.blobs import Blobs
 from turnkeeper.stores.database import database as module
@@ -51,7 +52,7 @@ async def test_ses_15_a_lock_that_another_holds_is_given_up_in_time_and_leaves_n
     monkeypatch.setattr(module, "OPERATION_SECONDS", 0.3)
     for _ in range(2):
         attempts = (archive.put_turns("s1", turns(4, 4)) for _ in range(MOST_AT_ONCE))
-        ends = await asyncio.wait_for(asyncio.gather(*attempts, return_exceptions=True), 2)
+        ends = await asyncio.wait_for(asyncio.gather(*attempts, return_exceptions=True), BOUND)
         assert {str(end) for end in ends} == {"The store did not answer within 0.3 s."}
     monkeypatch.undo()
     await locked.rollback()

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.harness import BOUND
+from tests.waiting import BOUND, run_other_tasks
 from turnkeeper.stores.version_counter import VersionCounter
 
 
@@ -19,7 +19,7 @@ async def test_a_version_that_is_there_already_is_not_waited_for() -> None:
 async def test_all_who_wait_are_woken_by_one_change() -> None:
     counter = VersionCounter()
     waiters = [asyncio.create_task(counter.wait_beyond(0)) for _ in range(3)]
-    await asyncio.sleep(0)
+    await run_other_tasks()
     counter.advance()
     async with asyncio.timeout(BOUND):
         assert await asyncio.gather(*waiters) == [True, True, True]
@@ -35,7 +35,7 @@ async def test_a_condition_is_checked_with_every_notification_and_the_version_st
     counter, values = VersionCounter(), list[int]()
     waiting = asyncio.create_task(counter.wait_for(lambda: len(values) == 2))
     for value in range(2):
-        await asyncio.sleep(0)
+        await run_other_tasks()
         assert not waiting.done()
         values.append(value)
         counter.notify()

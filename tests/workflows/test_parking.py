@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -12,6 +13,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
 from tests.harness import BOUND, DrivenSession, Stage, broken, heal, stage
+from tests.waiting import until
 from turnkeeper.models.limits import LEAST_STATE_BYTES
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue
 from turnkeeper.models.session.queue.prompts import Fate
@@ -272,9 +274,7 @@ async def goes_on_after_bug(
         patched.setattr(part, step, buggy)
         session = await on.start(SessionInput.model_validate({"limits": limits}))
         await send(session, 30)
-        async with asyncio.timeout(BOUND):
-            while "beside the session's main loop" not in await failure_of_task(session):
-                await asyncio.sleep(0.1)
+        assert "beside the session's main loop" in await until(partial(failure_of_task, session))
     await worked_off(session, turns=30)
     assert [turn.id for turn in await transcript(on, session)] == [f"m{number}" for number in range(30)]
 

@@ -7,6 +7,7 @@
  *
  * @import {Change} from "./conversation_manager.js"
  * @import {Connection} from "./events.js"
+ * @import {Outgoing} from "./outbox.js"
  * @import {ContextView, Decision, PromptMode, SessionDescription, ToolCall, Turn} from "./wire.js"
  */
 
@@ -16,12 +17,12 @@ import * as gateway from "./gateway.js";
 import { GatewayError } from "./gateway.js";
 import { isSessionId } from "./ids.js";
 import { Outbox } from "./outbox.js";
-import { isClosed } from "../words.js";
+import { TEXTS, isClosed } from "../words.js";
 
 /** Turns of a page: what is fetched, and shown, at once. */
 export const PAGE_TURNS = 30;
 
-const MOST_CONTEXT_TURNS = 500;
+const MAX_CONTEXT_TURNS = 500;
 const RETRY_MS = 2_000;
 const SILENCE_MS = 6_000;
 
@@ -29,13 +30,8 @@ const SILENCE_MS = 6_000;
 const OVERTAKEN = ["not-running", "not-waiting", "unknown-prompt", "not-awaiting-approval"];
 
 /**
- * @typedef {object} Waiting A prompt that has not begun: on its way, or in the queue.
- * @property {string} id
- * @property {string} text
- * @property {PromptMode} mode
- * @property {"sending" | "queued" | "failed"} status
- * @property {string | null} problem
- * @property {boolean} mayPass it failed for a reason that goes away by itself
+ * @typedef {Omit<Outgoing, "status"> & {status: "sending" | "queued" | "failed"}} Waiting A prompt that has not begun:
+ *   on its way, or in the queue.
  *
  * @typedef {object} Listener
  * @property {() => void} onBegin all turns are to be shown anew
@@ -45,7 +41,7 @@ const OVERTAKEN = ["not-running", "not-waiting", "unknown-prompt", "not-awaiting
  * @property {() => void} onDescription
  * @property {() => void} onContext
  * @property {(words: string) => void} onFailure
- * @property {(written: {text: string, model: string}, words: string) => void} onNotStarted there is no session
+ * @property {(draft: {text: string, model: string}, words: string) => void} onNotStarted there is no session
  */
 
 export class Conversation {
@@ -61,8 +57,8 @@ export class Conversation {
   #silence;
   #isCheckingFates = false;
   #openedAt;
-  /** The newest questions asked: an answer to an older one comes too late. */
-  #asked = { description: 0, context: 0 };
+  /** How many reads there were of each: an answer to an older one comes too late. */
+  #reads = { description: 0, context: 0 };
 
   /** @param {string} sessionId @param {Listener} listener @param {{model?: string} | null} [start] */
   constructor(sessionId, listener, start = null) {
@@ -90,9 +86,9 @@ export class Conversation {
       cursor: () => this.manager.cursor,
       isBusy: () => this.#isExpecting,
       isOver: () => isClosed(this.manager.state.status),
-      onUpdate: (update) => this.#takeUpdate(update),
-      onQueue: (queue) => this.#takeQueue(queue),
-      onPartial: (growth) => this.#takePartial(growth),
+      onUpdate: (update) => this.#applyUpdate(update),
+      onQueue: (queue) => this.#applyQueue(queue),
+      onPartial: (growth) => this.#applyPartial(growth),
       onConnected: () => this.#outbox.retry(),
       onConnection: (connection, problem) => this.#noteConnection(connection, problem),
     });
@@ -105,7 +101,7 @@ export class Conversation {
   /** Read the newest turns and follow what is new, for as long as it takes until somebody answers. */
   async open() {
     if (!isSessionId(this.id)) {
-      this.#noteConnection("unknown", new GatewayError(404, "no-session-id", `${this.id} is not a session's id.`));
+      this.#noteConnection("unknown", new GatewayError(404, "no-session-id", ""));
       return;
     }
     this.#outbox.restore();
@@ -145,25 +141,12 @@ export class Conversation {
   /** The prompts that have not begun, in the order they will. @returns {Waiting[]} */
   get waiting() {
     const queued = this.manager.queue.filter(({ id }) => !this.#hasBegun(id));
-    const known = new Set(queued.map(({ id }) => id));
-    const outgoing = this.#outbox.entries.filter(({ id }) => !known.has(id) && !this.#hasBegun(id));
+    const queuedIds = new Set(queued.map(({ id }) => id));
+    const outgoing = this.#outbox.entries.filter(({ id }) => !queuedIds.has(id) && !this.#hasBegun(id));
+    const isQueued = { status: /** @type {const} */ ("queued"), problem: null, mayPass: false };
     return [
-      ...queued.map(({ id, text, mode }) => ({
-        id,
-        text,
-        mode,
-        status: /** @type {const} */ ("queued"),
-        problem: null,
-        mayPass: false,
-      })),
-      ...outgoing.map(({ id, text, mode, status, problem, mayPass }) => ({
-        id,
-        text,
-        mode,
-        status: status === "accepted" ? /** @type {const} */ ("queued") : status,
-        problem,
-        mayPass,
-      })),
+      ...queued.map(({ id, text, mode }) => ({ id, text, mode, ...isQueued })),
+      ...outgoing.map(({ status, ...prompt }) => (status === "accepted" ? { ...prompt, ...isQueued } : { ...prompt, status })),
     ];
   }
 
@@ -218,8 +201,8 @@ export class Conversation {
   /** @param {ToolCall} call @param {Decision} decision @param {string} [reason] @returns {Promise<boolean>} */
   decide(call, decision, reason) {
     const digest = call.approval?.args_digest ?? "";
-    const told = { args_digest: digest, decision, ...(reason ? { reason } : {}) };
-    return this.#attempt(gateway.decide(this.id, call.id, told));
+    const body = { args_digest: digest, decision, ...(reason ? { reason } : {}) };
+    return this.#attempt(gateway.decide(this.id, call.id, body));
   }
 
   /** @param {{title?: string, model?: string}} change @returns {Promise<boolean>} */
@@ -242,17 +225,17 @@ export class Conversation {
   }
 
   async refreshDescription() {
-    const question = ++this.#asked.description;
+    const read = ++this.#reads.description;
     const description = await gateway.describe(this.id).catch(() => null);
-    if (!description || !this.#isOpen || question !== this.#asked.description) return;
+    if (!description || !this.#isOpen || read !== this.#reads.description) return;
     this.description = description;
     this.#listener.onDescription();
   }
 
   async refreshContext() {
-    const question = ++this.#asked.context;
-    const context = await gateway.readContext(this.id, MOST_CONTEXT_TURNS).catch(() => null);
-    if (!context || !this.#isOpen || question !== this.#asked.context) return;
+    const read = ++this.#reads.context;
+    const context = await gateway.readContext(this.id, MAX_CONTEXT_TURNS).catch(() => null);
+    if (!context || !this.#isOpen || read !== this.#reads.context) return;
     this.context = context;
     this.#listener.onContext();
   }
@@ -317,10 +300,10 @@ export class Conversation {
     return steps.some((step) => step.kind === "user" && step.message_id === id);
   }
 
-  // ---- what is told
+  // ---- what the stream brings
 
   /** @param {import("./wire.js").ConversationUpdate} update */
-  #takeUpdate(update) {
+  #applyUpdate(update) {
     const change = this.manager.applyUpdate(update);
     this.#listener.onTurns(change);
     this.#noteOutgoing();
@@ -331,15 +314,15 @@ export class Conversation {
     }
   }
 
-  /** @param {{waiting: import("./wire.js").QueuedPrompt[]}} queue */
-  #takeQueue(queue) {
+  /** @param {import("./wire.js").WaitingPrompts} queue */
+  #applyQueue(queue) {
     this.manager.applyQueue(queue);
     this.#noteOutgoing();
     void this.#checkFates();
   }
 
   /** @param {import("./wire.js").PartialGrowth} growth */
-  #takePartial(growth) {
+  #applyPartial(growth) {
     const isFresh = this.manager.applyPartial(growth);
     this.#listenForSilence();
     this.#listener.onPartial(isFresh);
@@ -364,11 +347,14 @@ export class Conversation {
     };
     if (this.#isCheckingFates || !missing().length) return;
     this.#isCheckingFates = true;
-    const told = await gateway.readQueue(this.id).catch(() => null);
+    const fates = await gateway.readQueue(this.id).then(
+      (queue) => queue.fates,
+      () => [],
+    );
     this.#isCheckingFates = false;
-    for (const { id } of told ? missing() : []) {
-      const fate = told?.fates.find((fate) => fate.id === id);
-      if (fate?.fate === "rejected") this.#outbox.refuse(id, fate.reason ?? "The session refused this prompt.");
+    for (const { id } of missing()) {
+      const fate = fates.find((fate) => fate.id === id);
+      if (fate?.fate === "rejected") this.#outbox.refuse(id, fate.reason ?? TEXTS.rejectedPrompt);
       else if (fate?.fate === "withdrawn" || fate?.fate === "discarded") this.#outbox.keep((entry) => entry.id !== id);
     }
     this.#listener.onState();

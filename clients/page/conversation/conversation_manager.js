@@ -5,12 +5,13 @@
  * all that was held goes first. Partial output and the waiting prompts travel beside it. Nothing here knows the network
  * or the page: every method takes what was told, and returns what has changed by it.
  *
- * @import {ConversationUpdate, FullConversation, GrownPart, PartialGrowth, QueuedPrompt, SessionState, Turn}
- *   from "./wire.js"
+ * @import {ConversationUpdate, FullConversation, GrownPart, PartialGrowth, QueuedPrompt, SessionState, Turn,
+ *   WaitingPrompts} from "./wire.js"
  */
 
-/** @typedef {{kind: "think" | "respond" | "call", text: string, omitted: number}} PartialPart */
-/** @typedef {Omit<PartialGrowth, "fresh" | "parts"> & {parts: PartialPart[]}} PartialOutput */
+/** @typedef {Omit<GrownPart, "index">} PartialPart */
+/** @typedef {Omit<PartialGrowth, "fresh" | "parts">} AnswerTag The attempt at a step that is being written. */
+/** @typedef {AnswerTag & {parts: PartialPart[]}} PartialOutput */
 /** @typedef {{reset: boolean, added: Turn[], updated: Turn[]}} Change Which turns are to be shown anew. */
 
 /** @type {SessionState} */
@@ -117,9 +118,9 @@ export class ConversationManager {
     return { reset: update.reset, added, updated: [...updated, ...again] };
   }
 
-  /** @param {{waiting: QueuedPrompt[]}} told */
-  applyQueue(told) {
-    this.queue = told.waiting;
+  /** @param {WaitingPrompts} prompts */
+  applyQueue({ waiting }) {
+    this.queue = waiting;
   }
 
   /**
@@ -149,20 +150,13 @@ function stateOf(state) {
 
 /** @param {PartialPart[]} parts @param {GrownPart} grown */
 function append(parts, { index, kind, text, omitted }) {
-  const known = parts[index];
-  if (known) known.text += text;
+  const part = parts[index];
+  if (part) part.text += text;
   else parts[index] = { kind, text, omitted };
 }
 
-/**
- * @param {{request: number, attempt: number, message_id: string, step: number}} one
- * @param {{request: number, attempt: number, message_id: string, step: number}} other
- */
+/** @param {AnswerTag} one @param {AnswerTag} other */
 function isSameAnswer(one, other) {
-  return (
-    one.request === other.request &&
-    one.attempt === other.attempt &&
-    one.message_id === other.message_id &&
-    one.step === other.step
-  );
+  const names = /** @type {const} */ (["message_id", "step", "request", "attempt"]);
+  return names.every((name) => one[name] === other[name]);
 }

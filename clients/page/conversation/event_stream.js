@@ -31,16 +31,16 @@ export async function* eventsOf(body, onSign) {
 async function* linesOf(body, onSign) {
   const reader = body.getReader();
   const decoder = new TextDecoder();
-  let begun = "";
+  let line = "";
   for (;;) {
     const { done, value } = await reader.read().catch(() => ({ done: true, value: undefined }));
     if (done) return;
     onSign();
     const [first, ...others] = decoder.decode(value, { stream: true }).split("\n");
-    begun += first;
+    line += first;
     for (const next of others) {
-      yield begun.replace(/\r$/, "");
-      begun = next;
+      yield line.replace(/\r$/, "");
+      line = next;
     }
   }
 }

@@ -6,14 +6,14 @@
  * merely quiet. But the gateway writes at least a comment every 15 seconds: where nothing at all arrives for longer, or
  * where there is reason to doubt, the stream is opened anew. That costs little and changes nothing that is shown.
  *
- * @import {ConversationUpdate, PartialGrowth, QueuedPrompt} from "./wire.js"
+ * @import {ConversationUpdate, PartialGrowth, WaitingPrompts} from "./wire.js"
  */
 
 import { eventsOf } from "./event_stream.js";
 import { GatewayError, openEvents } from "./gateway.js";
 
-const FIRST_PAUSE_MS = 250;
-const LONGEST_PAUSE_MS = 5_000;
+const MIN_PAUSE_MS = 250;
+const MAX_PAUSE_MS = 5_000;
 
 /** Without an answer, or without a byte of the stream, for so long: it is dead. */
 const ANSWER_MS = 15_000;
@@ -34,7 +34,7 @@ const UNSEEN_MS = 60_000;
  * @property {() => boolean} isBusy whether something is expected to happen
  * @property {() => boolean} isOver whether the session is closed, by what was taken in
  * @property {(update: ConversationUpdate) => void} onUpdate
- * @property {(queue: {waiting: QueuedPrompt[]}) => void} onQueue
+ * @property {(queue: WaitingPrompts) => void} onQueue
  * @property {(growth: PartialGrowth) => void} onPartial
  * @property {() => void} onConnected the gateway answers, for the first time or again
  * @property {(connection: Connection, problem: GatewayError | null) => void} onConnection
@@ -49,7 +49,7 @@ export class Events {
   #watch;
   /** @type {number | undefined} */
   #timer;
-  #pause = FIRST_PAUSE_MS;
+  #pause = MIN_PAUSE_MS;
   #isWanted = false;
   /** @type {number | undefined} */
   #unseen;
@@ -82,7 +82,7 @@ export class Events {
   /** Follow the stream by a new connection, if it is followed at all: the one there is may be dead. */
   reopen = () => {
     if (!this.#isWanted || this.#hasLetGo) return;
-    this.#pause = FIRST_PAUSE_MS;
+    this.#pause = MIN_PAUSE_MS;
     void this.#connect();
   };
 
@@ -142,17 +142,17 @@ export class Events {
     this.#listener.onConnected();
     for await (const { name, text } of eventsOf(stream, () => this.#expectSign(cut, QUIET_MS))) {
       if (cut.signal.aborted) return;
-      this.#take(name, JSON.parse(text));
-      this.#pause = FIRST_PAUSE_MS;
+      this.#dispatch(name, JSON.parse(text));
+      this.#pause = MIN_PAUSE_MS;
     }
   }
 
-  /** @param {string} name @param {any} told */
-  #take(name, told) {
+  /** @param {string} name @param {any} data */
+  #dispatch(name, data) {
     this.#listener.onConnection("live", null);
-    if (name === "update") this.#listener.onUpdate(told);
-    else if (name === "queue") this.#listener.onQueue(told);
-    else if (name === "partial") this.#listener.onPartial(told);
+    if (name === "update") this.#listener.onUpdate(data);
+    else if (name === "queue") this.#listener.onQueue(data);
+    else if (name === "partial") this.#listener.onPartial(data);
   }
 
   /** @param {AbortController} cut @param {number} ms */
@@ -175,6 +175,6 @@ export class Events {
     }
     this.#listener.onConnection("away", problem);
     this.#timer = setTimeout(() => void this.#connect(), this.#pause * (0.75 + Math.random() / 2));
-    this.#pause = Math.min(LONGEST_PAUSE_MS, this.#pause * 2);
+    this.#pause = Math.min(MAX_PAUSE_MS, this.#pause * 2);
   }
 }

@@ -4,9 +4,11 @@
  * A request that failed on its way may have been done. So all that changes something is safe to send again: prompts and
  * sessions have ids that are chosen here, and what is decided or stopped is named.
  *
- * @import {ContextView, Decision, FullConversation, ListedSession, PromptMode, QueueView, SessionDescription}
+ * @import {ContextView, Decision, FullConversation, PromptMode, QueueView, SessionDescription, SessionList}
  *   from "./wire.js"
  */
+
+import { TEXTS } from "../words.js";
 
 const PATIENCE_MS = 15_000;
 const JSON_BODY = { "content-type": "application/json" };
@@ -32,8 +34,8 @@ const path = (sessionId, rest = "") => `/workflow/${encodeURIComponent(sessionId
 
 /** @param {Object<string, string | number | null | undefined>} parameters @returns {string} */
 function query(parameters) {
-  const given = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined && value !== "");
-  return given.length ? `?${new URLSearchParams(given.map(([name, value]) => [name, String(value)]))}` : "";
+  const entries = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  return entries.length ? `?${new URLSearchParams(entries.map(([name, value]) => [name, String(value)]))}` : "";
 }
 
 /**
@@ -41,8 +43,8 @@ function query(parameters) {
  * @throws {GatewayError}
  */
 async function send(method, url, body) {
-  const written = body === undefined ? {} : { body: JSON.stringify(body), headers: JSON_BODY };
-  const response = await arrived(fetch(url, { method, signal: AbortSignal.timeout(PATIENCE_MS), ...written }));
+  const content = body === undefined ? {} : { body: JSON.stringify(body), headers: JSON_BODY };
+  const response = await arrived(fetch(url, { method, signal: AbortSignal.timeout(PATIENCE_MS), ...content }));
   if (!response.ok) throw await errorOf(response);
   return response;
 }
@@ -56,7 +58,7 @@ async function arrived(answer) {
   try {
     return await answer;
   } catch {
-    throw new GatewayError(0, "unreachable", "Can't reach the server.");
+    throw new GatewayError(0, "unreachable", TEXTS.unreachable);
   }
 }
 
@@ -87,7 +89,7 @@ export async function openEvents(sessionId, cursor, signal) {
 
 /**
  * @param {{q?: string, status?: string, cursor?: string | null}} filter
- * @returns {Promise<{sessions: ListedSession[], next_cursor: string | null}>}
+ * @returns {Promise<SessionList>}
  */
 export const listSessions = (filter) => json("GET", `/workflow${query(filter)}`);
 
@@ -110,15 +112,12 @@ export const configure = (sessionId, change) => send("PATCH", path(sessionId), c
 export const endSession = (sessionId, discardQueue) =>
   send("POST", path(sessionId, "/end"), { discard_queue: discardQueue });
 
-/**
- * @param {string} sessionId @param {{id: string, text: string, mode: PromptMode}} prompt
- * @returns {Promise<{message_id: string, position: number | null}>}
- */
+/** @param {string} sessionId @param {{id: string, text: string, mode: PromptMode}} prompt */
 export const sendPrompt = (sessionId, { id, text, mode }) =>
-  json("POST", path(sessionId, "/prompt"), { message: text, id, mode });
+  send("POST", path(sessionId, "/prompt"), { message: text, id, mode });
 
 /** Send a failed turn's prompt again; twice is once. @param {string} sessionId @param {string} turnId */
-export const retryTurn = (sessionId, turnId) => json("POST", path(sessionId, "/retry"), { message_id: turnId });
+export const retryTurn = (sessionId, turnId) => send("POST", path(sessionId, "/retry"), { message_id: turnId });
 
 /** @param {string} sessionId @param {string} turnId */
 export const stopTurn = (sessionId, turnId) => send("POST", path(sessionId, "/cancel"), { message_id: turnId });

@@ -14,8 +14,8 @@ import { GatewayError } from "./gateway.js";
 import { newId } from "./ids.js";
 
 const PAUSES_MS = [400, 1_000, 2_000];
-const FIRST_REST_MS = 5_000;
-const LONGEST_REST_MS = 60_000;
+const MIN_REST_MS = 5_000;
+const MAX_REST_MS = 60_000;
 
 /**
  * @typedef {object} Outgoing
@@ -45,7 +45,7 @@ export class Outbox {
   #isClosed = false;
   /** @type {number | undefined} */
   #timer;
-  #rest = FIRST_REST_MS;
+  #rest = MIN_REST_MS;
 
   /**
    * @param {string} sessionId
@@ -97,9 +97,9 @@ export class Outbox {
 
   /** Keep only the entries for which this holds. @param {(entry: Outgoing) => boolean} isWanted */
   keep(isWanted) {
-    const kept = this.#entries.filter(isWanted);
-    if (kept.length === this.#entries.length) return;
-    this.#entries = kept;
+    const remaining = this.#entries.filter(isWanted);
+    if (remaining.length === this.#entries.length) return;
+    this.#entries = remaining;
     this.#store();
   }
 
@@ -139,7 +139,7 @@ export class Outbox {
     for (const pause of [...PAUSES_MS, null]) {
       try {
         await this.#send(entry);
-        this.#rest = FIRST_REST_MS;
+        this.#rest = MIN_REST_MS;
         this.#change(entry, { status: "accepted", problem: null });
         return;
       } catch (error) {
@@ -161,11 +161,11 @@ export class Outbox {
 
   /** None of a lane can be sent now: none may overtake the first. @param {Lane} lane @param {GatewayError} error */
   #holdUp(lane, error) {
-    const held = this.#entries.filter((entry) => entry.status === "sending" && laneOf(entry) === lane);
-    for (const entry of held) this.#change(entry, { status: "failed", problem: error.message, mayPass: true });
+    const waiting = this.#entries.filter((entry) => entry.status === "sending" && laneOf(entry) === lane);
+    for (const entry of waiting) this.#change(entry, { status: "failed", problem: error.message, mayPass: true });
     clearTimeout(this.#timer);
     this.#timer = setTimeout(this.retry, this.#rest);
-    this.#rest = Math.min(LONGEST_REST_MS, this.#rest * 2);
+    this.#rest = Math.min(MAX_REST_MS, this.#rest * 2);
   }
 
   /** @param {Outgoing} entry @param {Partial<Outgoing>} change */

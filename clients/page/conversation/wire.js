@@ -1,25 +1,26 @@
 /**
- * What the gateway sends, as types: the part of its models that the page reads (see `/docs` for all of it).
+ * What the gateway sends, as types: the fields that the page reads. `/docs` has all of them, and a test compares.
  *
  * @typedef {"processing" | "awaiting_approval" | "completed" | "failed" | "cancelled"} TurnStatus
  * @typedef {"idle" | "processing" | "awaiting_approval" | "waiting_retry" | "ending" | "ended" | "cancelled"
  *   | "terminated" | "stuck"} SessionStatus
  * @typedef {"enqueue" | "steer" | "interrupt"} PromptMode
  * @typedef {"approve" | "allow_for_session" | "reject"} Decision
+ * @typedef {"verbatim" | "truncated" | "summarised" | "refused" | "not_at_all"} Seen
  *
- * @typedef {{hash: string, chars: number, bytes: number}} BlobRef
+ * @typedef {{hash: string, chars: number}} BlobRef
  * @typedef {{input_tokens: number, output_tokens: number, cached_tokens: number, reasoning_tokens: number,
  *   estimated_tokens: number, cost: number | null}} Usage
- * @typedef {{args_digest: string, asked_at: string, expires_at: string, decision: Decision | "expired" | null,
+ * @typedef {{args_digest: string, expires_at: string, decision: Decision | "expired" | null,
  *   reason: string | null}} Approval
  * @typedef {{outcome: string, content: string, status: "ok" | "error" | "denied" | "cancelled" | "outcome_unknown",
  *   duration_ms: number | null, blob: BlobRef | null, cut: boolean}} ToolResult
  * @typedef {{id: string, name: string, args: Object<string, unknown> | string, args_blob: BlobRef | null,
  *   approval: Approval | null, result: ToolResult | null}} ToolCall
  * @typedef {{kind: "model", number: number, thinking: string | null, thinking_blob: BlobRef | null,
- *   text: string | null, text_blob: BlobRef | null, tool_calls: ToolCall[], interrupted?: boolean,
- *   usage: Usage | null, model: string | null, timestamp: string}} ModelStep
- * @typedef {{kind: "user", message_id: string, content: string, timestamp: string}} UserStep
+ *   text: string | null, text_blob: BlobRef | null, tool_calls: ToolCall[], interrupted: boolean,
+ *   model: string | null}} ModelStep
+ * @typedef {{kind: "user", message_id: string, content: string}} UserStep
  *
  * @typedef {object} Turn One request and all that came of it.
  * @property {string} id
@@ -28,14 +29,11 @@
  * @property {string} user_timestamp
  * @property {string | null} agent_message
  * @property {BlobRef | null} agent_message_blob
- * @property {string | null} agent_timestamp
  * @property {{steps: (ModelStep | UserStep)[]} | null} reasoning_trajectory
  * @property {number} steps_omitted
  * @property {number | null} processing_time_ms
  * @property {string | null} error
- * @property {string | null} error_type
  * @property {Usage | null} usage
- * @property {number} revision
  * @property {TurnStatus} status
  * @property {boolean} is_complete
  *
@@ -48,34 +46,31 @@
  * @property {string | null} waiting_reason
  * @property {number} queue_length
  *
- * @typedef {{new_messages: Turn[], updated_messages: Turn[], last_seen_message_id: string | null, reset: boolean,
- *   has_more: boolean} & SessionState} ConversationUpdate
- * @typedef {{messages: Turn[], first_number: number | null, has_more: boolean, links: {older: string | null}}
- *   & SessionState} FullConversation
+ * @typedef {{new_messages: Turn[], updated_messages: Turn[], last_seen_message_id: string | null, reset: boolean}
+ *   & SessionState} ConversationUpdate
+ * @typedef {{messages: Turn[], has_more: boolean} & SessionState} FullConversation
  *
- * @typedef {{id: string, text: string, position: number, mode: PromptMode, received_at: string}} QueuedPrompt
- * @typedef {{id: string, fate: "started" | "steered" | "withdrawn" | "discarded" | "rejected", reason: string | null}}
+ * @typedef {{id: string, text: string, mode: PromptMode}} QueuedPrompt
+ * @typedef {{waiting: QueuedPrompt[]}} WaitingPrompts
+ * @typedef {{id: string, fate: "started" | "steered" | "withdrawn" | "discarded" | "rejected", reason?: string | null}}
  *   Fate
- * @typedef {{waiting: QueuedPrompt[], fates: Fate[]}} QueueView
+ * @typedef {{fates: Fate[]}} QueueView
  *
  * @typedef {{index: number, kind: "think" | "respond" | "call", text: string, omitted: number}} GrownPart
- * @typedef {{message_id: string, turn: number, step: number, request: number, attempt: number, fresh: boolean,
+ * @typedef {{message_id: string, step: number, request: number, attempt: number, fresh: boolean,
  *   parts: GrownPart[]}} PartialGrowth
  *
- * @typedef {{workflow_id: string, title: string | null, model: string | null, status: SessionStatus,
- *   waiting_until: string | null, waiting_reason: string | null, created_at: string | null,
- *   turn_count: number | null, usage: Usage | null,
- *   links: {chat: string, temporal: string | null}}} SessionDescription
- * @typedef {{workflow_id: string, title: string | null, model: string | null, turn_count: number, started_at: string,
+ * @typedef {{title: string | null, model: string | null, status: SessionStatus, created_at: string | null,
+ *   usage: Usage | null, links: {temporal: string | null}}} SessionDescription
+ * @typedef {{workflow_id: string, title: string | null, started_at: string,
  *   status: "open" | "awaiting_approval" | "ended" | "cancelled" | "terminated"}} ListedSession
+ * @typedef {{sessions: ListedSession[], next_cursor: string | null}} SessionList
  *
- * @typedef {"verbatim" | "truncated" | "summarised" | "refused" | "not_at_all"} Seen
  * @typedef {{number: number, message_id: string | null, seen: Seen, estimated_tokens: number}} TurnInContext
+ * @typedef {{text: string, turns: [number, number][], estimated_tokens: number}} SummaryInContext
  * @typedef {{message_count: number, max_messages: number, max_tokens: number | null, estimated_tokens: number,
- *   reported_tokens: number | null,
- *   fixed: {system_prompt_tokens: number, tools: string[], tools_tokens: number, estimated_tokens: number},
- *   summary: {text: string, turns: [number, number][], estimated_tokens: number} | null, turns: TurnInContext[],
- *   has_more: boolean}} ContextView
+ *   reported_tokens: number | null, fixed: {tools: string[]}, summary: SummaryInContext | null,
+ *   turns: TurnInContext[], has_more: boolean}} ContextView
  */
 
 export {};

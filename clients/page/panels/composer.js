@@ -6,8 +6,8 @@
  */
 
 import { byId } from "../dom.js";
+import { TEXTS } from "../words.js";
 
-const MOST_LINES_PX = 240;
 const DRAFT = "turnkeeper:draft:";
 
 export class Composer {
@@ -62,11 +62,11 @@ export class Composer {
   /** @param {{isRunning: boolean, isClosed: boolean, isUnknown: boolean}} session */
   show({ isRunning, isClosed, isUnknown }) {
     this.#stop.hidden = !isRunning;
-    if (this.#modes.hidden === isRunning) this.#modes.hidden = !isRunning;
+    this.#modes.hidden = !isRunning;
     if (!isRunning) this.#choose("enqueue");
-    this.#send.setAttribute("aria-label", isRunning ? "Send; it is queued" : "Send");
+    this.#send.setAttribute("aria-label", isRunning ? TEXTS.sendToQueue : TEXTS.send);
     this.#text.disabled = isUnknown;
-    this.#text.placeholder = isUnknown || isClosed ? "This session takes no prompts" : "Write a prompt";
+    this.#text.placeholder = isUnknown || isClosed ? TEXTS.takesNoPrompts : TEXTS.writePrompt;
   }
 
   /** @returns {PromptMode} */
@@ -106,6 +106,6 @@ export class Composer {
     else sessionStorage.removeItem(this.#key);
     this.#send.disabled = !text.trim();
     this.#text.style.height = "auto";
-    this.#text.style.height = `${Math.min(this.#text.scrollHeight, MOST_LINES_PX)}px`;
+    this.#text.style.height = `${this.#text.scrollHeight}px`;
   }
 }

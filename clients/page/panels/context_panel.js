@@ -1,20 +1,12 @@
 /**
  * What the model still remembers of the conversation (CTX-8): as it is, in part, in a summary, or not at all.
  *
- * @import {ContextView, TurnInContext} from "../conversation/wire.js"
+ * @import {ContextView, SummaryInContext, TurnInContext} from "../conversation/wire.js"
  */
 
 import { byId, h } from "../dom.js";
 import { Prose } from "../text/prose.js";
-import { seenWords, tokens } from "../words.js";
-
-const LABELS = {
-  verbatim: "in full",
-  truncated: "partly",
-  summarised: "in the summary",
-  refused: "left out",
-  not_at_all: "not sent any more",
-};
+import { SEEN, TEXTS, contextLimit, contextWords, seenWords, summaryTitle, tokens } from "../words.js";
 
 export class ContextPanel {
   #dialog = byId("context-dialog", HTMLDialogElement);
@@ -37,44 +29,33 @@ export class ContextPanel {
    * @param {(turnId: string) => string} promptOf what was asked in a turn, if known
    */
   show(context, promptOf) {
-    const parts = context?.turns.length ? partsOf(context, promptOf) : [h("p", {}, "Nothing has been said yet.")];
+    const parts = context?.turns.length ? partsOf(context, promptOf) : [h("p", {}, TEXTS.nothingInContext)];
     this.#body.replaceChildren(...parts);
   }
 }
 
 /** @param {ContextView} context @param {(turnId: string) => string} promptOf @returns {HTMLElement[]} */
 function partsOf(context, promptOf) {
-  const counted = context.reported_tokens ?? context.estimated_tokens;
-  const word = context.reported_tokens === null ? "about " : "";
-  const cap = context.max_messages ? ` of up to ${context.max_messages}` : "";
   return [
-    h(
-      "p",
-      {},
-      `The model currently sees ${word}${tokens(counted)}: ${context.message_count}${cap} messages, its instructions `,
-      `and ${context.fixed.tools.length} tools.`,
-    ),
-    ...(context.max_tokens
-      ? [h("p", { class: "quiet" }, `An earlier request was too long for it: at most ${tokens(context.max_tokens)} are sent now.`)]
-      : []),
+    h("p", {}, contextWords(context)),
+    ...(context.max_tokens ? [h("p", { class: "quiet" }, contextLimit(context.max_tokens))] : []),
     ...(context.summary ? [summaryOf(context.summary)] : []),
-    h("h3", {}, "Turn by turn"),
+    h("h3", {}, TEXTS.turnByTurn),
     h("ol", { class: "turns-in-context" }, ...[...context.turns].reverse().map((turn) => rowOf(turn, promptOf))),
-    ...(context.has_more ? [h("p", { class: "quiet" }, "Older turns are not listed.")] : []),
+    ...(context.has_more ? [h("p", { class: "quiet" }, TEXTS.olderNotListed)] : []),
   ];
 }
 
-/** @param {NonNullable<ContextView["summary"]>} summary @returns {HTMLElement} */
-function summaryOf({ text, turns, estimated_tokens }) {
+/** @param {SummaryInContext} summary @returns {HTMLElement} */
+function summaryOf(summary) {
   const prose = new Prose();
-  prose.show(text);
-  const of = turns.map(([first, last]) => (first === last ? `${first}` : `${first} to ${last}`)).join(", ");
+  prose.show(summary.text);
   return h(
     "section",
     { class: "summary" },
-    h("h3", {}, of ? `Summary of turns ${of}` : "Summary"),
+    h("h3", {}, summaryTitle(summary)),
     prose.element,
-    h("p", { class: "quiet" }, `about ${tokens(estimated_tokens)}`),
+    h("p", { class: "quiet" }, `about ${tokens(summary.estimated_tokens)}`),
   );
 }
 
@@ -83,9 +64,9 @@ function rowOf({ number, message_id, seen, estimated_tokens }, promptOf) {
   return h(
     "li",
     { "data-seen": seen, title: seenWords(seen) },
-    h("span", { class: "turn-number" }, String(number)),
-    h("span", { class: "turn-prompt" }, message_id ? promptOf(message_id) : ""),
-    h("span", { class: "turn-seen" }, LABELS[seen]),
-    h("span", { class: "turn-tokens quiet" }, estimated_tokens ? tokens(estimated_tokens) : ""),
+    h("span", { class: "turn-number numbers" }, String(number)),
+    h("span", { class: "one-line" }, message_id ? promptOf(message_id) : ""),
+    h("span", {}, SEEN[seen]),
+    h("span", { class: "turn-tokens quiet numbers" }, estimated_tokens ? tokens(estimated_tokens) : ""),
   );
 }

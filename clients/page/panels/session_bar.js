@@ -5,7 +5,7 @@
  */
 
 import { byId, setText } from "../dom.js";
-import { isClosed, isStandIn, usageDetails, usageWords } from "../words.js";
+import { TEXTS, isClosed, isStandIn, usageDetails, usageWords } from "../words.js";
 
 export class SessionBar {
   #title = byId("session-title", HTMLElement);
@@ -48,7 +48,7 @@ export class SessionBar {
     setText(this.#title, title);
     setText(this.#model, model);
     this.#model.hidden = !model;
-    this.#model.title = isStandIn(model) ? "The built-in demo model: it works offline" : "The model of the next turn";
+    this.#model.title = isStandIn(model) ? TEXTS.demoModel : TEXTS.nextModel;
     this.#model.classList.toggle("stand-in", isStandIn(model));
     setText(this.#usage, usageWords(description?.usage));
     this.#usage.title = description?.usage ? usageDetails(description.usage) : "";
@@ -59,7 +59,7 @@ export class SessionBar {
     this.#temporal.hidden = !temporal;
     if (temporal) this.#temporal.href = temporal;
     const mark = conversation?.manager.state.status === "awaiting_approval" ? "(!) " : "";
-    document.title = conversation ? `${mark}${title} · Turnkeeper` : "Turnkeeper";
+    document.title = conversation ? `${mark}${title} · ${TEXTS.product}` : TEXTS.product;
   }
 
   /** What was asked of one session is not answered of another. */
@@ -83,9 +83,9 @@ export class SessionBar {
  * @returns {string}
  */
 function titleOf(conversation) {
-  if (!conversation) return "New session";
-  if (conversation.connection === "unknown") return "Session not found";
-  return conversation.description?.title || (conversation.isNew ? "New session" : conversation.id);
+  if (!conversation) return TEXTS.newSession;
+  if (conversation.connection === "unknown") return TEXTS.unknownSession;
+  return conversation.description?.title || (conversation.isNew ? TEXTS.newSession : conversation.id);
 }
 
 /** A question with a form: `index.html` has it, with a button that cancels. */
@@ -110,7 +110,7 @@ class Dialog {
   ask(conversation, action) {
     const title = conversation.description?.title;
     const about = /** @type {Element} */ (this.#dialog.querySelector("[data-session]"));
-    setText(about, title ? `“${title}”` : "this session");
+    setText(about, title ? `“${title}”` : TEXTS.thisSession);
     this.#action = action;
     this.#dialog.showModal();
     this.#dialog.querySelector("input")?.select();

@@ -8,7 +8,7 @@
 
 import { arrange, byId, h, setText } from "../dom.js";
 import { GatewayError, listSessions } from "../conversation/gateway.js";
-import { ago, isClosed, statusLabel } from "../words.js";
+import { TEXTS, ago, isClosed, statusLabel } from "../words.js";
 
 const REFRESH_MS = 20_000;
 const TYPING_MS = 250;
@@ -28,7 +28,7 @@ export class SessionsView {
   /** @type {string | null} */
   #next = null;
   #pages = 1;
-  #asked = 0;
+  #reads = 0;
   /** @type {OpenSession | null} */
   #open = null;
   /** @type {Map<string, HTMLElement>} */
@@ -45,7 +45,10 @@ export class SessionsView {
       typing = setTimeout(() => void this.#readAnew(), TYPING_MS);
     });
     this.#status.addEventListener("change", () => void this.#readAnew());
-    this.#more.addEventListener("click", () => void this.#readMore());
+    this.#more.addEventListener("click", () => {
+      this.#pages += 1;
+      void this.#read();
+    });
     document.addEventListener("visibilitychange", () => void this.refresh());
     window.addEventListener("focus", () => void this.refresh());
     setInterval(() => void this.refresh(), REFRESH_MS);
@@ -72,30 +75,25 @@ export class SessionsView {
     await this.#read();
   }
 
-  async #readMore() {
-    this.#pages += 1;
-    await this.#read();
-  }
-
   async #read() {
-    const turn = ++this.#asked;
+    const read = ++this.#reads;
     try {
       /** @type {ListedSession[]} */
-      const found = [];
+      const sessions = [];
       /** @type {string | null} */
       let cursor = null;
       for (let page = 0; page < this.#pages; page++) {
         const answer = await listSessions({ q: this.#search.value.trim(), status: this.#status.value, cursor });
-        if (turn !== this.#asked) return;
-        found.push(...answer.sessions);
+        if (read !== this.#reads) return;
+        sessions.push(...answer.sessions);
         cursor = answer.next_cursor;
         if (!cursor) break;
       }
-      [this.#sessions, this.#next] = [found, cursor];
+      [this.#sessions, this.#next] = [sessions, cursor];
       this.#show();
     } catch (error) {
       if (!(error instanceof GatewayError)) throw error;
-      if (turn === this.#asked) setText(this.#note, "Can't load the sessions. Trying again.");
+      if (read === this.#reads) setText(this.#note, TEXTS.sessionsFailed);
     }
   }
 
@@ -115,9 +113,9 @@ export class SessionsView {
 
   /** @param {boolean} isFiltered @returns {string} */
   #emptyWords(isFiltered) {
-    if (!isFiltered) return "No sessions yet";
+    if (!isFiltered) return TEXTS.noSessions;
     const isAsking = this.#status.value === "awaiting_approval" && !this.#search.value.trim();
-    return isAsking ? "Nothing is waiting for you" : "No matching sessions";
+    return isAsking ? TEXTS.nothingAwaitsApproval : TEXTS.noMatchingSessions;
   }
 
   /** @param {ListedSession} session @returns {HTMLElement} */
@@ -132,9 +130,9 @@ export class SessionsView {
     if (isOpen) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
     link.dataset.status = status;
-    const [titled, told] = link.children;
-    setText(/** @type {Element} */ (titled), title);
-    setText(/** @type {Element} */ (told), [statusLabel(status), ago(session.started_at)].join(" · "));
+    const [titleLine, stateLine] = /** @type {Iterable<Element>} */ (link.children);
+    setText(titleLine, title);
+    setText(stateLine, `${statusLabel(status)} · ${ago(session.started_at)}`);
     return row;
   }
 
@@ -143,8 +141,8 @@ export class SessionsView {
     const link = h(
       "a",
       { href: `/?session=${encodeURIComponent(id)}` },
-      h("span", { class: "session-title" }),
-      h("span", { class: "session-state" }),
+      h("span", { class: "one-line" }),
+      h("span", { class: "fine" }),
     );
     link.addEventListener("click", (event) => {
       if (event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return; // into a tab of its own
@@ -160,8 +158,6 @@ function listed({ id, title, status }, startedAt) {
   return {
     workflow_id: id,
     title: title || null,
-    model: null,
-    turn_count: 0,
     started_at: startedAt,
     status: isClosed(status) ? /** @type {ListedSession["status"]} */ (status) : "open",
   };

@@ -6,17 +6,7 @@
  */
 
 import { byId, setText } from "../dom.js";
-import { STUCK, countdown, duration, isClosed, statusWords } from "../words.js";
-
-/** What is wrong, in words of our own where we have better ones than the answer's. */
-const PROBLEMS = {
-  unreachable: "Can't reach the server. Reconnecting… Everything you sent is safe.",
-  "temporal-unreachable": "The server can't reach Temporal. Reconnecting… Everything you sent is safe.",
-  "no-worker": "No worker is answering. Everything you sent is saved, and continues when one is back.",
-  "session-stuck": STUCK,
-  "unknown-session": "This session doesn't exist or was deleted.",
-  "no-session-id": "This session doesn't exist: the address holds no session's id.",
-};
+import { TEXTS, countdown, elapsed, isClosed, problemWords, statusWords } from "../words.js";
 
 export class StateLine {
   #line = byId("state", HTMLElement);
@@ -48,13 +38,9 @@ export class StateLine {
     if (!conversation) return { kind: "idle", words: "" };
     const { connection, problem, manager, description } = conversation;
     const status = description?.status === "stuck" && problem === null ? "stuck" : manager.state.status;
-    if (problem)
-      return {
-        kind: "problem",
-        words: PROBLEMS[/** @type {keyof typeof PROBLEMS} */ (problem.type)] ?? problem.message,
-      };
-    if (connection === "connecting") return { kind: "busy", words: "Connecting…" };
-    if (connection === "away") return { kind: "problem", words: "Connection lost. Reconnecting…" };
+    if (problem) return { kind: "problem", words: problemWords(problem) };
+    if (connection === "connecting") return { kind: "busy", words: TEXTS.connecting };
+    if (connection === "away") return { kind: "problem", words: TEXTS.connectionLost };
     return { kind: kindOf(status), words: statusWords({ ...manager.state, status }, conversation.questions.length) };
   }
 
@@ -68,10 +54,10 @@ export class StateLine {
     const state = this.#conversation?.manager.state;
     const { kind } = this.#line.dataset;
     if (kind === "waiting" && state?.status === "waiting_retry")
-      return state.waiting_until ? countdown(state.waiting_until) : "soon";
+      return countdown(state.waiting_until);
     const isCounting = turn && kind === "busy" && state?.is_processing;
     const ms = isCounting ? Date.now() - new Date(turn.timestamp).getTime() : 0;
-    return ms >= 1_000 ? duration(Math.floor(ms / 1_000) * 1_000).replace(".0", "") : "";
+    return ms >= 1_000 ? elapsed(ms) : "";
   }
 }
 

@@ -6,18 +6,17 @@
  * @import {Conversation, Waiting} from "../conversation/conversation.js"
  */
 
-import { arrange, byId, h, icon, setText } from "../dom.js";
+import { arrange, button, byId, h, iconButton, setText } from "../dom.js";
 import { echoOf } from "../turns/log_view.js";
-
-const MODES = { enqueue: "", steer: "joins this turn", interrupt: "interrupts" };
+import { TEXTS, waitingTitle, waitingWords } from "../words.js";
 
 export class TrayView {
   #tray = byId("tray", HTMLElement);
   #title = byId("tray-title", HTMLElement);
   #list = byId("tray-list", HTMLElement);
-  /** @type {Map<string, {element: HTMLElement, shown: string}>} */
+  /** @type {Map<string, {element: HTMLElement, key: string}>} */
   #rows = new Map();
-  #echoShown = "";
+  #echoKey = "";
   #onEdit;
   #showEcho;
 
@@ -38,14 +37,14 @@ export class TrayView {
 
   /** @param {Conversation | null} conversation @param {Waiting | null} prompt */
   #echo(conversation, prompt) {
-    const shown = JSON.stringify(prompt);
-    if (shown === this.#echoShown) return;
-    this.#echoShown = shown;
+    const key = JSON.stringify(prompt);
+    if (key === this.#echoKey) return;
+    this.#echoKey = key;
     if (!prompt || !conversation) {
       this.#showEcho(null);
       return;
     }
-    const words = prompt.status === "sending" ? (prompt.problem ?? "Sending") : "Queued";
+    const words = prompt.status === "sending" ? (prompt.problem ?? TEXTS.sending) : TEXTS.queued;
     const actions = prompt.status === "queued" ? [this.#removeButton(conversation, prompt)] : [];
     const echo = echoOf({ text: prompt.text, words }, ...actions);
     echo.dataset.prompt = prompt.id;
@@ -56,26 +55,28 @@ export class TrayView {
   #showRows(conversation, waiting) {
     this.#tray.hidden = !waiting.length;
     if (!conversation) return;
-    setText(this.#title, titleOf(waiting));
-    const rows = waiting.map((prompt) => this.#row(conversation, prompt));
-    arrange(this.#list, rows);
+    setText(this.#title, waitingTitle(waiting));
+    arrange(
+      this.#list,
+      waiting.map((prompt) => this.#row(conversation, prompt)),
+    );
     const ids = new Set(waiting.map(({ id }) => id));
     for (const id of this.#rows.keys()) if (!ids.has(id)) this.#rows.delete(id);
   }
 
   /** @param {Conversation} conversation @param {Waiting} prompt @returns {HTMLElement} */
   #row(conversation, prompt) {
-    const shown = JSON.stringify(prompt);
-    const known = this.#rows.get(prompt.id);
-    if (known?.shown === shown) return known.element;
-    const element = known?.element ?? h("li", { "data-prompt": prompt.id });
+    const key = JSON.stringify(prompt);
+    const row = this.#rows.get(prompt.id);
+    if (row?.key === key) return row.element;
+    const element = row?.element ?? h("li", { class: "row", "data-prompt": prompt.id });
     element.dataset.status = prompt.status;
     element.replaceChildren(
-      h("span", { class: "waiting-text", title: prompt.text }, prompt.text),
-      h("span", { class: "quiet" }, wordsOf(prompt)),
+      h("span", { class: "waiting-text one-line", title: prompt.text }, prompt.text),
+      h("span", { class: "quiet" }, waitingWords(prompt)),
       ...this.#actions(conversation, prompt),
     );
-    this.#rows.set(prompt.id, { element, shown });
+    this.#rows.set(prompt.id, { element, key });
     return element;
   }
 
@@ -87,43 +88,21 @@ export class TrayView {
       void conversation.withdraw(prompt.id);
       this.#onEdit(prompt.text);
     };
-    const retry = () => conversation.resend();
     return [
-      ...(prompt.mayPass ? [h("button", { type: "button", class: "button small", onclick: retry }, "Retry")] : []),
-      h("button", { type: "button", class: "button small", onclick: edit }, "Edit"),
+      ...(prompt.mayPass ? [button("button small", TEXTS.retry, () => conversation.resend())] : []),
+      button("button small", TEXTS.edit, edit),
       this.#removeButton(conversation, prompt),
     ];
   }
 
   /** @param {Conversation} conversation @param {Waiting} prompt @returns {HTMLButtonElement} */
   #removeButton(conversation, prompt) {
-    const label = `Remove: ${prompt.text.slice(0, 80)}`;
-    const button = h(
-      "button",
-      { type: "button", class: "quiet-button", "aria-label": label, title: "Remove" },
-      icon("cross"),
-    );
-    button.addEventListener("click", async () => {
-      button.disabled = true;
+    const remove = iconButton(`${TEXTS.remove}: ${prompt.text.slice(0, 80)}`, "cross", async () => {
+      remove.disabled = true;
       await conversation.withdraw(prompt.id);
-      button.disabled = false;
+      remove.disabled = false;
     });
-    return button;
+    remove.title = TEXTS.remove;
+    return remove;
   }
-}
-
-/** @param {Waiting[]} waiting @returns {string} */
-function titleOf(waiting) {
-  const unsent = waiting.filter(({ status }) => status === "failed").length;
-  const count = waiting.length - unsent;
-  const waits = count === 1 ? "1 prompt queued" : `${count} prompts queued`;
-  const failed = unsent === 1 ? "1 prompt not sent" : `${unsent} prompts not sent`;
-  return [...(count ? [waits] : []), ...(unsent ? [failed] : [])].join(", ");
-}
-
-/** @param {Waiting} prompt @returns {string} */
-function wordsOf({ status, mode, problem, mayPass }) {
-  if (status === "failed") return mayPass ? `Not sent: ${problem} Trying again soon.` : `Not sent: ${problem}`;
-  if (status === "sending") return problem ?? "sending";
-  return MODES[mode];
 }

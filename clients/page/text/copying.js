@@ -1,6 +1,7 @@
 /** Copying to the clipboard, with a button that says it was done. */
 
-import { h, icon } from "../dom.js";
+import { h, icon, iconButton } from "../dom.js";
+import { TEXTS } from "../words.js";
 
 const DONE_MS = 1_500;
 
@@ -9,32 +10,29 @@ const DONE_MS = 1_500;
  * @param {string} label @param {() => string | Promise<string>} text @returns {HTMLButtonElement}
  */
 export function copyButton(label, text) {
-  const button = h(
-    "button",
-    { type: "button", class: "quiet-button copy", "aria-label": label, title: label },
-    icon("copy"),
-  );
-  button.addEventListener("click", async () => {
-    const result = await copied(text);
-    button.replaceChildren(icon(result === "Copied" ? "check" : "cross"));
+  const button = iconButton(label, "copy", async () => {
+    const result = await copyResult(text);
+    button.replaceChildren(icon(result === TEXTS.copied ? "check" : "cross"));
     button.title = result;
     setTimeout(() => {
       button.replaceChildren(icon("copy"));
       button.title = label;
     }, DONE_MS);
   });
+  button.classList.add("copy");
+  button.title = label;
   return button;
 }
 
 /** Copy, and return what came of it. @param {() => string | Promise<string>} text @returns {Promise<string>} */
-async function copied(text) {
+async function copyResult(text) {
   let whole;
   try {
     whole = await text();
   } catch {
-    return "It could not be read. Try again";
+    return TEXTS.copyFailed;
   }
-  return (await copy(whole)) ? "Copied" : "Copying is not allowed here";
+  return (await copy(whole)) ? TEXTS.copied : TEXTS.copyForbidden;
 }
 
 /** @param {string} text @returns {Promise<boolean>} */

@@ -4,7 +4,7 @@
  */
 
 /** What is longer has no colours: patterns that look for an end look on from every beginning. */
-const MOST_CHARS = 10_000;
+const MAX_CHARS = 10_000;
 
 const WORDS = new Set(
   (
@@ -32,7 +32,7 @@ const WORD = String.raw`[A-Za-z_]\w*`;
 /** Wrap what has a colour in spans, in place. @param {HTMLElement} code @param {string} language */
 export function highlight(code, language) {
   const text = code.textContent ?? "";
-  if (NO_CODE.test(language) || text.length > MOST_CHARS) return;
+  if (NO_CODE.test(language) || text.length > MAX_CHARS) return;
   const pieces = document.createDocumentFragment();
   let end = 0;
   for (const match of text.matchAll(patternFor(language))) {

@@ -1,5 +1,5 @@
 /**
- * Markdown as HTML, rendered and sanitised by the gateway: asked for in batches, remembered for the life of the page.
+ * Markdown as HTML, rendered and sanitised by the gateway: requested in batches, cached for the life of the page.
  *
  * This is the one place of the page where HTML is made of a string. The browser is told so by a policy (Trusted Types),
  * and refuses it anywhere else.
@@ -8,9 +8,9 @@
 import { GatewayError, renderMarkdown } from "../conversation/gateway.js";
 
 /** What one request may have; the gateway takes more. */
-const MOST_TEXTS = 32;
-const MOST_CHARS = 100_000;
-const REMEMBERED = 500;
+const MAX_TEXTS = 32;
+const MAX_CHARS = 100_000;
+const MAX_CACHED = 500;
 const TRIES = 3;
 const PAUSE_MS = 1_000;
 
@@ -20,22 +20,22 @@ const policy = /** @type {any} */ (window).trustedTypes?.createPolicy("sanitised
 }) ?? { createHTML: (/** @type {string} */ html) => html };
 
 /** @type {Map<string, string>} HTML by text, the oldest first */
-const remembered = new Map();
+const cache = new Map();
 /** @type {Map<string, ((html: string | null) => void)[]>} who waits for which text */
-let wanted = new Map();
+let pending = new Map();
 
 /**
  * Return a text as elements, at once where it is known; null where it can't be had, and is to be shown as it is.
  * @param {string} text @returns {DocumentFragment | null | Promise<DocumentFragment | null>}
  */
 export function render(text) {
-  const html = remembered.get(text);
+  const html = cache.get(text);
   if (html !== undefined) return fragmentOf(html);
-  if (text.length > MOST_CHARS) return null;
-  if (!wanted.size) queueMicrotask(() => void askForAll());
+  if (text.length > MAX_CHARS) return null;
+  if (!pending.size) queueMicrotask(() => void askForAll());
   return new Promise((resolve) => {
     const take = (/** @type {string | null} */ html) => resolve(html === null ? null : fragmentOf(html));
-    wanted.set(text, [...(wanted.get(text) ?? []), take]);
+    pending.set(text, [...(pending.get(text) ?? []), take]);
   });
 }
 
@@ -47,15 +47,15 @@ function fragmentOf(html) {
 }
 
 async function askForAll() {
-  const asked = wanted;
-  wanted = new Map();
+  const requests = pending;
+  pending = new Map();
   // The newest turns are at the end, and seen first.
-  for (const batch of batches([...asked.keys()].reverse())) {
+  for (const batch of batches([...requests.keys()].reverse())) {
     const answers = await ask(batch);
     batch.forEach((text, index) => {
       const html = answers?.[index] ?? null;
       if (html !== null) remember(text, html);
-      for (const take of asked.get(text) ?? []) take(html);
+      for (const take of requests.get(text) ?? []) take(html);
     });
   }
 }
@@ -66,7 +66,7 @@ function* batches(texts) {
   let batch = [];
   let chars = 0;
   for (const text of texts) {
-    if (batch.length === MOST_TEXTS || (batch.length && chars + text.length > MOST_CHARS)) {
+    if (batch.length === MAX_TEXTS || (batch.length && chars + text.length > MAX_CHARS)) {
       yield batch;
       [batch, chars] = [[], 0];
     }
@@ -91,6 +91,6 @@ async function ask(texts) {
 
 /** @param {string} text @param {string} html */
 function remember(text, html) {
-  remembered.set(text, html);
-  if (remembered.size > REMEMBERED) remembered.delete(/** @type {string} */ (remembered.keys().next().value));
+  cache.set(text, html);
+  if (cache.size > MAX_CACHED) cache.delete(/** @type {string} */ (cache.keys().next().value));
 }

@@ -4,6 +4,7 @@ import { copyButton } from "./copying.js";
 import { h } from "../dom.js";
 import { highlight } from "./highlight.js";
 import { render } from "./markdown.js";
+import { TEXTS } from "../words.js";
 
 export class Prose {
   #text = "";
@@ -55,12 +56,12 @@ function frameCode(code) {
   // Whoever uses the keyboard scrolls it by its focus.
   block.tabIndex = 0;
   block.setAttribute("role", "group");
-  block.setAttribute("aria-label", language ? `Code, ${language}` : "Code");
+  block.setAttribute("aria-label", language ? `${TEXTS.code}, ${language}` : TEXTS.code);
   const header = h(
     "figcaption",
-    {},
-    h("span", {}, language || "text"),
-    copyButton("Copy code", () => code.textContent ?? ""),
+    { class: "row apart fine" },
+    h("span", {}, language || TEXTS.plainCode),
+    copyButton(TEXTS.copyCode, () => code.textContent ?? ""),
   );
   frame.append(header, block);
   highlight(code, language);
@@ -68,7 +69,7 @@ function frameCode(code) {
 
 /** Let a wide table scroll by itself, and not the page. @param {HTMLTableElement} table */
 function frameTable(table) {
-  const frame = h("div", { class: "table", tabindex: "0", role: "group", "aria-label": "Table" });
+  const frame = h("div", { class: "table", tabindex: "0", role: "group", "aria-label": TEXTS.table });
   table.replaceWith(frame);
   frame.append(table);
 }

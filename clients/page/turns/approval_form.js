@@ -4,18 +4,18 @@
  * @import {Decision, ToolCall} from "../conversation/wire.js"
  */
 
-import { h } from "../dom.js";
-import { fullTime, legible, until } from "../words.js";
+import { button, h } from "../dom.js";
+import { TEXTS, deadlineWords, fullTime, question } from "../words.js";
 
-const MOST_REASON_CHARS = 500;
+const MAX_REASON_CHARS = 500;
 
 export class ApprovalForm {
   #decide;
   #reason = h("textarea", {
     rows: "2",
-    maxlength: String(MOST_REASON_CHARS),
-    "aria-label": "Reason for the model",
-    placeholder: "Reason for the model (optional)",
+    maxlength: String(MAX_REASON_CHARS),
+    "aria-label": TEXTS.reason,
+    placeholder: TEXTS.reasonHint,
   });
   #choices;
   #rejection;
@@ -25,14 +25,12 @@ export class ApprovalForm {
   /** @param {ToolCall} call @param {(decision: Decision, reason?: string) => Promise<boolean>} decide */
   constructor(call, decide) {
     this.#decide = decide;
-    const button = (/** @type {string} */ words, /** @type {string} */ style, /** @type {() => void} */ onclick) =>
-      h("button", { type: "button", class: style, onclick }, words);
     this.#choices = h(
       "div",
       { class: "choices" },
-      button("Approve", "button primary", () => void this.#send("approve")),
-      button("Allow for this session", "button", () => void this.#send("allow_for_session")),
-      button("Reject…", "button", () => this.#askForReason(true)),
+      button("button primary", TEXTS.approve, () => void this.#send("approve")),
+      button("button", TEXTS.allowForSession, () => void this.#send("allow_for_session")),
+      button("button", TEXTS.askToReject, () => this.#askForReason(true)),
     );
     this.#rejection = h(
       "div",
@@ -41,8 +39,8 @@ export class ApprovalForm {
       h(
         "div",
         { class: "choices" },
-        button("Reject", "button danger", () => void this.#send("reject", this.#reason.value.trim())),
-        button("Back", "button", () => this.#askForReason(false)),
+        button("button danger", TEXTS.reject, () => void this.#send("reject", this.#reason.value.trim())),
+        button("button", TEXTS.back, () => this.#askForReason(false)),
       ),
     );
     this.#rejection.addEventListener("keydown", (event) => {
@@ -51,13 +49,12 @@ export class ApprovalForm {
       this.#askForReason(false);
     });
     const expires = call.approval?.expires_at ?? "";
-    const words = h("p", {}, ...questionOf(call), " ");
-    const time = until(expires).replace(/^in /, "within ");
-    if (expires) words.append(h("span", { class: "quiet", title: fullTime(expires) }, `Decision needed ${time}.`));
+    const { verb, object } = question(call);
+    const deadline = expires && h("span", { class: "quiet", title: fullTime(expires) }, deadlineWords(expires));
     this.element = h(
       "div",
       { class: "approval", role: "group", "aria-label": `Decide on ${call.name}` },
-      words,
+      h("p", {}, `${verb} `, h("code", {}, object), "? ", deadline),
       this.#choices,
       this.#rejection,
     );
@@ -79,11 +76,4 @@ export class ApprovalForm {
     const isDone = await this.#decide(decision, reason);
     if (!isDone) for (const button of buttons) button.disabled = false;
   }
-}
-
-/** What a call would do, as a question. @param {ToolCall} call @returns {(string | Node)[]} */
-function questionOf({ name, args }) {
-  const path = name === "file_write" && typeof args === "object" ? args.path : null;
-  if (typeof path === "string") return ["Write ", h("code", {}, legible(path)), "?"];
-  return ["Run ", h("code", {}, legible(name)), "?"];
 }

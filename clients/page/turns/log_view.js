@@ -13,6 +13,7 @@ import { PAGE_TURNS } from "../conversation/conversation.js";
 import { byId, h, icon } from "../dom.js";
 import { readBlob } from "../conversation/gateway.js";
 import { TurnView } from "./turn_view.js";
+import { TEXTS } from "../words.js";
 
 /** Pixels from the end within which the reader is taken to be at the end. */
 const AT_END_PX = 48;
@@ -21,7 +22,7 @@ const AT_END_PX = 48;
 const SIZE_ATTRIBUTES = ["class", "hidden", "open"];
 
 /** Turns in the document beyond which the oldest leave it, as long as nobody reads them. */
-const MOST_TURNS = 4 * PAGE_TURNS;
+const MAX_TURNS = 4 * PAGE_TURNS;
 
 export class LogView {
   #scroller = byId("log", HTMLElement);
@@ -35,7 +36,7 @@ export class LogView {
   /** @type {Conversation | null} */
   #conversation = null;
   /** @type {string | null} the turn of which the model is shown writing */
-  #written = null;
+  #writingTurn = null;
   #isAtEnd = true;
   #lastTop = 0;
   #isLoading = false;
@@ -56,10 +57,7 @@ export class LogView {
     });
     new IntersectionObserver(
       (entries) => entries.some((entry) => entry.isIntersecting) && void this.#showOlderIfRead(),
-      {
-        root: this.#scroller,
-        rootMargin: "200px",
-      },
+      { root: this.#scroller, rootMargin: "200px" },
     ).observe(this.#older);
   }
 
@@ -72,9 +70,8 @@ export class LogView {
     this.#conversation = conversation;
     this.#views.clear();
     this.#turns.replaceChildren();
-    const turns = conversation?.manager.turns.slice(-PAGE_TURNS) ?? [];
-    this.#append(turns);
-    this.#showPartial(true);
+    this.#append(conversation?.manager.turns.slice(-PAGE_TURNS) ?? []);
+    this.showPartial(true);
     this.#showOlderButton();
     this.jumpToEnd();
   }
@@ -87,13 +84,8 @@ export class LogView {
     }
     for (const turn of change.updated) this.#views.get(turn.id)?.show(turn);
     this.#append(change.added);
-    this.#showPartial(false);
+    this.showPartial(false);
     this.#forgetOldest();
-  }
-
-  /** @param {boolean} isFresh */
-  showPartial(isFresh) {
-    this.#showPartial(isFresh);
   }
 
   /** Show a prompt that is about to become a turn, as if it were one; null: none. @param {HTMLElement | null} echo */
@@ -127,9 +119,9 @@ export class LogView {
     try {
       if (!this.#hidden.length && conversation.manager.hasOlder) await conversation.loadOlder();
       if (conversation === this.#conversation) this.#prepend(this.#hidden.slice(-PAGE_TURNS));
-      this.#older.textContent = "Show older turns";
+      this.#older.textContent = TEXTS.showOlder;
     } catch {
-      this.#older.textContent = "Older turns can't be read now. Try again";
+      this.#older.textContent = TEXTS.olderFailed;
     } finally {
       this.#isLoading = false;
       this.#older.disabled = false;
@@ -147,7 +139,7 @@ export class LogView {
 
   async #showOlderIfRead() {
     // At the very beginning, before anyone has scrolled, the button may be in sight: it is not meant by that.
-    if (!this.#isAtEnd && this.#older.textContent === "Show older turns") await this.showOlder();
+    if (!this.#isAtEnd && this.#older.textContent === TEXTS.showOlder) await this.showOlder();
   }
 
   #showOlderButton() {
@@ -171,7 +163,7 @@ export class LogView {
   }
 
   #forgetOldest() {
-    if (!this.#isAtEnd || this.#views.size <= MOST_TURNS) return;
+    if (!this.#isAtEnd || this.#views.size <= MAX_TURNS) return;
     for (const element of [...this.#turns.children].slice(0, this.#views.size - PAGE_TURNS)) {
       this.#views.delete(element.getAttribute("data-turn") ?? "");
       element.remove();
@@ -179,12 +171,12 @@ export class LogView {
     this.#showOlderButton();
   }
 
-  /** @param {boolean} isFresh */
-  #showPartial(isFresh) {
+  /** Show what the model is writing. @param {boolean} isFresh */
+  showPartial(isFresh) {
     const partial = this.#conversation?.manager.partial ?? null;
-    if (this.#written && this.#written !== partial?.message_id)
-      this.#views.get(this.#written)?.showPartial(null, false);
-    this.#written = partial?.message_id ?? null;
+    if (this.#writingTurn && this.#writingTurn !== partial?.message_id)
+      this.#views.get(this.#writingTurn)?.showPartial(null, false);
+    this.#writingTurn = partial?.message_id ?? null;
     if (partial) this.#views.get(partial.message_id)?.showPartial(partial, isFresh);
   }
 
@@ -225,7 +217,7 @@ export function echoOf({ text, words }, ...actions) {
       "header",
       { class: "request" },
       h("div", { class: "bubble" }, text),
-      h("div", { class: "facts" }, icon("clock"), h("span", {}, words), ...actions),
+      h("div", { class: "facts fine numbers" }, icon("clock"), h("span", {}, words), ...actions),
     ),
   );
 }

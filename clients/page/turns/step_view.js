@@ -9,6 +9,7 @@ import { arrange, h } from "../dom.js";
 import { ModelText } from "./model_text.js";
 import { Thinking } from "./thinking.js";
 import { ToolCard } from "./tool_card.js";
+import { TEXTS } from "../words.js";
 
 /** @typedef {CallActions & {sessionId: string}} StepActions */
 
@@ -39,19 +40,18 @@ export class ModelStepView {
     const { text, blob } = answer ?? { text: step.text ?? "", blob: step.text_blob };
     this.#text.show(text, blob);
     for (const call of step.tool_calls) this.#cardOf(call.id).show(call, isRunning);
-    const parts = step.tool_calls.map((call) => this.#cardOf(call.id).element);
     arrange(this.element, [
-      ...(this.#thinking ? [this.#thinking.element] : []),
+      this.#thinking && this.#thinking.element,
       ...this.#text.elements,
-      ...parts,
-      ...(step.interrupted ? [this.#markOf(status)] : []),
+      ...step.tool_calls.map((call) => this.#cardOf(call.id).element),
+      step.interrupted && this.#markOf(status),
     ]);
   }
 
   /** Where an answer ends that has no end. @param {TurnStatus} status @returns {HTMLElement} */
   #markOf(status) {
-    this.#mark ??= h("p", { class: "interrupted" });
-    this.#mark.textContent = status === "cancelled" ? "Stopped here" : "Interrupted here";
+    this.#mark ??= h("p", { class: "interrupted row quiet" });
+    this.#mark.textContent = status === "cancelled" ? TEXTS.stoppedHere : TEXTS.interruptedHere;
     return this.#mark;
   }
 
@@ -76,12 +76,12 @@ export class ModelStepView {
 
 export class UserStepView {
   constructor() {
-    this.element = h("div", { class: "steered" });
+    this.element = h("div", { class: "request steered" });
   }
 
   /** @param {UserStep} step */
   show(step) {
-    const label = h("span", { class: "quiet" }, "Steered in");
+    const label = h("span", { class: "quiet" }, TEXTS.steered);
     this.element.replaceChildren(label, h("div", { class: "bubble" }, step.content));
   }
 }

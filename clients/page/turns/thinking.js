@@ -1,13 +1,14 @@
 /** What the model thought, folded: its last words while it thinks, all of it for who opens it. */
 
-import { h, icon, setText } from "../dom.js";
+import { arrange, h, icon, setText } from "../dom.js";
 import { readBlob } from "../conversation/gateway.js";
 import { wholeButton } from "./whole.js";
+import { TEXTS } from "../words.js";
 
 const PEEK_CHARS = 160;
 
 export class Thinking {
-  #label = h("span", {}, "Thinking");
+  #label = h("span", {}, TEXTS.thinking);
   #last = h("span", {});
   #peek = h("span", { class: "peek", "aria-hidden": "true" }, this.#last);
   #words = document.createTextNode("");
@@ -40,14 +41,10 @@ export class Thinking {
    */
   show(text, { sessionId, blob }) {
     this.#words.data = text;
-    setText(this.#label, "Thought");
+    setText(this.#label, TEXTS.thought);
     setText(this.#last, "");
-    this.#more.replaceChildren(...(blob ? [this.#wholeButton(sessionId, blob)] : []));
-  }
-
-  /** @param {string} sessionId @param {import("../conversation/wire.js").BlobRef} blob */
-  #wholeButton(sessionId, blob) {
-    const show = (/** @type {string} */ text) => void (this.#words.data = text);
-    return wholeButton(blob, { read: (hash) => readBlob(sessionId, hash), show });
+    const read = (/** @type {string} */ hash) => readBlob(sessionId, hash);
+    const showWhole = (/** @type {string} */ whole) => void (this.#words.data = whole);
+    arrange(this.#more, [blob && wholeButton(blob, { read, show: showWhole })]);
   }
 }

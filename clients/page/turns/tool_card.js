@@ -8,7 +8,7 @@ import { ApprovalForm } from "./approval_form.js";
 import { copyButton } from "../text/copying.js";
 import { arrange, h, icon, setText } from "../dom.js";
 import { wholeButton } from "./whole.js";
-import { duration, legible } from "../words.js";
+import { CALL_STATES, TEXTS, decisionWords, duration, legible } from "../words.js";
 
 /**
  * @typedef {object} CallActions
@@ -16,26 +16,26 @@ import { duration, legible } from "../words.js";
  * @property {(hash: string) => Promise<string>} readBlob
  */
 
-/** How a call stands: a class of its card, an icon, and a word. */
+/** How a call stands: a class of its card, and an icon. */
 const STATES = {
-  preparing: ["running", "dot", "preparing"],
-  running: ["running", "dot", "running"],
-  waiting: ["waiting", "hand", "needs approval"],
-  ok: ["ok", "check", "done"],
-  error: ["error", "cross", "failed"],
-  denied: ["denied", "cross", "not allowed"],
-  rejected: ["denied", "cross", "rejected"],
-  cancelled: ["denied", "cross", "cancelled"],
-  outcome_unknown: ["error", "question", "outcome unknown"],
+  preparing: ["running", "dot"],
+  running: ["running", "dot"],
+  waiting: ["waiting", "hand"],
+  ok: ["ok", "check"],
+  error: ["error", "cross"],
+  denied: ["denied", "cross"],
+  rejected: ["denied", "cross"],
+  cancelled: ["denied", "cross"],
+  outcome_unknown: ["error", "question"],
 };
 
 export class ToolCard {
   #actions;
   #symbol = h("span", { class: "tool-symbol" });
-  #state = h("span", { class: "tool-state" });
-  #name = h("code", { class: "tool-name" });
-  #gist = h("span", { class: "tool-gist" });
-  #time = h("span", { class: "tool-time" });
+  #state = h("span", { class: "tool-state fine" });
+  #name = h("code", { class: "tool-name one-line" });
+  #gist = h("span", { class: "tool-gist fine one-line" });
+  #time = h("span", { class: "fine numbers" });
   #body = h("div", { class: "tool-body" });
   #details = h(
     "details",
@@ -45,7 +45,7 @@ export class ToolCard {
   );
   /** @type {ApprovalForm | null} */
   #form = null;
-  #shown = "";
+  #key = "";
 
   /** @param {CallActions} actions */
   constructor(actions) {
@@ -61,9 +61,9 @@ export class ToolCard {
 
   /** @param {ToolCall} call @param {boolean} isRunning whether its turn still runs */
   show(call, isRunning) {
-    const shown = JSON.stringify([call, isRunning]);
-    if (shown === this.#shown) return;
-    this.#shown = shown;
+    const key = JSON.stringify([call, isRunning]);
+    if (key === this.#key) return;
+    this.#key = key;
     const isAsked = isRunning && !call.result && call.approval !== null && call.approval.decision === null;
     this.element.dataset.call = call.id;
     this.#showState(isAsked ? "waiting" : stateOf(call, isRunning));
@@ -77,22 +77,22 @@ export class ToolCard {
 
   /** @param {keyof typeof STATES} state */
   #showState(state) {
-    const [style, symbol, word] = STATES[state];
+    const [style, symbol] = STATES[state];
     this.element.className = `tool ${style}`;
     this.#symbol.replaceChildren(icon(symbol));
-    setText(this.#state, word);
+    setText(this.#state, CALL_STATES[state]);
   }
 
   /** @param {ToolCall} call @returns {HTMLElement[]} */
   #sections(call) {
-    const sections = [this.#textSection("Arguments", argumentsOf(call), call.args_blob, legible)];
-    if (call.approval?.decision) sections.push(h("p", { class: "tool-note" }, decisionOf(call)));
+    const note = (/** @type {string} */ words) => h("p", { class: "quiet" }, words);
+    const sections = [this.#textSection(TEXTS.arguments, argumentsOf(call), call.args_blob, legible)];
+    if (call.approval?.decision) sections.push(note(decisionWords(call.approval)));
     const { result } = call;
     if (result && stateOf(call, false) !== "rejected") {
-      if (result.outcome) sections.push(h("p", { class: "tool-note" }, result.outcome));
-      if (result.content || result.blob) sections.push(this.#textSection("Result", result.content, result.blob));
-      if (result.cut)
-        sections.push(h("p", { class: "tool-note" }, "Part of this result was lost, because its store was down."));
+      if (result.outcome) sections.push(note(result.outcome));
+      if (result.content || result.blob) sections.push(this.#textSection(TEXTS.result, result.content, result.blob));
+      if (result.cut) sections.push(note(TEXTS.lostResult));
     }
     return sections;
   }
@@ -105,27 +105,19 @@ export class ToolCard {
     const content = h("pre", { tabindex: "0", role: "group", "aria-label": title }, asShown(text));
     const header = h(
       "header",
-      {},
+      { class: "row apart fine" },
       h("span", {}, title),
       copyButton(`Copy ${title.toLowerCase()}`, () => content.textContent ?? ""),
     );
-    const section = h("section", { class: "tool-text" }, header, content);
+    const section = h("section", {}, header, content);
     content.hidden = !text;
-    if (blob) section.append(this.#wholeButton(title, blob, content, asShown));
-    return section;
-  }
-
-  /**
-   * @param {string} title @param {import("../conversation/wire.js").BlobRef} blob @param {HTMLElement} content
-   * @param {(text: string) => string} asShown
-   */
-  #wholeButton(title, blob, content, asShown) {
-    const show = (/** @type {string} */ text, /** @type {boolean} */ isByHand) => {
-      content.textContent = asShown(text);
+    const show = (/** @type {string} */ whole, /** @type {boolean} */ isByHand) => {
+      content.textContent = asShown(whole);
       content.hidden = false;
       if (isByHand) content.focus(); // else a person may be writing a prompt
     };
-    return wholeButton(blob, { read: (hash) => this.#actions.readBlob(hash), show, name: title });
+    if (blob) section.append(wholeButton(blob, { read: this.#actions.readBlob, show, name: title }));
+    return section;
   }
 
   /** @param {ToolCall} call @param {boolean} isAsked */
@@ -175,18 +167,6 @@ function argumentsOf({ args, args_blob }) {
   if (!Object.values(args).some(isOfLines)) return JSON.stringify(args, null, 2);
   return Object.entries(args)
     .map(([name, value]) => `${name}:${isOfLines(value) ? `\n${value}` : ` ${JSON.stringify(value, null, 2)}`}`)
-    .map((written) => written.replaceAll("\n", "\n    ")) // to the right: none of the lines looks like an argument
+    .map((argument) => argument.replaceAll("\n", "\n    ")) // to the right: none of the lines looks like an argument
     .join("\n");
-}
-
-/** @param {ToolCall} call @returns {string} */
-function decisionOf({ approval }) {
-  const words = {
-    approve: "Approved",
-    allow_for_session: "Allowed for the session",
-    reject: "Rejected",
-    expired: "Rejected, because nobody decided in time",
-  };
-  const told = approval?.decision ? words[approval.decision] : "";
-  return approval?.reason ? `${told}: ${approval.reason}` : `${told}.`;
 }

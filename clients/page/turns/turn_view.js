@@ -7,11 +7,12 @@
  */
 
 import { copyButton } from "../text/copying.js";
-import { arrange, h, icon } from "../dom.js";
+import { arrange, button, h, icon } from "../dom.js";
 import { ModelText } from "./model_text.js";
 import { PartialView } from "./partial_view.js";
 import { ModelStepView, UserStepView } from "./step_view.js";
-import { clock, duration, endingWords, fullTime, seenWords, usageDetails, usageWords } from "../words.js";
+import { TEXTS, clock, duration, endingWords, fullTime, omittedWords, seenWords, usageDetails, usageWords }
+  from "../words.js";
 
 /** From where on a prompt is shown folded. */
 const LONG_CHARS = 2_000;
@@ -26,7 +27,7 @@ export class TurnView {
   #omitted = h("p", { class: "quiet" });
   #answer;
   #error = h("div", { class: "turn-error" });
-  #facts = h("footer", { class: "facts" });
+  #facts = h("footer", { class: "facts fine numbers" });
   #pulse = h("div", { class: "pulse", "aria-hidden": "true" }, h("span"), h("span"), h("span"));
   /** @type {Map<string, ModelStepView | UserStepView>} */
   #views = new Map();
@@ -53,7 +54,7 @@ export class TurnView {
     const last = /** @type {ModelStep | undefined} */ (steps.findLast((step) => step.kind === "model"));
     // The answer is the text of the step that calls nothing any more; it is shown once, there.
     const answering = turn.agent_message !== null && last && !last.tool_calls.length ? last : null;
-    const shown = steps.map((step, index) => {
+    const elements = steps.map((step, index) => {
       const view = this.#viewOf(
         step.kind === "model" ? `model ${step.number}` : `user ${step.message_id} ${index}`,
         step.kind,
@@ -65,10 +66,10 @@ export class TurnView {
       }
       return view.element;
     });
-    arrange(this.#steps, shown);
+    arrange(this.#steps, elements);
     const { text, blob } = answerOf(turn);
     this.#answer.show(answering ? "" : text, blob);
-    this.#omitted.textContent = turn.steps_omitted ? `${turn.steps_omitted} earlier steps are not shown here.` : "";
+    this.#omitted.textContent = omittedWords(turn.steps_omitted);
     this.#showError(turn);
     this.#showFacts();
     this.#arrange();
@@ -100,13 +101,13 @@ export class TurnView {
     if (!turn) return;
     const isQuiet = !turn.is_complete && !this.#partial?.element.childNodes.length && turn.status === "processing";
     arrange(this.#response, [
-      ...(turn.steps_omitted ? [this.#omitted] : []),
+      turn.steps_omitted > 0 && this.#omitted,
       this.#steps,
-      ...(this.#partial ? [this.#partial.element] : []),
-      ...(isQuiet ? [this.#pulse] : []),
+      this.#partial && this.#partial.element,
+      isQuiet && this.#pulse,
       ...this.#answer.elements,
-      ...(turn.error !== null ? [this.#error] : []),
-      ...(turn.is_complete ? [this.#facts] : []),
+      turn.error !== null && this.#error,
+      turn.is_complete && this.#facts,
     ]);
   }
 
@@ -120,13 +121,13 @@ export class TurnView {
   /** @param {Turn} turn */
   #showError(turn) {
     if (turn.error === null) return;
-    const retry = h("button", { type: "button", class: "button" }, icon("retry"), "Retry");
-    retry.addEventListener("click", async () => {
+    const retry = button("button", TEXTS.retry, async () => {
       retry.disabled = true;
       if (!(await this.#actions.retry(turn))) retry.disabled = false;
     });
+    retry.prepend(icon("retry"));
     const isStopped = turn.status === "cancelled";
-    this.#error.className = isStopped ? "turn-error stopped" : "turn-error";
+    this.#error.className = isStopped ? "turn-error row stopped" : "turn-error row";
     this.#error.replaceChildren(icon(isStopped ? "stop" : "cross"), h("p", {}, endingWords(turn)), retry);
   }
 
@@ -147,7 +148,7 @@ export class TurnView {
     const used = usageWords(turn.usage);
     const seen = seenWords(this.#seen);
     this.#facts.replaceChildren(
-      ...(writtenOf(turn).text === "" ? [] : [copyButton("Copy answer", () => this.#wholeAnswer(turn))]),
+      ...(writtenOf(turn).text === "" ? [] : [copyButton(TEXTS.copyAnswer, () => this.#wholeAnswer(turn))]),
       ...facts.map((fact) => h("span", {}, fact)),
       ...(used && turn.usage ? [h("span", { title: usageDetails(turn.usage) }, used)] : []),
       ...(seen ? [h("span", { class: "seen", title: seen }, icon("fade"), h("span", {}, seen))] : []),
@@ -180,9 +181,9 @@ function requestOf(turn) {
     ...bubbleOf(turn.user_message),
     h(
       "div",
-      { class: "facts" },
+      { class: "facts fine numbers" },
       h("time", { datetime: turn.user_timestamp, title: fullTime(turn.user_timestamp) }, clock(turn.user_timestamp)),
-      copyButton("Copy prompt", () => turn.user_message),
+      copyButton(TEXTS.copyPrompt, () => turn.user_message),
     ),
   );
 }
@@ -192,8 +193,7 @@ function bubbleOf(text) {
   const bubble = h("div", { class: "bubble" }, text);
   if (text.length < LONG_CHARS && text.split("\n", LONG_LINES).length < LONG_LINES) return [bubble];
   bubble.classList.add("folded");
-  const unfold = h("button", { type: "button", class: "link-button" }, "Show all of it");
-  unfold.addEventListener("click", () => {
+  const unfold = button("link-button", TEXTS.showAll, () => {
     bubble.classList.remove("folded");
     unfold.remove();
   });

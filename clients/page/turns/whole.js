@@ -1,6 +1,7 @@
 /** Texts of which only an excerpt is here: the whole of them, for who asks. */
 
-import { h } from "../dom.js";
+import { button } from "../dom.js";
+import { notRead, showAllWords } from "../words.js";
 
 /**
  * A button that reads the whole text and shows it; then it is no longer needed, and goes.
@@ -12,18 +13,16 @@ import { h } from "../dom.js";
  * @returns {HTMLButtonElement}
  */
 export function wholeButton(blob, { read, show, name = "It" }) {
-  const words = `Show all of it: ${blob.chars.toLocaleString("en")} characters`;
-  const button = h("button", { type: "button", class: "link-button" }, words);
-  button.addEventListener("click", async (event) => {
-    button.disabled = true;
+  const more = button("link-button", showAllWords(blob.chars), async (event) => {
+    more.disabled = true;
     try {
       const whole = await read(blob.hash);
-      button.remove();
+      more.remove();
       show(whole, event.isTrusted);
     } catch {
-      button.disabled = false;
-      button.textContent = `${name} could not be read. Try again`;
+      more.disabled = false;
+      more.textContent = notRead(name);
     }
   });
-  return button;
+  return more;
 }

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.waiting import BOUND
 from turnkeeper.activities.toolbox.built_in import CutAt, built_in_server, fits
 from turnkeeper.activities.toolbox.connection import ToolServer
 from turnkeeper.activities.toolbox.toolbox import Toolbox
@@ -191,11 +192,11 @@ async def test_agt_6_a_slow_disk_does_not_block_the_event_loop(call, monkeypatch
 
     def read_slowly(_workspace, _path) -> bytes:
         reading.set()
-        return b"released" if released.wait(5) else b"blocked"
+        return b"released" if released.wait(BOUND) else b"blocked"
 
     monkeypatch.setattr(Workspace, "read", read_slowly)
     read = asyncio.create_task(call("file_read", path="f"))
-    await asyncio.to_thread(reading.wait, 5)
+    await asyncio.to_thread(reading.wait, BOUND)
     released.set()
     assert await read == ("Read f", "released")
 

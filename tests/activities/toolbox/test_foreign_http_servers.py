@@ -7,12 +7,12 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, REQUEST_TIMEOUT
 
 from tests.servers import over_http
+from tests.waiting import BOUND, until
 from turnkeeper.activities.toolbox.connection import ToolServer
 from turnkeeper.activities.toolbox.http_server import HttpServer
 from turnkeeper.activities.toolbox.messages import MOST_MESSAGE_BYTES, NOT_SENT
@@ -21,19 +21,10 @@ from turnkeeper.models.transcript.model_call import ToolInvocation
 from turnkeeper.models.transcript.trajectory import ToolResult
 from turnkeeper.ops.local.logs import set_levels
 
-BOUND = 30.0
-"""Seconds that any wait of a test lasts at most."""
-
 
 async def call(toolbox: Toolbox, name: str, **args: object) -> ToolResult:
     async with asyncio.timeout(BOUND):
         return await toolbox.call(ToolInvocation(session_id="s-1", call_id="1.2.0", name=name, args=args))
-
-
-async def until_there(*files: Path) -> None:
-    async with asyncio.timeout(BOUND):
-        while not all(map(Path.exists, files)):
-            await asyncio.sleep(0.01)
 
 
 # A real server
@@ -87,7 +78,7 @@ async def test_agt_7_a_server_killed_in_the_middle_of_calls_ends_them_and_is_fou
     async with toolbox_of(real) as toolbox:
         first = (await call(toolbox, "pid")).outcome
         hanging = [asyncio.create_task(call(toolbox, "hang", marker=str(tmp_path / str(n)))) for n in range(2)]
-        await until_there(tmp_path / "0", tmp_path / "1")
+        await until(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists())
         await real.kill()
         async with asyncio.timeout(BOUND):
             results = await asyncio.gather(*hanging)

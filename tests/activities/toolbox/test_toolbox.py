@@ -31,6 +31,7 @@ from mcp_types import (
 )
 from referencing._core import Resolver
 
+from tests.waiting import BOUND
 from turnkeeper.activities.toolbox import schemas
 from turnkeeper.activities.toolbox.built_in import built_in_server
 from turnkeeper.activities.toolbox.connection import ToolServer
@@ -548,10 +549,10 @@ async def test_agt_7_a_cancellation_passes_through_and_others_go_on():
 
     async with Toolbox([ToolServer("foreign", server_of(wait))]) as toolbox:
         waiting = asyncio.create_task(toolbox.call(invocation("wait", {"forever": True})))
-        await asyncio.wait_for(started.wait(), 5)
+        await asyncio.wait_for(started.wait(), BOUND)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(waiting, 5)
+            await asyncio.wait_for(waiting, BOUND)
         assert waiting.cancelled()
         assert ended == [True]
         assert (await toolbox.call(invocation("wait", {"forever": False}))).outcome == "done"
@@ -570,12 +571,12 @@ async def test_agt_7_who_is_cancelled_while_a_server_is_connected_does_not_cance
     server.add_tool(echo)
     async with Toolbox([ToolServer("foreign", server)]) as toolbox:
         first, second = (asyncio.create_task(toolbox.call(invocation("echo", {"text": "a"}))) for _ in range(2))
-        await asyncio.wait_for(entered.wait(), 5)
+        await asyncio.wait_for(entered.wait(), BOUND)
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(first, 5)
+            await asyncio.wait_for(first, BOUND)
         go_on.set()
-        assert (await asyncio.wait_for(second, 5)).outcome == "a"
+        assert (await asyncio.wait_for(second, BOUND)).outcome == "a"
 
 
 async def test_agt_6_many_calls_at_once_each_get_their_own_answer(tmp_path):

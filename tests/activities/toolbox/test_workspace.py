@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.waiting import BOUND
 from turnkeeper.activities.toolbox.workspace import (
     MOST_LEVELS,
     MOST_WRITE_BYTES,
@@ -364,7 +365,7 @@ def repeating(action) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        thread.join(10)
+        thread.join(BOUND)
 
 
 def exchange(one: Path, other: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from temporalio.common import RetryPolicy
 
 from tests.api.conftest import gateway
 from tests.api.http.test_bad_input import problem_of
-from tests.harness import BOUND, SLACK, DrivenSession, Stage, asks, broken, heal, says
+from tests.api.waits import until_not
+from tests.harness import SLACK, DrivenSession, Stage, asks, broken, heal, says
+from tests.waiting import BOUND, run_other_tasks, until
 from turnkeeper.models.deletion import deletion_id
 from turnkeeper.models.session.session import SessionInput
 from turnkeeper.models.transcript.conversation import ConversationMessage
@@ -31,6 +34,7 @@ from turnkeeper.models.transcript.trajectory import ToolResult
 from turnkeeper.stores.archive import Archive, ArchivedTurn
 from turnkeeper.stores.blobs import Blobs, opaque_owner
 from turnkeeper.stores.database.database import StoreUnavailableError
+from turnkeeper.stores.stores import Stores
 from turnkeeper.workflows import activity_options
 
 LIMITS = {"max_state_bytes": 40_000, "max_queued_bytes": 4_000, "max_steps": 1_000}
@@ -63,9 +67,11 @@ async def talked(on: Stage, turns: int = 30) -> DrivenSession:
 
 async def at_rest(session: DrivenSession) -> None:
     """Return once nothing of the session is on its way anywhere."""
-    async with asyncio.timeout(BOUND):
-        while (await session.handle.describe()).raw_description.pending_activities:
-            await asyncio.sleep(0.02)
+
+    async def has_no_activity() -> bool:
+        return not (await session.handle.describe()).raw_description.pending_activities
+
+    await until(has_no_activity)
     await session.state()
 
 
@@ -78,8 +84,8 @@ async def walk(http: AsyncClient, path: str) -> list[dict[str, Any]]:
     pages = []
     link: str | None = path
     while link:
-        while (answer := await http.get(link)).status_code == 504:
-            pass  # the worker of a busy machine took too long; a test has a bound
+        # The worker and the archive of a busy machine may take too long.
+        answer = await until_not((503, 504), partial(http.get, link))
         assert answer.status_code == 200, answer.text
         pages.append(answer.json())
         link = pages[-1]["links"]["older"]
@@ -232,8 +238,7 @@ async def test_ses_15_a_long_turn_that_runs_keeps_its_omitted_steps(http: AsyncC
     await session.prompt(id="p1", text="look around")
     for arrived in range(1, 61):
         await on.vendor.gate.until_arrived(arrived)
-        on.vendor.gate.open()
-        await asyncio.sleep(0)
+        on.vendor.gate.open()  # for the one that waits
         on.vendor.gate.close()
     running = await session.until(lambda state: state.messages[0].steps_omitted > 0)
     (turn,) = (await http.get(full(session))).json()["messages"]
@@ -409,10 +414,9 @@ async def test_api_1_the_description_says_how_the_archive_has_served(http: Async
 
 
 async def test_api_2_readiness_says_whether_the_archive_can_be_read(http: AsyncClient, on: Stage) -> None:
-    async with asyncio.timeout(BOUND):
-        while (answer := await http.get("/readyz")).status_code != 200:
-            await asyncio.sleep(0.05)  # Temporal has not seen the worker poll yet
-    assert answer.json()["archive"] == "ok"
+    # Temporal may not have seen the worker poll yet.
+    answer = await until_not(503, partial(http.get, "/readyz"))
+    assert (answer.status_code, answer.json()["archive"]) == (200, "ok")
     file = broken(on)
     answer = await http.get("/readyz")
     assert (answer.status_code, answer.json()["archive"]) == (200, "unavailable")
@@ -490,28 +494,35 @@ async def test_api_2_a_text_of_another_session_or_of_none_is_404(http: AsyncClie
 
 async def deleted(http: AsyncClient, session_id: str) -> dict[str, Any]:
     """Ask for the receipt until all is gone."""
-    async with asyncio.timeout(120):
-        while (answer := await http.delete(f"/workflow/{session_id}")).status_code != 200:
-            assert answer.status_code in (202, 503)
-            if answer.status_code == 202:
-                assert answer.json()["status"] == "deleting"
-            await asyncio.sleep(0.1)
-    return answer.json()
+
+    async def receipt() -> dict[str, Any] | None:
+        answer = await http.delete(f"/workflow/{session_id}")
+        assert answer.status_code in (200, 202, 503)
+        if answer.status_code == 202:
+            assert answer.json()["status"] == "deleting"
+        return answer.json() if answer.status_code == 200 else None
+
+    return await until(receipt, within=120)
 
 
 async def counted(http: AsyncClient, session_id: str) -> dict[str, Any]:
     """Ask for the receipt until a worker has counted; on a busy machine the first answer may not wait so long."""
-    async with asyncio.timeout(BOUND):
-        while (receipt := (await http.delete(f"/workflow/{session_id}")).json())["runs"] is None:
-            pass
-    return receipt
+
+    async def receipt() -> dict[str, Any] | None:
+        answer = (await http.delete(f"/workflow/{session_id}")).json()
+        return None if answer["runs"] is None else answer
+
+    return await until(receipt)
 
 
 async def cleared(on: Stage, *texts: bytes) -> None:
     """Return once the file has none of these left."""
-    async with asyncio.timeout(BOUND):
-        while any(text in file_of(on).read_bytes() for text in texts):
-            await asyncio.sleep(0.05)
+
+    def is_cleared() -> bool:
+        content = file_of(on).read_bytes()
+        return not any(text in content for text in texts)
+
+    await until(is_cleared)
 
 
 async def test_api_1_deletion_leaves_no_text_of_a_session_and_what_comes_after_it_alone(
@@ -544,9 +555,11 @@ async def test_api_1_deletion_leaves_no_text_of_a_session_and_what_comes_after_i
 
 async def start_again(http: AsyncClient, on: Stage, session_id: str) -> None:
     """Start a session with an id as soon as it is free, and have it answer something large."""
-    async with asyncio.timeout(120):
-        while (await http.post("/workflow", json={"id": session_id})).status_code != 201:
-            await asyncio.sleep(0.02)
+
+    async def is_started() -> bool:
+        return (await http.post("/workflow", json={"id": session_id})).status_code == 201
+
+    await until(is_started, within=120)
     on.vendor.script = [says(LARGE)]
     answer = await http.post(f"/workflow/{session_id}/prompt?wait=20", json={"message": "write", "id": "p1"})
     assert answer.status_code == 200
@@ -555,24 +568,34 @@ async def start_again(http: AsyncClient, on: Stage, session_id: str) -> None:
 async def test_api_1_what_is_written_while_a_session_is_being_deleted_is_deleted_too(
     http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.workflows.activity_options.DELETION_QUIET", timedelta(seconds=8))
+    monkeypatch.setattr("turnkeeper.workflows.activity_options.DELETION_QUIET", timedelta(seconds=1))
     on.vendor.gate.close()
     session = await on.start()
     await session.prompt("write")
     await on.vendor.gate.until_arrived(1)
     await on.stores.blobs.put(session.handle.id, ["an early secret"])
+    clear, is_cleared_once = Stores.delete, asyncio.Event()
+
+    async def clear_and_write_late(stores: Stores, session_id: str) -> int:
+        """Write as an activity does that has not heard of the termination yet."""
+        archived_turns = await clear(stores, session_id)
+        if not is_cleared_once.is_set():
+            await cleared(on, b"early secret")
+            for owner in (session_id, opaque_owner(session_id)):
+                await on.stores.blobs.put(owner, ["a late secret"])
+            on.partials.show(session_id, PartialOutput(message_id="p", turn=9, step=1, request=9, attempt=1))
+            assert b"late secret" in file_of(on).read_bytes()
+            is_cleared_once.set()
+        return archived_turns
+
+    monkeypatch.setattr(Stores, "delete", clear_and_write_late)
     assert (await http.delete(f"/workflow/{session.handle.id}")).status_code == 202
-    await cleared(on, b"early secret")
-    # As an activity does that has not heard of the termination yet.
-    for owner in (session.handle.id, opaque_owner(session.handle.id)):
-        await on.stores.blobs.put(owner, ["a late secret"])
-    left_by_a_dead_worker = PartialOutput(message_id="p", turn=9, step=1, request=9, attempt=1)
-    on.partials.show(session.handle.id, left_by_a_dead_worker)
-    assert b"late secret" in file_of(on).read_bytes()
+    await asyncio.wait_for(is_cleared_once.wait(), BOUND)
     assert (await session.handle.describe()).close_time is not None, "its id is held until the stores are cleared"
     await cleared(on, b"late secret")
     async with on.partials.following(session.handle.id) as live:
-        assert not await live.wait_beyond(0, until=asyncio.get_running_loop().time() + 0.1)
+        await run_other_tasks()
+        assert live.latest is None
 
 
 async def test_api_2_without_the_archive_nothing_is_deleted_and_none_says_so(http: AsyncClient, on: Stage) -> None:
@@ -601,17 +624,13 @@ async def test_api_2_a_session_is_not_called_deleted_while_the_archive_keeps_tex
     monkeypatch.setattr(Archive, "delete", delete)
     soon = RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=0.2))
     monkeypatch.setitem(activity_options.DELETION, "retry_policy", soon)
-    async with asyncio.timeout(BOUND):
-        while (answer := await http.delete(f"/workflow/{session.handle.id}")).status_code != 503:
-            assert answer.json()["status"] == "deleting"
-    assert problem_of(answer) == "archive-unavailable"
+    answer = await until_not(202, partial(http.delete, f"/workflow/{session.handle.id}"))
+    assert (answer.status_code, problem_of(answer)) == (503, "archive-unavailable")
     assert "not deleted yet" in answer.json()["detail"]
     assert (await http.post("/workflow", json={"id": session.handle.id})).status_code == 409
     fails[0] = False
     await cleared(on, session.handle.id.encode())
-    async with asyncio.timeout(BOUND):
-        while (answer := await http.delete(f"/workflow/{session.handle.id}")).status_code == 503:
-            await asyncio.sleep(0.05)
+    answer = await until_not(503, partial(http.delete, f"/workflow/{session.handle.id}"))
     assert answer.json()["archived_turns"] > 5
 
 

@@ -1,7 +1,7 @@
 """A deletion is a workflow: it needs no gateway, stands in no list, and leaves other sessions alone: API-1."""
 
-import asyncio
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -13,7 +13,9 @@ from temporalio.service import RPCError, RPCStatusCode, WorkflowService
 
 from tests.api.history.test_archive import deleted
 from tests.api.http.test_bad_input import problem_of
-from tests.harness import BOUND, Stage, stage
+from tests.api.waits import until_not
+from tests.harness import Stage, stage
+from tests.waiting import until
 from turnkeeper.api.history.deletion import SessionDeleter
 from turnkeeper.models.deletion import DeletionOrder, DeletionProgress, deletion_id
 from turnkeeper.models.session.session import SessionInput
@@ -59,9 +61,11 @@ async def test_api_1_a_deletion_stands_in_no_list_of_sessions(http: AsyncClient,
     session = await on.start()
     await deleted(http, session.handle.id)
     of_it = f"WorkflowId = '{deletion_id(session.handle.id)}'"
-    async with asyncio.timeout(BOUND):
-        while not (await on.client.count_workflows(of_it)).count:
-            pass
+
+    async def is_listed_by_temporal() -> bool:
+        return (await on.client.count_workflows(of_it)).count > 0
+
+    await until(is_listed_by_temporal)
     assert (await http.get("/workflow", params={"q": session.handle.id})).json()["sessions"] == []
 
 
@@ -132,9 +136,7 @@ async def test_api_1_where_workers_may_not_delete_the_gateway_says_so_and_the_se
     path = f"/workflow/{session.handle.id}"
     with monkeypatch.context() as patched:
         patched.setattr(WorkflowService, call, refuse)
-        async with asyncio.timeout(BOUND):
-            while (answer := await http.delete(path)).status_code == 202:
-                pass
+        answer = await until_not(202, partial(http.delete, path))
         assert (answer.status_code, problem_of(answer)) == (503, "deletion-refused")
         assert "may terminate and delete workflows" in answer.json()["detail"]
         assert (await http.get(f"{path}/conversation")).status_code == 200

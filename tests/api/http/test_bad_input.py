@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import time
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -13,6 +14,7 @@ from httpx import AsyncClient
 from pydantic import BaseModel, ValidationError
 from temporalio.client import Client
 
+from tests.api.waits import until_not, until_status
 from tests.harness import SLACK, Stage
 from turnkeeper.api.bodies import StartSession
 from turnkeeper.models.session.session import Configure
@@ -133,7 +135,8 @@ async def test_api_2_a_change_takes_no_text_or_boolean_for_a_number(http: AsyncC
 )
 async def test_api_2_an_unknown_session_is_404_everywhere(http: AsyncClient, method: str, path: str) -> None:
     body = {"message": "x"} if path.endswith("prompt") else {}
-    answer = await http.request(method, path.format("never-was"), json=body if method != "GET" else None)
+    ask = partial(http.request, method, path.format("never-was"), json=body if method != "GET" else None)
+    answer = await until_not(503, ask)  # the archive of a busy machine may take too long
     assert (answer.status_code, problem_of(answer)) == (404, "unknown-session")
 
 
@@ -355,17 +358,20 @@ async def test_api_2_without_a_worker_a_prompt_is_accepted_and_reading_is_504_wi
     sent = await http_alone.post(f"/workflow/{session}/prompt", json={"message": "are you there?"})
     assert (sent.status_code, sent.json()["position"]) == (202, None)
     assert time.monotonic() - began < 3 + SLACK
-    for method, tail, body in (
+    requests = [
         ("GET", "/conversation", None),
         ("GET", "", None),
         ("GET", "/queue", None),
         ("PATCH", "", {"title": "x"}),
-    ):
-        began = time.monotonic()
-        answer = await http_alone.request(method, f"/workflow/{session}{tail}", json=body)
+    ]
+    began = time.monotonic()
+    answers = await asyncio.gather(
+        *(http_alone.request(method, f"/workflow/{session}{tail}", json=body) for method, tail, body in requests)
+    )
+    assert time.monotonic() - began < 3 + SLACK
+    for answer in answers:
         assert (answer.status_code, problem_of(answer)) == (504, "no-worker")
         assert "safe" in answer.json()["detail"]
-        assert time.monotonic() - began < 3 + SLACK
     assert (await http_alone.get("/readyz")).status_code == 503
     assert (await http_alone.post(f"/workflow/{session}/end")).status_code == 202
     events = await temporal.get_workflow_handle(session).fetch_history()
@@ -420,9 +426,7 @@ async def test_api_2_a_session_whose_workflow_task_keeps_failing_is_stuck(
     await http.post("/workflow", json={"id": session})
     monkeypatch.setattr("turnkeeper.models.session.session_state.Session.begin_turn", broken)
     await http.post(f"/workflow/{session}/prompt", json={"message": "hi"})
-    async with asyncio.timeout(30):
-        while (await http.get(f"/workflow/{session}")).json()["status"] != "stuck":
-            await asyncio.sleep(0.1)
+    await until_status(http, session, "stuck")
     answer = await http.get(f"/workflow/{session}/conversation")
     assert (answer.status_code, problem_of(answer)) == (504, "session-stuck")
     await on.client.get_workflow_handle(session).terminate()

@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,6 +14,7 @@ import pytest
 from temporalio.client import Client
 
 from tests.api.conftest import served
+from tests.api.waits import until_not
 from tests.harness import BOUND, Stage
 from turnkeeper.api.http.bounded_connections import DEFAULT_BOUNDS, MAX_HEAD_BYTES, ConnectionBounds
 from turnkeeper.models.settings.settings import Settings
@@ -125,7 +127,12 @@ async def test_api_4_three_hundred_connections_with_half_a_request_are_all_close
         answers = await asyncio.gather(*(connection.rest() for connection in connections))
         assert set(answers[::4]) == {b""}
         for kind in (1, 2, 3):
-            assert {problem(answer) for answer in answers[kind::4]} == {"request-timeout"}
+            # On a busy machine some are closed before they have sent anything.
+            assert (
+                "request-timeout"
+                in {problem_or_reset(answer) for answer in answers[kind::4]}
+                <= {"request-timeout", RESET}
+            )
         async with httpx.AsyncClient(base_url=impatient) as http:
             assert (await http.get("/healthz")).status_code == 200
 
@@ -269,9 +276,8 @@ async def test_api_4_one_connection_too_many_is_told_so_and_the_others_go_on(
                 assert problem(await fourth.rest()) == "too-many-connections"
             connections[0].send(b"x\r\n\r\n")
             assert (await connections[0].answer())[0] == 503  # Temporal can't be reached: the connection serves
-        async with httpx.AsyncClient(base_url=url) as http, asyncio.timeout(BOUND):
-            while (await http.get("/healthz")).status_code != 200:
-                pass
+        async with httpx.AsyncClient(base_url=url) as http:
+            assert (await until_not(503, partial(http.get, "/healthz"))).status_code == 200
 
 
 async def test_api_4_long_polls_and_event_streams_take_longer_than_any_request_may(temporal: Client, on: Stage) -> None:

@@ -13,6 +13,7 @@ from temporalio.client import Client
 
 from tests.api.live.watching import Watcher, full_state, idle_after
 from tests.harness import BOUND, Gate, Stage, asks, says
+from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.api.app import create_app
 from turnkeeper.models.transcript.conversation import ConversationMessage
@@ -157,9 +158,7 @@ async def test_agt_5_nothing_is_followed_while_tools_run(
     async with watcher.stream() as events:
         await http.post(f"/workflow/{watcher.session}/prompt", json={"message": "look", "id": "p1"})
         await watcher.until_in(events, lambda so_far: bool(so_far.held.turns and so_far.held.turns[0].steps))
-        async with asyncio.timeout(BOUND):
-            while followers:
-                await asyncio.sleep(0)
+        await until(lambda: not followers)
         on.tools.gate.open()
         await watcher.until_in(events, lambda so_far: so_far.shown == ["Loo"])
         rest.open()

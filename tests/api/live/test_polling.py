@@ -10,10 +10,11 @@ import pytest
 from httpx import AsyncClient
 
 from tests.harness import BOUND, Stage
+from tests.waiting import run_other_tasks, until
 from turnkeeper.api.live.polling import FORM_SECONDS, UNCLEAR_SECONDS, Form, GivenForms
 from turnkeeper.api.temporal.watch import LINGER_SECONDS, WatchRegistry
 
-SHORT = 1.5
+SHORT = 0.4
 """Seconds; a poll that is held takes at least so long."""
 
 
@@ -107,9 +108,12 @@ async def test_ses_12_a_client_that_knows_only_the_last_message_is_given_its_end
     (running,) = update_of((await poll(http, session))[0])["new_messages"]
     assert not running["is_complete"]
     on.vendor.gate.open()
-    async with asyncio.timeout(BOUND):
-        while not update_of((await poll(http, session, since_revision=0))[0])["new_messages"][0]["is_complete"]:
-            pass
+
+    async def has_ended() -> bool:
+        return update_of((await poll(http, session, since_revision=0))[0])["new_messages"][0]["is_complete"]
+
+    await until(has_ended)
+    async with asyncio.timeout(BOUND / 2):
         # It ended before this client came back: what it holds of the turn is out of date.
         answer, _ = await poll(http, session, wait=60, last_seen_message_id=running["id"])
     (ended,) = update_of(answer)["updated_messages"]
@@ -231,12 +235,11 @@ async def test_api_3_a_watch_that_nobody_needed_any_more_is_not_given_to_who_com
 
     watches = WatchRegistry(Silent())  # type: ignore[arg-type]
     async with watches.watching("s") as first:
-        await asyncio.sleep(0)
+        await run_other_tasks()
     first.left_at -= 2 * LINGER_SECONDS
     watches._leave("s", first)
     async with watches.watching("s") as second:
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await run_other_tasks(times=5)
         assert first.is_over
         assert not second.is_over
         assert watches.get("s") is second

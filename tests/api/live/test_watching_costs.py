@@ -1,35 +1,31 @@
 """What watching and polling cost the workers: API-3."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.client import Client
+from temporalio.service import WorkflowService
 
 from tests.api.conftest import Asked, served
 from tests.api.live.test_events import started
 from tests.api.live.watching import Watcher, idle_after
 from tests.harness import BOUND, Stage, stage
+from tests.waiting import until
 from turnkeeper.api.temporal import cache_warmer, watch
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.in_process import InProcessCarrier
-
-OBSERVED_SECONDS = 3.0
+from turnkeeper.stores.version_counter import VersionCounter
 
 
 @pytest.fixture
 async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=url, timeout=BOUND, limits=httpx.Limits(max_connections=500)) as client:
         yield client
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(BOUND):
-        while not holds():
-            await asyncio.sleep(0)
 
 
 async def polled(http: httpx.AsyncClient, session: str, **cursor: object) -> dict:
@@ -44,8 +40,16 @@ async def workflow_tasks(client: Client, session: str) -> int:
 async def test_api_3_idle_watchers_cost_no_query_and_no_workflow_task(
     http: httpx.AsyncClient, asked: Asked, on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Long polls that end and begin anew in the time observed, as they do every half a minute.
-    monkeypatch.setattr(watch, "POLL_SECONDS", OBSERVED_SECONDS / 6)
+    # Long polls end and begin anew, as they do every half a minute.
+    monkeypatch.setattr(watch, "POLL_SECONDS", 0.2)
+    polls, poll = VersionCounter(), WorkflowService.get_workflow_execution_history
+
+    async def counted(service: WorkflowService, request: GetWorkflowExecutionHistoryRequest, **more: Any) -> Any:
+        if request.wait_new_event:
+            polls.advance()
+        return await poll(service, request, **more)
+
+    monkeypatch.setattr(WorkflowService, "get_workflow_execution_history", counted)
     session = await started(http, "hi")
     watchers = [Watcher(http, session) for _ in range(20)]
     await asyncio.gather(*(watcher.until(idle_after(1)) for watcher in watchers))
@@ -54,9 +58,8 @@ async def test_api_3_idle_watchers_cost_no_query_and_no_workflow_task(
         await anext(await stream.__aenter__())
     tasks = await workflow_tasks(on.client, session)
     asked.clear()
-    with suppress(TimeoutError):  # a bounded observation, which ends at once where anybody asks
-        async with asyncio.timeout(OBSERVED_SECONDS):
-            await asked.anything.wait()
+    async with asyncio.timeout(BOUND):
+        await polls.wait_beyond(polls.version + 5)
     assert (asked.queries, asked.updates) == ([], [])
     assert await workflow_tasks(on.client, session) == tasks
     for stream in streams:
@@ -76,9 +79,11 @@ async def test_api_3_a_session_polled_again_and_again_is_asked_only_when_it_has_
     assert {answer["revision"] for answer in answers} == {known.last.revision}
     assert asked.queries == []
     await on.adopt(on.client.get_workflow_handle(session)).prompt(id="p2", text="more")
-    async with asyncio.timeout(BOUND):
-        while (await polled(http, session, **cursor))["status"] != "idle" or len(asked.queries) < 1:
-            await asyncio.sleep(0)
+
+    async def is_idle_again() -> bool:
+        return (await polled(http, session, **cursor))["status"] == "idle" and len(asked.queries) > 0
+
+    await until(is_idle_again)
     assert [turn["id"] for turn in (await polled(http, session, **cursor))["new_messages"]] == ["p2"]
 
 

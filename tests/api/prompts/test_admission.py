@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,8 +16,10 @@ from temporalio.client import Client
 
 from tests.api.conftest import Asked, gateway
 from tests.api.http.test_bad_input import problem_of
+from tests.api.waits import until_not, until_status
 from tests.conftest import be_patient
-from tests.harness import BOUND, SLACK, Stage, stage
+from tests.harness import SLACK, Stage, stage
+from tests.waiting import until
 from turnkeeper.api.http.prefer import prefers_async
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.session import SessionInput
@@ -52,11 +55,8 @@ async def sent(
         async with gate:
             path = f"/workflow/{session}/prompt{query}"
             body = {"message": f"say {message_id}", "id": message_id}
-            async with asyncio.timeout(120):
-                # A server that has too much to do is away for the gateway, which says so; it is safe to send again.
-                while (answer := await http.post(path, json=body, headers=headers)).status_code == 503:
-                    await asyncio.sleep(0.5)
-            answers[message_id] = answer
+            # A server that has too much to do is away for the gateway, which says so; it is safe to send again.
+            answers[message_id] = await until_not(503, partial(http.post, path, json=body, headers=headers))
 
     await asyncio.gather(*(send(message_id) for message_id in ids))
     return answers
@@ -166,9 +166,12 @@ async def test_ses_6_a_prompt_that_was_accepted_is_never_refused_when_it_is_sent
     async with worker_of(temporal, tmp_path) as on:
         on.vendor.gate.close()
         await on.vendor.gate.until_arrived(1)
-        async with asyncio.timeout(BOUND):  # the first has started, so one more has room, once the gateway looks again
-            while (sixth := (await sent(http_alone, session, ["m5"]))["m5"]).status_code == 429:
-                await asyncio.sleep(0.1)
+        # The first has started, so one more has room, once the gateway looks again.
+
+        async def sixth_answer() -> Response:
+            return (await sent(http_alone, session, ["m5"]))["m5"]
+
+        sixth = await until_not(429, sixth_answer)
         assert (sixth.status_code, sixth.json()["position"]) == (202, 5)
         again = await sent(http_alone, session, [*ids, "other"])
         assert set(accepted(again)) == set(ids)
@@ -286,20 +289,23 @@ async def test_api_1_who_waits_for_a_turn_is_told_though_nobody_could_answer_whe
     session = fresh()
     await http.post("/workflow", json={"id": session})
     queries = http._transport.app.state.services.reader._queries
-    query, ended_at = queries._answer, 0.0
+    query, handle = queries._answer, on.client.get_workflow_handle(session)
 
-    async def silent_for_a_while(session_id: str, question: Any) -> Any:
-        nonlocal ended_at
-        if not ended_at:
-            async with asyncio.timeout(20):
-                while (await on.client.get_workflow_handle(session).query("get_conversation_state"))["is_processing"]:
-                    await asyncio.sleep(0.05)
-            ended_at = time.monotonic()
-        # The last change is over for a second and more: the watch has counted it.
-        await asyncio.sleep(max(0.0, ended_at + 2 - time.monotonic()))
+    async def has_ended_and_is_counted() -> bool:
+        """Return whether the turn is over, and the gateway's watch has counted the last change."""
+        described = (await handle.describe()).raw_description
+        if not on.vendor.requests or described.pending_activities or described.HasField("pending_workflow_task"):
+            return False
+        watch = http._transport.app.state.services.reader.watches.get(session)
+        events = (await handle.fetch_history()).events
+        completed = [event.event_id for event in events if event.HasField("workflow_task_completed_event_attributes")]
+        return watch is not None and watch.tasks._completed_ids[-1:] == completed[-1:]
+
+    async def silent_until_then(session_id: str, question: Any) -> Any:
+        await until(has_ended_and_is_counted)
         return await query(session_id, question)
 
-    queries._answer = silent_for_a_while
+    queries._answer = silent_until_then
     began = time.monotonic()
     answer = await http.post(f"/workflow/{session}/prompt?wait=50", json={"message": "hi"})
     assert (answer.status_code, answer.json().get("agent_message")) == (200, "echo: hi")
@@ -334,9 +340,7 @@ async def test_ses_6_the_fate_of_any_prompt_can_be_asked_for(http: AsyncClient, 
     assert (nowhere.status_code, problem_of(nowhere)) == (404, "unknown-session")
     await http.post(f"/workflow/{session}/end", json={"discard_queue": True})
     on.vendor.gate.open()
-    async with asyncio.timeout(60):
-        while (await http.get(f"/workflow/{session}")).json()["status"] != "ended":
-            await asyncio.sleep(0.05)
+    await until_status(http, session, "ended")
     assert (await fate("third"))["fate"] == "discarded"
     assert (await fate("first"))["turn_id"] == "first"
 
@@ -360,7 +364,7 @@ async def test_ses_6_without_a_worker_a_prompt_that_temporal_has_waits(
 
 
 async def test_ses_6_a_turn_in_the_archive_tells_what_became_of_its_prompt_also_without_a_worker(
-    temporal: Client, tmp_path: Path
+    temporal: Client, tmp_path: Path, product_bounds: None
 ) -> None:
     session, queue = fresh(), f"nobody-{tmp_path.name}"
     async with gateway(temporal, queue, tmp_path) as http:
@@ -368,9 +372,7 @@ async def test_ses_6_a_turn_in_the_archive_tells_what_became_of_its_prompt_also_
             await http.post("/workflow", json={"id": session})
             await http.post(f"/workflow/{session}/prompt?wait=20", json={"message": "hi", "id": "p1"})
             await http.post(f"/workflow/{session}/end")
-            async with asyncio.timeout(60):
-                while (await http.get(f"/workflow/{session}")).json()["status"] != "ended":
-                    await asyncio.sleep(0.05)
+            await until_status(http, session, "ended")
         answer = await http.get(f"/workflow/{session}/queue/p1")
         assert (answer.status_code, answer.json()["fate"], answer.json()["turn_id"]) == (200, "started", "p1")
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -12,7 +13,9 @@ from temporalio.client import Client
 
 from tests.api.conftest import gateway
 from tests.api.http.test_bad_input import problem_of
-from tests.harness import BOUND, DrivenSession, Stage, stage
+from tests.api.waits import until_not
+from tests.harness import DrivenSession, Stage, stage
+from tests.waiting import until
 from turnkeeper.models.session.queue.prompt_fates import REMEMBERED_FATES
 from turnkeeper.models.session.queue.prompt_queue import ACCEPTED_TIMES, FATES_AT_ONCE
 from turnkeeper.models.session.queue.prompts import Fate, FateName
@@ -59,7 +62,8 @@ async def test_ses_6_an_old_rejection_is_not_told_while_only_the_session_knows_w
             assert (await send(http, session, "p1")).status_code == 202
             await on.adopt(temporal.get_workflow_handle(session)).idle(turns=1)
         for message_id in ("p1", "never-again"):
-            answer = await http.get(f"/workflow/{session}/queue/{message_id}")
+            # The archive of a busy machine may take too long.
+            answer = await until_not(503, partial(http.get, f"/workflow/{session}/queue/{message_id}"))
             assert (answer.status_code, problem_of(answer)) == (504, "no-worker")
         async with stage(temporal, task_queue=queue, state_dir=tmp_path) as on:
             await on.adopt(temporal.get_workflow_handle(session)).idle(turns=1)
@@ -148,7 +152,9 @@ async def burst(session: DrivenSession, ids: Iterable[str]) -> None:
 async def until_archived(on: Stage, session: str, *ids: str) -> None:
     """Wait until the archive has the fates of these prompts, and the session no longer."""
     driven = DrivenSession(on.client, on.client.get_workflow_handle(session))
-    async with asyncio.timeout(BOUND):
-        for message_id in ids:
-            while not await on.stores.prompts.fate_of(session, message_id) or await driven.fate(message_id):
-                await asyncio.sleep(0.05)
+
+    async def is_archived(message_id: str) -> bool:
+        return await on.stores.prompts.fate_of(session, message_id) and not await driven.fate(message_id)
+
+    for message_id in ids:
+        await until(partial(is_archived, message_id))

@@ -1,12 +1,14 @@
 """Approvals over HTTP: AGT-8, API-1, API-2."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
 from httpx import AsyncClient
 
 from tests.api.http.test_bad_input import problem_of
+from tests.api.waits import until_not
 from tests.harness import BOUND, DrivenSession, Stage, asks, says
 from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.session.session import SessionInput
@@ -70,9 +72,7 @@ async def test_api_2_many_decisions_at_once_are_all_taken(http: AsyncClient, on:
     async def approve(call: PendingApproval) -> int:
         decision = {"args_digest": call.args_digest, "decision": "approve"}
         # The worker of a busy machine may take too long; the same decision twice is one.
-        while (answer := await http.post(f"{path}/{call.call_id}", json=decision)).status_code == 504:
-            pass
-        return answer.status_code
+        return (await until_not(504, partial(http.post, f"{path}/{call.call_id}", json=decision))).status_code
 
     async with asyncio.timeout(BOUND):
         assert set(await asyncio.gather(*map(approve, waiting))) == {200}

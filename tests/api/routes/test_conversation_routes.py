@@ -2,12 +2,15 @@
 
 import asyncio
 import time
+from functools import partial
 from uuid import uuid4
 
 import pytest
-from httpx import AsyncClient
+from httpx import AsyncClient, Response
 
+from tests.api.waits import until_not
 from tests.harness import Stage, asks, says
+from tests.waiting import BOUND, until
 
 
 def fresh() -> str:
@@ -93,9 +96,12 @@ async def test_api_1_a_waiting_prompt_that_is_withdrawn_does_not_keep_its_sender
     sending = asyncio.create_task(
         http.post(f"/workflow/{session}/prompt?wait=30", json={"message": "second", "id": "p2"})
     )
+
+    async def is_waiting() -> bool:
+        return len((await http.get(f"/workflow/{session}/queue")).json()["waiting"]) > 0
+
+    await until(is_waiting)
     async with asyncio.timeout(20):
-        while not (await http.get(f"/workflow/{session}/queue")).json()["waiting"]:
-            await asyncio.sleep(0)
         assert (await http.delete(f"/workflow/{session}/queue/p2")).status_code == 204
         told = await sending
         assert told.status_code == 409
@@ -199,9 +205,7 @@ async def test_api_3_many_clients_that_wait_share_one_watch_and_one_query(http: 
         )
         for _ in range(100)
     ]
-    async with asyncio.timeout(20):
-        while not (watch := reader.watches._watches.get(session)) or watch.watchers < 100:
-            await asyncio.sleep(0)
+    await until(lambda: (watch := reader.watches.get(session)) and watch.watchers == 100)
     on.vendor.gate.open()
     answers = await asyncio.gather(*waiting)
     assert {answer.status_code for answer in answers} == {200}
@@ -266,9 +270,10 @@ async def test_api_1_sessions_are_listed_by_user_status_and_text(http: AsyncClie
     async def listed(**params: str) -> list[str]:
         return [found["workflow_id"] for found in (await http.get("/workflow", params=params)).json()["sessions"]]
 
-    async with asyncio.timeout(20):
-        while len(await listed(user=user, status="ended")) < 1 or len(await listed(user=user)) < 3:
-            await asyncio.sleep(0.02)
+    async def are_listed() -> bool:
+        return len(await listed(user=user, status="ended")) == 1 and len(await listed(user=user)) == 3
+
+    await until(are_listed)
     assert await listed(user=user, status="open") == [ids[2], ids[1]]
     assert await listed(user=user, q="talk 1") == [ids[1]]
     assert await listed(q=ids[2]) == [ids[2]]
@@ -281,13 +286,16 @@ async def test_api_1_deleting_removes_every_run_and_gives_a_receipt(http: AsyncC
     await http.post("/workflow", json={"id": session, "limits": limits})
     for number in range(8):
         await http.post(f"/workflow/{session}/prompt?wait=10", json={"message": f"m{number}"})
-    async with asyncio.timeout(120):
-        while (deleted := await http.delete(f"/workflow/{session}")).json()["runs"] is None:
-            assert deleted.status_code == 202  # on a busy machine the worker may need more than the bound to count
-        assert deleted.status_code == 202
-        assert deleted.json()["runs"] >= 2
-        while (receipt := await http.delete(f"/workflow/{session}")).status_code == 202:
-            await asyncio.sleep(0.5)
+
+    async def counted() -> Response | None:
+        """On a busy machine the worker may need more than the bound to count."""
+        answer = await http.delete(f"/workflow/{session}")
+        return None if answer.json()["runs"] is None else answer
+
+    deleting = await until(counted, within=120)
+    assert deleting.status_code == 202
+    assert deleting.json()["runs"] >= 2
+    receipt = await until_not(202, partial(http.delete, f"/workflow/{session}"))
     assert receipt.json()["status"] == "deleted"
     assert receipt.json()["remaining"] == 0
     assert (await http.get(f"/workflow/{session}")).status_code == 404
@@ -301,8 +309,8 @@ async def test_api_1_a_client_with_pages_to_fetch_is_not_held(http: AsyncClient)
     first = (await http.get(f"/workflow/{session}/conversation?limit=1")).json()["conversation_update"]
     assert first["has_more"]
     cursor = {"last_seen_message_id": first["last_seen_message_id"], "since_revision": first["revision"]}
-    async with asyncio.timeout(5):
-        rest = await http.get(f"/workflow/{session}/conversation", params={**cursor, "wait": 30})
+    async with asyncio.timeout(BOUND / 2):
+        rest = await http.get(f"/workflow/{session}/conversation", params={**cursor, "wait": 60})
     assert [turn["user_message"] for turn in rest.json()["conversation_update"]["new_messages"]] == ["m1", "m2"]
 
 
@@ -318,14 +326,14 @@ async def test_api_3_a_watch_of_a_session_that_is_not_there_ends_and_one_that_co
 
 async def test_api_1_an_id_that_is_used_again_after_a_deletion_is_deleted_again(http: AsyncClient) -> None:
     session = fresh()
+
+    async def is_started() -> bool:
+        return (await http.post("/workflow", json={"id": session})).status_code == 201
+
     for _ in range(2):
-        async with asyncio.timeout(150):
-            while (await http.post("/workflow", json={"id": session})).status_code != 201:
-                await asyncio.sleep(0.2)
-            assert (await http.delete(f"/workflow/{session}")).status_code == 202
-    async with asyncio.timeout(150):
-        while (receipt := await http.delete(f"/workflow/{session}")).status_code == 202:
-            await asyncio.sleep(0.2)
+        await until(is_started, within=120)
+        assert (await http.delete(f"/workflow/{session}")).status_code == 202
+    receipt = await until_not(202, partial(http.delete, f"/workflow/{session}"))
     assert receipt.json() == {
         "workflow_id": session,
         "status": "deleted",

@@ -315,13 +315,11 @@ async def test_api_2_texts_that_no_store_could_keep_and_nested_leftovers_are_no_
 async def test_api_2_a_text_of_five_megabytes_and_a_hundred_thousand_messages_are_answered(
     http_nowhere: AsyncClient,
 ) -> None:
-    began = time.monotonic()
     large = await preview(http_nowhere, conversation_history=[message("x" * 5_000_000)])
     assert large["conversation_history"]["messages"][0]["original_length"] == 5_000_000
     many = await preview(http_nowhere, conversation_history=[message()] * 100_000)
     assert (many["context"]["given"], many["context"]["kept"]) == (100_000, 50)
     assert many["warnings"][0]["code"] == "too_many_messages"
-    assert time.monotonic() - began < 6 + SLACK
 
 
 async def test_api_2_a_body_with_a_history_may_have_ten_mebibytes_and_no_more(http_nowhere: AsyncClient) -> None:

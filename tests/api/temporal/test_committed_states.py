@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -32,6 +33,7 @@ from tests.api.live.test_events import started
 from tests.api.live.watching import Watcher, full_state, idle_after
 from tests.conftest import QUICK, server_with
 from tests.harness import BOUND, DrivenSession, Stage, stage
+from tests.waiting import until
 from turnkeeper.api.temporal import commits
 from turnkeeper.api.temporal.commits import CommitChecker
 from turnkeeper.api.temporal.temporal_calls import STUCK_ATTEMPTS
@@ -319,9 +321,8 @@ async def test_api_3_a_full_query_buffer_is_no_reason_to_send_a_client_away(tmp_
         handle = temporal.get_workflow_handle(session)
         # Temporal holds one query of this session until its workflow task is done; the others are sent again and again.
         held = [asyncio.create_task(handle.query("get_queue", rpc_timeout=timedelta(seconds=BOUND))) for _ in range(3)]
+        await until(partial(is_buffer_full, temporal, session))
         async with asyncio.timeout(BOUND):
-            while not await is_buffer_full(temporal, session):
-                pass
             reading = asyncio.create_task(http.get(f"/workflow/{session}/conversation"))
             await asked.anything.wait()
             refusals = 0
@@ -330,6 +331,8 @@ async def test_api_3_a_full_query_buffer_is_no_reason_to_send_a_client_away(tmp_
             assert not reading.done(), "the gateway was refused as well, and tries again"
             async with stage(temporal, task_queue=queue, partials=partials):
                 assert (await reading).status_code == 200
+        for query in held:
+            query.cancel()
         await asyncio.gather(*held, return_exceptions=True)
 
 

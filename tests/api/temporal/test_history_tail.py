@@ -1,6 +1,5 @@
 """What a gateway learns from the end of a history, and when it looks there: SES-6."""
 
-import asyncio
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,6 +18,7 @@ from temporalio.converter import DataConverter
 
 from tests.api.conftest import Asked
 from tests.harness import BOUND, Stage
+from tests.waiting import until
 from turnkeeper.api.prompts.prompt_fates import TAIL_BYTES, TAIL_PROMPTS
 from turnkeeper.api.temporal import ledgers
 from turnkeeper.api.temporal.history_tail import HistoryTails
@@ -100,9 +100,12 @@ async def test_ses_6_while_a_worker_answers_no_history_is_read_before_a_prompt(
     unknown = await on.start(SessionInput())
     async with AsyncClient(base_url=url, timeout=BOUND) as http:
         await http.post("/workflow", json={"id": known})
-        async with asyncio.timeout(BOUND):
-            while (await http.post(f"/workflow/{known}/prompt", json={"message": "hi"})).json()["position"] is None:
-                await asyncio.sleep(0)
+
+        async def has_position() -> bool:
+            answer = await http.post(f"/workflow/{known}/prompt", json={"message": "hi"})
+            return answer.json()["position"] is not None
+
+        await until(has_position)
         reads.clear()
         for session, status in ((unknown.handle.id, 202), (f"a-{uuid4()}", 404)):
             answer = await http.post(f"/workflow/{session}/prompt", json={"message": "hi"})

@@ -1,6 +1,5 @@
 """Lists of sessions: cursors, names and titles (API-1, API-2, API-4, SES-17)."""
 
-import asyncio
 import base64
 import json
 import time
@@ -12,7 +11,8 @@ from httpx import AsyncClient
 from temporalio.client import Client, WorkflowExecutionAsyncIterator
 from temporalio.service import RPCError, RPCStatusCode
 
-from tests.harness import BOUND, Stage
+from tests.harness import Stage
+from tests.waiting import until
 from turnkeeper.api.temporal.listing import _checksum
 from turnkeeper.models.session.session import SessionInput
 
@@ -70,9 +70,12 @@ async def test_api_1_a_list_goes_on_from_its_own_cursor(http: AsyncClient, monke
     monkeypatch.setattr("turnkeeper.api.temporal.listing.PAGE", 2)
     user = f"u-{uuid4().hex[:12]}"
     started = [(await http.post("/workflow", json={"user": user})).json()["workflow_id"] for _ in range(5)]
-    async with asyncio.timeout(BOUND):
-        while len(found := await all_of(http, user=user)) < 5:
-            pass
+
+    async def all_five() -> list[str] | None:
+        found = await all_of(http, user=user)
+        return found if len(found) == 5 else None
+
+    found = await until(all_five)
     assert sorted(found) == sorted(started)
 
 
@@ -88,6 +91,15 @@ async def all_of(http: AsyncClient, **params: Any) -> list[str]:
         cursor = {"cursor": page["next_cursor"]}
 
 
+async def until_listed(http: AsyncClient, **params: str) -> list[dict[str, Any]]:
+    """Return the sessions that are found as soon as there is one: Temporal's list follows in a moment."""
+
+    async def found() -> list[dict[str, Any]]:
+        return (await http.get("/workflow", params=params)).json()["sessions"]
+
+    return await until(found)
+
+
 async def test_ses_17_a_new_title_is_listed_at_once(http: AsyncClient, temporal: Client) -> None:
     session, old, new = f"ttl-{uuid4()}", f"Old {uuid4().hex[:8]}", f"New {uuid4().hex[:8]}"
     await http.post("/workflow", json={"id": session, "title": old})
@@ -95,9 +107,7 @@ async def test_ses_17_a_new_title_is_listed_at_once(http: AsyncClient, temporal:
     # The workflow has written it when the call is answered; Temporal's list follows in a moment.
     memo = await (await temporal.get_workflow_handle(session).describe()).memo()
     assert memo["title"] == new
-    async with asyncio.timeout(BOUND):
-        while not (found := (await http.get("/workflow", params={"q": new})).json()["sessions"]):
-            pass
+    found = await until_listed(http, q=new)
     assert [(row["workflow_id"], row["title"], row["model"]) for row in found] == [(session, new, "offline:x")]
     assert (await http.get("/workflow", params={"q": old})).json()["sessions"] == []
 
@@ -122,9 +132,7 @@ async def test_api_4_a_user_with_an_apostrophe_is_listed_and_nobody_else_is(http
         assert started.status_code == 201
         ids[name] = started.json()["workflow_id"]
     for name in names:
-        async with asyncio.timeout(BOUND):
-            while not (found := (await http.get("/workflow", params={"user": name})).json()["sessions"]):
-                pass
+        found = await until_listed(http, user=name)
         assert [(row["workflow_id"], row["user"]) for row in found] == [(ids[name], name)]
         description = (await http.get(f"/workflow/{ids[name]}")).json()
         assert description["user"] == name
@@ -139,7 +147,5 @@ async def test_api_4_a_session_started_by_hand_has_its_user_encoded_too(http: As
     session = await on.start(SessionInput(user=name))
     await session.prompt("hi")
     await session.idle(turns=1)
-    async with asyncio.timeout(BOUND):
-        while not (found := (await http.get("/workflow", params={"user": name})).json()["sessions"]):
-            pass
+    found = await until_listed(http, user=name)
     assert [(row["workflow_id"], row["user"]) for row in found] == [(session.handle.id, name)]

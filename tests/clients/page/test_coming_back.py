@@ -14,7 +14,8 @@ from temporalio.client import Client
 from tests.api.conftest import served
 from tests.clients.page.tab import Tab, tabs_of
 from tests.clients.page.test_sessions import started
-from tests.harness import BOUND, Gate, Stage, says, stage
+from tests.harness import Gate, Stage, says, stage
+from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local.ports import usable_port
@@ -124,13 +125,15 @@ async def gateway_process(client: Client, on: Stage, port: int) -> AsyncIterator
 
 
 async def _answers(port: int) -> None:
-    async with asyncio.timeout(BOUND), httpx.AsyncClient() as http:
-        while True:
+    async with httpx.AsyncClient() as http:
+
+        async def is_up() -> bool:
             try:
-                if (await http.get(f"http://127.0.0.1:{port}/healthz")).status_code == 200:
-                    return
+                return (await http.get(f"http://127.0.0.1:{port}/healthz")).status_code == 200
             except httpx.TransportError:
-                await asyncio.sleep(0.05)  # nothing tells from outside that a process listens
+                return False
+
+        await until(is_up)
 
 
 async def test_api_5_a_gateway_killed_in_the_middle_of_an_answer_leaves_no_gap_and_nothing_twice(

@@ -1,6 +1,5 @@
 """Many sessions and long ones: the list, the links, what can be done to a session as a whole (API-5)."""
 
-import asyncio
 import re
 from datetime import UTC, datetime, timedelta
 
@@ -10,7 +9,8 @@ from temporalio.client import Client
 
 from tests.api.conftest import served
 from tests.clients.page.tab import Tab, tabs_of
-from tests.harness import BOUND, Gate, Stage, says
+from tests.harness import Gate, Stage, says
+from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ModelResponse, RespondPart
@@ -39,9 +39,11 @@ async def test_api_5_sessions_are_listed_with_titles_and_states_searched_and_fil
     await started(tab.url, f"{stem}-p", title=f"{stem} Pears")
     async with httpx.AsyncClient(base_url=tab.url) as http:
         (await http.post(f"/workflow/{stem}-p/end")).raise_for_status()
-        async with asyncio.timeout(BOUND):  # what Temporal's visibility knows comes a moment later
-            while await _states(http, stem) != ["ended", "open"]:
-                pass
+
+        async def are_listed() -> bool:
+            return await _states(http, stem) == ["ended", "open"]
+
+        await until(are_listed)  # what Temporal's visibility knows comes a moment later
     await tab.open()
     entries = tab.page.locator("#sessions li")
     await tab.page.get_by_label("Search sessions").fill(stem)

@@ -1,6 +1,7 @@
 """The page's modules are checked as strictly as the Python is: by the types in their comments (API-5)."""
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -8,8 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.clients.page.from_npm import npm_package
+from turnkeeper.api.app import create_app
+from turnkeeper.models.settings.settings import Settings
 
-STATIC = Path(__file__).parents[3] / "clients" / "page"
+PAGE = Path(__file__).parents[3] / "clients" / "page"
+WIRE = PAGE / "conversation" / "wire.js"
+CHECK = Path(__file__).with_name("wire_check.ts")
 
 STRICT = {
     "allowJs": True,
@@ -24,12 +29,38 @@ STRICT = {
 }
 
 
-def test_api_5_the_modules_of_the_page_pass_a_strict_type_check(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def run_node(script: Path, *arguments: str) -> list[str]:
+    """Return the lines that a script of a package prints, which are none where it succeeds in silence."""
+    command = [shutil.which("node") or "node", str(script), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+
+
+def type_errors(request: pytest.FixtureRequest, folder: Path, files: list[Path], **options: object) -> list[str]:
     compiler = npm_package(request, "typescript", "5.9.3") / "bin" / "tsc"
-    project = {"compilerOptions": STRICT, "files": [str(path) for path in sorted(STATIC.rglob("*.js"))]}
-    (tmp_path / "tsconfig.json").write_text(json.dumps(project))
-    node = shutil.which("node") or "node"
-    checked = subprocess.run(
-        [node, str(compiler), "--project", str(tmp_path)], capture_output=True, text=True, check=False
-    )
-    assert (checked.returncode, checked.stdout) == (0, "")
+    project = {"compilerOptions": {**STRICT, **options}, "files": [str(path) for path in files]}
+    (folder / "tsconfig.json").write_text(json.dumps(project))
+    return run_node(compiler, "--project", str(folder))
+
+
+def test_api_5_the_modules_of_the_page_pass_a_strict_type_check(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    assert type_errors(request, tmp_path, sorted(PAGE.rglob("*.js"))) == []
+
+
+def test_api_5_the_page_reads_what_the_openapi_document_says_is_sent(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    generator = npm_package(request, "openapi-typescript", "7.13.0") / "bin" / "cli.js"
+    document, described = tmp_path / "openapi.json", tmp_path / "openapi.ts"
+    document.write_text(json.dumps(create_app(Settings(state_dir=tmp_path)).openapi()))
+    run_node(generator, str(document), "--output", str(described), "--default-non-nullable", "false")
+    paths = {"openapi": [str(described)], "page/*": [f"{PAGE}/*"]}
+    assert type_errors(request, tmp_path, [CHECK], paths=paths) == []
+
+
+def test_api_5_no_type_of_the_wire_is_left_out_of_the_comparison() -> None:
+    names_alone = WIRE.read_text()
+    while "{" in names_alone:
+        names_alone = re.sub(r"{[^{}]*}", "", names_alone)
+    types = re.findall(r"@typedef[\s*]+(\w+)", names_alone)
+    compared = re.findall(r"^  (\w+): Reads<page\.\1, ", CHECK.read_text(), re.MULTILINE)
+    assert sorted(compared) == sorted(types)

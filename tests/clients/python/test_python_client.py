@@ -13,6 +13,7 @@ from temporalio.client import Client
 
 from tests.api.conftest import served
 from tests.harness import Gate, Stage, asks, says
+from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.clients.python.conversation import Conversation, Cursor
 from turnkeeper.clients.python.errors import GatewayProblem, GatewayUnreachable, GatewayUnreadable
@@ -147,9 +148,11 @@ async def test_api_8_a_session_is_configured_listed_and_deleted(gateway: Gateway
     await gateway.start(session, user=user, title="Old")
     await gateway.configure(session, Configure(title="New"))
     assert (await gateway.describe(session)).title == "New"
-    async with asyncio.timeout(20):
-        while [found.workflow_id for found in (await gateway.list_sessions(user=user)).sessions] != [session]:
-            await asyncio.sleep(0.02)
+
+    async def is_listed() -> bool:
+        return [found.workflow_id for found in (await gateway.list_sessions(user=user)).sessions] == [session]
+
+    await until(is_listed)
     assert (await gateway.delete(session)).workflow_id == session
 
 
@@ -308,8 +311,9 @@ async def test_api_8_a_session_that_can_not_be_read_is_told_as_lost_until_it_can
         with monkeypatch.context() as patched:
             patched.setattr("turnkeeper.models.session.session_state.Session.begin_turn", broken)
             await gateway.prompt(session, "hi")
-            while not (isinstance(event := await anext(events), ConnectionLost) and "is stuck" in event.reason):
-                pass
+            async for event in events:
+                if isinstance(event, ConnectionLost) and "is stuck" in event.reason:
+                    break
         while not (copy.turns and copy.status == "idle"):
             take(await anext(events), copy, [])
 

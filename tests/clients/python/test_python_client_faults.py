@@ -9,6 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.waiting import BOUND, run_other_tasks
 from turnkeeper.clients.python.conversation import Conversation
 from turnkeeper.clients.python.errors import GatewayError, GatewayProblem, GatewayUnreachable, GatewayUnreadable
 from turnkeeper.clients.python.events import ConnectionLost, Event, UpdateEvent
@@ -16,7 +17,6 @@ from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.session.queue.prompts import QueuedPrompt
 from turnkeeper.models.transcript.conversation import ConversationUpdate
 
-BOUND = 20.0
 SSE = {"content-type": "text/event-stream"}
 PAGE = "<html>It works!</html>"
 
@@ -44,7 +44,7 @@ class Broadcast(httpx2.AsyncByteStream):
         clock = asyncio.get_running_loop().time
         until = clock() + self._alive_seconds
         while clock() < until:
-            await asyncio.sleep(0.01)
+            await run_other_tasks()
             yield b": ping\n\n"
         raise httpx2.ReadError("cut")
 
@@ -81,10 +81,10 @@ async def events_of(client: GatewayClient, *, patience: float | None) -> tuple[S
 async def test_api_8_patience_counts_from_when_the_connection_was_lost() -> None:
     """A quiet session is not a lost one: keep-alives say nothing, and yet somebody is there."""
     client = client_of(
-        lambda: httpx2.Response(200, headers=SSE, stream=Broadcast(as_event(update()), alive_seconds=0.8)),
+        lambda: httpx2.Response(200, headers=SSE, stream=Broadcast(as_event(update()), alive_seconds=0.1)),
         lambda: httpx2.Response(200, headers=SSE, content=as_event(update(revision=2, status="ended"))),
     )
-    seen, error = await events_of(client, patience=0.6)
+    seen, error = await events_of(client, patience=0.05)
     assert error is None
     assert [type(event) for event in seen] == [UpdateEvent, ConnectionLost, UpdateEvent]
 

@@ -30,8 +30,10 @@ def run(file: int, request_id: object, params: dict) -> None:
     line = {"tool": params["name"], "key": params["_meta"][KEY], "pid": os.getpid(), "wall": time.time()}
     os.write(file, json.dumps(line).encode() + b"\n")
     os.fsync(file)
-    time.sleep(params.get("arguments", {}).get("delay", 0))
-    answer(request_id, result={"content": [{"type": "text", "text": f"{params['name']}: done"}]})
+    result = {"content": [{"type": "text", "text": f"{params['name']}: done"}]}
+    late = threading.Timer(params.get("arguments", {}).get("delay", 0), answer, [request_id], {"result": result})
+    late.daemon = True
+    late.start()
 
 
 def main() -> None:
@@ -48,7 +50,7 @@ def main() -> None:
         elif method == "tools/list":
             answer(request_id, result={"tools": TOOLS})
         elif method == "tools/call":
-            threading.Thread(target=run, args=(file, request_id, params), daemon=True).start()
+            run(file, request_id, params)
         elif request_id is not None:
             answer(request_id, error={"code": -32601, "message": f"Unknown: {method}"})
 

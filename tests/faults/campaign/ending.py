@@ -1,8 +1,8 @@
 """Reads the state everything ended in: transcripts, queues, fates, copies and effects."""
 
-import asyncio
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from tests.faults.campaign.calls import Calls, Reply
 from tests.faults.campaign.evidence import Copy, Effect, SessionEnd
 from tests.faults.campaign.settling import Standing
 from tests.faults.campaign.watchers import Poller, Watcher
+from tests.waiting import until
 
 READ_SECONDS = 60.0
 """Bound within which a read has to be answered: nothing strikes any more."""
@@ -87,16 +88,21 @@ async def _fate(client: Calls, session: str, prompt_id: str) -> Any:
 
 async def _copies(followers: Sequence[Watcher | Poller], revision: int) -> list[Copy]:
     """Return what the clients hold, once they had the time to learn all of it."""
-    deadline = asyncio.get_running_loop().time() + CATCH_UP_SECONDS
-    while any(one.revision < revision for one in followers) and asyncio.get_running_loop().time() < deadline:
-        await asyncio.sleep(0.1)
+    with suppress(TimeoutError):
+        await until(lambda: all(one.revision >= revision for one in followers), within=CATCH_UP_SECONDS)
     return [one.copy for one in followers]
 
 
 async def _read(client: Calls, path: str, params: dict[str, Any] | None = None) -> Reply:
-    deadline = asyncio.get_running_loop().time() + READ_SECONDS
-    while (reply := await client.send("GET", path, params=params)).outcome != "ok":
-        if asyncio.get_running_loop().time() > deadline:
-            raise NotAnsweredError(f"GET {path} was not answered for {READ_SECONDS:.0f} s: {reply}")
-        await asyncio.sleep(0.5)
+    reply: Reply | None = None
+
+    async def is_answered() -> bool:
+        nonlocal reply
+        reply = await client.send("GET", path, params=params)
+        return reply.outcome == "ok"
+
+    try:
+        await until(is_answered, within=READ_SECONDS)
+    except TimeoutError:
+        raise NotAnsweredError(f"GET {path} was not answered for {READ_SECONDS:.0f} s: {reply}") from None
     return reply

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import signal
 import sqlite3
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +12,7 @@ from tests.faults.campaign.calls import Calls
 from tests.faults.campaign.evidence import Attempt, Fault, Log
 from tests.faults.campaign.plan import BURST_KINDS, PlannedFault
 from tests.faults.campaign.stack import Stack
+from tests.waiting import pass_time
 
 PROBE = "probe"
 """The session whose next prompt shows that all is well again: nothing else is asked of it."""
@@ -41,7 +41,7 @@ class Faults:
         """Carry out the plan for about `seconds`, or until `at_most` faults have struck; then nothing is amiss."""
         deadline = asyncio.get_running_loop().time() + seconds
         for number, planned in enumerate(plan, start=1):
-            await asyncio.sleep(planned.pause)
+            await pass_time(planned.pause)
             if asyncio.get_running_loop().time() > deadline:
                 return
             self._log.evidence.crashes += await self._stack.start_what_ended()
@@ -67,7 +67,7 @@ class Faults:
             case "stalled":
                 remark = await self._stall(planned)
             case "locked":
-                remark = await asyncio.to_thread(_lock, self._stack.archive, planned.seconds)
+                remark = await _lock(self._stack.archive, planned.seconds)
             case _:
                 raise ValueError(f"{planned.kind!r} is no fault we know")
         # Of a kill, recovery counts from the kill: starting again is part of it.
@@ -78,7 +78,7 @@ class Faults:
 
     async def _kill(self, planned: PlannedFault) -> str:
         struck = [name for name in _processes(planned) if self._signal(name, signal.SIGKILL)]
-        await asyncio.sleep(planned.seconds)
+        await pass_time(planned.seconds)
         for name in struck:
             await self._stack.start(name)
         return f"{len(struck)} killed"
@@ -86,7 +86,7 @@ class Faults:
     async def _freeze(self, planned: PlannedFault) -> str:
         struck = [name for name in _processes(planned) if self._signal(name, signal.SIGSTOP)]
         try:
-            await asyncio.sleep(planned.seconds)
+            await pass_time(planned.seconds)
         finally:
             for name in struck:
                 self._signal(name, signal.SIGCONT)
@@ -110,14 +110,14 @@ class Faults:
     async def _cut(self, planned: PlannedFault) -> str:
         proxy = self._stack.proxies[planned.target]
         await proxy.cut()
-        await asyncio.sleep(planned.seconds)
+        await pass_time(planned.seconds)
         await proxy.restore()
         return f"away for {planned.seconds} s"
 
     async def _stall(self, planned: PlannedFault) -> str:
         proxy = self._stack.proxies[planned.target]
         proxy.stall()
-        await asyncio.sleep(planned.seconds)
+        await pass_time(planned.seconds)
         proxy.resume()
         return f"silent for {planned.seconds} s"
 
@@ -146,7 +146,7 @@ class Faults:
             )
             if reply.status == 200:
                 return round(self._log.now() - since, 3)
-            await asyncio.sleep(0.05)
+            await pass_time(0.05)
         return None
 
 
@@ -154,16 +154,26 @@ def _processes(planned: PlannedFault) -> tuple[str, ...]:
     return GROUPS.get(planned.target, (planned.target,))
 
 
-def _lock(database: Path, seconds: float) -> str:
+async def _lock(database: Path, seconds: float) -> str:
     """Hold the write lock of the archive, as another writer would."""
     try:
-        # Not created: that is the product's affair.
-        with closing(
-            sqlite3.connect(f"file:{database}?mode=rw", uri=True, timeout=5.0, isolation_level=None)
-        ) as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            time.sleep(seconds)
-            connection.execute("ROLLBACK")
+        connection = await asyncio.to_thread(_locked, database)
     except sqlite3.OperationalError as error:
         return f"not locked: {error}"
+    # Closed in any case: that ends the transaction, and the lock.
+    with closing(connection):
+        await pass_time(seconds)
     return f"locked for {seconds} s"
+
+
+def _locked(database: Path) -> sqlite3.Connection:
+    """Return a connection that holds the write lock, once that is free."""
+    # Not created: that is the product's affair.
+    path = f"file:{database}?mode=rw"
+    connection = sqlite3.connect(path, uri=True, timeout=5.0, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError:
+        connection.close()
+        raise
+    return connection

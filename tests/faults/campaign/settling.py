@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tests.faults.campaign.calls import Calls
 from tests.faults.campaign.watchers import Poller
+from tests.waiting import pass_time
 
 STALL_SECONDS = 60.0
 """A session that has work and makes no progress for this long is stuck."""
@@ -41,7 +42,7 @@ async def settle(
             break
         for number, name in enumerate(going):
             await _look(name, clients[number % len(clients)], pollers.get(name), standings[name])
-        await asyncio.sleep(ROUND_SECONDS)
+        await pass_time(ROUND_SECONDS)
     for one in standings.values():
         one.settled_at = None if one.settled_at is None else one.settled_at - began
     return standings

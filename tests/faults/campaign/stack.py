@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -22,6 +22,7 @@ from typing import Self
 from tests.faults.campaign import effects
 from tests.faults.campaign.proxy import Proxy
 from tests.faults.campaign.scripts import workspace_files
+from tests.waiting import until
 from turnkeeper.models.settings.settings import CONFIG_VARIABLE
 from turnkeeper.ops.local.gateway import Gateway
 from turnkeeper.ops.local.ports import LOOPBACK, reserved_port
@@ -95,13 +96,16 @@ class Stack:
 
     async def ready(self, gateway: str, program: Program) -> None:
         """Wait until a gateway answers and reaches a worker. Raises `CampaignError`."""
-        deadline = asyncio.get_running_loop().time() + START_SECONDS
-        while await self.gateways[gateway].status("/readyz") != 200:
+
+        async def is_ready() -> bool:
             if program.pid is None:
                 raise CampaignError(f"{gateway} ended at its start: {program.last_words()}")
-            if asyncio.get_running_loop().time() > deadline:
-                raise CampaignError(f"{gateway} is not ready after {START_SECONDS:.0f} s: {program.last_words()}")
-            await asyncio.sleep(0.1)
+            return await self.gateways[gateway].status("/readyz") == 200
+
+        try:
+            await until(is_ready, within=START_SECONDS)
+        except TimeoutError:
+            raise CampaignError(f"{gateway} is not ready after {START_SECONDS:.0f} s: {program.last_words()}") from None
 
     def signal(self, name: str, number: signal.Signals) -> int | None:
         """Send a signal to a process and all of its group; return its id, None where it does not run now."""
@@ -119,9 +123,7 @@ class Stack:
 
     async def ended(self, name: str, pid: int, *, seconds: float) -> None:
         """Wait until the process is gone. Raises `TimeoutError`."""
-        async with asyncio.timeout(seconds):
-            while _is_running(pid):
-                await asyncio.sleep(0.05)
+        await until(lambda: not _is_running(pid), within=seconds)
 
     async def start_what_ended(self) -> list[str]:
         """Start again what ended by itself; return what a signal ended that was not ours, a sentence each.
@@ -210,18 +212,14 @@ class Stack:
 
     async def _end_leftovers(self) -> None:
         """Kill what still runs in our folder, and raise `CampaignError` if there was anything."""
-        leftovers = await self._leftovers_after(seconds=10.0)
+        with suppress(TimeoutError):
+            await until(lambda: not self._in_folder(), within=10.0)
+        leftovers = self._in_folder()
         for pid in leftovers:
             os.kill(pid, signal.SIGKILL)
         if leftovers:
             told = "; ".join(f"{pid} {' '.join(command)}" for pid, command in leftovers.items())
             raise CampaignError(f"processes outlived the stack, and were killed: {told}")
-
-    async def _leftovers_after(self, *, seconds: float) -> dict[int, list[str]]:
-        deadline = asyncio.get_running_loop().time() + seconds
-        while (found := self._in_folder()) and asyncio.get_running_loop().time() < deadline:
-            await asyncio.sleep(0.1)
-        return found
 
     def _in_folder(self) -> dict[int, list[str]]:
         """Return the programs of ours that work in our folder or have its name in their command line."""

@@ -1,6 +1,5 @@
 """Who follows a session from its beginning to its end: each keeps a copy, and comes back with its cursor."""
 
-import asyncio
 import random
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -8,6 +7,7 @@ from contextlib import aclosing
 from tests.faults.campaign.calls import Calls
 from tests.faults.campaign.evidence import Copy, Log
 from tests.faults.campaign.law import FINAL_STATUSES, LawfulCopy
+from tests.waiting import pass_time
 from turnkeeper.clients.python.conversation import Conversation
 from turnkeeper.clients.python.errors import GatewayError
 from turnkeeper.clients.python.events import UpdateEvent
@@ -50,7 +50,7 @@ class Watcher:
             except GatewayError as error:
                 # A stream that is given up says something of the gateway; the copy is judged in the end anyway.
                 self._log.note("watcher lost", session=self.session, error=str(error))
-                await asyncio.sleep(RETRY_SECONDS)
+                await pass_time(RETRY_SECONDS)
 
     async def _watch(self, gateway: GatewayClient) -> None:
         async with aclosing(gateway.events(self.session, self._conversation.cursor, patience=5.0)) as events:
@@ -88,7 +88,7 @@ class Poller:
             reply = await client.send("GET", path, params={**self._held.cursor, "wait": wait or None}, wait=wait)
             if reply.outcome != "ok":
                 client = self._chance.choice(self._clients)
-                await asyncio.sleep(RETRY_SECONDS)
+                await pass_time(RETRY_SECONDS)
                 continue
             update = reply.body["conversation_update"]
             self._held.apply(update)

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.faults.campaign.calls import Calls, Reply
 from tests.faults.campaign.evidence import Action, Attempt, Log, Mode
+from tests.waiting import pass_time
 
 DOINGS = {
     "one prompt": 40,
@@ -93,7 +94,7 @@ class Writer:
                 await self._send_burst(self._chance.randint(min(20, self._burst), self._burst))
             case "steer" | "interrupt" as mode:
                 await self._prompt("one", client)
-                await asyncio.sleep(self._chance.uniform(0, 0.5))
+                await pass_time(self._chance.uniform(0, 0.5))
                 await self._prompt(mode, client, mode=mode)
             case "cancel":
                 await self._cancel(await self._prompt("one", client), client)
@@ -118,7 +119,7 @@ class Writer:
         for number in range(tries):
             if reply.outcome == "ok" or (reply.status is not None and reply.status < 500):
                 break
-            await asyncio.sleep(min(2.0, 0.2 * 2**number))
+            await pass_time(min(2.0, 0.2 * 2**number))
             reply = await self._send(prompt_id, (client + number + 1) % 2, mode=mode)
         return prompt_id
 
@@ -135,11 +136,11 @@ class Writer:
             )
         )
         if reply.status == 429:
-            await asyncio.sleep(min(reply.retry_after, MAX_HONOURED_SECONDS))
+            await pass_time(min(reply.retry_after, MAX_HONOURED_SECONDS))
         return reply
 
     async def _cancel(self, prompt_id: str, client: int) -> None:
-        await asyncio.sleep(self._chance.uniform(0, 0.5))
+        await pass_time(self._chance.uniform(0, 0.5))
         # Half of the times whatever is running is meant.
         named: dict[str, Any] = {"message_id": prompt_id} if self._chance.random() < 0.5 else {}
         asked_at = self._log.now()

@@ -23,9 +23,10 @@ from temporalio.worker import Replayer
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from tests.harness import stage
-from tests.ops.conftest import BOUND, until
+from tests.ops.conftest import BOUND
 from tests.replay.record import HISTORIES
 from tests.replay.stories import STORIES
+from tests.waiting import until
 from turnkeeper.activities.tools import ToolActivities
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.settings.settings import Settings

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.ops.conftest import BOUND, needs_linux, until, until_ended
+from tests.ops.conftest import BOUND, needs_linux, until_ended
+from tests.waiting import until
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local.gateway import Gateway

@@ -9,7 +9,7 @@ from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client
 from temporalio.service import GrpcCompression, RPCError, RPCStatusCode
 
-from tests.ops.conftest import until
+from tests.waiting import until
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local.dev_server import DevServer

@@ -5,12 +5,13 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 from uuid import uuid4
 
 from temporalio import activity
@@ -19,8 +20,9 @@ from temporalio.client import Client
 from temporalio.common import RetryPolicy
 
 from tests.harness import DrivenSession, Gate, Written, says, stage
-from tests.ops.conftest import BOUND, until
+from tests.ops.conftest import BOUND
 from tests.servers import odd
+from tests.waiting import until
 from turnkeeper.activities.failures import WORKER_DIED
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.activities.running_reports import RunningActivity, RunningReporter
@@ -131,7 +133,7 @@ async def test_ops_10_agt_7_an_at_most_once_tool_of_a_killed_worker_ends_at_once
     async with supervised(temporal, folder, pays=[{"calls": calls}, QUICK_ANSWER]) as on:
         session = await on.start("pays")
         await session.prompt("go")
-        await until(lambda: is_so((folder / "hanging").exists))
+        await until((folder / "hanging").exists)
         on.kill()
         (turn,) = await session.idle(turns=1)
         result = turn.steps[0].tool_calls[0].result
@@ -151,7 +153,7 @@ async def test_ops_10_seven_kills_right_after_an_answer_neither_undo_it_nor_make
             turns = await session.idle(turns=kill)
             on.kill()
         assert [(turn.status, turn.agent_message) for turn in turns] == [("completed", "Done.")] * 7
-        await until(lambda: is_so(lambda: len(on.said) == 7))
+        await until(lambda: len(on.said) == 7)
         assert set(on.said) == {"The worker ended (SIGKILL); it is started again at once."}
 
 
@@ -196,7 +198,7 @@ async def test_ses_9_what_was_written_stays_when_a_worker_dies_and_no_time_is_le
         await gate.until_arrived(1)
         await until(lambda: has_shown(session, "It was a dark"))
         lost = RunningActivity(b"no token", "no-session", "", "1")  # refused, to the detriment of no other
-        await fail_activities(lambda: asyncio.sleep(0, temporal), [lost, *begun])
+        await fail_activities(AsyncMock(return_value=temporal), [lost, *begun])
         (turn,) = await session.idle(turns=1)
         gate.open()
     assert (turn.status, turn.error_type) == ("failed", "budget")
@@ -299,8 +301,3 @@ def fill_up(pipe: int) -> None:
                 os.write(pipe, b"\n" * size)
         except BlockingIOError:
             pass
-
-
-async def is_so(holds: Callable[[], bool]) -> bool:
-    await asyncio.sleep(0.01)
-    return holds()

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from tests.harness import BOUND, DrivenSession, Gate, Stage, says
+from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.transcript.partial_output import MOST_PARTIAL_BYTES, PartialOutput
 from turnkeeper.stores.partials.carrier import LiveSnapshot
@@ -107,13 +108,14 @@ async def test_agt_5_what_was_shown_outlives_the_heartbeats_of_a_silent_model(on
 
 async def _heartbeats_beyond(on: Stage, session_id: str, *, seconds: float) -> float:
     """Wait for a heartbeat so long after the attempt's start; return how long after it was."""
-    async with asyncio.timeout(BOUND):
-        while True:
-            described = await on.client.get_workflow_handle(session_id).describe()
-            (call,) = described.raw_description.pending_activities
-            after = (call.last_heartbeat_time.ToDatetime() - call.last_started_time.ToDatetime()).total_seconds()
-            if after >= seconds:
-                return after
+
+    async def after() -> float | None:
+        described = await on.client.get_workflow_handle(session_id).describe()
+        (call,) = described.raw_description.pending_activities
+        after = (call.last_heartbeat_time.ToDatetime() - call.last_started_time.ToDatetime()).total_seconds()
+        return after if after >= seconds else None
+
+    return await until(after)
 
 
 async def test_agt_5_a_long_answer_is_cut_at_its_beginning_and_says_so(on: Stage) -> None:

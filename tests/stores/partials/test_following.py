@@ -9,6 +9,7 @@ from temporalio.testing import ActivityEnvironment
 
 from tests.harness import BOUND, Gate, says, stage
 from tests.stores.partials.test_carriers import seen
+from tests.waiting import run_other_tasks
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.models.transcript.partial_output import PartialOutput, PartialPart
 from turnkeeper.stores.partials.carrier import FollowedSessions, LiveSnapshot
@@ -40,7 +41,7 @@ async def test_agt_5_all_who_follow_a_session_share_one_way_and_it_ends_with_the
     followed = FollowedSessions(ways.keep_new)
     async with followed.following("s") as one:
         async with followed.following("s") as other, followed.following("t"):
-            await asyncio.sleep(0)
+            await run_other_tasks()
             assert one is other
             assert ways.begun == ["s", "t"]
         assert await asyncio.wait_for(ways.ended.get(), BOUND) == "t"
@@ -53,7 +54,7 @@ async def test_agt_5_closing_ends_every_way_before_it_returns() -> None:
     ways = Ways()
     followed = FollowedSessions(ways.keep_new)
     async with followed.following("s"):
-        await asyncio.sleep(0)
+        await run_other_tasks()
         await followed.close()
         assert ways.ended.get_nowait() == "s"
 

@@ -9,6 +9,7 @@ from temporalio.client import Client
 from tests.harness import BOUND, Gate, says, stage
 from tests.stores.partials.redis_server import RedisServer
 from tests.stores.partials.test_carriers import seen
+from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.models.settings.settings import Settings, SettingsError
 from turnkeeper.models.transcript.partial_output import PartialOutput, PartialPart, PartialTag
@@ -118,18 +119,17 @@ async def test_agt_5_what_cannot_be_sent_is_left_out_and_the_rest_is_sent(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with carrier_at(redis_server) as worker, worker.following("s") as live:
-        send, failures = worker._send, [KeyError("what the model wrote")]
+        send, has_failed = worker._send, asyncio.Event()
 
         async def failing(batch: dict[str, PartialOutput | PartialTag]) -> None:
-            if failures:
-                raise failures.pop()
+            if not has_failed.is_set():
+                has_failed.set()
+                raise KeyError("what the model wrote")
             await send(batch)
 
         monkeypatch.setattr(worker, "_send", failing)
         worker.show("s", snapshot("Hel"))
-        async with asyncio.timeout(BOUND):
-            while failures:
-                await asyncio.sleep(0)
+        await asyncio.wait_for(has_failed.wait(), BOUND)
         worker.show("s", snapshot("Hello"))
         await seen(live, lambda partial: partial == snapshot("Hello"))
     assert "KeyError" in caplog.text
@@ -143,9 +143,11 @@ async def test_agt_5_who_stops_following_leaves_no_connection_behind(redis_serve
             worker.show("s", snapshot("x"))
             await seen(live, lambda partial: True)
             assert await worker._redis.pubsub_numsub(_key(worker)) == [(_key(worker).encode(), 1)]
-        async with asyncio.timeout(10):
-            while await worker._redis.pubsub_numsub(_key(worker)) != [(_key(worker).encode(), 0)]:
-                pass
+
+        async def is_left() -> bool:
+            return await worker._redis.pubsub_numsub(_key(worker)) == [(_key(worker).encode(), 0)]
+
+        await until(is_left)
         await worker.__aexit__()
 
 

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from temporalio import activity
 from temporalio.client import Client
 
-from tests.harness import Gate, Stage, Written, asks, says, stage
+from tests.harness import BOUND, Gate, Stage, Written, asks, says, stage, wait_in_workflow_beyond
 from tests.vendors.apis import WIRES
 from tests.vendors.server import Answer
 from turnkeeper.activities.providers.protocol import Delta, ModelError
@@ -114,8 +115,11 @@ async def test_agt_9_the_cost_of_attempts_counts_too(on: Stage) -> None:
     assert len(on.vendor.requests) == 3  # 5,000 tokens of output at $15 a million, each
 
 
-async def test_agt_9_attempts_count_beyond_a_wait_and_a_changed_request(on: Stage) -> None:
-    later = ModelError("overloaded", "busy", retry_after=5.5)
+async def test_agt_9_attempts_count_beyond_a_wait_and_a_changed_request(
+    on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_in_workflow_beyond(monkeypatch, 0.3)
+    later = ModelError("overloaded", "busy", retry_after=0.5)
     on.vendor.script = [cut(), [Delta("respond", STORY), later], cut(), counted(says("the end"))]
     session = await on.start()
     await session.prompt("tell me a story")
@@ -157,8 +161,11 @@ async def test_agt_9_failures_of_other_kinds_use_up_none_of_the_times_an_unclear
     assert (turn.agent_message, len(on.vendor.requests)) == ("the end", 5)
 
 
-async def test_agt_9_unclear_answers_count_on_beyond_other_failures_and_a_wait(on: Stage) -> None:
-    later = ModelError("overloaded", "busy", retry_after=5.5)
+async def test_agt_9_unclear_answers_count_on_beyond_other_failures_and_a_wait(
+    on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_in_workflow_beyond(monkeypatch, 0.3)
+    later = ModelError("overloaded", "busy", retry_after=0.5)
     on.vendor.script = [unclear(), cut(), unclear(), later, unclear(), says("never asked")]
     session = await on.start()
     await session.prompt("tell me a story")
@@ -259,24 +266,23 @@ async def died_in_the_middle(
 
     The next attempt knows of it by the newest heartbeat: nothing of the attempt itself has come back.
     """
-    died = asyncio.Event()
-    heartbeats: list[tuple[Any, ...]] = []
+    died, has_reported = asyncio.Event(), asyncio.Event()
     beat = activity.heartbeat
 
     def heartbeat(*details: Any) -> None:
         if not died.is_set():
-            heartbeats.append(details)
             beat(*details)
+        if len(details) > 1 and isinstance(details[1], Spent):
+            has_reported.set()
 
+    monkeypatch.setattr("turnkeeper.workflows.activity_options.HEARTBEAT_TIMEOUT", timedelta(seconds=2))
     monkeypatch.setattr(activity, "heartbeat", heartbeat)
     middle = Gate(is_open=False)
     on.vendor.script = [[Delta("respond", STORY), middle, ModelError("connection", "gone")], counted(says("the end"))]
     session = await on.start(start)
     await session.prompt("tell me a story")
     await middle.until_arrived(1)
-    async with asyncio.timeout(30):
-        while not any(len(details) > 1 and isinstance(details[1], Spent) for details in heartbeats):
-            await asyncio.sleep(0.05)
+    await asyncio.wait_for(has_reported.wait(), BOUND)
     died.set()  # Temporal gives the attempt up
     (turn,) = await session.idle(turns=1)
     middle.open()

@@ -16,6 +16,7 @@ from temporalio.client import Client
 from tests.harness import BOUND, Stage, asks, says, stage
 from tests.servers import odd
 from tests.servers.from_registries import everything_server, time_server
+from tests.waiting import until
 from turnkeeper.activities.toolbox import connection
 from turnkeeper.activities.toolbox.configured import configured_servers
 from turnkeeper.activities.toolbox.toolbox import Toolbox
@@ -69,9 +70,7 @@ async def test_agt_7_a_server_killed_in_the_middle_of_a_call_is_a_result_and_the
         on.vendor.script = [asks(("hang", {})), asks(("pid", {})), says("done")]
         session = await on.start(ALLOWED)
         await session.prompt("go")
-        async with asyncio.timeout(BOUND):
-            while not (tmp_path / "hanging").exists():
-                await asyncio.sleep(0.01)
+        await until((tmp_path / "hanging").exists)
         os.kill(int(first.outcome), signal.SIGKILL)
         (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.agent_message) == ("completed", "done")

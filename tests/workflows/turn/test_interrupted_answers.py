@@ -15,6 +15,7 @@ from tests.harness import BOUND, DrivenSession, Gate, Stage, Written, asks, brok
 from tests.vendors.apis import WIRES
 from tests.vendors.chat_wire import ChatWire
 from tests.vendors.server import Answer
+from tests.waiting import until
 from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError
 from turnkeeper.activities.providers.registry import Providers
 from turnkeeper.models.model_name import split_model
@@ -181,17 +182,20 @@ async def test_ses_9_an_answer_that_comes_in_the_moment_of_the_stop_is_kept_whol
     def hold(session: Session, raw: Any, **arguments: Any) -> Any:
         if isinstance(raw, dict) and raw["id"] == "p2" and not is_held.is_set():
             is_held.set()
-            release.wait(1.5)
+            release.wait(BOUND)
         return receive(session, raw, **arguments)
 
     # While one workflow task is held, the answer and the stop arrive, and come with the next one.
     monkeypatch.setattr(Session, "receive", hold)
+    monkeypatch.setattr(on.worker._workflow_worker, "_deadlock_timeout_seconds", BOUND)
     await session.prompt(id="p2", text="later")
     assert await asyncio.to_thread(is_held.wait, BOUND)
     gate.open()
-    async with asyncio.timeout(BOUND):
-        while (await session.handle.describe()).raw_description.pending_activities:
-            await asyncio.sleep(0.01)
+
+    async def is_reported() -> bool:
+        return not (await session.handle.describe()).raw_description.pending_activities
+
+    await until(is_reported)
     await session.prompt(id="p3", text="now", mode="interrupt")
     release.set()
     turns = await session.idle(turns=3)
@@ -285,11 +289,12 @@ async def test_ses_9_a_stop_while_a_retry_is_pending_ends_the_turn_at_once(on: S
     on.vendor.script = [[Delta("respond", STORY), ModelError("overloaded", "busy", retry_after=4.9)]]
     session = await on.start()
     await session.prompt(id="p1", text="tell me a story")
-    async with asyncio.timeout(30):
-        while not any(
-            pending.attempt > 1 for pending in (await session.handle.describe()).raw_description.pending_activities
-        ):
-            await asyncio.sleep(0.05)
+
+    async def is_retry_pending() -> bool:
+        pending = (await session.handle.describe()).raw_description.pending_activities
+        return any(one.attempt > 1 for one in pending)
+
+    await until(is_retry_pending)
     await session.update("cancel_turn", {"message_id": "p1"})
     (turn,) = await session.idle(turns=1)
     assert turn.status == "cancelled"

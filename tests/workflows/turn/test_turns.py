@@ -1,6 +1,5 @@
 """A prompt's whole life on the real server: SES-1, SES-2, SES-6, SES-10, AGT-1, AGT-2, AGT-7, AGT-8, AGT-9."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -8,6 +7,7 @@ from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import Client
 
 from tests.harness import Stage, asks, says, stage
+from tests.waiting import until
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.session.session import SessionInput
 from turnkeeper.models.transcript.model_call import ModelResponse, RespondPart, ThinkPart, ToolSpec
@@ -284,9 +284,11 @@ async def test_ses_10_a_bug_of_ours_fails_the_workflow_task_and_the_turn_goes_on
     with monkeypatch.context() as broken_build:
         broken_build.setattr("turnkeeper.models.session.session_state.Session.end_turn", broken)
         await session.prompt("hello")
-        async with asyncio.timeout(30):
-            while (await session.handle.describe()).raw_description.pending_workflow_task.attempt < 2:
-                await asyncio.sleep(0.05)
+
+        async def is_tried_again() -> bool:
+            return (await session.handle.describe()).raw_description.pending_workflow_task.attempt > 1
+
+        await until(is_tried_again)
     (turn,) = await session.idle(turns=1)
     assert turn.agent_message == "echo: hello"
 

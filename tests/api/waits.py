@@ -1,0 +1,27 @@
+"""Waits for what a gateway answers: what it says as soon as it can, tests ask for again."""
+
+from collections.abc import Awaitable, Callable
+
+from httpx import AsyncClient, Response
+
+from tests.waiting import BOUND, until
+
+
+async def until_not(status: int | tuple[int, ...], ask: Callable[[], Awaitable[Response]]) -> Response:
+    """Return the first answer with another status."""
+    unwanted = status if isinstance(status, tuple) else (status,)
+
+    async def other() -> Response | None:
+        answer = await ask()
+        return None if answer.status_code in unwanted else answer
+
+    return await until(other, within=2 * BOUND)
+
+
+async def until_status(http: AsyncClient, session: str, status: str) -> None:
+    """Wait until the gateway says that this is how the session is."""
+
+    async def is_so() -> bool:
+        return (await http.get(f"/workflow/{session}")).json()["status"] == status
+
+    await until(is_so)

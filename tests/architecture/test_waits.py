@@ -1,0 +1,59 @@
+"""Tests wait for what is to happen, not for time to pass: only `tests/waiting.py` sleeps."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+WAITING = TESTS / "waiting.py"
+FILES = [path for path in sorted(TESTS.rglob("*.py")) if path not in (WAITING, Path(__file__))]
+
+SLEEPING_SCRIPT = re.compile(r"\bsleep\(|\bsleep \d|\bsetTimeout\(|\bsetInterval\(")
+
+DOCUMENTED_PAUSES = {"interop/ai_sdk/driver.mjs": 1}
+"""Scripts that pause because a client of ours is documented to: how often they do."""
+
+
+def sleeps(tree: ast.AST) -> Iterator[ast.AST]:
+    """Find what puts the test to sleep. A workflow's own timer is what is tested."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(attr="sleep", value=owner) if ast.unparse(owner) != "workflow":
+                yield node
+            case ast.Attribute(attr="wait_for_timeout"):
+                yield node
+            case ast.ImportFrom(names=names) if any(name.name == "sleep" for name in names):
+                yield node
+            case ast.Constant(value=str(script)) if SLEEPING_SCRIPT.search(script):
+                yield node
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(TESTS)))
+def test_a_test_waits_for_what_is_to_happen_and_does_not_sleep(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    assert [f"line {node.lineno}" for node in sleeps(tree)] == []
+    asks_at_full_speed = [
+        f"line {node.lineno}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.While) and all(isinstance(statement, ast.Pass) for statement in node.body)
+    ]
+    assert asks_at_full_speed == [], "`until` of tests/waiting.py leaves the machine to others"
+
+
+def test_time_passes_by_itself_in_the_campaign_of_faults_only() -> None:
+    users = {str(path.parent.relative_to(TESTS)) for path in FILES if re.search(r"\bpass_time\(", path.read_text())}
+    assert users == {"faults/campaign"}
+
+
+def test_a_script_pauses_only_where_a_client_is_documented_to() -> None:
+    scripts = [
+        path
+        for suffix in ("js", "mjs", "sh")
+        for path in TESTS.rglob(f"*.{suffix}")
+        if "node_modules" not in path.parts
+    ]
+    pauses = {str(path.relative_to(TESTS)): len(SLEEPING_SCRIPT.findall(path.read_text())) for path in scripts}
+    assert {script: count for script, count in pauses.items() if count} == DOCUMENTED_PAUSES

@@ -1,0 +1,51 @@
+"""How tests wait: nothing else in `tests` sleeps, and `tests/architecture/test_waits.py` holds it.
+
+Most waits need none of this: an event, a queue, a stream, a gate and a session's watch tell of themselves.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from inspect import isawaitable
+from typing import TypeVar
+
+Answer = TypeVar("Answer")
+
+BOUND = 60.0
+"""Seconds that any wait of a test lasts at most: a safety net, which measures nothing."""
+
+FIRST_PAUSE = 0.001
+MAX_PAUSE = 0.05
+"""Seconds between two questions: short where the answer comes at once, longer where the machine has better to do."""
+
+
+async def until(condition: Callable[[], Answer | Awaitable[Answer]], *, within: float = BOUND) -> Answer:
+    """Ask again and again until the answer is true, and return it.
+
+    For what can only be asked: a process, a file, a list of Temporal's, a gateway on its way up.
+
+    Raises:
+        TimeoutError: after `within` seconds, with the last answer.
+    """
+    answer, pause = None, FIRST_PAUSE
+    try:
+        async with asyncio.timeout(within):
+            while True:
+                asked = condition()
+                answer = await asked if isawaitable(asked) else asked
+                if answer:
+                    return answer
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, MAX_PAUSE)
+    except TimeoutError as error:
+        raise TimeoutError(f"not so within {within:g} s; the last answer was {answer!r}") from error
+
+
+async def run_other_tasks(times: int = 1) -> None:
+    """Let every task that is ready run until it waits for something, `times` times over."""
+    for _ in range(times):
+        await asyncio.sleep(0)
+
+
+async def pass_time(seconds: float) -> None:
+    """Let time pass: for the campaign of faults only, whose faults and pauses last as long as its plan says."""
+    await asyncio.sleep(seconds)
