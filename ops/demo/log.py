@@ -14,14 +14,6 @@ class SentPrompt(Frozen):
     answer: str | None = None
 
 
-class PartialText(Frozen):
-    """The newest text that a client showed of a model step before the step itself came (AGT-5)."""
-
-    message_id: str
-    step: int
-    text: str
-
-
 class FileState(Frozen):
     """A file at some time. `content` None: it did not exist. `version` changes with every write, also of the same."""
 
@@ -47,8 +39,9 @@ class SessionLog(Frozen):
     """All that is known of a session from outside.
 
     `prompts` are in the order in which they were accepted. `fates` and `waiting` are the queue's at the end, which has
-    the last 200 fates. `transcript` is the full one, `client_turns` what a client held that only followed updates, and
-    `new_turn_ids` what was new to it, in order, since its last reset.
+    the last 200 fates. `transcript` is the full one, `client_turns` what a client held that only followed updates,
+    `new_turn_ids` what was new to it, in order, since its last reset, and `partial_texts` the newest text that it
+    showed of each model step before the step itself came, by turn and step.
     """
 
     prompts: list[SentPrompt] = []
@@ -57,7 +50,7 @@ class SessionLog(Frozen):
     transcript: list[ConversationMessage] = []
     client_turns: list[ConversationMessage] = []
     new_turn_ids: list[str] = []
-    partial_texts: list[PartialText] = []
+    partial_texts: dict[tuple[str, int], str] = {}
     writes: list[ApprovedWrite] = []
 
 

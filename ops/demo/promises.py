@@ -146,10 +146,10 @@ def partial_text_was_the_beginning(log: SessionLog) -> Iterator[str]:
         for step in model_steps_of(turn)
         if not step.text_blob
     }
-    for partial in log.partial_texts:
-        text = texts.get((partial.message_id, partial.step))
-        if text is not None and not text.startswith(partial.text):
-            yield f"What was shown of turn {partial.message_id!r} while it was written is not how its answer begins."
+    for (turn_id, step), partial in log.partial_texts.items():
+        text = texts.get((turn_id, step))
+        if text is not None and not text.startswith(partial):
+            yield f"What was shown of turn {turn_id!r} while it was written is not how its answer begins."
 
 
 PROMISES: tuple[Promise, ...] = (
