@@ -13,6 +13,7 @@ from turnkeeper.ops.demo.environment import DemoEnvironment
 from turnkeeper.ops.demo.log import ApprovedWrite, FileState, SentPrompt, SessionLog, calls_of
 from turnkeeper.ops.demo.observer import NotObservedError, Observer
 from turnkeeper.ops.demo.report import Report
+from turnkeeper.ops.local.processes import Program
 
 PROMISES_TEXT = """\
 # What a session promises
@@ -58,6 +59,17 @@ class Scenario:
         self.prompts.append(SentPrompt(id=message_id, text=text, answer=answer))
         place = f"   (number {receipt.position} in the queue)" if receipt.position else ""
         self.report.event(f"> {text}{place}", "cyan")
+
+    async def kill_in_the_middle(self, message_id: str, name: str, program: Program) -> float:
+        """Kill a process in the middle of an answer and start it again; return the report's seconds at the kill."""
+        await self.observer.until_writing(message_id, words=MIDDLE_WORDS)
+        pid = program.pid
+        await program.kill()
+        killed_at = self.report.seconds
+        self.report.event(f"{name} {pid} killed (SIGKILL) after {len(self.observer.text.split())} words", "red")
+        await program.start()
+        self.report.event(f"{name} {program.pid} started")
+        return killed_at
 
     def file_state(self, path: str) -> FileState:
         """Look at a file of the workspace."""
@@ -138,17 +150,11 @@ async def prompts_wait_their_turn(scenario: Scenario) -> None:
 
 async def the_worker_is_killed(scenario: Scenario) -> None:
     """Kill the worker that writes an answer, and show that another one gives it, once."""
-    report, observer, worker = scenario.report, scenario.observer, scenario.environment.worker
+    report, observer = scenario.report, scenario.observer
     report.step("The worker is killed in the middle of an answer")
     answer = f"The last file I read was promises.md. {PROMISES_QUOTED}"
     await scenario.send("crash", "what have you read?", answer=answer)
-    await observer.until_writing("crash", words=MIDDLE_WORDS)
-    pid = worker.pid
-    await worker.kill()
-    killed_at = report.seconds
-    report.event(f"worker {pid} killed (SIGKILL) after {len(observer.text.split())} words", "red")
-    await worker.start()
-    report.event(f"worker {worker.pid} started; Temporal knows already what the other one left")
+    killed_at = await scenario.kill_in_the_middle("crash", "worker", scenario.environment.worker)
     await observer.until("a second attempt at the answer", lambda: len(observer.attempts["crash"]) > 1)
     seconds = f"{report.seconds - killed_at:.2f} s"
     scenario.numbers["a worker's kill to the answer's new beginning"] = seconds
@@ -158,16 +164,11 @@ async def the_worker_is_killed(scenario: Scenario) -> None:
 
 async def the_gateway_is_killed(scenario: Scenario) -> None:
     """Kill the gateway that streams an answer, and show that the watching client goes on where it was."""
-    report, observer, gateway = scenario.report, scenario.observer, scenario.environment.gateway
+    report, observer = scenario.report, scenario.observer
     report.step("The gateway is killed in the middle of an answer")
     losses = observer.losses
     await scenario.send("cut", "read promises.md", answer=PROMISES_QUOTED)
-    await observer.until_writing("cut", words=MIDDLE_WORDS)
-    pid = gateway.pid
-    await gateway.kill()
-    report.event(f"gateway {pid} killed (SIGKILL) after {len(observer.text.split())} words", "red")
-    await gateway.start()
-    report.event(f"gateway {gateway.pid} started; the client asks for what it has not seen")
+    await scenario.kill_in_the_middle("cut", "gateway", scenario.environment.gateway)
     turn = await observer.until_answered("cut")
     if observer.losses == losses:
         raise NotObservedError("The watching client was not cut off: its gateway was not the one that was killed.")
