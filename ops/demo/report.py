@@ -7,6 +7,7 @@ On a terminal the answer that is being written stands below them for as long as 
 import asyncio
 import re
 from collections.abc import Sequence
+from textwrap import shorten
 
 from rich.console import Console
 from rich.live import Live
@@ -15,7 +16,7 @@ from rich.text import Text
 from turnkeeper.models.transcript.conversation import ConversationMessage
 
 MAX_CHARS = 88
-"""Of an answer: a line of it."""
+"""How much of an answer is shown, at most: a line of it."""
 
 MARGIN = 13
 """Characters before what a line says: the time."""
@@ -31,6 +32,7 @@ class Report:
         self._started = self._clock()
         self._live: Live | None = None
         self._steps = 0
+        self._max_chars = min(MAX_CHARS, max(20, self._console.width - MARGIN - 1))
 
     @property
     def seconds(self) -> float:
@@ -54,8 +56,7 @@ class Report:
     def answer(self, turn: ConversationMessage, remark: str = "") -> None:
         """Print what came of a prompt in short, and a remark on it."""
         answer = one_line(turn.agent_message or turn.error or "")
-        width = self._max_chars
-        self.event(answer if len(answer) <= width else f"{answer[: width - 1].rstrip()}…", "green")
+        self.event(shorten(answer, self._max_chars, placeholder="…"), "green")
         if remark:
             self.event(remark)
 
@@ -86,11 +87,6 @@ class Report:
     def _print(self, line: Text) -> None:
         self.close()
         self._console.print(line, soft_wrap=True)
-
-    @property
-    def _max_chars(self) -> int:
-        """How many characters of an answer a line has beside the time."""
-        return min(MAX_CHARS, max(20, self._console.width - MARGIN - 1)) if self._console.is_interactive else MAX_CHARS
 
 
 def one_line(text: str) -> str:
