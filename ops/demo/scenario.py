@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.transcript.trajectory import ToolCall
 from turnkeeper.ops.demo.environment import DemoEnvironment
-from turnkeeper.ops.demo.log import ApprovedWrite, FileState, SentPrompt, SessionLog, calls_of
 from turnkeeper.ops.demo.observer import NotObservedError, Observer
+from turnkeeper.ops.demo.promises import ApprovedWrite, FileState, SentPrompt, SessionLog, calls_of
 from turnkeeper.ops.demo.report import Report
 from turnkeeper.ops.local.processes import Program
 

@@ -15,8 +15,7 @@ from turnkeeper.models.transcript.trajectory import (
     ToolResult,
     UserStep,
 )
-from turnkeeper.ops.demo.log import ApprovedWrite, FileState, SentPrompt, SessionLog
-from turnkeeper.ops.demo.promises import PROMISES, broken_promises
+from turnkeeper.ops.demo.promises import PROMISES, ApprovedWrite, FileState, SentPrompt, SessionLog, broken_promises
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
