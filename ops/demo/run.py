@@ -91,7 +91,7 @@ def _table(log: SessionLog, numbers: Mapping[str, str], *, seconds: float) -> It
         **numbers,
         "all of it": f"{seconds:.1f} s",
     }
-    return (f"    {name:<45}{value:>8}" for name, value in rows.items())
+    return (f"    {name:<46}{value:>9}" for name, value in rows.items())
 
 
 async def _run(*, keep: bool, steps: Sequence[Step]) -> int:
