@@ -36,9 +36,6 @@ QUICK = {
     # A closed run is deleted once the server has noted that its closing was done. It notes that every 30 s, and looks
     # again after 3, 4.5, 7 s and so on: of several deletions beside each other one could take over 120 s.
     "history.transferProcessorUpdateAckInterval": '"1s"',
-    # Each test has a task queue of its own, with one worker.
-    "matching.numTaskqueueReadPartitions": "1",
-    "matching.numTaskqueueWritePartitions": "1",
 }
 
 TINY = {
