@@ -149,7 +149,8 @@ class Settings(BaseSettings):
     `redis://USER:PASSWORD@HOST:PORT/NUMBER`, or `rediss:` with TLS; None: heartbeats carry them."""
 
     max_cached_workflows: int = Field(1_000, ge=1, le=1_000_000)
-    """Sessions a worker holds in memory; each beyond is replayed from its history at every step."""
+    """Sessions a worker holds in memory; each beyond is replayed from its history at every step. At least
+    `max_concurrent_workflow_tasks` and `max_concurrent_replays` together: with fewer the SDK's worker can stall."""
     max_concurrent_workflow_tasks: int = Field(8, ge=1, le=1_000)
     """Tasks that a worker has at once of sessions in its memory; further ones wait in Temporal."""
     max_concurrent_replays: int = Field(2, ge=1, le=1_000)
@@ -252,6 +253,15 @@ class Settings(BaseSettings):
     def _one_form_of_the_window(self) -> Self:
         if self.max_conversation_messages is not None and "conversation" in self.model_fields_set:
             raise ValueError(BOTH_FORMS)
+        return self
+
+    @model_validator(mode="after")
+    def _room_for_every_task(self) -> Self:
+        tasks = self.max_concurrent_workflow_tasks + self.max_concurrent_replays
+        if self.max_cached_workflows < tasks:
+            raise ValueError(
+                f"max_cached_workflows must be at least max_concurrent_workflow_tasks + max_concurrent_replays = {tasks}"
+            )
         return self
 
     @field_validator("api_host")
