@@ -89,12 +89,7 @@ class Script(Strict):
     repeat: bool = False
 
     def response_to(self, request: int) -> ScriptedResponse | None:
-        """Return what is played to the session's model request number `request` (from 1); None past the end.
-
-        >>> script = Script(responses=[ScriptedResponse(text="one"), ScriptedResponse(text="two")])
-        >>> script.response_to(2).text, script.response_to(3)
-        ('two', None)
-        """
+        """Return what is played to the session's model request number `request` (from 1); None past the end."""
         index = (request - 1) % len(self.responses) if self.repeat else request - 1
         return self.responses[index] if index < len(self.responses) else None
 

@@ -17,7 +17,7 @@ from turnkeeper.activities.model_request.asking import Asking
 from turnkeeper.activities.model_request.hand_over import REQUESTS, HandOverKey
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.list_prices import ListPrices
-from turnkeeper.activities.providers.offline.provider import OfflineModel
+from turnkeeper.activities.providers.offline.provider import ABILITIES, OfflineModel
 from turnkeeper.activities.providers.offline.script import ScriptedModel
 from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError, Provider
 from turnkeeper.activities.providers.registry import OfflineProvider, Providers
@@ -293,7 +293,7 @@ async def test_agt_4_the_offline_provider_has_one_model_and_the_scripts(player: 
     player.write({"text": "played"})
     player.model = OfflineProvider(OfflineModel(), player.model)
     assert (await player.response(name="script")).text == "played"
-    assert "I am the offline model" in (await player.response(name="")).text
+    assert (await player.response(name="")).text == ABILITIES
     for unknown in ("gpt", "scripted"):
         error = await player.error(name=unknown)
         assert (error.error_type, repr(unknown) in error.message) == ("not_found", True)
