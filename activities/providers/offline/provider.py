@@ -23,11 +23,10 @@ from turnkeeper.models.transcript.model_call import (
     ModelRequest,
     ModelResponse,
     Part,
-    ProviderState,
     RespondPart,
     ThinkPart,
 )
-from turnkeeper.models.transcript.trajectory import StopReason, Usage
+from turnkeeper.models.transcript.trajectory import Usage
 
 ABILITIES = (
     "I am the built-in demo model: I can read, list, search and write files, tell the time and remember facts. "
@@ -82,16 +81,8 @@ def answer(request: ModelRequest, *, number: int = 1) -> ModelResponse:
     return respond(request, parts, number=number)
 
 
-def respond(
-    request: ModelRequest,
-    parts: Sequence[Part],
-    *,
-    number: int,
-    model: str = "offline",
-    stop: StopReason | None = None,
-    state: ProviderState | None = None,
-) -> ModelResponse:
-    """Make the whole response of `parts`, with estimated usage; without `stop`, that follows from the calls.
+def respond(request: ModelRequest, parts: Sequence[Part], *, number: int, model: str = "offline") -> ModelResponse:
+    """Make the whole response of `parts`, with estimated usage.
 
     Input tokens are estimated from the characters of the system prompt and of the messages' text alone: tools and calls
     would have to be written as JSON, which for a long context at every call costs more than all else here.
@@ -101,7 +92,7 @@ def respond(
         part.model_copy(update={"text": part.text[:max_chars]}) if isinstance(part, RespondPart) else part
         for part in parts
     ]
-    response = ModelResponse(parts=shown, model=model, request_id=f"offline_{number}", state=state)
+    response = ModelResponse(parts=shown, model=model, request_id=f"offline_{number}")
     reasoning = estimate_tokens([{"content": response.thinking}])
     usage = Usage(
         input_tokens=tokens_of(len(request.head.system) + sum(len(message.content) for message in request.messages)),
@@ -109,7 +100,7 @@ def respond(
         reasoning_tokens=reasoning,
         cost=0.0,  # nobody is to be paid
     )
-    stop = "max_tokens" if shown != list(parts) else stop or ("tool_calls" if response.calls else "end_turn")
+    stop = "max_tokens" if shown != list(parts) else "tool_calls" if response.calls else "end_turn"
     return response.model_copy(update={"usage": usage, "stop": stop})
 
 

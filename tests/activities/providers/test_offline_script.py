@@ -29,7 +29,6 @@ from turnkeeper.models.transcript.model_call import (
     ModelMessage,
     ModelRequest,
     ModelResponse,
-    ProviderState,
     RequestHead,
 )
 from turnkeeper.stores.blobs import Blobs
@@ -103,15 +102,14 @@ async def test_agt_4_past_its_end_a_script_fails_or_begins_again(player: Player)
 
 async def test_agt_4_a_response_holds_thinking_text_and_calls_in_this_order(player: Player) -> None:
     calls = [{"name": "look", "args": {"n": 1}}, {"name": "pay", "args": "{broken", "id": "mine"}]
-    player.write({"think": "hm", "text": "Let me see.", "calls": calls}, {"text": "cut", "stop": "max_tokens"})
+    player.write({"think": "hm", "text": "Let me see.", "calls": calls})
     response = await player.response()
     assert [part.kind for part in response.parts] == ["think", "respond", "call", "call"]
     assert response.calls == [
         CallPart(kind="call", id="call_1_0", name="look", args={"n": 1}),
         CallPart(kind="call", id="mine", name="pay", args="{broken"),
     ]
-    assert (response.stop, response.request_id, response.state) == ("tool_calls", "offline_1", None)
-    assert (await player.response(2)).stop == "max_tokens"
+    assert (response.stop, response.request_id) == ("tool_calls", "offline_1")
 
 
 async def test_agt_4_it_streams_word_by_word_and_ends_with_the_whole(player: Player) -> None:
@@ -125,13 +123,6 @@ async def test_agt_4_it_streams_word_by_word_and_ends_with_the_whole(player: Pla
         Delta("call", "look"),
     ]
     assert isinstance(response, ModelResponse)
-
-
-async def test_agt_3_state_items_come_back_verbatim_as_the_providers_own(player: Player) -> None:
-    items = [{"signature": "xyz"}, None]
-    player.write({"text": "a", "state_items": items}, name="demo")
-    state = (await player.response(name="script/demo")).state
-    assert state == ProviderState(api="offline", model="script/demo", items=items)
 
 
 async def test_agt_4_placeholders_tell_turns_apart_and_braces_stay_as_they_are(player: Player) -> None:
