@@ -23,6 +23,9 @@ demo: $(INSTALLED) ## a short story, with crashes, on a stack of its own: about 
 # One process more than there are cores, since much of a test is waiting; files as they stand, the long ones early.
 TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min(4, (os.cpu_count() or 1) + 1))')
 
+# They need no server.
+FAST_TESTS := tests/architecture tests/models turnkeeper/models
+
 test: $(INSTALLED) ## run every test
 	$(BIN)/pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder
 
@@ -44,11 +47,12 @@ CASES ?= 20000
 fuzz: $(INSTALLED) ## make up requests of all kinds and check every answer; CASES=20000
 	FUZZ_CASES=$(CASES) $(BIN)/pytest -s tests/fuzz
 
-check: $(INSTALLED) ## format, lint, types, import contracts
+check: $(INSTALLED) ## format, lint, types, import contracts and the fast tests: under a minute
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/pytest --numprocesses=$(TEST_PROCESSES) $(FAST_TESTS)
 
 bench: $(INSTALLED) ## measure, beside the floor; results in benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks

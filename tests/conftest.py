@@ -36,9 +36,6 @@ QUICK = {
     # A closed run is deleted once the server has noted that its closing was done. It notes that every 30 s, and looks
     # again after 3, 4.5, 7 s and so on: of several deletions beside each other one could take over 120 s.
     "history.transferProcessorUpdateAckInterval": '"1s"',
-    # Each test has a task queue of its own, with one worker.
-    "matching.numTaskqueueReadPartitions": "1",
-    "matching.numTaskqueueWritePartitions": "1",
 }
 
 TINY = {
@@ -71,9 +68,16 @@ GATEWAY_BOUNDS = {
         "turnkeeper.api.prompts.prompt_fates.RECEIPT_SECONDS",
         "turnkeeper.api.prompts.prompt_sender.RECEIPT_SECONDS",
         "turnkeeper.api.prompts.prompt_sender.SEND_SECONDS",
+        "turnkeeper.api.ai_sdk.streams.ANSWERS_SECONDS",
+        "turnkeeper.api.history.deletion.ARCHIVE_SECONDS",
+        "turnkeeper.api.history.replay.REQUEST_SECONDS",
+        "turnkeeper.api.history.transcript.ANSWERS_SECONDS",
+        "turnkeeper.api.history.transcript.REQUEST_SECONDS",
+        "turnkeeper.api.live.shared_reader.ANSWERS_SECONDS",
+        "turnkeeper.api.prompts.prompt_fates.ANSWERS_SECONDS",
     )
 }
-"""How long the gateway waits for an answer in production."""
+"""How long the gateway waits for an answer of Temporal or of its store in production."""
 
 
 def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:

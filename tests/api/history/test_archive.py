@@ -279,6 +279,7 @@ async def test_ses_15_an_answer_is_shown_whole_wherever_a_client_sees_it(http: A
         assert (turn["agent_message"], turn["agent_message_blob"]) == (LARGE, None)
 
 
+@pytest.mark.usefixtures("product_bounds")
 async def test_ses_15_an_answer_that_can_not_be_read_stays_an_excerpt(
     http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -365,6 +366,7 @@ async def test_api_2_without_the_archive_what_the_session_holds_is_shown_and_the
     assert (await http.get(full(session))).json() == whole
 
 
+@pytest.mark.usefixtures("product_bounds")
 async def test_api_2_an_archive_that_hangs_holds_up_no_answer(
     http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
