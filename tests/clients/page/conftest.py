@@ -29,7 +29,9 @@ async def launched(*arguments: str) -> AsyncIterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("chromium is not installed")
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *arguments])
+        browser = await playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", *arguments]
+        )
         yield browser
         await browser.close()
 
