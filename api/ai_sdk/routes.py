@@ -19,7 +19,7 @@ from turnkeeper.api.ai_sdk.history import UIMessage, messages_of
 from turnkeeper.api.ai_sdk.messages import AnswerMessage, PostChat, UserMessage
 from turnkeeper.api.ai_sdk.older_clients import WRITTEN_AGAIN, chunk_for_version_6
 from turnkeeper.api.ai_sdk.streams import TurnStream, turn_to_resume
-from turnkeeper.api.ai_sdk.turn_chunks import Chunks, TurnChunks, turn_of_answer
+from turnkeeper.api.ai_sdk.turn_chunks import TurnChunks, turn_of_answer
 from turnkeeper.api.dependencies import ServicesDep, SessionId
 from turnkeeper.api.http.body_limits import MOST_HISTORY_BYTES
 from turnkeeper.api.http.openapi import PROMPT, SERVER, WORKER, errors
@@ -65,25 +65,22 @@ ClientVersion = Annotated[
     Header(alias=VERSION_HEADER, description="The major version of the npm package `ai` that reads the stream."),
 ]
 
-ChunkStream = AsyncGenerator[Chunks, None]
+Events = AsyncGenerator[UIMessageChunk, None]
 
 
 async def accepted_message(
     services: ServicesDep, response: Response, body: PostChat, version: ClientVersion = "7"
-) -> AsyncGenerator[ChunkStream, None]:
-    """Send the last message to the session before the stream begins: what it refuses is a problem, not a chunk.
-
-    `version` is read here too, so that a wrong one is refused before anything is sent.
-    """
-    turn = await _PostedChat(services, body).turn()
+) -> AsyncGenerator[Events, None]:
+    """Send the last message to the session before the stream begins: what it refuses is a problem, not a chunk."""
+    turn = await _send(services, body)
     response.headers[STREAM_HEADER] = STREAM_VERSION
-    async with aclosing(TurnStream(services, body.id, turn).chunks()) as chunks:
-        yield chunks
+    async with aclosing(_events(TurnStream(services, body.id, turn), version)) as events:
+        yield events
 
 
 async def running_turn(
-    services: ServicesDep, session_id: SessionId, response: Response
-) -> AsyncGenerator[ChunkStream | None, None]:
+    services: ServicesDep, session_id: SessionId, response: Response, version: ClientVersion = "7"
+) -> AsyncGenerator[Events | None, None]:
     """Find the turn that runs. Without one, or without such a session, there is nothing to resume: 204.
 
     The AI SDK asks for it whenever a page is opened, that of a new chat too.
@@ -94,8 +91,9 @@ async def running_turn(
         response.status_code = 204
         yield None
         return
-    async with aclosing(TurnStream(services, session_id, TurnChunks(session_id, turn_id)).chunks()) as chunks:
-        yield chunks
+    stream = TurnStream(services, session_id, TurnChunks(session_id, turn_id))
+    async with aclosing(_events(stream, version)) as events:
+        yield events
 
 
 @router.post(
@@ -109,9 +107,7 @@ async def running_turn(
         ),
     },
 )
-async def ai_sdk_chat(
-    stream: Annotated[ChunkStream, Depends(accepted_message)], version: ClientVersion = "7"
-) -> AsyncIterable[UIMessageChunk]:
+async def ai_sdk_chat(events: Annotated[Events, Depends(accepted_message)]) -> AsyncIterable[UIMessageChunk]:
     """Send the last message of an AI SDK chat, and stream the turn that answers it.
 
     - A user's message is a prompt, in a session that is started if it does not exist. While another turn runs it waits,
@@ -121,7 +117,7 @@ async def ai_sdk_chat(
 
     The turn goes on when the client disconnects. It is stopped with `POST /workflow/{id}/cancel`.
     """
-    async for event in _events(stream, version):
+    async for event in events:
         yield event
 
 
@@ -135,13 +131,11 @@ async def ai_sdk_chat(
         **errors(*SERVER, "no-worker", "session-stuck"),
     },
 )
-async def ai_sdk_resume(
-    stream: Annotated[ChunkStream | None, Depends(running_turn)], version: ClientVersion = "7"
-) -> AsyncIterable[UIMessageChunk]:
+async def ai_sdk_resume(events: Annotated[Events | None, Depends(running_turn)]) -> AsyncIterable[UIMessageChunk]:
     """Stream the running turn of an AI SDK chat from its beginning, then as it happens."""
-    if stream is None:
+    if events is None:
         return
-    async for event in _events(stream, version):
+    async for event in events:
         yield event
 
 
@@ -168,80 +162,73 @@ async def ai_sdk_messages(
     return list(messages_of(state.messages, session_id=session_id))
 
 
-async def _events(stream: ChunkStream, version: Version) -> AsyncGenerator[UIMessageChunk, None]:
+async def _events(stream: TurnStream, version: Version) -> Events:
     # FastAPI describes the annotated type in OpenAPI, and sends a `ServerSentEvent` as it is.
-    async for chunks in stream:
-        for chunk in chunks if version == "7" else map(chunk_for_version_6, chunks):
-            if chunk is None:
-                continue
-            yield cast(UIMessageChunk, ServerSentEvent(raw_data=to_json(chunk).decode()))
-            if version == "6" and chunk == WRITTEN_AGAIN:
-                yield cast(UIMessageChunk, ServerSentEvent(raw_data="[DONE]"))
-                return
-    yield cast(UIMessageChunk, ServerSentEvent(raw_data="[DONE]"))
+    done = cast(UIMessageChunk, ServerSentEvent(raw_data="[DONE]"))
+    async with aclosing(stream.chunks()) as all_chunks:
+        async for chunks in all_chunks:
+            for chunk in chunks if version == "7" else map(chunk_for_version_6, chunks):
+                if chunk is None:
+                    continue
+                yield cast(UIMessageChunk, ServerSentEvent(raw_data=to_json(chunk).decode()))
+                if chunk is WRITTEN_AGAIN:
+                    yield done
+                    return
+    yield done
 
 
-class _PostedChat:
-    """What a client has posted, on its way into the session. Methods raise `ProblemError`."""
+async def _send(services: Services, body: PostChat) -> TurnChunks:
+    """Send the last message; return the turn that comes of it, of which nothing has been sent yet.
 
-    def __init__(self, services: Services, body: PostChat) -> None:
-        self._services = services
-        self._body = body
+    Raises `ProblemError`, as do the functions below.
+    """
+    last = body.last
+    if isinstance(last, AnswerMessage):
+        return await _decide(services, body, last)
+    if body.trigger == "regenerate-message":
+        return await _retry(services, body, last)
+    if body.messageId is not None:
+        raise problems.invalid("messageId", "an earlier message can't be edited; send the text as a new message")
+    assert last is not None  # noqa: S101  # validated: only an answer is given again without a message
+    check_text(last.text, limits=Limits(), field=f"{body.last_field}.parts")
+    prompt = new_prompt(last.text, message_id=last.id, mode="enqueue")
+    await services.transcripts.refuse_forgotten(body.id)
+    receipt = await services.sender.send(body.id, prompt, start=default_input(services.settings, body.id))
+    return TurnChunks(body.id, last.id, awaits_worker=not receipt.is_known)
 
-    async def turn(self) -> TurnChunks:
-        """Send the last message; return the turn that comes of it, of which nothing has been sent yet."""
-        body, last = self._body, self._body.last
-        if isinstance(last, AnswerMessage):
-            return await self._decide(last)
-        if body.trigger == "regenerate-message":
-            return await self._retry(last)
-        if body.messageId is not None:
-            raise problems.invalid("messageId", "an earlier message can't be edited; send the text as a new message")
-        assert last is not None  # noqa: S101  # validated: only an answer is given again without a message
-        return await self._prompt(last)
 
-    async def _prompt(self, message: UserMessage) -> TurnChunks:
-        session_id = self._body.id
-        check_text(message.text, limits=Limits(), field=f"{self._body.last_field}.parts")
-        prompt = new_prompt(message.text, message_id=message.id, mode="enqueue")
-        await self._services.transcripts.refuse_forgotten(session_id)
-        receipt = await self._services.sender.send(
-            session_id, prompt, start=default_input(self._services.settings, session_id)
-        )
-        return TurnChunks(session_id, message.id, awaits_worker=not receipt.is_known)
+async def _decide(services: Services, body: PostChat, answer: AnswerMessage) -> TurnChunks:
+    field = body.last_field
+    if body.trigger != "submit-message":
+        raise problems.invalid(f"{field}.role", "must be user, for an answer that is to be given again")
+    decisions = list(answer.decisions(field=field))
+    if not decisions:
+        raise problems.invalid(f"{field}.parts", "has no tool call in state approval-responded; nothing is decided")
+    if answer.turn_id is None:
+        raise problems.invalid(f"{field}.id", "is not the id that the answer was given")
+    for decision in decisions:
+        await services.sessions.resolve_approval(body.id, decision)
+    return TurnChunks(body.id, answer.turn_id, answer.client_state)
 
-    async def _decide(self, answer: AnswerMessage) -> TurnChunks:
-        field = self._body.last_field
-        if self._body.trigger != "submit-message":
-            raise problems.invalid(f"{field}.role", "must be user, for an answer that is to be given again")
-        decisions = list(answer.decisions(field=field))
-        if not decisions:
-            raise problems.invalid(f"{field}.parts", "has no tool call in state approval-responded; nothing is decided")
-        if answer.turn_id is None:
-            raise problems.invalid(f"{field}.id", "is not the id that the answer was given")
-        for decision in decisions:
-            await self._services.sessions.resolve_approval(self._body.id, decision)
-        return TurnChunks(self._body.id, answer.turn_id, answer.client_state)
 
-    async def _retry(self, message: UserMessage | None) -> TurnChunks:
-        """Send the newest turn's prompt again, if it is this message's, or a try of it; twice is once.
+async def _retry(services: Services, body: PostChat, message: UserMessage | None) -> TurnChunks:
+    """Send the newest turn's prompt again, if it is this message's, or a try of it; twice is once.
 
-        A client that names no message means the newest turn, whichever that is.
-        """
-        session_id = self._body.id
-        state = await self._services.reader.state(session_id, StateRequest(limit=1))
-        newest = state.messages[-1] if state.messages else None
-        # The turn whose answer is to be given again; the client has dropped the answer itself.
-        message_id = self._body.messageId or ""
-        turn_id = turn_of_answer(message_id) or (message.id if message else message_id)
-        if newest is None or (turn_id and newest.id not in _tries(session_id, turn_id)):
-            raise problems.not_failed("Only the newest message of a chat can be answered again.")
-        if not newest.is_complete:
-            return TurnChunks(session_id, newest.id)
-        if not newest.is_error:
-            raise problems.not_failed("The message was answered; only one that failed or was stopped is sent again.")
-        receipt = await self._services.sender.send(session_id, prompt_again(session_id, newest))
-        return TurnChunks(session_id, receipt.message_id, awaits_worker=not receipt.is_known)
+    A client that names no message means the newest turn, whichever that is.
+    """
+    state = await services.reader.state(body.id, StateRequest(limit=1))
+    newest = state.messages[-1] if state.messages else None
+    # The turn whose answer is to be given again; the client has dropped the answer itself.
+    message_id = body.messageId or ""
+    turn_id = turn_of_answer(message_id) or (message.id if message else message_id)
+    if newest is None or (turn_id and newest.id not in _tries(body.id, turn_id)):
+        raise problems.not_failed("Only the newest message of a chat can be answered again.")
+    if not newest.is_complete:
+        return TurnChunks(body.id, newest.id)
+    if not newest.is_error:
+        raise problems.not_failed("The message was answered; only one that failed or was stopped is sent again.")
+    receipt = await services.sender.send(body.id, prompt_again(body.id, newest))
+    return TurnChunks(body.id, receipt.message_id, awaits_worker=not receipt.is_known)
 
 
 def _tries(session_id: str, turn_id: str) -> Iterator[str]:

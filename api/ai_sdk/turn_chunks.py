@@ -39,7 +39,7 @@ from turnkeeper.api.ai_sdk.chunks import (
 from turnkeeper.api.ai_sdk.step_text import StepText, final_text, partial_text
 from turnkeeper.api.ai_sdk.tool_chunks import tool_chunks
 from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.partial_output import PartialGrowth, PartialOutput, PartialPart
+from turnkeeper.models.transcript.partial_output import PartialGrowth, PartialOutput, with_growth
 from turnkeeper.models.transcript.trajectory import ModelStep, Usage, UserStep
 
 _ANSWER = ":answer"
@@ -123,7 +123,7 @@ class TurnChunks:
         """Return what is to be sent of an answer that grows."""
         if growth.message_id != self.turn_id:
             return []
-        self._partial = _with_growth(self._partial, growth)
+        self._partial = with_growth(self._partial, growth)
         return self._show_partial() if self.has_begun and not self.is_over else []
 
     def notice(self, sentence: str) -> Chunks:
@@ -222,19 +222,6 @@ def waits_for_people(turn: ConversationMessage) -> bool:
     if turn.status != "awaiting_approval" or not isinstance(newest, ModelStep):
         return False
     return all(call.awaits_approval or call.result for call in newest.tool_calls)
-
-
-def _with_growth(partial: PartialOutput | None, growth: PartialGrowth) -> PartialOutput | None:
-    """Return the answer with what is new; `None` where its beginning is not known."""
-    if growth.fresh:
-        partial = PartialOutput(**growth.model_dump(exclude={"fresh", "parts"}))
-    if partial is None:
-        return None
-    parts = dict(enumerate(partial.parts))
-    for grown in growth.parts:
-        part = parts.get(grown.index) or PartialPart(kind=grown.kind, text="", omitted=grown.omitted)
-        parts[grown.index] = part.model_copy(update={"text": part.text + grown.text})
-    return partial.model_copy(update={"parts": list(parts.values())})
 
 
 def _part_chunks(kind: Literal["reasoning", "text"], step: int, old: str, new: str, *, has_ended: bool) -> Chunks:

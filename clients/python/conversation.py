@@ -23,6 +23,7 @@ model is still writing is held beside it: it is shown only while nothing final h
     >>> copy.cursor, copy.running_turn.id
     (Cursor(last_seen_message_id='p1', since_revision=2), 'p1')
 
+    >>> from turnkeeper.models.transcript.partial_output import GrownPart
     >>> tag = dict(message_id="p1", turn=1, step=1, request=1, attempt=1)
     >>> copy.apply_partial(PartialGrowth(**tag, fresh=True, parts=[GrownPart(index=0, kind="respond", text="Hel")]))
     >>> copy.apply_partial(PartialGrowth(**tag, fresh=False, parts=[GrownPart(index=0, kind="respond", text="lo")]))
@@ -44,7 +45,7 @@ from turnkeeper.models.transcript.conversation import (
     ConversationUpdate,
     SessionStatus,
 )
-from turnkeeper.models.transcript.partial_output import GrownPart, PartialGrowth, PartialOutput, PartialPart, PartialTag
+from turnkeeper.models.transcript.partial_output import PartialGrowth, PartialOutput, PartialPart, with_growth
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall
 from turnkeeper.models.wire import Frozen, UtcDatetime
 
@@ -95,15 +96,8 @@ class Conversation:
 
     def apply_partial(self, growth: PartialGrowth) -> None:
         """Hold what the model has written since; growth of an answer that is not held is left aside."""
-        tag = PartialTag(**{name: getattr(growth, name) for name in PartialTag.model_fields})
-        if growth.fresh:
-            held: list[PartialPart] = []
-        elif self._partial and PartialTag.model_validate(dict(self._partial)) == tag:
-            held = self._partial.parts
-        else:
-            return
-        grown = PartialOutput(**dict(tag), parts=_with_growth(held, growth.parts))
-        self._partial = None if self._is_superseded(grown) else grown
+        partial = with_growth(self._partial, growth)
+        self._partial = None if partial and self._is_superseded(partial) else partial
 
     # ---- what is known
 
@@ -192,11 +186,3 @@ class Conversation:
 def last_step_number(turn: ConversationMessage) -> int:
     """Return the number of the turn's newest model step; 0 where there is none."""
     return max((step.number for step in turn.steps if isinstance(step, ModelStep)), default=0)
-
-
-def _with_growth(held: Sequence[PartialPart], growths: Sequence[GrownPart]) -> list[PartialPart]:
-    parts = dict(enumerate(held))
-    for grown in growths:
-        part = parts.get(grown.index) or PartialPart(kind=grown.kind, text="", omitted=grown.omitted)
-        parts[grown.index] = part.model_copy(update={"text": part.text + grown.text})
-    return [parts[index] for index in sorted(parts)]

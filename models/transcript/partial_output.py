@@ -117,6 +117,25 @@ def growth(old: PartialOutput | None, new: PartialOutput) -> PartialGrowth | Non
     return PartialGrowth(**_tag(new), fresh=False, parts=grown) if grown else None
 
 
+def with_growth(shown: PartialOutput | None, growth: PartialGrowth) -> PartialOutput | None:
+    """Return what a watcher has once `growth` has come; of an answer whose beginning it does not have, nothing new.
+
+    >>> first = PartialOutput(message_id="a", turn=1, step=1, request=1, attempt=1)
+    >>> more = first.model_copy(update={"parts": [PartialPart(kind="respond", text="Hello")]})
+    >>> with_growth(first, growth(first, more)) == more, with_growth(None, growth(first, more))
+    (True, None)
+    """
+    if growth.fresh:
+        shown = PartialOutput.model_validate(_tag(growth))
+    if shown is None or _tag(shown) != _tag(growth):
+        return shown
+    parts = dict(enumerate(shown.parts))
+    for grown in growth.parts:
+        part = parts.get(grown.index) or PartialPart(kind=grown.kind, text="", omitted=grown.omitted)
+        parts[grown.index] = part.model_copy(update={"text": part.text + grown.text})
+    return shown.model_copy(update={"parts": [parts[index] for index in sorted(parts)]})
+
+
 def _continues(old: PartialOutput, new: PartialOutput) -> bool:
     """Return whether a client that was told `old` can append its way to `new`."""
     if _tag(old) != _tag(new) or len(new.parts) < len(old.parts):

@@ -2,8 +2,7 @@
 
 Its modules, each of which only knows those above it:
 
-    log           what was sent to a session, and everything that was seen of it
-    promises      which promises a log breaks
+    promises      the log of a session, and which promises it breaks
     report        what people see
     environment   the processes, and how they are killed
     observer      the client that watches

@@ -15,11 +15,9 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.service import RPCError
 
 from turnkeeper.models.settings.settings import CONFIG_VARIABLE
 from turnkeeper.ops.local.dev_server import DevServer
@@ -44,29 +42,19 @@ class DemoError(Exception):
     """The demo cannot be played; the message is a sentence that says why."""
 
 
-class HistoryCount(NamedTuple):
-    """What Temporal has noted of a session: events, and attempts of activities after a first one."""
-
-    events: int
-    retries: int
-
-
 class DemoEnvironment:
     """The processes, to be had from `demo_environment`."""
 
     def __init__(self, folder: Path, *, port: int) -> None:
         """Use the files in `folder`; the gateway listens on `port`."""
-        self.folder = folder
+        self.folder = folder = folder.resolve()
         self.workspace = folder / "workspace"
-        self.state = folder / "state"
-        self.settings = folder / "turnkeeper.toml"
-        self.temporal_settings = folder / "temporal.toml"
         self._address = Gateway(host=LOOPBACK, port=port)
         self.url = self._address.url
         env = {name: value for name, value in os.environ.items() if not name.upper().startswith(HIDDEN_PREFIXES)}
-        env |= {CONFIG_VARIABLE: str(self.settings), "TEMPORAL_CONFIG_FILE": str(self.temporal_settings)}
-        logs = self.state / "logs"
-        self.server = DevServer(self.state)
+        env |= {CONFIG_VARIABLE: f"{folder}/turnkeeper.toml", "TEMPORAL_CONFIG_FILE": f"{folder}/temporal.toml"}
+        logs = folder / "state" / "logs"
+        self.server = DevServer(folder / "state")
         self.worker = WorkerProgram(
             own_command("worker"), connect=self._connect, log=logs / "worker.log", env=env, folder=folder
         )
@@ -76,10 +64,6 @@ class DemoEnvironment:
         """Start worker and gateway, and wait until they are ready for prompts. Raises `DemoError`."""
         await self.worker.start()
         await self.gateway.start()
-        await self.until_ready()
-
-    async def until_ready(self) -> None:
-        """Wait until the gateway answers and reaches a worker. Raises `DemoError`."""
         deadline = asyncio.get_running_loop().time() + READY_SECONDS
         while await self._address.status("/readyz") != http.HTTPStatus.OK:
             for name, program in (("worker", self.worker), ("gateway", self.gateway)):
@@ -94,16 +78,6 @@ class DemoEnvironment:
         pids = {"Temporal server": self.server.pid, "worker": self.worker.pid, "gateway": self.gateway.pid}
         return [f"The {name} ended in the middle of the story." for name, pid in pids.items() if pid is None]
 
-    async def count_history(self, session_id: str) -> HistoryCount:
-        """Count what Temporal has noted of a session, in its current run. Raises `DemoError`."""
-        try:
-            session = (await self._connect()).get_workflow_handle(session_id)
-            events = [event async for event in session.fetch_history_events()]
-        except (RPCError, RuntimeError) as error:  # the latter: there is no connection
-            raise DemoError(f"Temporal's history of the session could not be read: {error}") from error
-        attempts = [event.activity_task_started_event_attributes.attempt for event in events]
-        return HistoryCount(events=len(events), retries=sum(attempt - 1 for attempt in attempts if attempt))
-
     async def _connect(self) -> Client:
         return await Client.connect(self.server.address, data_converter=pydantic_data_converter)
 
@@ -117,23 +91,18 @@ async def demo_environment(folder: Path) -> AsyncIterator[DemoEnvironment]:
     """
     async with AsyncExitStack() as running:
         port = running.enter_context(reserved_port())  # kept for the gateway also while it is dead
-        environment = _prepare(folder, port=port)
+        environment = DemoEnvironment(folder, port=port)
+        environment.workspace.mkdir()
+        (environment.folder / "temporal.toml").touch()
+        (environment.folder / "turnkeeper.toml").write_text(
+            f'state_dir = "{environment.folder}/state"\n'
+            f'workspace_root = "{environment.workspace}"\n'
+            f"api_port = {port}\n"
+            'model = "offline:"\n'
+            f"offline_words_per_second = {WORDS_PER_SECOND}\n"
+            "shutdown_grace = 1\n"
+        )
         await running.enter_async_context(environment.server)
         running.push_async_callback(environment.worker.stop, seconds=STOP_SECONDS)
         running.push_async_callback(environment.gateway.stop, seconds=STOP_SECONDS)
         yield environment
-
-
-def _prepare(folder: Path, *, port: int) -> DemoEnvironment:
-    environment = DemoEnvironment(folder.resolve(), port=port)
-    environment.workspace.mkdir()
-    environment.temporal_settings.touch()
-    environment.settings.write_text(
-        f'state_dir = "{environment.state}"\n'
-        f'workspace_root = "{environment.workspace}"\n'
-        f"api_port = {port}\n"
-        'model = "offline:"\n'
-        f"offline_words_per_second = {WORDS_PER_SECOND}\n"
-        "shutdown_grace = 1\n"
-    )
-    return environment

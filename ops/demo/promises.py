@@ -1,14 +1,76 @@
-"""Which promises of a session a log breaks, in sentences; an empty list is the proof (SES-2, SES-6, SES-12, AGT-7).
+"""The log of a session, and which promises it breaks, in sentences (SES-2, SES-6, SES-12, AGT-7).
 
-Each promise is a pure function that yields what it finds broken. It knows neither the scenario nor a server.
+The log is plain data: what was sent, and everything that was seen. Each promise is a pure function that yields what it
+finds broken. It knows neither the scenario nor a server.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from turnkeeper.models.transcript.trajectory import UserStep
-from turnkeeper.ops.demo.log import SessionLog, calls_of, model_steps_of
+from turnkeeper.models.session.queue.prompts import Fate
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall, UserStep
+from turnkeeper.models.wire import Frozen
+
+
+class SentPrompt(Frozen):
+    """A prompt that was accepted. `answer`: the only right one, word for word; None: it is not known beforehand."""
+
+    id: str
+    text: str
+    answer: str | None = None
+
+
+class FileState(Frozen):
+    """A file at some time. `content` None: it did not exist. `version` changes with every write, also of the same."""
+
+    content: str | None = None
+    version: str | None = None
+
+
+class ApprovedWrite(Frozen):
+    """A file that a tool call was to write once a person had approved it, at three times."""
+
+    path: str
+    content: str
+    call_id: str
+    before: FileState
+    """When the approval was asked for."""
+    after: FileState
+    """When the turn had ended."""
+    at_the_end: FileState
+    """When everything was over."""
+
+
+class SessionLog(Frozen):
+    """All that is known of a session from outside.
+
+    `prompts` are in the order in which they were accepted. `fates` and `waiting` are the queue's at the end, which has
+    the last 200 fates. `transcript` is the full one, `client_turns` what a client held that only followed updates,
+    `new_turn_ids` what was new to it, in order, since its last reset, and `partial_texts` the newest text that it
+    showed of each model step before the step itself came, by turn and step.
+    """
+
+    prompts: list[SentPrompt] = []
+    fates: list[Fate] = []
+    waiting: list[str] = []
+    transcript: list[ConversationMessage] = []
+    client_turns: list[ConversationMessage] = []
+    new_turn_ids: list[str] = []
+    partial_texts: dict[tuple[str, int], str] = {}
+    writes: list[ApprovedWrite] = []
+
+
+def model_steps_of(turn: ConversationMessage) -> list[ModelStep]:
+    """Return the turn's steps without what was steered in."""
+    return [step for step in turn.steps if isinstance(step, ModelStep)]
+
+
+def calls_of(turn: ConversationMessage) -> list[ToolCall]:
+    """Return the turn's tool calls in their order."""
+    return [call for step in model_steps_of(turn) for call in step.tool_calls]
+
 
 Promise = Callable[[SessionLog], Iterator[str]]
 
@@ -16,7 +78,6 @@ Promise = Callable[[SessionLog], Iterator[str]]
 def broken_promises(log: SessionLog) -> list[str]:
     """Return what `log` breaks, a sentence each; empty: every promise is kept.
 
-    >>> from turnkeeper.ops.demo.log import SentPrompt
     >>> broken_promises(SessionLog(prompts=[SentPrompt(id="p1", text="hello")]))
     ["Prompt 'p1' was accepted, and nothing became of it."]
     """
@@ -146,10 +207,10 @@ def partial_text_was_the_beginning(log: SessionLog) -> Iterator[str]:
         for step in model_steps_of(turn)
         if not step.text_blob
     }
-    for partial in log.partial_texts:
-        text = texts.get((partial.message_id, partial.step))
-        if text is not None and not text.startswith(partial.text):
-            yield f"What was shown of turn {partial.message_id!r} while it was written is not how its answer begins."
+    for (turn_id, step), partial in log.partial_texts.items():
+        text = texts.get((turn_id, step))
+        if text is not None and not text.startswith(partial):
+            yield f"What was shown of turn {turn_id!r} while it was written is not how its answer begins."
 
 
 PROMISES: tuple[Promise, ...] = (

@@ -6,15 +6,17 @@ On a terminal the answer that is being written stands below them for as long as 
 
 import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
+from textwrap import shorten
 
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
+from turnkeeper.models.transcript.conversation import ConversationMessage
+
 MAX_CHARS = 88
-"""Of an answer: a line of it."""
+"""How much of an answer is shown, at most: a line of it."""
 
 MARGIN = 13
 """Characters before what a line says: the time."""
@@ -30,33 +32,31 @@ class Report:
         self._started = self._clock()
         self._live: Live | None = None
         self._steps = 0
-        self._line_chars = MAX_CHARS
-        """How many characters a line has beside the time."""
-        if self._console.is_interactive:
-            self._line_chars = max(20, self._console.width - MARGIN - 1)
+        self._max_chars = min(MAX_CHARS, max(20, self._console.width - MARGIN - 1))
 
     @property
     def seconds(self) -> float:
         """The seconds since the beginning."""
         return self._clock() - self._started
 
-    def text(self, *lines: str) -> None:
+    def text(self, *lines: str, style: str = "") -> None:
         """Print lines as they are."""
         for line in lines:
-            self._print(Text(line))
+            self._print(Text(line, style=style))
 
     def step(self, title: str) -> None:
         """Begin the next numbered step."""
         self._steps += 1
-        self._print(Text.assemble("\n", (f"{self._steps:>2}  {title}", "bold")))
+        self.text("", f"{self._steps:>2}  {title}", style="bold")
 
     def event(self, text: str, style: str = "") -> None:
         """Print what has happened, and when."""
         self._print(Text.assemble((f"    {self.seconds:5.1f} s  ", "dim"), (text, style)))
 
-    def answer(self, text: str, remark: str = "") -> None:
-        """Print an answer in short, and a remark on it."""
-        self.event(one_line(text, min(MAX_CHARS, self._line_chars)), "green")
+    def answer(self, turn: ConversationMessage, remark: str = "") -> None:
+        """Print what came of a prompt in short, and a remark on it."""
+        answer = one_line(turn.agent_message or turn.error or "")
+        self.event(shorten(answer, self._max_chars, placeholder="…"), "green")
         if remark:
             self.event(remark)
 
@@ -64,32 +64,19 @@ class Report:
         """Show the end of what is being written, where there is a terminal; the next line takes its place."""
         if not self._console.is_interactive:
             return
-        end = one_line(text, len(text))[-self._line_chars :]
         if self._live is None:
             self._live = Live(console=self._console, transient=True, auto_refresh=False)
             self._live.start()
+        end = one_line(text)[-self._max_chars :]
         self._live.update(Text(f"{'':{MARGIN}}{end}", style="dim green"), refresh=True)
 
-    def table(self, rows: Iterable[tuple[str, str]]) -> None:
-        """Print names and values in two columns."""
-        table = Table.grid(padding=(0, 3))
-        table.add_column()
-        table.add_column(justify="right")
-        for name, value in rows:
-            table.add_row(Text(f"    {name}"), Text(value))
-        self._print(Text())
-        self._console.print(table)
-
-    def conclusion(self, broken: list[str], failures: list[str], success: str) -> None:
+    def conclusion(self, broken: Sequence[str], failures: Sequence[str], success: str) -> None:
         """Print `success`, or which promises are broken; after failures of the environment they are only open."""
-        self._print(Text())
         word, style = ("OPEN", "yellow") if failures else ("BROKEN", "bold red")
-        for sentence in broken:
-            self._print(Text(f"{word}  {sentence}", style=style))
-        for sentence in failures:
-            self._print(Text(f"NOT PLAYED  {sentence}", style="bold red"))
+        self.text("", *(f"{word}  {sentence}" for sentence in broken), style=style)
+        self.text(*(f"NOT PLAYED  {sentence}" for sentence in failures), style="bold red")
         if not (broken or failures):
-            self._print(Text(f"ok  {success}", style="bold green"))
+            self.text(f"ok  {success}", style="bold green")
 
     def close(self) -> None:
         """Leave the terminal as it was."""
@@ -97,25 +84,15 @@ class Report:
             self._live.stop()
             self._live = None
 
-    def _print(self, text: Text) -> None:
+    def _print(self, line: Text) -> None:
         self.close()
-        self._console.print(text, soft_wrap=True)
+        self._console.print(line, soft_wrap=True)
 
 
-def one_line(text: str, max_chars: int) -> str:
-    r"""Return `text` on one line, in at most `max_chars` characters, without Markdown's headings and quotation marks.
+def one_line(text: str) -> str:
+    r"""Return `text` on one line, without Markdown's headings and quotation marks.
 
-    >>> one_line("one\n\n> two  three", 8)
-    'one two…'
+    >>> one_line("one\n\n> two  three")
+    'one two three'
     """
-    words = " ".join(re.sub(r"^[>#\s]+", "", text, flags=re.MULTILINE).split())
-    return words if len(words) <= max_chars else f"{words[: max_chars - 1].rstrip()}…"
-
-
-def last_words(text: str, count: int = 6) -> str:
-    r"""Return the end of `text` on one line.
-
-    >>> last_words("one two\n> three", 2)
-    '… two three'
-    """
-    return f"… {' '.join(one_line(text, len(text)).split()[-count:])}"
+    return " ".join(re.sub(r"^[>#\s]+", "", text, flags=re.MULTILINE).split())

@@ -60,16 +60,15 @@ async def test_ops_3_the_demo_is_played_survives_its_crashes_and_leaves_nothing_
 
     steps = re.findall(r"^ *(\d+)  \S", report, re.MULTILINE)
     assert steps == [str(number + 1) for number in range(7)]
-    assert re.search(r"worker \d+ killed \(SIGKILL\) after “.+”", report)
+    assert re.search(r"worker \d+ killed \(SIGKILL\) after \d+ words", report)
     assert re.search(r"the answer begins again, .* s after the kill", report)
-    assert re.search(r"one answer, .* s after the kill, by a second attempt", report)
-    assert re.search(r"gateway \d+ killed \(SIGKILL\) after “.+”", report)
+    assert "one answer, by a second attempt" in report
+    assert re.search(r"gateway \d+ killed \(SIGKILL\) after \d+ words", report)
     assert "8 turns held, no gap, nothing twice" in report
     table = dict(re.findall(r"^    (\S.*?) {3,}(\S.*)$", report, re.MULTILINE))
     assert table["prompts accepted"] == table["turns"] == "8"
     # 4.5 s on a machine that has nothing else to do; 6 s and more where the heartbeat timeout has to pass first.
     assert re.fullmatch(r"\d+\.\d\d s", table["a worker's kill to the answer's new beginning"])
-    assert int(table["attempts repeated after a crash"]) >= 1
     assert "\x1b" not in report
 
     pids = processes_in(report)

@@ -15,8 +15,7 @@ from turnkeeper.models.transcript.trajectory import (
     ToolResult,
     UserStep,
 )
-from turnkeeper.ops.demo.log import ApprovedWrite, FileState, PartialText, SentPrompt, SessionLog
-from turnkeeper.ops.demo.promises import PROMISES, broken_promises
+from turnkeeper.ops.demo.promises import PROMISES, ApprovedWrite, FileState, SentPrompt, SessionLog, broken_promises
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -64,10 +63,7 @@ KEPT = SessionLog(
     transcript=TURNS,
     client_turns=TURNS,
     new_turn_ids=["p1", "p2", "p3"],
-    partial_texts=[
-        PartialText(message_id="p1", step=1, text="answer"),
-        PartialText(message_id="p2", step=9, text="cut off"),
-    ],
+    partial_texts={("p1", 1): "answer", ("p2", 9): "cut off"},
     writes=[
         ApprovedWrite(
             path="a.txt", content="hello", call_id="2.1.0", before=FileState(), after=WRITTEN, at_the_end=WRITTEN
@@ -174,7 +170,7 @@ BROKEN: dict[str, tuple[SessionLog, str]] = {
         "Turn 'p2' was told to the watching client as new 2 times.",
     ),
     "shown early and wrong": (
-        but(partial_texts=[PartialText(message_id="p1", step=1, text="another")]),
+        but(partial_texts={("p1", 1): "another"}),
         "What was shown of turn 'p1' while it was written is not how its answer begins.",
     ),
 }
