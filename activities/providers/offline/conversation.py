@@ -1,9 +1,8 @@
 """What the offline model reads: the conversation, and the results of its own tool calls."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 from turnkeeper.activities.providers.offline.text import end_sentence, shorten
 from turnkeeper.models.context.summary import SUMMARY_MARK
@@ -15,16 +14,6 @@ MEMORY = "memory.md"
 
 _CONTEXT_RULE = re.compile(r"^={80}$", re.MULTILINE)
 """Opens the context below a task's description (TSK-3): facts to look up, no orders to follow."""
-
-_FAILURES: Mapping[ToolStatus, str] = {
-    "error": "I could not {purpose}: {line}",
-    "denied": "I was not allowed to {purpose}: {line}",
-    "cancelled": "I was stopped before I could {purpose}: {line}",
-    "outcome_unknown": "I do not know whether I managed to {purpose}: {line}",
-}
-_NO_SUCH_FILE = re.compile(r"not exist|no such|not found", re.IGNORECASE)
-_CUT = re.compile(r"\[.*\b(?:cut|left out|truncated|omitted)\b", re.IGNORECASE)
-_PART = re.compile(r"\blines? \d+(?:-\d+)? of (\d+)")
 
 
 @dataclass(frozen=True)
@@ -41,34 +30,19 @@ class Outcome:
         """A sentence about what did not work; None after a success."""
         if self.status == "ok":
             return None
-        return _FAILURES[self.status].format(purpose=self.purpose, line=end_sentence(self.line))
+        opening = "I do not know whether I managed to" if self.status == "outcome_unknown" else "I could not"
+        return f"{opening} {self.purpose}: {end_sentence(self.line)}"
 
     @property
     def lines(self) -> list[str]:
-        """The lines of the content; a newline at its end opens no further one."""
-        return self.content.removesuffix("\n").split("\n") if self.content else []
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether this is only a part: the line says so, or a line in brackets marks the cut (CTX-14)."""
-        return bool(_PART.search(self.line)) or any(map(_CUT.match, self.lines))
-
-    @property
-    def line_count(self) -> int | None:
-        """How many lines the whole has; None where it was cut and its tool does not say."""
-        part = _PART.search(self.line)
-        return int(part[1]) if part else None if self.is_cut else len(self.lines)
-
-    @property
-    def is_missing_file(self) -> bool:
-        """Whether there is no such file, as opposed to one that could not be read."""
-        return self.status == "error" and bool(_NO_SUCH_FILE.search(self.line))
+        """The lines of the content, none after a failure; a newline at its end opens no further one."""
+        return self.content.removesuffix("\n").split("\n") if self.content and self.status == "ok" else []
 
 
 def outcome_of(purpose: str, result: ModelMessage) -> Outcome:
     """Read the tool message `result` of a call made for `purpose`."""
     line, _, content = result.content.partition("\n\n")
-    return Outcome(purpose, shorten(line, 300) or "it did not say what came of it", content, result.status or "ok")
+    return Outcome(purpose, shorten(line, 300) or "the tool did not say why", content, result.status or "ok")
 
 
 class Conversation:
@@ -77,36 +51,31 @@ class Conversation:
     def __init__(self, request: ModelRequest) -> None:
         """Begin the turn at the newest user message, also where that was steered in."""
         messages = request.messages
-        newest = max((index for index, message in enumerate(messages) if message.role == "user"), default=-1)
-        earlier, turn = messages[: max(newest, 0)], messages[newest + 1 :]
         self.tools = frozenset(tool.name for tool in request.head.tools)
-        self.request, context = _split_context(messages[newest].content if newest >= 0 else "")
-        before = [_split_context(message.content) for message in earlier if message.role == "user"]
-        self.earlier_requests = [text.strip() for text, _ in before]
-        self.contexts = [*(text for _, text in before), context]
-        """What stands below the requests as their context; the newest one's is the last."""
-        texts = [message.content for message in earlier if message.role == "assistant" and message.content]
-        self.answers = [text for text in texts if not text.startswith(SUMMARY_MARK)]
-        self.summaries = [text.removeprefix(SUMMARY_MARK) for text in texts if text.startswith(SUMMARY_MARK)]
+        said = [_CONTEXT_RULE.split(message.content, maxsplit=1) for message in messages if message.role == "user"]
+        self.requests = [text for text, *_ in said]
+        self.request = self.requests[-1] if said else ""
+        self.contexts = [context for _, *contexts in said for context in contexts]
+        """What stands below the requests as their context."""
+        self.summaries = [
+            message.content.removeprefix(SUMMARY_MARK)
+            for message in messages
+            if message.role == "assistant" and message.content.startswith(SUMMARY_MARK)
+        ]
         """What stands for the evicted part of the conversation."""
-        self.results = list(_calls_with_results(turn))
+        newest = max((index for index, message in enumerate(messages) if message.role == "user"), default=-1)
+        self.results = list(_calls_with_results(messages[newest + 1 :]))
         """The calls of this turn that have a result."""
         self._messages = messages
 
-    @cached_property
-    def files_read(self) -> list[tuple[str, Outcome]]:
-        """The files whose content is in the conversation, without the model's own memory."""
-        reads = [
+    def last_file_read(self) -> tuple[str, Outcome] | None:
+        """Return the path and the result of the last file that was read, other than the model's own memory."""
+        files = [
             (str(call.args["path"]), outcome_of("read", result))
             for call, result in _calls_with_results(self._messages)
             if call.name == "file_read" and isinstance(call.args, dict) and "path" in call.args
         ]
-        return [(path, outcome) for path, outcome in reads if not outcome.failure and path != MEMORY]
-
-
-def _split_context(message: str) -> tuple[str, str]:
-    request, *context = _CONTEXT_RULE.split(message, maxsplit=1)
-    return request, "".join(context)
+        return next((file for file in reversed(files) if file[0] != MEMORY and not file[1].failure), None)
 
 
 def _calls_with_results(messages: Iterable[ModelMessage]) -> Iterator[tuple[CallPart, ModelMessage]]:

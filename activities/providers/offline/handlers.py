@@ -4,26 +4,22 @@ A handler runs anew at every step of a turn and must ask for the same calls each
 and at its outcomes, at nothing else.
 """
 
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-from turnkeeper.activities.providers.offline import answers
 from turnkeeper.activities.providers.offline.conversation import MEMORY, Conversation, Outcome, outcome_of
-from turnkeeper.activities.providers.offline.intents import (
-    FileQuestion,
-    Intent,
-    LookBack,
-    Read,
-    Recall,
-    Remember,
-    ToolUse,
-    find_intents,
-)
+from turnkeeper.activities.providers.offline.intents import Intent, find_intents
 from turnkeeper.activities.providers.offline.text import end_sentence, lines_about, quote, sentences, shorten
 
-_CHANGING_TOOLS = ("file_write", "run_task")
 
-_NOT_SAVED = "I know it only as long as I can see this conversation."
+@dataclass(frozen=True)
+class ToolUse:
+    """A call to make; `purpose` completes the sentence "I could not ..."."""
+
+    tool: str
+    purpose: str
+    args: Mapping[str, str]
 
 
 def run_intents(intents: Iterable[Intent], conversation: Conversation) -> tuple[list[str], list[ToolUse]]:
@@ -34,23 +30,33 @@ def run_intents(intents: Iterable[Intent], conversation: Conversation) -> tuple[
     tools = _Tools(conversation)
     texts: list[str] = []
     for intent in intents:
-        changes = isinstance(intent, Remember) or (isinstance(intent, ToolUse) and intent.tool in _CHANGING_TOOLS)
+        changes = intent.kind in ("write", "remember", "delegate")
         if changes and tools.pending:
             break
-        with suppress(_ResultsPendingError):
+        try:
             texts.append(_answer(intent, conversation, tools))
-        if changes and tools.pending:
-            break
+        except _ResultPendingError:
+            if changes:
+                break
     return texts, tools.pending
 
 
-def facts_about(topic: str, request: str) -> list[str]:
-    """Return what `request` states about `topic`, in passing or to be remembered; without a topic, all."""
-    passing = [line for line in lines_about(topic, sentences(request)) if line[-1] != "?" and not find_intents(line)]
-    return [*passing, *lines_about(topic, _facts_to_remember(request))]
+def facts_in(text: str) -> list[str]:
+    """Return what `text` states, in passing or to be remembered.
+
+    >>> facts_in("My name is Ada. Remember that tea is at five. What is the time?")
+    ['My name is Ada.', 'tea is at five']
+    """
+    facts: list[str] = []
+    for sentence in map(str.strip, sentences(text)):
+        intents = find_intents(sentence)
+        facts += [intent.words["fact"] for intent in intents if intent.kind == "remember"]
+        if sentence and not intents and not sentence.endswith("?"):
+            facts.append(sentence)
+    return facts
 
 
-class _ResultsPendingError(Exception):
+class _ResultPendingError(Exception):
     pass
 
 
@@ -62,111 +68,101 @@ class _Tools:
         self._offered = conversation.tools
         self._results = list(conversation.results)
 
-    def run(self, *uses: ToolUse) -> list[Outcome]:
-        """Return the outcomes of parallel calls. Raises `_ResultsPendingError` if a call is still to be made."""
-        outcomes = [(use, self._outcome(use)) for use in uses]
-        pending = [use for use, outcome in outcomes if outcome is None]
-        self.pending += pending
-        if pending:
-            raise _ResultsPendingError
-        return [outcome for _, outcome in outcomes if outcome]
-
-    def _outcome(self, use: ToolUse) -> Outcome | None:
-        if use.tool not in self._offered:
-            return Outcome(use.purpose, f"the tool {use.tool} is not available here", status="error")
+    def run(self, tool: str, purpose: str, **args: str) -> Outcome:
+        """Return the outcome of a call. Raises `_ResultPendingError` if it is still to be made."""
+        if tool not in self._offered:
+            return Outcome(purpose, f"the tool {tool} is not available here", status="error")
         for index, (call, result) in enumerate(self._results):
-            if call.name == use.tool and call.args == use.args:
+            if call.name == tool and call.args == args:
                 del self._results[index]
-                return outcome_of(use.purpose, result)
-        return None
+                return outcome_of(purpose, result)
+        self.pending.append(ToolUse(tool, purpose, args))
+        raise _ResultPendingError
+
+    def read(self, path: str) -> Outcome:
+        return self.run("file_read", f"read {path}", path=path)
+
+    def write(self, path: str, content: str) -> Outcome:
+        return self.run("file_write", f"write {path}", path=path, content=content)
 
 
 def _answer(intent: Intent, conversation: Conversation, tools: _Tools) -> str:
-    match intent:
-        case ToolUse():
-            return answers.tool_result(*tools.run(intent))
-        case LookBack(question):
-            return answers.about_conversation(question, conversation)
-        case Read():
-            return _read(intent, conversation, tools)
-        case Remember(fact):
-            return _remember(fact, tools)
-        case Recall(topic):
-            return _recall(topic, conversation, tools)
+    words = intent.words
+    folder = words.get("folder", ".")
+    match intent.kind:
+        case "time":
+            return _quote_result(tools.run("now", "tell the time"))
+        case "list":
+            return _quote_result(tools.run("file_list", "list the files", path=folder))
+        case "search":
+            return _quote_result(tools.run("file_search", "search the files", query=words["query"], path=folder))
+        case "read" | "memory":
+            path = words.get("path", MEMORY)
+            outcome = tools.read(path)
+            return outcome.failure or _about_file(path, outcome, heading="heading" in words)
+        case "write":
+            return _quote_result(tools.write(words["path"], words["content"]))
+        case "delegate":
+            return _quote_result(tools.run("run_task", "delegate this", description=words["task"]))
+        case "remember":
+            return _remember(words["fact"], tools)
+        case "recall":
+            return _recall(words["topic"], conversation, tools)
+        case "last file":
+            file = conversation.last_file_read()
+            return f"The last file I read was {file[0]}. {_about_file(*file)}" if file else "I see no file that I read."
+        case "first request":
+            return f"The first thing you asked that I can see was: “{shorten(conversation.requests[0], 200)}”."
 
 
-def _read(intent: Read, conversation: Conversation, tools: _Tools) -> str:
-    """Read the files anew, all at once, and answer each question about each of them."""
-    if intent.paths:
-        outcomes = tools.run(*map(ToolUse.read, intent.paths))
-        files = list(zip(intent.paths, outcomes, strict=True))
-    else:
-        files = conversation.files_read[-1:]
-    questions: Sequence[FileQuestion] = intent.questions or ("beginning",)
-    texts: list[str] = []
-    for path, outcome in files:
-        if outcome.failure:
-            texts.append(outcome.failure)
-        else:
-            texts += [answers.about_file(question, path, outcome) for question in questions]
-    return "\n\n".join(texts) or "I have read no file in this conversation yet that could answer this. Name one."
+def _quote_result(outcome: Outcome) -> str:
+    return outcome.failure or f"{end_sentence(outcome.line)}\n\n{quote(outcome.lines)}".strip()
+
+
+def _about_file(path: str, outcome: Outcome, *, heading: bool = False) -> str:
+    lines = outcome.lines
+    if heading:
+        headings = [line.strip("# \t\r") for line in lines if re.match(r"#{1,6}\s", line)]
+        return f"The first heading of {path} is “{headings[0]}”." if headings else f"I see no heading in {path}."
+    return f"{path} says:\n\n{quote(lines)}" if lines else f"{path} is empty."
 
 
 def _remember(fact: str, tools: _Tools) -> str:
-    """Add the fact to the memory file, unless it stands there already; what could not be read is not replaced."""
+    """Add the fact to the memory file, unless that holds more than facts or was not shown whole."""
     line = f"- {fact}"
-    [memory] = tools.run(ToolUse.read(MEMORY))
-    if memory.failure and not memory.is_missing_file:
-        return f"{memory.failure} {_NOT_SAVED}"
-    if memory.is_cut:
-        return f"I was shown only a part of {MEMORY}, so I do not replace it. {_NOT_SAVED}"
-    lines = [] if memory.failure else memory.lines
-    if line not in lines:
-        [written] = tools.run(ToolUse.write(MEMORY, "\n".join([*lines, line, ""])))
-        if written.failure:
-            return f"{written.failure} {_NOT_SAVED}"
+    memory = tools.read(MEMORY)
+    if memory.failure and "does not exist" not in memory.line:
+        problem = memory.failure
+    elif not all(line.startswith("- ") for line in memory.lines):  # what marks a cut is no fact either
+        problem = f"I see more than facts in {MEMORY}, so I do not replace it."
+    elif line in memory.lines:
+        problem = None
+    else:
+        problem = tools.write(MEMORY, "\n".join([*memory.lines, line, ""])).failure
+    if problem:
+        return f"{problem} I know it only as long as I can see this conversation."
     return f"I will remember: {end_sentence(fact)} It is noted in {MEMORY}."
 
 
 def _recall(topic: str, conversation: Conversation, tools: _Tools) -> str:
-    """Answer from the conversation, and from the memory file only if that holds nothing."""
-    answer = _recall_topic(topic, conversation) if topic else _recall_facts(conversation)
-    if answer:
-        return answer
-    [memory] = tools.run(ToolUse.read(MEMORY))
-    lines = [] if memory.failure else lines_about(topic, memory.lines)
-    if lines:
-        return f"{MEMORY} says:\n\n{quote(lines, max_lines=answers.RESULT_LINES)}"
-    about = f"about “{shorten(topic, 80)}”" if topic else "that I was to remember"
-    if memory.failure and not memory.is_missing_file:
-        return f"I find nothing {about} in this conversation. {memory.failure}"
-    return f"I find nothing {about}, neither in this conversation nor in {answers.visible_part(MEMORY, memory)}."
-
-
-def _recall_topic(topic: str, conversation: Conversation) -> str | None:
-    """Quote the newest statement about `topic` of the first source that has one."""
-    requests = [*conversation.earlier_requests, conversation.request]
-    # A fact is better told in the user's own words than as a part of what was asked and answered.
-    stated = [
-        line
-        for summary in conversation.summaries
-        for line in summary.split("\n")
-        if not line.startswith(("- asked:", "- answered:"))
-    ]
-    sources = [
-        ("You told me", [fact for request in requests for fact in facts_about(topic, request)]),
-        ("The context I was given says", lines_about(topic, sentences(*conversation.contexts))),
-        ("The summary of our conversation says", lines_about(topic, sentences(*stated))),
-        ("The summary of our conversation says", lines_about(topic, sentences(*conversation.summaries))),
-        *((f"{path} says", lines_about(topic, outcome.lines)) for path, outcome in conversation.files_read[::-1]),
-    ]
-    return next((f"{source}: {end_sentence(shorten(facts[-1], 300))}" for source, facts in sources if facts), None)
-
-
-def _recall_facts(conversation: Conversation) -> str | None:
-    facts = [fact for request in conversation.earlier_requests for fact in _facts_to_remember(request)]
-    return f"You told me to remember:\n\n{quote(facts, max_lines=answers.RESULT_LINES)}" if facts else None
-
-
-def _facts_to_remember(request: str) -> list[str]:
-    return [intent.fact for intent in find_intents(request) if isinstance(intent, Remember)]
+    """Quote the newest statement about `topic`, from the memory file only if the conversation has none."""
+    sources = {
+        "You told me": [fact for request in conversation.requests for fact in facts_in(request)],
+        "The context I was given says": [line for context in conversation.contexts for line in sentences(context)],
+        "The summary of our conversation says": [
+            line
+            for summary in conversation.summaries
+            for line in summary.splitlines()
+            if not line.startswith(("- asked:", "- answered:"))
+        ],
+    }
+    for source, lines in sources.items():
+        about = lines_about(topic, lines)
+        if about:
+            return f"{source}: {end_sentence(shorten(about[-1], 300))}"
+    memory = tools.read(MEMORY)
+    about = lines_about(topic, memory.lines)
+    if about:
+        return f"{MEMORY} says:\n\n{quote(about)}"
+    nothing = f"I find nothing about “{shorten(topic, 80)}” in this conversation"
+    return f"{nothing}. {memory.failure}" if memory.failure else f"{nothing} or in {MEMORY}."

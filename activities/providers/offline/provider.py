@@ -1,23 +1,15 @@
 """The offline model: real behaviour without a key and without a network (AGT-4).
 
-Theory of operation. The model is a function of the request and keeps nothing between two calls. It finds *intents* in
-the newest user message by a table of patterns. Each intent has a handler, which asks for the results of tool calls and
-returns an answer. At every step of a turn all handlers run from their beginning against the results the turn already
-has, as Temporal replays a workflow:
-
-    a call that has its result       the handler goes on with it
-    a call that has none             is made now, together with those of the other intents
-    every handler has returned       what they returned is the answer
-
-Handlers are finite and a failed call is an outcome like any other, so a turn always ends. What a handler says about a
-file or a fact is taken from a tool's result or from the conversation, never made up.
+The model is a function of the request and keeps nothing between two calls. At every step of a turn the handlers of all
+intents in the newest user message run from their beginning, as Temporal replays a workflow: a call of this turn that
+has its result returns it, another one is made now. Once every handler has returned, what they returned is the answer.
+Handlers are finite and a failed call is an outcome like any other, so a turn always ends.
 """
 
 import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 
-from turnkeeper.activities.providers.offline import answers
 from turnkeeper.activities.providers.offline.conversation import Conversation
 from turnkeeper.activities.providers.offline.handlers import run_intents
 from turnkeeper.activities.providers.offline.intents import find_intents
@@ -31,11 +23,16 @@ from turnkeeper.models.transcript.model_call import (
     ModelRequest,
     ModelResponse,
     Part,
-    ProviderState,
     RespondPart,
     ThinkPart,
 )
-from turnkeeper.models.transcript.trajectory import StopReason, Usage
+from turnkeeper.models.transcript.trajectory import Usage
+
+ABILITIES = (
+    "I am the built-in demo model: I can read, list, search and write files, tell the time and remember facts. "
+    "Try “write hello to greeting.txt”, “read greeting.txt” or “what time is it?”."
+)
+"""The answer to whatever no phrase matches."""
 
 
 class OfflineModel:
@@ -72,36 +69,30 @@ def answer(request: ModelRequest, *, number: int = 1) -> ModelResponse:
     if uses:
         purposes = shorten(", ".join(use.purpose for use in uses), 200)
         thought = f"I was asked: “{shorten(conversation.request, 80)}”. Before I can answer, I have to {purposes}."
-    elif not intents:
-        thought = "I recognise nothing in this that I could do offline. I say so, and what I can do instead."
-    elif not conversation.results:
-        thought = "There is no call left to make for this. I answer from what I can see."
+    elif intents:
+        thought = "I have all that I need. I answer with what I was shown, and nothing beyond it."
     else:
-        thought = "The tools have answered. I say what their results show, and nothing beyond them."
+        thought = "I do not understand this. I say what I can do."
     parts: list[Part] = [ThinkPart(kind="think", text=thought)]
     for index, use in enumerate(uses):
         parts.append(CallPart(kind="call", id=f"call_{number}_{index}", name=use.tool, args=dict(use.args)))
     if not uses:
-        parts.append(RespondPart(kind="respond", text="\n\n".join(texts) or answers.abilities(conversation)))
+        parts.append(RespondPart(kind="respond", text="\n\n".join(texts) or ABILITIES))
     return respond(request, parts, number=number)
 
 
-def respond(
-    request: ModelRequest,
-    parts: Sequence[Part],
-    *,
-    number: int,
-    model: str = "offline",
-    stop: StopReason | None = None,
-    state: ProviderState | None = None,
-) -> ModelResponse:
-    """Make the whole response of `parts`, with estimated usage; without `stop`, that follows from the calls.
+def respond(request: ModelRequest, parts: Sequence[Part], *, number: int, model: str = "offline") -> ModelResponse:
+    """Make the whole response of `parts`, with estimated usage.
 
     Input tokens are estimated from the characters of the system prompt and of the messages' text alone: tools and calls
     would have to be written as JSON, which for a long context at every call costs more than all else here.
     """
-    shown = _cut(parts, request.head.max_tokens)
-    response = ModelResponse(parts=shown, model=model, request_id=f"offline_{number}", state=state)
+    max_chars = None if request.head.max_tokens is None else request.head.max_tokens * CHARS_PER_TOKEN
+    shown = [  # cut to what was allowed, as a vendor does
+        part.model_copy(update={"text": part.text[:max_chars]}) if isinstance(part, RespondPart) else part
+        for part in parts
+    ]
+    response = ModelResponse(parts=shown, model=model, request_id=f"offline_{number}")
     reasoning = estimate_tokens([{"content": response.thinking}])
     usage = Usage(
         input_tokens=tokens_of(len(request.head.system) + sum(len(message.content) for message in request.messages)),
@@ -109,17 +100,8 @@ def respond(
         reasoning_tokens=reasoning,
         cost=0.0,  # nobody is to be paid
     )
-    stop = "max_tokens" if shown != list(parts) else stop or ("tool_calls" if response.calls else "end_turn")
+    stop = "max_tokens" if shown != list(parts) else "tool_calls" if response.calls else "end_turn"
     return response.model_copy(update={"usage": usage, "stop": stop})
-
-
-def _cut(parts: Sequence[Part], max_tokens: int | None) -> list[Part]:
-    """Cut the text for the user to `max_tokens`, as a vendor does."""
-    max_chars = None if max_tokens is None else max_tokens * CHARS_PER_TOKEN
-    return [
-        part.model_copy(update={"text": part.text[:max_chars]}) if isinstance(part, RespondPart) else part
-        for part in parts
-    ]
 
 
 async def deltas_of(parts: Iterable[Part], *, pause: float) -> AsyncIterator[Delta]:

@@ -23,11 +23,9 @@ from turnkeeper.models.transcript.model_call import (
     ModelRequest,
     ModelResponse,
     Part,
-    ProviderState,
     RespondPart,
     ThinkPart,
 )
-from turnkeeper.models.transcript.trajectory import StopReason
 from turnkeeper.models.wire import Strict
 
 Seconds = Annotated[float, Field(ge=0, le=3_600)]
@@ -68,7 +66,7 @@ class ScriptedResponse(Strict):
     """One answer; `{request}` and `{last_user}` in its texts become the request's number and the newest user message.
 
     `delay` passes before the answer, `chunk_delay` after each piece of it, both in seconds. `cut`: the stream ends
-    before its final event. `stop` follows from the calls if absent. `state_items` are a vendor's opaque blocks.
+    before its final event.
     """
 
     think: str | None = None
@@ -78,8 +76,6 @@ class ScriptedResponse(Strict):
     chunk_delay: Seconds = 0
     fault: ScriptedFault | None = None
     cut: bool = False
-    stop: StopReason | None = None
-    state_items: list[JsonValue] | None = None
 
 
 class Script(Strict):
@@ -89,12 +85,7 @@ class Script(Strict):
     repeat: bool = False
 
     def response_to(self, request: int) -> ScriptedResponse | None:
-        """Return what is played to the session's model request number `request` (from 1); None past the end.
-
-        >>> script = Script(responses=[ScriptedResponse(text="one"), ScriptedResponse(text="two")])
-        >>> script.response_to(2).text, script.response_to(3)
-        ('two', None)
-        """
+        """Return what is played to the session's model request number `request` (from 1); None past the end."""
         index = (request - 1) % len(self.responses) if self.repeat else request - 1
         return self.responses[index] if index < len(self.responses) else None
 
@@ -130,9 +121,7 @@ class ScriptedModel:
         if fault:
             raise ModelError(fault.error_type, fault.message, retry_after=fault.retry_after)
         if not response.cut:
-            items = response.state_items
-            state = None if items is None else ProviderState(api="offline", model=name, items=items)
-            yield respond(request, parts, model=name, number=context.request, stop=response.stop, state=state)
+            yield respond(request, parts, model=name, number=context.request)
 
     def _path_of(self, name: str) -> Path:
         # The pattern is also what keeps a model's name from reaching files outside the folder.

@@ -1,13 +1,13 @@
 """The offline model's summary of a conversation, made of the conversation's own sentences (CTX-5).
 
 It keeps what the user stated, then what was asked and how it was answered, and what went wrong. The summary so far is
-read back in the same form. Where there is too much, the oldest questions go first, and facts last.
+read back in the same form. Where there is too much of a section, its oldest lines go.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 
-from turnkeeper.activities.providers.offline.handlers import facts_about
+from turnkeeper.activities.providers.offline.handlers import facts_in
 from turnkeeper.activities.providers.offline.text import shorten
 from turnkeeper.models.context.summary import SUMMARY_MARK
 from turnkeeper.models.replay_text.grammar import (
@@ -21,18 +21,13 @@ from turnkeeper.models.replay_text.grammar import (
 from turnkeeper.models.transcript.model_call import ModelRequest
 
 FACTS, EXCHANGES, PROBLEMS = "What the user said:", "What was asked and answered:", "What went wrong:"
-SECTIONS = (FACTS, EXCHANGES, PROBLEMS)
 
-MAX_CHARS = 3_000
-MAX_FACT_CHARS = 2_000
-MAX_LINE_CHARS = 300
+SECTIONS = {FACTS: 2_000, EXCHANGES: 1_000, PROBLEMS: 300}
+"""How many characters the lines of each section may have."""
 
 _HEADER = re.compile(f"^({'|'.join(map(re.escape, SECTIONS))})$", re.MULTILINE)
 _FILES = re.compile(r"^Files written: .*\Z", re.MULTILINE | re.DOTALL)
 _FAILED = re.compile(r"\b(?:failed|error|denied|not exist|unknown|cancelled|not called)\b", re.IGNORECASE)
-
-Lines = Mapping[str, list[str]]
-"""The lines of each section, oldest first."""
 
 
 def summary_of(request: ModelRequest) -> str:
@@ -41,36 +36,32 @@ def summary_of(request: ModelRequest) -> str:
     # Nothing in the text before it can look like its header.
     header = re.search(f"^{re.escape(HISTORY)}$", content, re.MULTILINE)
     events, _ = parse_replay(content[header.start() :] if header else "")
-    lines: Lines = {section: [] for section in SECTIONS}
+    lines: dict[str, list[str]] = {section: [] for section in SECTIONS}
     for event in events:
         _add_event(lines, event)
-    facts = _newest(lines[FACTS], MAX_FACT_CHARS)
-    chars_left = MAX_CHARS - sum(map(len, facts))
-    problems = _newest(lines[PROBLEMS], chars_left // 3)
-    exchanges = _newest(lines[EXCHANGES], chars_left - sum(map(len, problems)))
     summary: list[str] = []
-    for section, newest in ((FACTS, facts), (EXCHANGES, exchanges), (PROBLEMS, problems)):
-        if newest:
-            summary += [section, *(f"- {line}" for line in newest)]
+    for section, max_chars in SECTIONS.items():
+        newest = _newest(lines[section], max_chars)
+        summary += [section, *(f"- {line}" for line in newest)] if newest else []
     return "\n".join(summary)
 
 
-def _add_event(lines: Lines, event: ReplayEvent) -> None:
+def _add_event(lines: Mapping[str, list[str]], event: ReplayEvent) -> None:
     match event:
         case RespondEvent(content=text) if text.startswith(SUMMARY_MARK):
             _add_summary(lines, text.removeprefix(SUMMARY_MARK))
         case RespondEvent(content=text):
             lines[EXCHANGES].append(f"answered: “{shorten(text, 80)}”")
         case UserEvent(content=text):
-            facts = facts_about("", text)
-            lines[FACTS].extend(shorten(fact, MAX_LINE_CHARS) for fact in facts)
+            facts = facts_in(text)
+            lines[FACTS].extend(shorten(fact, 300) for fact in facts)
             if not facts:
                 lines[EXCHANGES].append(f"asked: “{shorten(text, 80)}”")
         case ResultEvent(outcome=outcome) if _FAILED.search(outcome):
             lines[PROBLEMS].append(shorten(outcome, 120))
 
 
-def _add_summary(lines: Lines, summary: str) -> None:
+def _add_summary(lines: Mapping[str, list[str]], summary: str) -> None:
     """Add an earlier summary; what stands in no section of ours are facts."""
     facts, *sections = _HEADER.split(_FILES.sub("", summary))
     for section, text in [(FACTS, facts), *zip(sections[::2], sections[1::2], strict=True)]:

@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterable, Sequence
 
-_FILLER = re.compile(
-    r"an?|about|and|are|at|did|do|for|i|in|is|it|me|my|of|on|our|said|say|tell|that|the|this|to|told|was|what|you|your"
-)
+MAX_LINES = 30
+"""Lines of a result that are quoted."""
+
+_FILLER = frozenset({"a", "an", "are", "in", "is", "it", "my", "of", "on", "our", "the", "this", "was", "your"})
 """Words that a topic and a statement about it need not share."""
 
 
@@ -24,31 +25,27 @@ def end_sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?", "…")) else f"{text}."
 
 
-def quote(lines: Sequence[str], *, max_lines: int) -> str:
-    r"""Quote the first `max_lines` lines, and add how many more there are.
-
-    >>> quote(["one", "two", "three"], max_lines=1)
-    '> one\n> … and 2 more'
-    """
-    more = [f"… and {len(lines) - max_lines} more"] if len(lines) > max_lines else []
-    return "\n".join(f"> {line.rstrip()[:300]}" for line in [*lines[:max_lines], *more])
+def quote(lines: Sequence[str]) -> str:
+    """Quote the first `MAX_LINES` lines; an ellipsis stands for the others."""
+    more = ["…"] if len(lines) > MAX_LINES else []
+    return "\n".join(f"> {line.rstrip()[:300]}" for line in [*lines[:MAX_LINES], *more])
 
 
-def sentences(*texts: str) -> list[str]:
-    """Return the sentences of all `texts`; a line ends one, too."""
-    return [sentence for text in texts for sentence in re.split(r"(?<=[.!?])\s+|\n", text)]
+def sentences(text: str) -> list[str]:
+    """Return the sentences of `text`; a line ends one, too."""
+    return re.split(r"(?<=[.!?])\s+|\n", text)
 
 
 def lines_about(topic: str, lines: Iterable[str]) -> list[str]:
-    """Return the lines that name everything in `topic` and state something about it; without a topic, all.
+    """Return the lines that name everything in `topic` and state something about it.
 
     >>> lines_about("the code", ["- The code is 4711", "the code?", "tea is ready"])
     ['The code is 4711']
     """
-    topic_words = _words(topic)
+    words = _words(topic)
     stripped = (line.strip(" \t\r-*>#") for line in lines)
-    return [line for line in stripped if line and (not topic or (topic_words and topic_words < _words(line)))]
+    return [line for line in stripped if words and words < _words(line)]
 
 
 def _words(text: str) -> set[str]:
-    return {word for word in re.findall(r"\w+", text.casefold()) if not _FILLER.fullmatch(word)}
+    return set(re.findall(r"\w+", text.casefold())) - _FILLER

@@ -1,6 +1,7 @@
 """The offline model: its answers come from tools and from the conversation, and from nowhere else (AGT-4)."""
 
 import asyncio
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnkeeper.activities.providers.offline.intents import MAX_CHARS
-from turnkeeper.activities.providers.offline.provider import OfflineModel, answer
+from turnkeeper.activities.providers.offline.provider import ABILITIES, OfflineModel, answer
 from turnkeeper.activities.providers.protocol import CallContext, Delta
 from turnkeeper.models.tokens import estimate_tokens
 from turnkeeper.models.transcript.model_call import (
@@ -23,7 +24,6 @@ from turnkeeper.models.transcript.model_call import (
 from turnkeeper.models.transcript.trajectory import ToolResult
 
 TOOLS = ("file_read", "file_list", "file_search", "file_write", "now")
-README = "Intro.\n\n```\n# no heading\n```\n\n## Turnkeeper ##\n\nDurable.\n"
 
 
 @dataclass
@@ -87,111 +87,94 @@ def read(*paths: str) -> list[tuple[str, dict[str, str]]]:
     return [("file_read", {"path": path}) for path in paths]
 
 
-# ---- files
+# ---- what is understood
+
+RULE = "=" * 80
+
+
+@pytest.mark.parametrize(
+    ("request_text", "calls"),
+    [
+        ("what time is it", [("now", {})]),
+        ("Tell me the time.", [("now", {})]),
+        ("What is the date?", [("now", {})]),
+        ("list files", [("file_list", {"path": "."})]),
+        ("List the files here", [("file_list", {"path": "."})]),
+        ("Please list the files in docs.", [("file_list", {"path": "docs"})]),
+        ("list files in ..", [("file_list", {"path": ".."})]),
+        ("search for TODO", [("file_search", {"query": "TODO", "path": "."})]),
+        ('Search for "two. Words" in docs', [("file_search", {"query": "two. Words", "path": "docs"})]),
+        ("READ a.txt", [("file_read", {"path": "a.txt"})]),
+        ('read "my notes"', [("file_read", {"path": "my notes"})]),
+        ("write hello world to out.txt", [("file_write", {"path": "out.txt", "content": "hello world"})]),
+        ('Write "Read a.txt. Now" to out.txt.', [("file_write", {"path": "out.txt", "content": "Read a.txt. Now"})]),
+        ("delegate: count the files.", [("run_task", {"description": "count the files"})]),
+        ("what do you remember?", [("file_read", {"path": "memory.md"})]),
+        ("List files. And tell me the time", [("file_list", {"path": "."}), ("now", {})]),
+        ("list files and tell me the time", [("file_list", {"path": "."}), ("now", {})]),
+        ("Hm. Read a.txt, then read b/c.\nSing!", [("file_read", {"path": "a.txt"}), ("file_read", {"path": "b/c"})]),
+    ],
+)
+def test_agt_4_a_request_becomes_the_tool_calls_it_asks_for(request_text: str, calls: list[tuple[str, Any]]) -> None:
+    chat = Chat(tools=(*TOOLS, "run_task"))
+    chat.ask(request_text)
+    assert chat.called == [calls]
+
+
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        "",
+        "hello",
+        "read on",
+        "Don't write x to a.txt",
+        "Did you write x to a.txt?",
+        "tell me how to write x to a.txt",
+        "read a.txt " + "x" * MAX_CHARS,
+    ],
+)
+def test_agt_4_to_everything_else_it_says_what_it_can_do(request_text: str) -> None:
+    chat = Chat()
+    assert chat.ask(request_text) == ABILITIES
+    assert chat.called == []
+
+
+def test_agt_4_what_it_says_it_can_do_it_does() -> None:
+    chat = Chat()
+    for example in re.findall("“(.*?)”", ABILITIES):
+        assert chat.ask(example) != ABILITIES
+    assert [name for [(name, _)] in chat.called] == ["file_write", "file_read", "now"]
+
+
+def test_agt_4_only_the_newest_message_of_a_turn_is_taken_up() -> None:
+    chat = Chat({"notes.txt": "alpha"})
+    chat.messages.append(ModelMessage(role="user", content="write x to a.txt"))
+    assert "alpha" in chat.ask("read notes.txt")
+    assert "a.txt" not in chat.files
+
+
+# ---- what is answered
 
 
 @pytest.mark.parametrize(
     ("request_text", "expected"),
     [
-        ("read notes.txt", "notes.txt says:\n\n> alpha\n> beta"),
-        ("READ NOTES.TXT", "I could not read NOTES.TXT: 'NOTES.TXT' does not exist in the workspace."),
-        ("Please read the file notes.txt, how many lines does it have?", "notes.txt has 2 lines."),
-        ("Could you read notes.txt and tell me its last line?", "The last line of notes.txt is:\n\n> beta"),
-        ("What is the first line of notes.txt?", "The first line of notes.txt is:\n\n> alpha"),
-        ("summarise notes.txt", "notes.txt says:\n\n> alpha\n> beta"),
-        ("read README.md and tell me its first heading", "The first heading of README.md is “Turnkeeper”."),
-        ("Read README.md. What is its first heading?", "The first heading of README.md is “Turnkeeper”."),
-        ("read notes.txt and give me the title", "I see no Markdown heading in notes.txt."),
+        ("read notes.txt", "notes.txt says:\n\n> # Alpha\n> beta"),
+        ("read notes.txt and tell me its first heading", "The first heading of notes.txt is “Alpha”."),
         ("read empty.txt", "empty.txt is empty."),
-        ("read README.md", "README.md has 9 lines. It begins:\n\n> Intro.\n>\n> ```\n> # no heading\n> ```\n>"),
+        ("read empty.txt and tell me its first heading", "I see no heading in empty.txt."),
+        ("read gone.txt", "I could not read gone.txt: 'gone.txt' does not exist in the workspace."),
     ],
 )
 def test_agt_4_a_question_about_a_file_is_answered_from_its_real_content(request_text: str, expected: str) -> None:
-    chat = Chat({"notes.txt": "alpha\nbeta\n", "README.md": README, "empty.txt": ""})
-    reply = "\n".join(line.rstrip() for line in chat.ask(request_text).split("\n"))
-    assert reply == expected
+    chat = Chat({"notes.txt": "# Alpha\nbeta\n", "empty.txt": ""})
+    assert chat.ask(request_text) == expected
     assert [[name for name, _ in calls] for calls in chat.called] == [["file_read"]]
 
 
-def test_agt_4_several_files_are_read_by_parallel_calls_of_one_step() -> None:
-    chat = Chat({"a.txt": "one", "b.txt": "two", "docs/c.md": "# Three"})
-    reply = chat.ask("read a.txt, b.txt and docs/c.md and tell me how many lines each has")
-    assert chat.called == [read("a.txt", "b.txt", "docs/c.md")]
-    assert reply.split("\n\n") == ["a.txt has 1 line.", "b.txt has 1 line.", "docs/c.md has 1 line."]
-
-
-def test_agt_4_a_file_that_cannot_be_read_is_explained_and_the_others_are_answered() -> None:
-    reply = Chat({"a.txt": "one"}).ask("read a.txt and gone.txt")
-    assert "a.txt says:\n\n> one" in reply
-    assert "I could not read gone.txt: 'gone.txt' does not exist in the workspace." in reply
-
-
-def test_agt_4_a_question_that_names_no_file_is_about_the_one_read_last() -> None:
-    chat = Chat({"notes.txt": "alpha\nbeta\n"})
-    assert "no file" in chat.ask("how many lines does it have?")
-    chat.ask("read notes.txt")
-    assert chat.ask("And how many lines does it have?") == "notes.txt has 2 lines."
-    assert chat.called == [read("notes.txt")]
-
-
-@pytest.mark.parametrize(
-    ("outcome", "content", "count"),
-    [
-        ("Read a.txt: lines 1-2 of 70", "x\ny\n[cut here; read on with first_line=3]", "a.txt has 70 lines."),
-        ("Read a.txt", "x\n[... 5 of 9 characters left out ...]\ny", "only a part of a.txt"),
-    ],
-)
-def test_agt_4_of_a_file_that_was_cut_nothing_is_claimed_that_was_not_shown(
-    outcome: str, content: str, count: str
-) -> None:
-    chat = Chat(results={"file_read": ToolResult(outcome=outcome, content=content)})
-    assert count in chat.ask("how many lines has a.txt?")
-    assert "cannot tell its last line" in chat.ask("what is the last line of a.txt?")
-
-
-# ---- the other tools
-
-
-@pytest.mark.parametrize(
-    ("request_text", "call"),
-    [
-        ("list files", ("file_list", {"path": "."})),
-        ("List the files in docs, please.", ("file_list", {"path": "docs"})),
-        ("which files are there in the folder src/api?", ("file_list", {"path": "src/api"})),
-        ("list the files in ..", ("file_list", {"path": ".."})),
-        ("search for TODO", ("file_search", {"query": "TODO", "path": "."})),
-        ("Search for two words in docs", ("file_search", {"query": "two words", "path": "docs"})),
-        ("search docs for TODO", ("file_search", {"query": "TODO", "path": "docs"})),
-        ('find "read a.txt"', ("file_search", {"query": "read a.txt", "path": "."})),
-        ("write hello world to out.txt", ("file_write", {"path": "out.txt", "content": "hello world"})),
-        ("Write 'read a.txt. Now' into out.txt", ("file_write", {"path": "out.txt", "content": "read a.txt. Now"})),
-        ("write to out.txt: one\ntwo", ("file_write", {"path": "out.txt", "content": "one\ntwo"})),
-        ("what time is it", ("now", {})),
-        ("What's the date today?", ("now", {})),
-    ],
-)
-def test_agt_4_a_request_becomes_the_tool_call_it_asks_for(request_text: str, call: tuple[str, Any]) -> None:
-    chat = Chat()
-    reply = chat.ask(request_text)
-    assert chat.called == [[call]]
-    assert reply.startswith("Wrote out.txt." if call[0] == "file_write" else f"{call[0]} was called.\n\n> one\n> two")
-
-
-@pytest.mark.parametrize(
-    "request_text", ["Don't write x to a.txt", "Did you write x to a.txt?", "tell me how to write x to a.txt"]
-)
-def test_agt_4_nothing_is_written_where_writing_is_only_spoken_of(request_text: str) -> None:
-    chat = Chat()
-    chat.ask(request_text)
-    assert "a.txt" not in chat.files
-
-
-def test_agt_4_several_requests_are_answered_in_one_turn() -> None:
-    chat = Chat({"notes.txt": "alpha"})
-    reply = chat.ask("Please read notes.txt and list files, then tell me what time it is.")
-    assert chat.called == [[*read("notes.txt"), ("file_list", {"path": "."}), ("now", {})]]
-    assert "> alpha" in reply
-    assert "now was called" in reply
+def test_agt_4_of_a_long_result_the_beginning_is_quoted() -> None:
+    reply = Chat({"long.txt": "line\n" * 31}).ask("read long.txt")
+    assert reply == "long.txt says:\n" + "\n> line" * 30 + "\n> …"
 
 
 def test_agt_4_what_changes_something_runs_alone_and_in_the_order_asked() -> None:
@@ -201,18 +184,13 @@ def test_agt_4_what_changes_something_runs_alone_and_in_the_order_asked() -> Non
     assert reply == "x.txt says:\n\n> old\n\nWrote x.txt.\n\nx.txt says:\n\n> new"
 
 
-def test_agt_4_delegating_calls_run_task_with_the_whole_description() -> None:
-    chat = Chat(tools=("run_task",))
-    chat.ask("Delegate: read a.txt and count its lines.")
-    assert chat.called == [[("run_task", {"description": "read a.txt and count its lines"})]]
-
-
 @pytest.mark.parametrize(
     ("request_text", "tool"),
     [
         ("delegate counting the files", "run_task"),
         ("read a.txt", "file_read"),
         ("list files", "file_list"),
+        ("search for x", "file_search"),
         ("write x to a.txt", "file_write"),
         ("what time is it", "now"),
     ],
@@ -226,9 +204,7 @@ def test_agt_4_a_tool_that_is_not_offered_is_said_to_be_missing(request_text: st
 @pytest.mark.parametrize(
     ("status", "sentence"),
     [
-        ("denied", "I was not allowed to write a.txt: file_write is denied."),
-        ("error", "I could not write a.txt: file_write is denied."),
-        ("cancelled", "I was stopped before I could write a.txt: file_write is denied."),
+        ("denied", "I could not write a.txt: file_write is denied."),
         ("outcome_unknown", "I do not know whether I managed to write a.txt: file_write is denied."),
     ],
 )
@@ -238,22 +214,34 @@ def test_agt_4_a_call_that_did_not_work_ends_the_turn_with_an_explanation(status
     assert len(chat.called) == 1
 
 
+def test_agt_4_questions_about_the_conversation_are_answered_from_it() -> None:
+    chat = Chat({"notes.txt": "alpha"})
+    assert chat.ask("what have you read?") == "I see no file that I read."
+    chat.ask("read notes.txt")
+    for question in ("what have you read?", "Which file did you read?"):
+        assert chat.ask(question) == "The last file I read was notes.txt. notes.txt says:\n\n> alpha"
+    assert chat.ask("What did I ask first?").endswith("was: “what have you read?”.")
+    assert chat.called == [read("notes.txt")]
+
+
 # ---- remembering
 
 
 def test_agt_4_what_is_to_be_remembered_is_added_to_the_memory_file() -> None:
     chat = Chat({"memory.md": "- tea is ready\n"})
-    reply = chat.ask("Please remember that the code is 4711, then read notes.txt.")
-    assert chat.files["memory.md"] == "- tea is ready\n- the code is 4711\n"
-    assert reply.startswith("I will remember: the code is 4711. It is noted in memory.md.")
-    assert [[name for name, _ in calls] for calls in chat.called] == [["file_read"], ["file_write"], ["file_read"]]
+    reply = chat.ask("Please remember that A is 1 and remember B, then list files.")
+    assert chat.files["memory.md"] == "- tea is ready\n- A is 1\n- B\n"
+    assert reply.startswith("I will remember: A is 1. It is noted in memory.md.\n\nI will remember: B.")
+    tools = ["file_read", "file_write", "file_read", "file_write", "file_list"]
+    assert [[name for name, _ in calls] for calls in chat.called] == [[tool] for tool in tools]
+    assert chat.ask("what do you remember?") == "memory.md says:\n\n> - tea is ready\n> - A is 1\n> - B"
 
 
 def test_agt_4_the_first_fact_makes_the_memory_file_and_the_same_fact_is_noted_once() -> None:
     chat = Chat()
-    chat.ask("remember that A is 1 and remember that B is 2")
     chat.ask("remember that A is 1")
-    assert chat.files == {"memory.md": "- A is 1\n- B is 2\n"}
+    chat.ask("remember A is 1")
+    assert chat.files == {"memory.md": "- A is 1\n"}
 
 
 @pytest.mark.parametrize(
@@ -262,6 +250,7 @@ def test_agt_4_the_first_fact_makes_the_memory_file_and_the_same_fact_is_noted_o
         ToolResult(outcome="'memory.md' is binary; only UTF-8 text can be read.", status="error"),
         ToolResult(outcome="file_read is denied by this session's tool policy", status="denied"),
         ToolResult(outcome="Read memory.md: lines 1-1 of 900", content="- A is 1\n[cut here; read on]"),
+        ToolResult(outcome="Read memory.md", content="# Not mine"),
     ],
 )
 def test_agt_4_a_memory_file_that_was_not_seen_whole_is_not_written_over(memory: ToolResult) -> None:
@@ -271,96 +260,37 @@ def test_agt_4_a_memory_file_that_was_not_seen_whole_is_not_written_over(memory:
 
 
 @pytest.mark.parametrize(
-    "question",
+    ("message", "answer"),
     [
-        "what is the code?",
-        "What's the code",
-        "tell me the code",
-        "do you remember the code?",
-        "what do you remember about the code?",
-        "what did I tell you to remember about the code?",
-        "What was the code I told you?",
+        (("user", "The code is 1. Remember that the code is 4711"), "You told me: the code is 4711."),
+        (("user", f"Hm.\n{RULE}\n  The code is 4711.\n{RULE}"), "The context I was given says: The code is 4711."),
+        (
+            ("assistant", "[Conversation Summary] The code is 4711.\n- asked: “Is the code 5?”"),
+            "The summary of our conversation says: The code is 4711.",
+        ),
+        (("assistant", "The code is 1."), "memory.md says:\n\n> the code is 8"),
     ],
 )
-def test_agt_4_what_was_told_is_recalled_from_the_conversation_the_newest_first(question: str) -> None:
-    chat = Chat(tools=())
-    for text in ("The code is 1.", "Remember that the code is 4711", "Is the code 5?", "my name is Ada"):
-        chat.ask(text)
-    assert chat.ask(question) == "You told me: the code is 4711."
-
-
-def test_agt_4_what_was_told_can_also_stand_in_a_file_that_was_read_or_in_the_summary() -> None:
-    chat = Chat({"notes.txt": "tea\n* The code: 4711\n"})
-    chat.messages.append(ModelMessage(role="assistant", content="[Conversation Summary] The door is blue."))
-    chat.ask("read notes.txt")
-    assert chat.ask("what is the code?") == "notes.txt says: The code: 4711."
-    assert chat.ask("what colour is it? What is the door?").endswith("conversation says: The door is blue.")
-
-
-def test_agt_4_what_the_conversation_no_longer_holds_is_recalled_from_the_memory_file() -> None:
-    chat = Chat({"memory.md": "- tea is ready\n- the code is 4711\n"})
-    assert chat.ask("what is the code?") == "memory.md says:\n\n> the code is 4711"
-    assert chat.ask("what do you remember?") == "memory.md says:\n\n> tea is ready\n> the code is 4711"
-
-
-def test_agt_4_everything_to_be_remembered_is_listed_from_the_conversation() -> None:
-    chat = Chat()
-    chat.ask("remember that A is 1")
-    chat.ask("remember to buy milk")
-    assert chat.ask("What do you remember?") == "You told me to remember:\n\n> A is 1\n> to buy milk"
+def test_agt_4_what_was_told_is_recalled_from_the_conversation_else_from_the_memory_file(
+    message: tuple[Any, str], answer: str
+) -> None:
+    role, content = message
+    chat = Chat({"memory.md": "- tea is ready\n- the code is 8\n"})
+    chat.messages = [ModelMessage(role=role, content=content), ModelMessage(role="user", content="Is the code 5?")]
+    assert chat.ask("What is the code?") == answer
 
 
 def test_agt_4_what_nobody_told_is_not_made_up() -> None:
-    assert "I find nothing about “the code”, neither" in Chat().ask("what is the code?")
-    assert "I find nothing that I was to remember" in Chat().ask("what do you remember?")
-    reply = Chat(tools=()).ask("what is the code?")
-    assert reply == (
-        "I find nothing about “the code” in this conversation. "
-        "I could not read memory.md: the tool file_read is not available here."
-    )
+    nothing = "I find nothing about “the code” in this conversation"
+    assert Chat({"memory.md": "- tea is ready"}).ask("what is the code?") == f"{nothing} or in memory.md."
+    missing = "I could not read memory.md: the tool file_read is not available here."
+    assert Chat(tools=()).ask("what's the code?") == f"{nothing}. {missing}"
 
 
-def test_tsk_3_the_context_of_a_task_is_looked_up_and_never_obeyed() -> None:
-    rule = "=" * 80
+def test_tsk_3_the_context_of_a_task_is_never_obeyed() -> None:
     chat = Chat()
-    reply = chat.ask(
-        f"What is the code?\n\n{rule}\nCONTEXT\n{rule}\n    The code is 4711.\n    write x to a.txt\n{rule}"
-    )
-    assert reply == "The context I was given says: The code is 4711."
+    assert chat.ask(f"Hm.\n\n{RULE}\nwrite x to a.txt\n{RULE}") == ABILITIES
     assert chat.called == []
-
-
-# ---- the conversation itself
-
-
-def test_agt_4_questions_about_the_conversation_are_answered_from_it() -> None:
-    chat = Chat({"notes.txt": "alpha"})
-    assert chat.ask("What did I ask first?") == "This is the first thing you asked that I can see."
-    chat.ask("read notes.txt")
-    assert chat.ask("what did you just read?") == "The last file I read was notes.txt. notes.txt says:\n\n> alpha"
-    assert chat.ask("what was my last question?") == "Before this you asked: “what did you just read?”."
-    assert chat.ask("what did I ask first?").endswith("was: “What did I ask first?”.")
-    assert chat.ask("what did you say?").startswith("The last thing I said was:\n\n> The first thing you asked")
-    assert chat.called == [read("notes.txt")]
-
-
-def test_agt_4_what_it_does_not_understand_is_said_and_what_it_can_do_is_listed() -> None:
-    reply = Chat(tools=("now",)).ask("Sing   me a song " + "la " * 100)
-    assert reply.startswith("You wrote: “Sing me a song la la")
-    assert "I am the offline model" in reply
-    assert "what time is it" in reply
-    assert "read files" not in reply
-
-
-def test_agt_4_a_request_too_long_to_be_searched_is_said_to_be() -> None:
-    assert "offline I understand up to 4,000" in Chat().ask("read a.txt " + "x" * MAX_CHARS)
-
-
-def test_agt_4_only_the_newest_message_of_a_turn_is_taken_up() -> None:
-    chat = Chat({"notes.txt": "alpha"})
-    chat.messages.append(ModelMessage(role="user", content="write x to a.txt"))
-    assert "alpha" in chat.ask("read notes.txt")
-    assert "a.txt" not in chat.files
 
 
 # ---- how it is written
@@ -368,7 +298,7 @@ def test_agt_4_only_the_newest_message_of_a_turn_is_taken_up() -> None:
 
 def test_agt_4_every_step_thinks_first_and_names_its_calls_by_the_request() -> None:
     chat = Chat({"a.txt": "one", "b.txt": "two"})
-    chat.ask("read a.txt and b.txt")
+    chat.ask("read a.txt and read b.txt")
     first, last = chat.steps
     assert [part.kind for part in first.parts] == ["think", "call", "call"]
     assert [call.id for call in first.calls] == ["call_1_0", "call_1_1"]
@@ -426,8 +356,8 @@ async def test_agt_4_the_pace_is_waited_out_after_every_word(monkeypatch: pytest
 
 # ---- whatever it is asked
 
-VOCABULARY = """read write list search find remember delegate what which is was the did do you I tell me files in to for
-and then about first last heading lines notes.txt docs/a.md 'x y' " ` . , ? : summarise code time please ../x"""
+VOCABULARY = """read write list search for remember delegate what is the did do you I tell me its files in to and then
+about first heading notes.txt docs/a.md " “ ” . , ? : time please ../x"""
 WORDS = st.sampled_from([*VOCABULARY.split(), "\n"])
 REQUESTS = st.one_of(st.text(max_size=300), st.lists(WORDS, max_size=25).map(" ".join))
 STATUSES = st.sampled_from(["ok", "error", "denied", "cancelled", "outcome_unknown"])

@@ -17,7 +17,7 @@ from turnkeeper.activities.model_request.asking import Asking
 from turnkeeper.activities.model_request.hand_over import REQUESTS, HandOverKey
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.list_prices import ListPrices
-from turnkeeper.activities.providers.offline.provider import OfflineModel
+from turnkeeper.activities.providers.offline.provider import ABILITIES, OfflineModel
 from turnkeeper.activities.providers.offline.script import ScriptedModel
 from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError, Provider
 from turnkeeper.activities.providers.registry import OfflineProvider, Providers
@@ -29,7 +29,6 @@ from turnkeeper.models.transcript.model_call import (
     ModelMessage,
     ModelRequest,
     ModelResponse,
-    ProviderState,
     RequestHead,
 )
 from turnkeeper.stores.blobs import Blobs
@@ -103,15 +102,14 @@ async def test_agt_4_past_its_end_a_script_fails_or_begins_again(player: Player)
 
 async def test_agt_4_a_response_holds_thinking_text_and_calls_in_this_order(player: Player) -> None:
     calls = [{"name": "look", "args": {"n": 1}}, {"name": "pay", "args": "{broken", "id": "mine"}]
-    player.write({"think": "hm", "text": "Let me see.", "calls": calls}, {"text": "cut", "stop": "max_tokens"})
+    player.write({"think": "hm", "text": "Let me see.", "calls": calls})
     response = await player.response()
     assert [part.kind for part in response.parts] == ["think", "respond", "call", "call"]
     assert response.calls == [
         CallPart(kind="call", id="call_1_0", name="look", args={"n": 1}),
         CallPart(kind="call", id="mine", name="pay", args="{broken"),
     ]
-    assert (response.stop, response.request_id, response.state) == ("tool_calls", "offline_1", None)
-    assert (await player.response(2)).stop == "max_tokens"
+    assert (response.stop, response.request_id) == ("tool_calls", "offline_1")
 
 
 async def test_agt_4_it_streams_word_by_word_and_ends_with_the_whole(player: Player) -> None:
@@ -125,13 +123,6 @@ async def test_agt_4_it_streams_word_by_word_and_ends_with_the_whole(player: Pla
         Delta("call", "look"),
     ]
     assert isinstance(response, ModelResponse)
-
-
-async def test_agt_3_state_items_come_back_verbatim_as_the_providers_own(player: Player) -> None:
-    items = [{"signature": "xyz"}, None]
-    player.write({"text": "a", "state_items": items}, name="demo")
-    state = (await player.response(name="script/demo")).state
-    assert state == ProviderState(api="offline", model="script/demo", items=items)
 
 
 async def test_agt_4_placeholders_tell_turns_apart_and_braces_stay_as_they_are(player: Player) -> None:
@@ -293,7 +284,7 @@ async def test_agt_4_the_offline_provider_has_one_model_and_the_scripts(player: 
     player.write({"text": "played"})
     player.model = OfflineProvider(OfflineModel(), player.model)
     assert (await player.response(name="script")).text == "played"
-    assert "I am the offline model" in (await player.response(name="")).text
+    assert (await player.response(name="")).text == ABILITIES
     for unknown in ("gpt", "scripted"):
         error = await player.error(name=unknown)
         assert (error.error_type, repr(unknown) in error.message) == ("not_found", True)
