@@ -259,9 +259,8 @@ class Settings(BaseSettings):
     def _room_for_every_task(self) -> Self:
         tasks = self.max_concurrent_workflow_tasks + self.max_concurrent_replays
         if self.max_cached_workflows < tasks:
-            raise ValueError(
-                f"max_cached_workflows must be at least max_concurrent_workflow_tasks + max_concurrent_replays = {tasks}"
-            )
+            named = "max_concurrent_workflow_tasks + max_concurrent_replays"
+            raise ValueError(f"max_cached_workflows must be at least {named} = {tasks}")
         return self
 
     @field_validator("api_host")

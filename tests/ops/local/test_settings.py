@@ -112,7 +112,7 @@ def test_ops_4_a_worker_holds_at_least_as_many_sessions_as_it_has_tasks(monkeypa
     monkeypatch.setenv("TURNKEEPER_MAX_CACHED_WORKFLOWS", "9")
     with pytest.raises(SettingsError, match=r"must be at least max_concurrent_workflow_tasks .* = 10"):
         load_settings()
-    assert load_settings(max_concurrent_replays=1).max_cached_workflows == 9
+    assert Settings(max_concurrent_replays=1).max_cached_workflows == 9
 
 
 def test_ctx_1_the_window_is_set_in_short_or_in_full(write_file):

@@ -294,9 +294,7 @@ async def test_ses_10_a_bug_of_ours_fails_the_workflow_task_and_the_turn_goes_on
 
 
 async def test_agt_2_sessions_that_do_not_fit_in_the_cache_go_on_with_the_same_contexts(temporal: Client) -> None:
-    async with stage(
-        temporal, max_cached_workflows=2, max_concurrent_workflow_tasks=1, max_concurrent_replays=1
-    ) as on:
+    async with stage(temporal, max_cached_workflows=2, max_concurrent_workflow_tasks=1, max_concurrent_replays=1) as on:
         sessions = [await on.start() for _ in range(4)]
         for number in range(4):
             on.vendor.gate.close()
