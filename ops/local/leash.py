@@ -14,13 +14,18 @@ import sys
 PR_SET_PDEATHSIG = 1
 
 
-def main(starter: int, command: list[str]) -> None:
-    """Become `command`, on the leash of `starter`."""
+def die_with(starter: int, by: signal.Signals = signal.SIGTERM) -> None:
+    """Ask Linux for the signal `by` at the death of `starter`, this process's parent; exit if it is dead already."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, by)
         if os.getppid() != starter:
             # It died before the leash was on.
             sys.exit(os.EX_TEMPFAIL)
+
+
+def main(starter: int, command: list[str]) -> None:
+    """Become `command`, on the leash of `starter`."""
+    die_with(starter)
     os.execv(command[0], command)  # noqa: S606 - no shell, and the command is ours
 
 

@@ -7,7 +7,6 @@ ends when the other end of its socket is closed, and so do the processes.
 Between server and process stands a parent that waits for the process. Nothing here starts a thread before a fork.
 """
 
-import ctypes
 import fcntl
 import gc
 import importlib
@@ -19,6 +18,8 @@ import socket
 import sys
 import termios
 from typing import TypedDict
+
+from turnkeeper.ops.local.leash import die_with
 
 PRELOADED = (
     "tests.faults.doomed_worker",
@@ -33,8 +34,6 @@ PRELOADED = (
 )
 
 MAX_REQUEST_BYTES = 200_000
-
-PR_SET_PDEATHSIG = 1
 
 
 class ForkRequest(TypedDict):
@@ -93,13 +92,6 @@ def fork_and_wait(request: ForkRequest, descriptors: list[int]) -> ForkRequest:
     _, ended = os.waitpid(process, 0)
     os.write(status, f"{os.waitstatus_to_exitcode(ended)}\n".encode())
     os._exit(0)
-
-
-def die_with(parent: int, by: signal.Signals) -> None:
-    """Ask Linux for a signal when the parent dies."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, by)
-    if os.getppid() != parent:
-        os._exit(os.EX_TEMPFAIL)
 
 
 def become(request: ForkRequest, streams: list[int]) -> None:

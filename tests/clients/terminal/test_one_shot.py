@@ -75,13 +75,19 @@ async def test_api_6_a_needed_decision_ends_with_code_3_and_says_how_to_decide(
     assert (await gateway.describe(session)).status == "awaiting_approval"
 
 
-async def test_api_6_a_prompt_that_is_taken_back_elsewhere_ends_its_wait(
-    url: str, on: Stage, gateway: GatewayClient, tmp_path: Path
-) -> None:
+async def with_held_answer(on: Stage, gateway: GatewayClient) -> str:
+    """Start a session whose model has been asked and answers once the vendor's gate is opened; return its id."""
     on.vendor.gate.close()
     session = f"t-{uuid4()}"
     await gateway.start(session, prompt="slow")
     await on.vendor.gate.until_arrived(1)
+    return session
+
+
+async def test_api_6_a_prompt_that_is_taken_back_elsewhere_ends_its_wait(
+    url: str, on: Stage, gateway: GatewayClient, tmp_path: Path
+) -> None:
+    session = await with_held_answer(on, gateway)
     command = ["chat", "waits", "--session", session, "--url", url, "--json"]
     async with turnkeeper_terminal(*command, env=plain_env(), cwd=tmp_path, columns=2_000) as terminal:
         await terminal.until('"text":"waits"')
@@ -151,10 +157,7 @@ async def test_api_6_json_watches_to_the_end_of_the_session_not_of_stdin(
 async def test_api_6_json_tells_of_a_refused_line_and_goes_on(
     url: str, on: Stage, gateway: GatewayClient, tmp_path: Path
 ) -> None:
-    on.vendor.gate.close()
-    session = f"t-{uuid4()}"
-    await gateway.start(session, prompt="slow")
-    await on.vendor.gate.until_arrived(1)
+    session = await with_held_answer(on, gateway)
     await gateway.end(session)
     command = ["chat", "--json", "--session", session, "--url", url]
     async with turnkeeper_terminal(*command, env=plain_env(), cwd=tmp_path, columns=4_000, rows=60) as terminal:
