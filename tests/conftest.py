@@ -26,6 +26,9 @@ settings.register_profile(
 )
 settings.load_profile("turnkeeper")
 
+# Temporal's server is half of what the tests cost; collecting its garbage less often saves a sixth of that.
+os.environ.setdefault("GOGC", "400")
+
 
 QUICK = {
     "history.transferProcessorMaxPollRPS": "5000",
