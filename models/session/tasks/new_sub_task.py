@@ -54,7 +54,7 @@ def new_sub_task(session: Session, request: RunTask, *, call_id: str, now: datet
             "model": request.model or turn.model,
             "limits": limits,
             "tool_policy": turn.tool_policy,
-            "chat_url": _chat_url(session, task),
+            "chat_url": chat_url_of(session, task),
             "task": TaskStart(
                 context=prepared.context,
                 parent=session.id,
@@ -68,6 +68,7 @@ def new_sub_task(session: Session, request: RunTask, *, call_id: str, now: datet
     return NewSubTask(task=task, start=start, priority=int(request.priority[1]) + 1, notes=notes)
 
 
-def _chat_url(session: Session, task: SubTask) -> str | None:
+def chat_url_of(session: Session, task: SubTask) -> str | None:
+    """Return where people can watch a task; `None` where they can't watch the session itself."""
     url = session.config.chat_url
     return url and task.task_id.join(url.rsplit(session.id, 1))

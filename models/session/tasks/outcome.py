@@ -66,7 +66,7 @@ def bound_answer(text: str | None) -> str | None:
 def summary_of_answer(answer: str) -> str:
     r"""Return the first paragraph of an answer in one line, at most `SUMMARY_CHARS` characters.
 
-    >>> summary_of_answer("It is README.md.\\n\\nThat has 400 lines.")
+    >>> summary_of_answer("It is README.md.\n\nThat has 400 lines.")
     'It is README.md.'
     """
     first = " ".join(answer.strip().partition("\n\n")[0].split())
