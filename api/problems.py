@@ -2,10 +2,10 @@
 
     400 malformed-request
     403 foreign-host, foreign-origin
-    404 unknown-session, unknown-prompt, unknown-turn, unknown-call, unknown-blob, not-found
+    404 unknown-session, unknown-task, unknown-prompt, unknown-turn, unknown-call, unknown-blob, not-found
     405 method-not-allowed
     409 session-exists, session-ended, state-full, not-waiting, not-running, not-failed, not-awaiting-approval,
-        other-arguments
+        other-arguments, idempotency-key-reused
     408 request-timeout         413 too-large          422 invalid
     429 queue-full, rate-limited                       431 head-too-large
     500 internal
@@ -38,6 +38,7 @@ ProblemName = Literal[
     "foreign-host",
     "foreign-origin",
     "unknown-session",
+    "unknown-task",
     "unknown-prompt",
     "unknown-turn",
     "unknown-call",
@@ -52,6 +53,7 @@ ProblemName = Literal[
     "not-failed",
     "not-awaiting-approval",
     "other-arguments",
+    "idempotency-key-reused",
     "request-timeout",
     "too-large",
     "head-too-large",
@@ -149,6 +151,20 @@ def foreign_origin(origin: str | None) -> ProblemError:
 def unknown_session(session_id: str) -> ProblemError:
     """404: never existed, was deleted, or is someone else's."""
     return ProblemError(404, "unknown-session", f"There is no session {session_id!r}.")
+
+
+def unknown_task(task_id: str) -> ProblemError:
+    """404: there is no such session, or it is no task."""
+    return ProblemError(404, "unknown-task", f"There is no task {task_id!r}.")
+
+
+def idempotency_key_reused(key: str) -> ProblemError:
+    """409: another task was created with this key."""
+    return ProblemError(
+        409,
+        "idempotency-key-reused",
+        f"The idempotency_key {key!r} was used for another task. Send the same request again, or choose another key.",
+    )
 
 
 def unknown_prompt(message_id: str) -> ProblemError:

@@ -7,7 +7,6 @@ from temporalio.client import Client
 
 from turnkeeper.api.history.deletion import SessionDeleter
 from turnkeeper.api.history.replay import Replays
-from turnkeeper.api.history.tasks import Tasks
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.history.transcript import Transcripts
 from turnkeeper.api.live.feed import UpdateFeed
@@ -16,6 +15,9 @@ from turnkeeper.api.live.shared_reader import SharedReader
 from turnkeeper.api.markdown import Markdown
 from turnkeeper.api.prompts.prompt_fates import PromptFates
 from turnkeeper.api.prompts.prompt_sender import PromptSender
+from turnkeeper.api.tasks.task_approvals import TaskApprovals
+from turnkeeper.api.tasks.task_reader import TaskReader
+from turnkeeper.api.tasks.tasks import Tasks
 from turnkeeper.api.temporal.cache_warmer import CacheWarmer
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.sessions import Sessions
@@ -45,8 +47,11 @@ class Services:
     texts: TextRestorer
     transcripts: Transcripts
     replays: Replays
-    tasks: Tasks
     deleter: SessionDeleter
+
+    # Sessions that are tasks, and those with tasks
+    approvals: TaskApprovals
+    tasks: Tasks
 
     # What is new, for those who watch and those who poll
     cache_warmer: CacheWarmer
@@ -62,6 +67,9 @@ class Services:
         fates = PromptFates(reader, stores)
         texts = TextRestorer(stores.blobs)
         transcripts = Transcripts(reader, stores.archive, texts)
+        sender = PromptSender(sessions, reader, fates)
+        approvals = TaskApprovals(reader)
+        task_reader = TaskReader(settings, reader, texts, approvals)
         cache_warmer = CacheWarmer(client, settings.task_queue)
         shared_reader = SharedReader(reader, texts, cache_warmer)
         return cls(
@@ -71,12 +79,13 @@ class Services:
             reader=reader,
             sessions=sessions,
             fates=fates,
-            sender=PromptSender(sessions, reader, fates),
+            sender=sender,
             texts=texts,
             transcripts=transcripts,
             replays=Replays(reader, stores.archive, texts),
-            tasks=Tasks(reader, transcripts),
             deleter=SessionDeleter(settings, reader, stores),
+            approvals=approvals,
+            tasks=Tasks(client, settings, reader, sessions, sender, transcripts, task_reader),
             cache_warmer=cache_warmer,
             poller=Poller(shared_reader, reader.watches),
             feed=UpdateFeed(shared_reader, reader.watches, partials),

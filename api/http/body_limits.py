@@ -4,7 +4,7 @@ MOST_BODY_BYTES = 1024 * 1024
 MOST_HISTORY_BYTES = 10 * 1024 * 1024
 """Where a conversation is handed over."""
 
-_TAKING_HISTORIES = frozenset({"/api/chat", "/tasks/preview"})
+_TAKING_HISTORIES = frozenset({"/api/chat", "/tasks", "/tasks/preview"})
 
 
 def most_body_bytes(path: str) -> int:

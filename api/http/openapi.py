@@ -19,7 +19,11 @@ TAGS: list[dict[str, Any]] = [
         "learned by polling, by waiting, or from a stream of events.",
     },
     {"name": "approvals", "description": "Tool calls that wait for a person's decision, and the decisions."},
-    {"name": "tasks", "description": "Agents that are deployed with the conversation that led to their task."},
+    {
+        "name": "tasks",
+        "description": "Agents that are started with the conversation that led to their task. A task is a "
+        "session too: its id takes every call of a session.",
+    },
     {"name": "ai-sdk", "description": "The same sessions as `useChat` of Vercel's AI SDK speaks of them."},
     {"name": "page", "description": "What the chat page needs beside the rest."},
     {"name": "health", "description": "Whether the process is up, and whether it can serve."},
@@ -29,6 +33,7 @@ _MEANINGS: dict[ProblemName, tuple[int, str]] = {
     "foreign-host": (403, "the `Host` is none of the gateway's"),
     "foreign-origin": (403, "a web page of another site sends it"),
     "unknown-session": (404, "there is no such session"),
+    "unknown-task": (404, "there is no such task"),
     "unknown-prompt": (404, "the session never had such a prompt"),
     "unknown-turn": (404, "the session has no such turn"),
     "unknown-call": (404, "the session has no such tool call"),
@@ -41,6 +46,7 @@ _MEANINGS: dict[ProblemName, tuple[int, str]] = {
     "not-failed": (409, "the turn did not fail"),
     "not-awaiting-approval": (409, "nobody is asked about the call any more"),
     "other-arguments": (409, "the call has other arguments than those that were decided on"),
+    "idempotency-key-reused": (409, "the key was used for another task"),
     "too-large": (413, "the body is over 1 MiB, or over 10 MiB where a history is taken"),
     "invalid": (422, "something is invalid; every field is named"),
     "queue-full": (429, "too many prompts wait; see `Retry-After`"),
@@ -78,6 +84,10 @@ PROMPT: tuple[ProblemName, ...] = (
     "not-waiting",
 )
 """Of operations that send a prompt; `not-waiting`: its id was withdrawn or discarded before."""
+
+
+TASK: tuple[ProblemName, ...] = (*SERVER, "unknown-task", "no-worker", "session-stuck")
+"""Of operations on one task that a worker answers."""
 
 
 def errors(*names: ProblemName) -> dict[int | str, dict[str, Any]]:

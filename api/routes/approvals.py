@@ -12,8 +12,11 @@ router = APIRouter(tags=["approvals"])
 
 @router.get("/workflow/{id}/approvals", operation_id="get_pending_approvals", responses=errors(*WORKER))
 async def get_pending_approvals(services: ServicesDep, session_id: SessionId) -> PendingApprovals:
-    """List the tool calls that wait for a decision, with their arguments and until when."""
-    return await services.reader.pending_approvals(session_id)
+    """List the tool calls that wait for a decision, with their arguments and until when.
+
+    Those of the session's tasks follow its own. Each is decided at the approvals of its `workflow_id`.
+    """
+    return await services.approvals.pending(session_id)
 
 
 @router.post(

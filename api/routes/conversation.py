@@ -14,7 +14,7 @@ from turnkeeper.api.http.openapi import PROMPT, WORKER, errors
 from turnkeeper.api.http.prefer import APPLIED_HEADER, PrefersAsync
 from turnkeeper.api.live.polling import poll_etag
 from turnkeeper.api.prompts.new_prompt import new_prompt, prompt_again, session_id_of_chat
-from turnkeeper.api.routes.sessions import default_input
+from turnkeeper.api.session_links import default_input
 from turnkeeper.models.answers import (
     ChatAccepted,
     ConversationAnswer,
