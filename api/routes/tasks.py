@@ -8,10 +8,9 @@ from turnkeeper.api.bodies import CancelTask, TaskMessage, TaskPreview
 from turnkeeper.api.dependencies import ServicesDep, TaskId
 from turnkeeper.api.http.body_limits import MOST_HISTORY_BYTES
 from turnkeeper.api.http.openapi import TASK, WORKER, errors
-from turnkeeper.models.answers import PromptAccepted
+from turnkeeper.models.answers import PromptAccepted, Task, TaskPage, TaskReceipt
 from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.session.task import CreateTask
-from turnkeeper.models.task_answers import Task, TaskPage, TaskReceipt
 from turnkeeper.models.transcript.task_view import TaskStatus
 
 router = APIRouter(tags=["tasks"], max_body_size=MOST_HISTORY_BYTES)

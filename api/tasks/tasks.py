@@ -28,12 +28,11 @@ from turnkeeper.api.tasks.task_reader import CANCELLING, TaskReader
 from turnkeeper.api.temporal.listing import list_task_executions
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.sessions import Sessions
-from turnkeeper.models.answers import PromptAccepted
+from turnkeeper.models.answers import PromptAccepted, Task, TaskPage, TaskReceipt
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.session.task import CreateTask, PreparedTask, prepare_task
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.task_answers import Task, TaskPage, TaskReceipt
 from turnkeeper.models.tasks.history_policy import HistoryPolicy
 from turnkeeper.models.tasks.inheritance import Inheritance
 from turnkeeper.models.transcript.task_view import FINAL, TaskStatus

@@ -11,9 +11,8 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from turnkeeper.clients.python.calls import Calls, given
-from turnkeeper.models.answers import PromptAccepted
+from turnkeeper.models.answers import PromptAccepted, Task, TaskPage, TaskReceipt
 from turnkeeper.models.session.queue.prompts import PromptMode
-from turnkeeper.models.task_answers import Task, TaskPage, TaskReceipt
 from turnkeeper.models.transcript.task_view import TaskStatus
 
 
