@@ -4,8 +4,13 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
-from turnkeeper.activities.model_request.hand_over import MOVES, HandOverKey
-from turnkeeper.activities.own_workflow import WorkflowSilentError, ask_own_workflow, own_run, own_session
+from turnkeeper.activities.model_request.local_context_cache import MOVES, ContextKey
+from turnkeeper.activities.own_workflow import (
+    WorkflowSilentError,
+    current_run_id,
+    current_session_id,
+    query_own_workflow,
+)
 from turnkeeper.activities.store_failures import store_failures
 from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE
 from turnkeeper.models.session.archive.archive_state import (
@@ -32,10 +37,10 @@ class ArchiveActivities:
 
         A second run writes the same under the same keys, to no effect: a turn is archived once (SES-15).
         """
-        key = HandOverKey(own_run(), order.move, order.digest)
+        key = ContextKey(current_run_id(), order.move, order.digest)
         move = MOVES.get(key) or await self._ask_workflow(order)
         with store_failures():
-            await self._store(own_session(), move)
+            await self._store(current_session_id(), move)
         MOVES.discard(key)
 
     @activity.defn
@@ -44,13 +49,13 @@ class ArchiveActivities:
 
         A second run deletes the same and returns the same.
         """
-        session_id, prompts = own_session(), self._stores.prompts
+        session_id, prompts = current_session_id(), self._stores.prompts
         with store_failures():
             await prompts.forget_parked(session_id, below=order.forget_below)
-            found = await prompts.parked(
+            parked = await prompts.parked(
                 session_id, first=order.first, max_prompts=order.max_prompts, max_bytes=order.max_bytes
             )
-        return UnparkedPrompts(prompts=found)
+        return UnparkedPrompts(prompts=parked)
 
     async def _store(self, session_id: str, move: ArchiveMove) -> None:
         # The texts first: once the turns are gone, the model view refers to them.
@@ -70,7 +75,7 @@ class ArchiveActivities:
     async def _ask_workflow(self, order: ArchiveOrder) -> ArchiveMove:
         try:
             query = ArchiveMoveQuery(move=order.move)
-            move = await ask_own_workflow(self._client, "get_archive_move", query, ArchiveMove)
+            move = await query_own_workflow(self._client, "get_archive_move", query, ArchiveMove)
         except WorkflowSilentError as error:
             raise ApplicationError(str(error), type=ARCHIVE_UNAVAILABLE) from error
         if move.digest != order.digest:

@@ -14,7 +14,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.activities.heartbeat import heartbeating
-from turnkeeper.activities.own_workflow import own_session
+from turnkeeper.activities.own_workflow import current_session_id
 from turnkeeper.activities.store_failures import store_failures
 from turnkeeper.models.deletion import DeletionOrder, SessionRuns, StoppedSession, deleted_session
 from turnkeeper.models.errors import DELETION_REFUSED
@@ -54,7 +54,7 @@ class DeletionActivities:
             if before is None or last is None:
                 return StoppedSession(archived_turns=archived_turns)
             runs = await self._runs_back_from(last.run_id or "")
-        busy_at = None if _was_idle(before, last) else last.close_time
+        busy_at = None if _is_idle_before_stop(before, last) else last.close_time
         return StoppedSession(runs=runs, archived_turns=archived_turns, busy_at=busy_at)
 
     @activity.defn
@@ -104,7 +104,7 @@ class DeletionActivities:
             await session.terminate(reason="deleted by request", rpc_timeout=RPC_TIMEOUT)
         except RPCError as error:
             if error.status != RPCStatusCode.NOT_FOUND:  # it had ended already
-                raise _explained(error) from error
+                raise _deletion_error(error) from error
 
     async def _runs_back_from(self, newest: str) -> list[str]:
         """Return the ids of all runs of the chain that Temporal still has, oldest first."""
@@ -121,8 +121,8 @@ class DeletionActivities:
                     raise
                 break  # Temporal keeps older runs for a time only, or an earlier deletion got this far
             runs.insert(0, run_id)
-            started = history.history.events[0].workflow_execution_started_event_attributes
-            run_id = started.continued_execution_run_id
+            start_event = history.history.events[0].workflow_execution_started_event_attributes
+            run_id = start_event.continued_execution_run_id
         return runs
 
     async def _delete_run(self, run_id: str) -> bool:
@@ -133,11 +133,11 @@ class DeletionActivities:
         except RPCError as error:
             if error.status == RPCStatusCode.NOT_FOUND:
                 return False
-            raise _explained(error) from error
+            raise _deletion_error(error) from error
         return True
 
 
-def _explained(error: RPCError) -> Exception:
+def _deletion_error(error: RPCError) -> Exception:
     """Return the error that says why a workflow was not terminated or deleted; it is tried again in any case."""
     if error.status not in NOT_ALLOWED:
         return error
@@ -145,14 +145,14 @@ def _explained(error: RPCError) -> Exception:
 
 
 def _session() -> str:
-    return deleted_session(own_session())
+    return deleted_session(current_session_id())
 
 
 def _run(run_id: str) -> WorkflowExecution:
     return WorkflowExecution(workflow_id=_session(), run_id=run_id)
 
 
-def _was_idle(before: WorkflowExecutionDescription, last: WorkflowExecutionDescription) -> bool:
+def _is_idle_before_stop(before: WorkflowExecutionDescription, last: WorkflowExecutionDescription) -> bool:
     """Return whether no activity was under way when the session was terminated, just after `before` was seen."""
     was_at_rest = before.status == WorkflowExecutionStatus.RUNNING and not before.raw_description.pending_activities
     return was_at_rest and last.run_id == before.run_id and last.history_length == before.history_length + 1

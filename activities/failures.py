@@ -17,21 +17,21 @@ from turnkeeper.models.errors import RETRYABLE, ErrorType
 from turnkeeper.models.transcript.model_call import ModelCallOutcome
 
 FIRST_DELAY = 0.5
-LONGEST_RETRY_DELAY = 5.0
+MAX_RETRY_DELAY = 5.0
 """Up to here a delay is Temporal's to wait, beyond it is the workflow's, and visible."""
 
-MOST_ATTEMPTS = 8
+MAX_ATTEMPTS = 8
 """Attempts of one model call that end with an error; a worker that dies or stops is not counted, the turn's time
 bounds those."""
 
-MOST_SOON = 4
+MAX_QUICK_ATTEMPTS = 4
 """How many attempts in a row are made soon. What the fifth still meets is a storm, and the workflow's to wait out,
 whatever short time the vendor names: Temporal's attempts would be used up within it."""
 
-LONGEST_WAIT = 600.0
+MAX_WAIT = 600.0
 """A vendor's `retry-after` counts at most this many seconds."""
 
-MOST_ROUNDS = 10
+MAX_WAITS = 10
 """How often the workflow waits out one request before the turn fails."""
 
 WORKER_DIED = "worker_died"
@@ -41,20 +41,20 @@ NEVER_RETRIED: frozenset[str] = frozenset({"auth", "quota"})
 """Mended by a person, whatever the vendor says of retrying."""
 
 
-def judge(error: ModelError, *, attempt: int, rounds: int, unclear: int = 1) -> ModelCallOutcome:
+def judge(error: ModelError, *, attempt: int, wait_count: int, unclear: int = 1) -> ModelCallOutcome:
     """Return what the workflow is to act upon. Raises the `ApplicationError` that Temporal is to act upon.
 
-    `attempt` counts this activity's tries from 1, `rounds` the waits of this request so far, `unclear` the answers to
+    `attempt` counts this activity's tries from 1, `wait_count` the waits of this request so far, `unclear` the answers to
     it that were unclear, this one included: failures of other kinds, and workers that died, use up none of those.
     """
     if error.error_type in ("context_too_long", "stale_reasoning"):
         return ModelCallOutcome(repeat=error.error_type)
     if not _may_be_retried(error, unclear=unclear):
         raise ApplicationError(error.message, type=error.error_type, non_retryable=True)
-    delay = _delay(error, attempt=attempt, rounds=rounds)
-    if delay <= LONGEST_RETRY_DELAY:
+    delay = _delay(error, attempt=attempt, wait_count=wait_count)
+    if delay <= MAX_RETRY_DELAY:
         raise ApplicationError(error.message, type=error.error_type, next_retry_delay=timedelta(seconds=delay))
-    if rounds >= MOST_ROUNDS:
+    if wait_count >= MAX_WAITS:
         raise ApplicationError(error.message, type=error.error_type, non_retryable=True)
     return ModelCallOutcome(wait_seconds=delay, wait_reason=reason_of(error))
 
@@ -67,17 +67,17 @@ def _may_be_retried(error: ModelError, *, unclear: int) -> bool:
     return error.should_retry
 
 
-def _delay(error: ModelError, *, attempt: int, rounds: int) -> float:
-    asked = max(error.retry_after or 0.0, 0.0)
-    attempt = min(attempt, MOST_ATTEMPTS)  # workers that died are among them
-    if attempt > MOST_SOON:
+def _delay(error: ModelError, *, attempt: int, wait_count: int) -> float:
+    requested_delay = max(error.retry_after or 0.0, 0.0)
+    attempt = min(attempt, MAX_ATTEMPTS)  # workers that died are among them
+    if attempt > MAX_QUICK_ATTEMPTS:
         # The storm's wait begins where the attempts before it left off, and doubles with each round.
-        return min(max(asked, FIRST_DELAY * 2.0 ** (attempt - 1 + rounds)), LONGEST_WAIT)
+        return min(max(requested_delay, FIRST_DELAY * 2.0 ** (attempt - 1 + wait_count)), MAX_WAIT)
     # Attempts 1 to 4 double from half a second to four.
-    return min(FIRST_DELAY * 2.0 ** (attempt - 1) if error.retry_after is None else asked, LONGEST_WAIT)
+    return min(FIRST_DELAY * 2.0 ** (attempt - 1) if error.retry_after is None else requested_delay, MAX_WAIT)
 
 
-_SENTENCES: dict[str, str] = {
+_PROBLEMS: dict[str, str] = {
     "rate_limited": "{} is limiting requests",
     "overloaded": "{} is overloaded",
     "provider_error": "{} had an error",
@@ -93,7 +93,7 @@ _SENTENCES: dict[str, str] = {
 }
 """What failed, by a turn's `error_type`; `{}` is the vendor."""
 
-LONGEST_REASON = 500
+MAX_REASON_CHARS = 500
 """Most characters of why the model is not available: it is shown beside other facts of the session."""
 
 
@@ -104,11 +104,11 @@ def reason_of(error: ModelError) -> str:
     'Anthropic is overloaded: HTTP 529, request req_1.'
     """
     sentence = _sentence(error.error_type, error.message, vendor=error.vendor or "the model's provider")
-    return sentence if len(sentence) <= LONGEST_REASON else f"{sentence[: LONGEST_REASON - 1]}…"
+    return sentence if len(sentence) <= MAX_REASON_CHARS else f"{sentence[: MAX_REASON_CHARS - 1]}…"
 
 
 def _sentence(error_type: str, message: str, *, vendor: str = "the model's provider") -> str:
-    what = _SENTENCES.get(error_type, "the turn failed").format(vendor)
+    what = _PROBLEMS.get(error_type, "the turn failed").format(vendor)
     whole = f"{what[0].upper()}{what[1:]}: {message}"
     return whole if whole.endswith(".") else f"{whole}."
 

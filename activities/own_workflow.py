@@ -45,17 +45,17 @@ class WorkflowSilentError(Exception):
     """The session did not answer in time; nothing is wrong with it."""
 
 
-def own_session() -> str:
+def current_session_id() -> str:
     """Return the id of the session that the running activity is of (docs/decisions/0002)."""
     return activity.info().workflow_id or ""
 
 
-def own_run() -> str:
+def current_run_id() -> str:
     """Return the id of the run that the running activity is of."""
     return activity.info().workflow_run_id or ""
 
 
-async def ask_own_workflow(client: Client, query: str, argument: object, answer_type: type[Answer]) -> Answer:
+async def query_own_workflow(client: Client, query: str, argument: object, answer_type: type[Answer]) -> Answer:
     """Return the answer of this activity's own run, asking again for as long as the activity has time.
 
     Raises:
@@ -65,15 +65,15 @@ async def ask_own_workflow(client: Client, query: str, argument: object, answer_
         RPCError: There is no such run, or it must not be asked.
     """
     try:
-        async with asyncio.timeout(_patience(activity.info())):
-            return await _unless_stopping(_answered(client, query, argument, answer_type))
+        async with asyncio.timeout(_available_seconds(activity.info())):
+            return await _unless_stopping(_query_with_retries(client, query, argument, answer_type))
     except TimeoutError:
         raise WorkflowSilentError(f"the session did not answer {query!r} in time") from None
 
 
-async def _answered(client: Client, query: str, argument: object, answer_type: type[Answer]) -> Answer:
+async def _query_with_retries(client: Client, query: str, argument: object, answer_type: type[Answer]) -> Answer:
     # Pinned to the run: the session may have continued as new since.
-    workflow = client.get_workflow_handle(own_session(), run_id=own_run())
+    workflow = client.get_workflow_handle(current_session_id(), run_id=current_run_id())
     pauses = growing_pauses(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
     while True:
         try:
@@ -83,34 +83,34 @@ async def _answered(client: Client, query: str, argument: object, answer_type: t
                 )
                 return answer
         except (TimeoutError, RPCError, WorkflowQueryFailedError) as error:
-            if not _is_passing(error):
+            if not _is_temporary(error):
                 raise
         await asyncio.sleep(next(pauses))
 
 
-async def _unless_stopping(asking: Coroutine[Any, Any, Answer]) -> Answer:
-    """Return what `asking` returns. Raises `ApplicationError` once the worker is told to stop."""
-    answered = asyncio.create_task(asking)
-    stopping = asyncio.create_task(activity.wait_for_worker_shutdown())
+async def _unless_stopping(query_call: Coroutine[Any, Any, Answer]) -> Answer:
+    """Return what `query_call` returns. Raises `ApplicationError` once the worker is told to stop."""
+    query_task = asyncio.create_task(query_call)
+    shutdown_task = asyncio.create_task(activity.wait_for_worker_shutdown())
     try:
-        await asyncio.wait([answered, stopping], return_when=asyncio.FIRST_COMPLETED)
-        if not answered.done():
+        await asyncio.wait([query_task, shutdown_task], return_when=asyncio.FIRST_COMPLETED)
+        if not query_task.done():
             raise ApplicationError("the worker stops", type=STOPPING, next_retry_delay=timedelta(seconds=0.1))
-        return answered.result()
+        return query_task.result()
     finally:
-        answered.cancel()
-        stopping.cancel()
-        await asyncio.gather(answered, stopping, return_exceptions=True)
+        query_task.cancel()
+        shutdown_task.cancel()
+        await asyncio.gather(query_task, shutdown_task, return_exceptions=True)
 
 
-def _is_passing(error: Exception) -> bool:
+def _is_temporary(error: Exception) -> bool:
     """Return whether `error` is the machine's: busy workers, a full query buffer, a workflow task that failed."""
     if isinstance(error, RPCError):
         return error.status not in _FINAL
     return not str(error).startswith(REFUSED)
 
 
-def _patience(info: activity.Info) -> float | None:
+def _available_seconds(info: activity.Info) -> float | None:
     """Return how many seconds an activity may ask, so that it can still say that nobody answered."""
     seconds = min(
         (limit.total_seconds() for limit in (info.start_to_close_timeout, info.schedule_to_close_timeout) if limit),

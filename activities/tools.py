@@ -8,7 +8,7 @@ from temporalio.exceptions import ApplicationError
 
 from turnkeeper.activities.heartbeat import heartbeating
 from turnkeeper.activities.model_request.large_texts import LargeTexts
-from turnkeeper.activities.own_workflow import own_session
+from turnkeeper.activities.own_workflow import current_session_id
 from turnkeeper.models.bounds import is_nested_over
 from turnkeeper.models.limits import MOST_LEVELS, TOOL_LIST_BYTES
 from turnkeeper.models.session.tool_list import carried_bytes, digest_of
@@ -18,7 +18,7 @@ from turnkeeper.models.transcript.trajectory import ToolResult
 _log = logging.getLogger(__name__)
 
 
-class LostCallError(Exception):
+class ServerLostError(Exception):
     """The server was lost in a call that may be repeated. `result`: what the call came to, should it stay at that."""
 
     def __init__(self, result: ToolResult) -> None:
@@ -34,7 +34,7 @@ class ToolSource(Protocol):
         ...
 
     async def call(self, invocation: ToolInvocation) -> ToolResult:
-        """Run one call; whatever goes wrong is a result. Raises `LostCallError` where a second run may help."""
+        """Run one call; whatever goes wrong is a result. Raises `ServerLostError` where a second run may help."""
         ...
 
 
@@ -52,11 +52,11 @@ class ToolActivities:
         A second run reads them again, to no effect.
         """
         async with heartbeating():
-            listed = await self._toolbox.list_tools()
-        tools = _carriable(listed.tools)
-        if call and call.known == digest_of(tools) and not listed.unread:
+            tool_list = await self._toolbox.list_tools()
+        tools = _carriable(tool_list.tools)
+        if call and call.known == digest_of(tools) and not tool_list.unread:
             return ToolList(unchanged=True)
-        return listed.model_copy(update={"tools": tools})
+        return tool_list.model_copy(update={"tools": tools})
 
     @activity.defn
     async def call_tool(self, invocation: ToolInvocation) -> ToolResult:
@@ -65,24 +65,24 @@ class ToolActivities:
         A second run happens only for tools that are read-only or idempotent (`workflows/activity_options.py`), with
         the same call id as idempotency key; every other tool is run at most once (AGT-7).
         """
-        session_id = own_session()
+        session_id = current_session_id()
         async with heartbeating():
-            resolved = await self._texts.resolve_call(session_id, invocation)
-            if resolved is None:
+            invocation_with_args = await self._texts.resolve_call(session_id, invocation)
+            if invocation_with_args is None:
                 return ToolResult(outcome=f"{invocation.name} was not called: {_UNREADABLE}", status="error")
-            result = await self._called(resolved.model_copy(update={"session_id": session_id}))
+            result = await self._call_or_raise(invocation_with_args.model_copy(update={"session_id": session_id}))
             return await self._texts.keep_result(session_id, result, invocation.inline_bytes)
 
-    async def _called(self, invocation: ToolInvocation) -> ToolResult:
+    async def _call_or_raise(self, invocation: ToolInvocation) -> ToolResult:
         """Call the tool; its server being lost in it fails the attempt, or after the last one is the result."""
         try:
             return await self._toolbox.call(invocation)
-        except LostCallError as lost:
+        except ServerLostError as error:
             info = activity.info()
-            most = info.retry_policy.maximum_attempts if info.retry_policy else 1
-            if info.attempt < most:
-                raise ApplicationError(str(lost), type="tool_server_lost") from None
-            return lost.result
+            max_attempts = info.retry_policy.maximum_attempts if info.retry_policy else 1
+            if info.attempt < max_attempts:
+                raise ApplicationError(str(error), type="tool_server_lost") from None
+            return error.result
 
 
 _UNREADABLE = "its arguments are in the store of large texts, which can't be read now"
@@ -90,7 +90,7 @@ _UNREADABLE = "its arguments are in the store of large texts, which can't be rea
 
 def _carriable(tools: list[ToolSpec]) -> list[ToolSpec]:
     """Return as many tools, in their order, as a session can carry from run to run (SES-16)."""
-    room, kept = TOOL_LIST_BYTES, list[ToolSpec]()
+    room, carried_tools = TOOL_LIST_BYTES, list[ToolSpec]()
     for tool in tools:
         if is_nested_over(tool.input_schema, MOST_LEVELS):
             _log.warning("the tool %s is left out: its schema is nested over %d levels", tool.name, MOST_LEVELS)
@@ -98,8 +98,10 @@ def _carriable(tools: list[ToolSpec]) -> list[ToolSpec]:
         room -= carried_bytes(tool)
         if room < 0:
             _log.warning(
-                "%d of %d tools are left out: a session has room for no more", len(tools) - len(kept), len(tools)
+                "%d of %d tools are left out: a session has room for no more",
+                len(tools) - len(carried_tools),
+                len(tools),
             )
             break
-        kept.append(tool)
-    return kept
+        carried_tools.append(tool)
+    return carried_tools

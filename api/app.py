@@ -11,12 +11,12 @@ from temporalio.client import Client
 
 from turnkeeper.api import problems
 from turnkeeper.api.ai_sdk import routes as ai_sdk
-from turnkeeper.api.dependencies import refuse_unknown_parameters
-from turnkeeper.api.http.body_limits import most_body_bytes
-from turnkeeper.api.http.methods import HeadRequests
-from turnkeeper.api.http.openapi import TAGS, described
-from turnkeeper.api.http.origin_check import OriginCheck
-from turnkeeper.api.http.server import ImpatientStreams
+from turnkeeper.api.dependencies import reject_unknown_parameters
+from turnkeeper.api.http.body_limits import max_body_bytes
+from turnkeeper.api.http.methods import HeadRequestMiddleware
+from turnkeeper.api.http.openapi import TAGS, with_problem_media_type
+from turnkeeper.api.http.origin_check import OriginCheckMiddleware
+from turnkeeper.api.http.server import StalledStreamMiddleware
 from turnkeeper.api.routes import (
     api_docs,
     approvals,
@@ -64,7 +64,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
         version="0.1.0",
         summary="Durable AI-agent sessions on Temporal.",
         lifespan=lifespan,
-        dependencies=[Depends(refuse_unknown_parameters)],
+        dependencies=[Depends(reject_unknown_parameters)],
         openapi_tags=TAGS,
         servers=[{"url": "/", "description": "This gateway."}],
         docs_url=None,
@@ -75,20 +75,20 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
         app.include_router(routes.router)
     page.install(app, settings)
     api_docs.install(app)
-    app.add_middleware(HeadRequests)
-    app.add_middleware(BoundedAndUnstored)
-    app.add_middleware(ImpatientStreams)
+    app.add_middleware(HeadRequestMiddleware)
+    app.add_middleware(BodyLimitMiddleware)
+    app.add_middleware(StalledStreamMiddleware)
     # The last one added is the first one asked: nothing is read or spent for whoever is refused.
-    app.add_middleware(OriginCheck, settings=settings)
+    app.add_middleware(OriginCheckMiddleware, settings=settings)
     return app
 
 
 class _Gateway(FastAPI):
     def openapi(self) -> dict[str, Any]:
-        return described(super().openapi())
+        return with_problem_media_type(super().openapi())
 
 
-class BoundedAndUnstored:
+class BodyLimitMiddleware:
     """Refuses bodies over the limit without reading them to their end, and lets nobody store what is answered."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -99,7 +99,7 @@ class BoundedAndUnstored:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        most = most_body_bytes(scope["path"])
+        most = max_body_bytes(scope["path"])
         if _announced_bytes(scope) > most:
             await _drain(scope, receive)
             await problems.answer(problems.too_large(most).problem)(scope, receive, send)

@@ -14,7 +14,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticKnownError
 
-from turnkeeper.api.markdown import MOST_CHARS, MOST_TEXTS
+from turnkeeper.api.markdown import MAX_CHARS, MAX_TEXTS
 from turnkeeper.models.bounds import count_unencodable
 from turnkeeper.models.context.window import HistoryChange
 from turnkeeper.models.ids import ID_PATTERN
@@ -53,8 +53,8 @@ def _inside(folder: str) -> str:
 def _renderable(texts: list[str]) -> list[str]:
     if any(count_unencodable(text) for text in texts):
         raise ValueError("may hold no NUL and no lone surrogate")
-    if sum(map(len, texts)) > MOST_CHARS:
-        raise ValueError(f"may have {MOST_CHARS:,} characters together")
+    if sum(map(len, texts)) > MAX_CHARS:
+        raise ValueError(f"may have {MAX_CHARS:,} characters together")
     return texts
 
 
@@ -201,7 +201,7 @@ class RenderMarkdown(Strict):
     """Texts to render, together at most 200,000 characters."""
 
     texts: Annotated[Items[str], AfterValidator(_renderable)] = Field(
-        max_length=MOST_TEXTS, examples=[["Read **this**: [docs](https://example.org)"]]
+        max_length=MAX_TEXTS, examples=[["Read **this**: [docs](https://example.org)"]]
     )
 
 

@@ -20,7 +20,7 @@ async def get_services(request: Request) -> Services:
     return services
 
 
-async def refuse_unknown_parameters(request: Request) -> None:
+async def reject_unknown_parameters(request: Request) -> None:
     """Refuse a query parameter the route does not know: an option is never ignored (API-2)."""
     route = request.scope.get("route")
     if not isinstance(route, APIRoute):

@@ -28,21 +28,21 @@ from markdown_it.utils import EnvType, OptionsDict
 from turnkeeper.api import problems
 from turnkeeper.stores.recent_texts import RecentTexts
 
-MOST_TEXTS = 64
+MAX_TEXTS = 64
 """Texts of one request."""
 
-MOST_CHARS = 200_000
+MAX_CHARS = 200_000
 """Characters of one request, all texts together; about half a second of ordinary Markdown."""
 
 TEXT_SECONDS = 0.5
 REQUEST_SECONDS = 1.5
 """Processor time that parsing takes of a text, and of all texts of a request; what is not parsed by then is shown as it
-was written. The HTML of what is parsed is written and cleaned in any case: at most about 0.3 s more, for `MOST_CHARS`
+was written. The HTML of what is parsed is written and cleaned in any case: at most about 0.3 s more, for `MAX_CHARS`
 of what becomes the longest HTML."""
 
 REMEMBERED_CHARS = 8 * 1024 * 1024
 
-DEEPEST = 80
+MAX_NESTING = 80
 """Levels of quotes and lists. The parser itself would drop what is beyond 100, without a word."""
 
 PATIENCE_SECONDS = 1.0
@@ -55,14 +55,14 @@ _ELEMENTS = {
     *("h1", "h2", "h3", "h4", "h5", "h6", "table", "thead", "tbody", "tr", "th", "td"),
 }
 _ATTRIBUTES = {"a": {"href", "title"}, "code": {"class"}, "ol": {"start"}, "th": {"align"}, "td": {"align"}}
-_LONGEST_LANGUAGE = len("language-") + 40
+_MAX_LANGUAGE_CHARS = len("language-") + 40
 
 
 class UnrenderableError(Exception):
     """A text took its time and is not rendered yet, or is nested so deeply that some of it would be left out."""
 
 
-class Markdown:
+class MarkdownRenderer:
     """Renders texts, one at a time, beside the event loop."""
 
     def __init__(self, *, remembered_chars: int = REMEMBERED_CHARS) -> None:
@@ -162,7 +162,7 @@ def _inline_in_time(state: StateInline, silent: bool) -> bool:
 
 
 def _block_in_time(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    if state.level >= DEEPEST:
+    if state.level >= MAX_NESTING:
         raise UnrenderableError
     return _check_time(state.env)
 
@@ -191,7 +191,7 @@ def _cell_without_style(
 def _harmless(element: str, attribute: str, value: str) -> str | None:
     """Let a code block have the class that names its language, and nothing else."""
     if attribute == "class":
-        return value if value.startswith("language-") and len(value) <= _LONGEST_LANGUAGE else None
+        return value if value.startswith("language-") and len(value) <= _MAX_LANGUAGE_CHARS else None
     return value
 
 

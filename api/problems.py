@@ -26,7 +26,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
-from turnkeeper.api.http.body_limits import MOST_BODY_BYTES
+from turnkeeper.api.http.body_limits import MAX_BODY_BYTES
 from turnkeeper.api.http.methods import allowed_methods, original_method
 from turnkeeper.models.errors import RefusalReason, Refused, TaskValidationError, shown
 from turnkeeper.models.field_paths import field_path
@@ -355,6 +355,6 @@ async def _on_other_method(request: Request) -> Response:
     return answer(ProblemError(405, "method-not-allowed", detail).problem, headers)
 
 
-def too_large(most_bytes: int = MOST_BODY_BYTES) -> ProblemError:
+def too_large(most_bytes: int = MAX_BODY_BYTES) -> ProblemError:
     """413: the body is over the route's limit; it was not read to its end."""
     return ProblemError(413, "too-large", f"The request's body is over {most_bytes // 1024**2} MiB.")

@@ -11,7 +11,7 @@ Answer = TypeVar("Answer")
 REQUEST_SECONDS = 2.7
 """Everything a request needs of session and stores is there after so long, or it is answered without (API-2)."""
 
-ANSWERS_SECONDS = 0.7
+RESTORE_SECONDS = 0.7
 """Most time for restoring an answer that is kept by reference: its excerpt in time is better than all of it late."""
 
 

@@ -41,16 +41,16 @@ class LargeTexts:
     async def keep_result(self, session_id: str, result: ToolResult, inline_bytes: int) -> ToolResult:
         """Return the result, its content by reference if it is over `inline_bytes`."""
         texts = Texts()
-        kept = refer_result(result, inline_bytes=inline_bytes, texts=texts)
-        return kept if await self._stored(session_id, texts) else cut_result(result, inline_bytes=inline_bytes)
+        reduced = refer_result(result, inline_bytes=inline_bytes, texts=texts)
+        return reduced if await self._store(session_id, texts) else cut_result(result, inline_bytes=inline_bytes)
 
     async def keep_response(
         self, session_id: str, response: ModelResponse, inline_bytes: int, *, max_bytes: int
     ) -> ModelResponse:
         """Return the response, every text of it that is over `inline_bytes` by reference."""
         texts = Texts()
-        kept = refer_response(response, inline_bytes=inline_bytes, texts=texts)
-        return kept if await self._stored(session_id, texts) else cut_response(response, answer_bytes=max_bytes)
+        reduced = refer_response(response, inline_bytes=inline_bytes, texts=texts)
+        return reduced if await self._store(session_id, texts) else cut_response(response, answer_bytes=max_bytes)
 
     async def resolve(self, session_id: str, request: ModelRequest) -> ModelRequest:
         """Return the request with its large texts in their places, as far as they can be read."""
@@ -68,7 +68,7 @@ class LargeTexts:
         args = resolve_args(invocation.args, invocation.args_blob, texts)
         return None if args is None else invocation.model_copy(update={"args": args, "args_blob": None})
 
-    async def _stored(self, session_id: str, texts: Texts) -> bool:
+    async def _store(self, session_id: str, texts: Texts) -> bool:
         try:
             for owner, by_hash in ((session_id, texts.by_hash), (opaque_owner(session_id), texts.opaque)):
                 if by_hash:
@@ -80,13 +80,13 @@ class LargeTexts:
         return True
 
     async def _read(self, session_id: str, hashes: Iterable[str]) -> dict[str, str]:
-        wanted = set(hashes)
-        found = self._recent.find(session_id, wanted)
-        missing = wanted - found.keys()
+        missing_or_cached = set(hashes)
+        texts = self._recent.find(session_id, missing_or_cached)
+        missing = missing_or_cached - texts.keys()
         if missing:
             try:
-                found |= await self._blobs.get(session_id, missing)
+                texts |= await self._blobs.get(session_id, missing)
             except StoreUnavailableError as error:
                 _log.warning("large texts stay excerpts, since the store is down: %s", error)
-        self._recent.remember(session_id, found)
-        return found
+        self._recent.remember(session_id, texts)
+        return texts

@@ -25,15 +25,15 @@ _VENDORS = {"anthropic": "anthropic", "openai": "openai"}
 class ListPrices:
     """The vendors' list prices; read when the first is asked for, since that takes a third of a second and 30 MB."""
 
-    def priced(self, response: ModelResponse, *, asked: str) -> ModelResponse:
-        """Return the response of the model `asked` with its cost in `usage`, where that is known.
+    def priced(self, response: ModelResponse, *, model: str) -> ModelResponse:
+        """Return the response of the model `model` with its cost in `usage`, where that is known.
 
         The model is the one that the vendor says has answered.
         """
         usage = response.usage
         if usage is None or usage.cost is not None:
             return response
-        provider, _, name = asked.partition(":")
+        provider, _, name = model.partition(":")
         cost = self.cost_of(usage, provider=provider, name=response.model or name)
         return response.model_copy(update={"usage": usage.model_copy(update={"cost": cost})})
 
@@ -52,14 +52,14 @@ class ListPrices:
                 cache_read_tokens=usage.cached_tokens,
                 cache_write_tokens=usage.cache_write_tokens,
             )
-            found = self._prices.calc_price(tokens, name, provider_id=vendor)
+            calculation = self._prices.calc_price(tokens, name, provider_id=vendor)
         except (LookupError, ValueError):  # no such model; tokens that contradict each other
             return None
-        price = found.model_price
+        price = calculation.model_price
         # What has no price per token counts as nothing in the sum: such a model is paid for otherwise.
         if price.input_mtok is None or price.output_mtok is None:
             return None
-        return round(float(found.total_price), COST_DIGITS)
+        return round(float(calculation.total_price), COST_DIGITS)
 
     @cached_property
     def _prices(self) -> ModuleType | None:

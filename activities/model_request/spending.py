@@ -25,8 +25,8 @@ from turnkeeper.models.transcript.trajectory import Usage
 class PriceList(Protocol):
     """Knows what models cost; the worker's composition root injects one."""
 
-    def priced(self, response: ModelResponse, *, asked: str) -> ModelResponse:
-        """Return the response of the model `asked` with its cost in `usage`, where that is known (AGT-10)."""
+    def priced(self, response: ModelResponse, *, model: str) -> ModelResponse:
+        """Return the response of `model` with its cost in `usage`, where that is known (AGT-10)."""
         ...
 
 
@@ -56,7 +56,7 @@ class Spending:
         self._request, self._input_tokens = request, None
         return self._meter
 
-    def answered(self) -> None:
+    def note_whole_answer(self) -> None:
         """Note that the answer is whole: it has a usage of its own."""
         self._whole, self._meter = self._meter, Meter()
         self._whole.has_begun = True
@@ -66,12 +66,12 @@ class Spending:
 
     def add(self, usage: Usage | None) -> None:
         """Count the whole answer, which can't be kept, as spent in vain; estimated where its `usage` is not known."""
-        self._earlier = _sum(self._earlier, usage or self._measured(self._whole))
+        self._earlier = _add_usage(self._earlier, usage or self._measure(self._whole))
 
     @property
     def total(self) -> Usage | None:
         """What was spent in vain so far, with its cost where the price is known; `None`: nothing."""
-        return _sum(self._earlier, self._measured(self._meter))
+        return _add_usage(self._earlier, self._measure(self._meter))
 
     def is_over(self, *, tokens_left: int | None, cost_left: float | None) -> bool:
         """Return whether more was spent in vain than what the turn may still take."""
@@ -80,7 +80,7 @@ class Spending:
             return True
         return cost_left is not None and (total.cost or 0) > cost_left
 
-    def behind(self, shown: Sequence[object]) -> Sequence[object]:
+    def heartbeat_details(self, shown: Sequence[object]) -> Sequence[object]:
         """Return what a heartbeat carries: the partial output that is `shown`, if any, and what was spent."""
         self._last_sum = self.total
         report = self.last_report()
@@ -91,17 +91,17 @@ class Spending:
         spent = Spent(usage=self._last_sum, unclear_answers=self.unclear_answers)
         return () if spent == Spent() else (spent,)
 
-    def _measured(self, meter: Meter) -> Usage | None:
+    def _measure(self, meter: Meter) -> Usage | None:
         """Return what the request under way has taken by its `meter`."""
-        if self._request is None or not (meter.has_begun or meter.counted):
+        if self._request is None or not (meter.has_begun or meter.usage_so_far):
             return None
         if self._input_tokens is None:
             self._input_tokens = request_tokens(self._request)
         usage = meter.usage(input_tokens=self._input_tokens)
-        return self._prices.priced(ModelResponse(usage=usage, model=""), asked=self._model).usage
+        return self._prices.priced(ModelResponse(usage=usage, model=""), model=self._model).usage
 
 
-def _sum(one: Usage | None, other: Usage | None) -> Usage | None:
+def _add_usage(one: Usage | None, other: Usage | None) -> Usage | None:
     return one + other if one and other else one or other
 
 

@@ -7,7 +7,7 @@ other reason is an error, so that half an answer is never taken for one.
 import re
 
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.activities.providers.quotes import quoted
+from turnkeeper.activities.providers.redaction import redact
 from turnkeeper.models.errors import ErrorType
 
 MAX_UNKNOWN_ATTEMPTS = 3
@@ -81,18 +81,22 @@ def is_cut(reason: str, *, vendor: str) -> bool:
         return False
     if code in _CUT:
         return True
-    ended = f"“{quoted(reason)}”"
+    quoted_reason = f"“{redact(reason)}”"
     if _AT_THE_END_OF_THE_CONTEXT.search(code):
-        raise ModelError("context_too_long", f"the answer reached the end of the model's context, {ended}")
+        raise ModelError("context_too_long", f"the answer reached the end of the model's context, {quoted_reason}")
     if _BOTCHED_CALL.search(code):
-        raise not_whole(f"{vendor} ended its answer with {ended}: the model wrote no proper call", vendor=vendor)
+        raise unclear_answer_error(
+            f"{vendor} ended its answer with {quoted_reason}: the model wrote no proper call", vendor=vendor
+        )
     if _REFUSED.search(code):
-        raise ModelError("refusal", f"{vendor} stopped the answer with {ended}")
+        raise ModelError("refusal", f"{vendor} stopped the answer with {quoted_reason}")
     if code in _FAILED:
-        raise ModelError(_FAILED[code], f"{vendor} ended its answer with {ended}", vendor=vendor)
-    raise not_whole(f"{vendor} ended its answer with {ended}, which is not known to end a whole one", vendor=vendor)
+        raise ModelError(_FAILED[code], f"{vendor} ended its answer with {quoted_reason}", vendor=vendor)
+    raise unclear_answer_error(
+        f"{vendor} ended its answer with {quoted_reason}, which is not known to end a whole one", vendor=vendor
+    )
 
 
-def not_whole(message: str, *, vendor: str) -> ModelError:
+def unclear_answer_error(message: str, *, vendor: str) -> ModelError:
     """Return the error of an answer of which nobody knows whether it is whole."""
     return ModelError("provider_error", message, vendor=vendor, max_attempts=MAX_UNKNOWN_ATTEMPTS)

@@ -20,21 +20,21 @@ class Meter:
 
     has_begun: bool = False
     """The vendor has begun to answer, so that it has read the request."""
-    counted: Usage | None = None
+    usage_so_far: Usage | None = None
     """What the vendor has counted so far; it counts what was written last of all."""
-    written: int = 0
+    written_chars: int = 0
     """Characters that were written so far: text, thinking, arguments of calls."""
 
-    def note(self, event: Mapping[str, object], *, counted: Usage | None) -> None:
+    def note(self, event: Mapping[str, object], *, usage_so_far: Usage | None) -> None:
         """Note an event of the answer, and what the vendor has counted by then."""
         self.has_begun |= event.get("type") not in _BEFORE_THE_ANSWER
-        self.counted = counted or self.counted
-        self.written += sum(map(len, _arguments_in(event)))
+        self.usage_so_far = usage_so_far or self.usage_so_far
+        self.written_chars += sum(map(len, _arguments_in(event)))
 
     def write(self, text: str) -> None:
         """Note a piece of text, thinking, or the name of a call."""
         self.has_begun = True
-        self.written += len(text)
+        self.written_chars += len(text)
 
     def usage(self, *, input_tokens: int) -> Usage | None:
         """Return what the answer has taken so far; `None` where the vendor has not begun.
@@ -42,19 +42,21 @@ class Meter:
         What the vendor has not counted is estimated: the input as `input_tokens`, the output from what was written.
 
         >>> Meter().usage(input_tokens=100)
-        >>> Meter(has_begun=True, written=40).usage(input_tokens=100).model_dump(exclude_defaults=True)
+        >>> Meter(has_begun=True, written_chars=40).usage(input_tokens=100).model_dump(exclude_defaults=True)
         {'input_tokens': 100, 'output_tokens': 10, 'estimated_tokens': 110}
-        >>> Meter(counted=Usage(input_tokens=90), written=40).usage(input_tokens=100).model_dump(exclude_defaults=True)
+        >>> Meter(usage_so_far=Usage(input_tokens=90), written_chars=40).usage(input_tokens=100).model_dump(exclude_defaults=True)
         {'input_tokens': 90, 'output_tokens': 10, 'estimated_tokens': 10}
         """
-        written = tokens_of(self.written)
-        if self.counted is None:
+        written_chars = tokens_of(self.written_chars)
+        if self.usage_so_far is None:
             if not self.has_begun:
                 return None
-            return Usage(input_tokens=input_tokens, output_tokens=written, estimated_tokens=input_tokens + written)
-        if self.counted.output_tokens:
-            return self.counted
-        return self.counted.model_copy(update={"output_tokens": written, "estimated_tokens": written})
+            return Usage(
+                input_tokens=input_tokens, output_tokens=written_chars, estimated_tokens=input_tokens + written_chars
+            )
+        if self.usage_so_far.output_tokens:
+            return self.usage_so_far
+        return self.usage_so_far.model_copy(update={"output_tokens": written_chars, "estimated_tokens": written_chars})
 
 
 def _arguments_in(event: Mapping[str, object]) -> Iterator[str]:

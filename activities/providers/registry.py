@@ -15,20 +15,20 @@ class Providers:
     def __init__(self, factories: Mapping[str, ProviderFactory]) -> None:
         """Offer `factories`; each is called at most once, on first use, and may raise `ModelError`."""
         self._factories = dict(factories)
-        self._made: dict[str, Provider] = {}
+        self._providers: dict[str, Provider] = {}
 
     def resolve(self, model: str) -> tuple[Provider, str]:
         """Return the provider of `<provider>:<name>` and the name. Raises `ModelError`."""
         provider, colon, name = model.partition(":")
         if not colon or provider not in self._factories:
-            known = ", ".join(sorted(self._factories)) or "none"
+            provider_names = ", ".join(sorted(self._factories)) or "none"
             raise ModelError(
                 "bad_request",
-                f"{model!r} is not provider:name with one of this worker's providers: {known}",
+                f"{model!r} is not provider:name with one of this worker's providers: {provider_names}",
             )
-        if provider not in self._made:
-            self._made[provider] = self._factories[provider]()
-        return self._made[provider], name
+        if provider not in self._providers:
+            self._providers[provider] = self._factories[provider]()
+        return self._providers[provider], name
 
 
 class OfflineProvider:
@@ -42,9 +42,9 @@ class OfflineProvider:
     def stream(
         self, name: str, request: ModelRequest, context: CallContext
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
-        return self._named(name).stream(name, request, context)
+        return self._model_for(name).stream(name, request, context)
 
-    def _named(self, name: str) -> Provider:
+    def _model_for(self, name: str) -> Provider:
         if not name:
             return self._model
         if name.partition("/")[0] == "script":

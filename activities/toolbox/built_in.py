@@ -38,7 +38,7 @@ ROOM_KEY = "turnkeeper/max-bytes"
 
 
 @dataclass(frozen=True)
-class CutAt:
+class ResultLimits:
     """How much one result holds at most, and how much is looked at for it; whichever comes first."""
 
     content_bytes: int = 24_000
@@ -54,13 +54,13 @@ class CutAt:
 
 
 def built_in_server(
-    root: Path, *, now: Callable[[], datetime], cut_at: CutAt | None = None, off_limits: Collection[Path] = ()
+    root: Path, *, now: Callable[[], datetime], cut_at: ResultLimits | None = None, off_limits: Collection[Path] = ()
 ) -> MCPServer:
     """Return the server of the built-in tools, over the folders below `root`, without what is `off_limits`.
 
     `now` is a clock aware of its zone.
     """
-    files = _FileTools(root, cut_at or CutAt(), off_limits)
+    files = _FileTools(root, cut_at or ResultLimits(), off_limits)
     reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     replaces = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
     tools = [
@@ -106,7 +106,7 @@ CountArgument = Annotated[int, Field(ge=1, le=1_000_000_000)]
 class _FileTools:
     """The tools over the files of a workspace. Their docstrings are what the model reads."""
 
-    def __init__(self, root: Path, cut_at: CutAt, off_limits: Collection[Path]) -> None:
+    def __init__(self, root: Path, cut_at: ResultLimits, off_limits: Collection[Path]) -> None:
         self._root = root
         self._cut_at = cut_at
         self._off_limits = off_limits
@@ -281,7 +281,7 @@ class _Part:
 class _Search:
     """A search as it goes: the hits to be shown, and how many there are in all."""
 
-    def __init__(self, query: str, *, ignore_case: bool, first: int, cut_at: CutAt) -> None:
+    def __init__(self, query: str, *, ignore_case: bool, first: int, cut_at: ResultLimits) -> None:
         self._fold = str.casefold if ignore_case else str
         self._query = self._fold(query)
         self._wanted = range(first, first + cut_at.hits)

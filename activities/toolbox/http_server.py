@@ -8,7 +8,7 @@ are none look to it like a refusal. Here each becomes a JSON-RPC error for the o
     5xx, a broken connection, what is no answer            CONNECTION_CLOSED  nobody knows
 
 It listens between the SDK and the network, so redirects, sessions and event streams stay the SDK's business; only the
-messages in a stream are read here first, as all others are (`activities/toolbox/messages.py`).
+messages in a stream are read here first, as all others are (`activities/toolbox/lenient_parser.py`).
 """
 
 import asyncio
@@ -23,7 +23,13 @@ import httpx2
 from mcp.client.streamable_http import MCP_SESSION_ID, streamable_http_client
 from mcp_types import INVALID_REQUEST, JSONRPCError, JSONRPCMessage, JSONRPCResponse
 
-from turnkeeper.activities.toolbox.messages import MOST_MESSAGE_BYTES, NOT_SENT, lost, message_in, whole_message_in
+from turnkeeper.activities.toolbox.lenient_parser import (
+    MAX_MESSAGE_BYTES,
+    NOT_SENT,
+    lost,
+    parse_message,
+    parse_whole_message,
+)
 
 CONNECT_SECONDS = 10.0
 WRITE_SECONDS = 30.0
@@ -47,7 +53,7 @@ class HttpServer:
         timeout = httpx2.Timeout(CONNECT_SECONDS, write=WRITE_SECONDS, read=None)
         async with (
             _Wire(over, headers=dict(self.headers), timeout=timeout) as wire,
-            streamable_http_client(self.url, http_client=wire, max_sse_event_size=MOST_MESSAGE_BYTES) as streams,
+            streamable_http_client(self.url, http_client=wire, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
         ):
             yield streams
 
@@ -103,7 +109,7 @@ class _Events(httpx2.AsyncByteStream):
         async for piece in self._response.aiter_bytes():
             end = 1 + max(piece.rfind(b"\n"), piece.rfind(b"\r"))
             begun += piece[:end]
-            if end or len(begun) > MOST_MESSAGE_BYTES:  # the SDK refuses what is longer
+            if end or len(begun) > MAX_MESSAGE_BYTES:  # the SDK refuses what is longer
                 yield b"".join(map(_as_read, bytes(begun).splitlines(keepends=True)))
                 begun.clear()
             begun += piece[end:]
@@ -118,7 +124,7 @@ def _as_read(line: bytes) -> bytes:
     content = line.rstrip(b"\r\n")
     if not content.startswith(b"data:"):
         return line
-    message = whole_message_in(content.removeprefix(b"data:").decode(errors="replace"))
+    message = parse_whole_message(content.removeprefix(b"data:").decode(errors="replace"))
     if message is None:
         return line
     return b"data: " + _json_of(message).encode() + line[len(content) :]
@@ -144,7 +150,7 @@ def _id_of(request: httpx2.Request) -> int | str | None:
 
 def _answer_to(request_id: int | str | None, body: bytes | None, status: int) -> JSONRPCMessage:
     """Return the answer that `body` holds, or an error in its place."""
-    message = None if body is None else message_in(body)
+    message = None if body is None else parse_message(body)
     if isinstance(message, JSONRPCError) and (message.id is None or str(message.id) == str(request_id)):
         return message
     if status >= HTTPStatus.BAD_REQUEST:
@@ -163,7 +169,7 @@ async def _body(response: httpx2.Response) -> bytes | None:
     body = bytearray()
     async for piece in response.aiter_bytes():
         body += piece
-        if len(body) > MOST_MESSAGE_BYTES:
+        if len(body) > MAX_MESSAGE_BYTES:
             return None
     return bytes(body)
 

@@ -1,7 +1,7 @@
 """What foreign servers say of their tools' arguments: whether it can be told to a vendor, and whether arguments fit it.
 
 A schema is a small program, and a foreign one: 1 KB of it can take hours to evaluate, if its references double at every
-level. So every evaluation is counted in steps, and given up after `MOST_STEPS`. What a single step could take long for
+level. So every evaluation is counted in steps, and given up after `MAX_STEPS`. What a single step could take long for
 is not checked at all: patterns, uniqueness, comparisons of lists and objects. The server checks its arguments in any
 case; we do so that the model is told of a mistake in a better way, and before anything happens.
 
@@ -27,19 +27,19 @@ from referencing.jsonschema import DRAFT202012
 
 from turnkeeper.models.bounds import is_nested_over
 
-MOST_STEPS = 100_000
+MAX_STEPS = 100_000
 """How much is done to check the arguments of one call: about 0.1 s."""
 
-MOST_STEPS_FOR_A_SCHEMA = 1_000_000
+MAX_SCHEMA_STEPS = 1_000_000
 """How much is done to check a schema itself, once: enough for one of 100 KB."""
 
-MOST_SCHEMA_LEVELS = 50
+MAX_SCHEMA_LEVELS = 50
 """Most levels of lists and objects in a schema: much less than an evaluation has room for on Python's stack, so that
 every worker comes to the same verdict, wherever it evaluates."""
 
-MOST_COMPLAINTS = 5
+MAX_ARGUMENT_ERRORS = 5
 
-OPEN: dict[str, JsonValue] = {"type": "object"}
+ANY_OBJECT: dict[str, JsonValue] = {"type": "object"}
 """The schema that every vendor takes, of whatever arguments."""
 
 _DIALECT = "https://json-schema.org/draft/2020-12/"
@@ -62,7 +62,7 @@ class _TooMuchError(Exception):
 class _Work(threading.local):
     """The evaluation that goes on in this thread: how many steps it has left, and how many an error costs."""
 
-    left = MOST_STEPS
+    left = MAX_STEPS
     price_of_an_error = 1
 
 
@@ -70,20 +70,20 @@ _work = _Work()
 
 
 @lru_cache(maxsize=1_024)
-def trouble_with(schema_json: str) -> str | None:
+def schema_problem(schema_json: str) -> str | None:
     """Say why a vendor would refuse a tool for this schema of its arguments; `None`: it would not.
 
-    >>> trouble_with('{"type": "object", "properties": {"a": {"type": "string"}}}')
-    >>> trouble_with('{"properties": {"a b": {}}}')
+    >>> schema_problem('{"type": "object", "properties": {"a": {"type": "string"}}}')
+    >>> schema_problem('{"properties": {"a b": {}}}')
     "'a b' is no name of a property that every vendor takes"
-    >>> trouble_with('{"properties": {"a": {"type": "any"}}}')
+    >>> schema_problem('{"properties": {"a": {"type": "any"}}}')
     'properties.a.type: it is no valid JSON Schema of draft 2020-12'
     """
     schema = json.loads(schema_json)
-    if is_nested_over(schema, MOST_SCHEMA_LEVELS):
-        return f"it is nested over {MOST_SCHEMA_LEVELS} levels"
+    if is_nested_over(schema, MAX_SCHEMA_LEVELS):
+        return f"it is nested over {MAX_SCHEMA_LEVELS} levels"
     try:
-        error = next(_errors(_META_VALIDATOR, schema, most_steps=MOST_STEPS_FOR_A_SCHEMA), None)
+        error = next(_errors(_META_VALIDATOR, schema, most_steps=MAX_SCHEMA_STEPS), None)
     except (_TooMuchError, RecursionError):
         return "it is too large"
     if error is not None:
@@ -94,13 +94,13 @@ def trouble_with(schema_json: str) -> str | None:
     return next(_dangling_references(schema), None)
 
 
-def misfits(schema_json: str, args: Mapping[str, JsonValue]) -> list[ValidationError]:
+def argument_errors(schema_json: str, args: Mapping[str, JsonValue]) -> list[ValidationError]:
     """Return the first few things that are wrong with `args`: none if they fit, or if that is left to the server."""
-    validator = None if trouble_with(schema_json) else _validator_of(schema_json)
+    validator = None if schema_problem(schema_json) else _validator_of(schema_json)
     if validator is None:
         return []
     try:
-        return list(islice(_errors(validator, args, most_steps=MOST_STEPS), MOST_COMPLAINTS))
+        return list(islice(_errors(validator, args, most_steps=MAX_STEPS), MAX_ARGUMENT_ERRORS))
     except Exception:  # noqa: BLE001  # too much work, or whatever a foreign schema can make of its evaluation
         return []
 
@@ -112,7 +112,7 @@ def _validator_of(schema_json: str) -> Validator | None:
     for node in _objects_in(schema):
         if node.keys() & _UNKNOWN_WAYS:
             return None
-    _work.left = MOST_STEPS  # to look at its keys is a step too, and the evaluation before may have had too few
+    _work.left = MAX_STEPS  # to look at its keys is a step too, and the evaluation before may have had too few
     # With a registry of its own it does not fetch what a foreign schema refers to.
     validator: Validator = _Counting(schema, registry=Registry())
     return validator

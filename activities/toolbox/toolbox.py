@@ -3,8 +3,8 @@
     list_tools   what each server offers  ->  unique names, and what a repeated call of each may do
     call         name  ->  server and tool  ->  arguments checked  ->  called  ->  told as an outcome and its content
 
-The way from a name to a tool is in `activities/toolbox/routes.py`, the way to a server, which may die, hang or be slow,
-in `activities/toolbox/connection.py`. Every server is spoken to through the SDK's `Client`. The one in this process is
+The way from a name to a tool is in `activities/toolbox/tool_names.py`, the way to a server, which may die, hang or be slow,
+in `activities/toolbox/server_connection.py`. Every server is spoken to through the SDK's `Client`. The one in this process is
 called directly, without framing (about 0.15 ms).
 
 Whatever goes wrong is a result for the model to read, but for a cancellation, and a server that was lost in a call
@@ -21,9 +21,9 @@ from mcp_types import RequestParamsMeta
 from pydantic import JsonValue
 
 from turnkeeper.activities.toolbox.built_in import ROOM_KEY, WORKSPACE_KEY
-from turnkeeper.activities.toolbox.connection import Connection, OtherToolsError, ToolServer
-from turnkeeper.activities.toolbox.routes import Names, Route, error_result, one_line
-from turnkeeper.activities.tools import LostCallError
+from turnkeeper.activities.toolbox.server_connection import ServerConnection, ToolChangedError, ToolServer
+from turnkeeper.activities.toolbox.tool_names import NamedTool, ToolNames, error_result, one_line
+from turnkeeper.activities.tools import ServerLostError
 from turnkeeper.models.bounds import bound_json
 from turnkeeper.models.transcript.model_call import ToolInvocation, ToolList, ToolSpec
 from turnkeeper.models.transcript.trajectory import ToolResult
@@ -39,11 +39,11 @@ class Toolbox:
 
     def __init__(self, servers: Sequence[ToolServer], *, reserved: Collection[str] = ()) -> None:
         """Offer the tools of `servers`, in this order, under no name in `reserved`. Nothing is connected yet."""
-        self._connections = {server.name: Connection(server) for server in servers}
+        self._connections = {server.name: ServerConnection(server) for server in servers}
         if len(self._connections) < len(servers):
             raise ValueError(f"tool servers need names of their own, not {[server.name for server in servers]!r}")
-        self._names = Names(reserved)
-        self._routes: dict[str, Route] = {}
+        self._names = ToolNames(reserved)
+        self._routes: dict[str, NamedTool] = {}
 
     async def __aenter__(self) -> Self:
         """Return the toolbox itself. Its servers are being asked: a slow one may be known when the first turn comes."""
@@ -79,8 +79,8 @@ class Toolbox:
         started = perf_counter()
         try:
             result = await self._result_of(invocation)
-        except LostCallError as lost:
-            raise LostCallError(self._bounded(lost.result, invocation, started)) from lost
+        except ServerLostError as lost:
+            raise ServerLostError(self._bounded(lost.result, invocation, started)) from lost
         return self._bounded(result, invocation, started)
 
     def _bounded(self, result: ToolResult, invocation: ToolInvocation, started: float) -> ToolResult:
@@ -99,12 +99,14 @@ class Toolbox:
                 return self._unknown(invocation)
             if not route.is_as_shown(invocation):
                 break
-            if complaints := route.complaints(invocation.args):
-                return error_result(f"{invocation.name} was not called: its arguments don't fit", "\n".join(complaints))
+            if argument_errors := route.argument_errors(invocation.args):
+                return error_result(
+                    f"{invocation.name} was not called: its arguments don't fit", "\n".join(argument_errors)
+                )
             try:
                 meta = _meta_for(route.connection.server, invocation)
                 return route.told(await route.connection.call(route.tool, invocation.args, meta))
-            except OtherToolsError:
+            except ToolChangedError:
                 self._take_routes()
             except Exception as error:  # noqa: BLE001  # whatever a tool or its server does is for the model, not the turn
                 return route.failure(error)
@@ -118,36 +120,36 @@ class Toolbox:
             tool_changed=True,
         )
 
-    async def _route_for(self, invocation: ToolInvocation) -> Route | None:
+    async def _route_for(self, invocation: ToolInvocation) -> NamedTool | None:
         route = self._route_to(invocation)
         if route is None:
             # Listed by another worker, perhaps, or new since this one asked.
             await self._refresh(*self._connections.values())
-        elif not route.is_as_shown(invocation) or route.complaints(invocation.args):
+        elif not route.is_as_shown(invocation) or route.argument_errors(invocation.args):
             # What does not fit may have come to fit: its server may have changed it since it was asked.
             await self._refresh(route.connection)
         else:
             return route
         return self._route_to(invocation)
 
-    def _route_to(self, invocation: ToolInvocation) -> Route | None:
+    def _route_to(self, invocation: ToolInvocation) -> NamedTool | None:
         named = self._routes.get(invocation.name)
         if named and named.is_meant_by(invocation):
             return named
         return next((route for route in self._routes.values() if route.is_meant_by(invocation)), None)
 
-    async def _refresh(self, *connections: Connection) -> None:
+    async def _refresh(self, *connections: ServerConnection) -> None:
         await asyncio.gather(*(connection.refresh() for connection in connections))
         self._take_routes()
 
     def _take_routes(self) -> None:
-        self._routes = self._names.routes_over(self._connections.values())
+        self._routes = self._names.assign(self._connections.values())
 
     def _specs(self) -> Iterator[ToolSpec]:
         for route in list(self._routes.values()):
-            if route.trouble:
+            if route.schema_problem:
                 _log.warning(
-                    "vendors would refuse %r with its schema: %s; it gets an open one", route.name, route.trouble
+                    "vendors would refuse %r with its schema: %s; it gets an open one", route.name, route.schema_problem
                 )
             try:
                 yield route.spec

@@ -23,10 +23,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-MOST_NAME_BYTES = 255
-MOST_LEVELS = 64
-MOST_READ_BYTES = 10_000_000
-MOST_WRITE_BYTES = 1_000_000
+MAX_NAME_BYTES = 255
+MAX_LEVELS = 64
+MAX_READ_BYTES = 10_000_000
+MAX_WRITE_BYTES = 1_000_000
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 # A FIFO or a terminal that was swapped in must not block the thread, nor become its terminal.
@@ -100,7 +100,7 @@ class Workspace:
         """
         return cls(root, _names_in(folder), OffLimits(off_limits))
 
-    def read(self, path: str, *, max_bytes: int = MOST_READ_BYTES) -> bytes:
+    def read(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
         """Return the content of a regular file. Raises `WorkspaceError`, also if it has more than `max_bytes`."""
         names = _names_of_file(path)
         with _explained(path), self._opened(path, names[:-1]) as folder:
@@ -120,8 +120,8 @@ class Workspace:
         Missing folders are made; the permissions of a file that is replaced stay. A second run has no further effect.
         Raises `WorkspaceError`.
         """
-        if len(content) > MOST_WRITE_BYTES:
-            raise _refusal(path, f"was not written: {len(content):,} bytes given, {MOST_WRITE_BYTES:,} are allowed.")
+        if len(content) > MAX_WRITE_BYTES:
+            raise _refusal(path, f"was not written: {len(content):,} bytes given, {MAX_WRITE_BYTES:,} are allowed.")
         names = _names_of_file(path)
         with _explained(path), self._opened(path, names[:-1], create=True) as folder:
             _replace(names[-1], content, folder, mode=self._mode_to_keep(path, names[-1], folder))
@@ -205,7 +205,7 @@ class Workspace:
     def _entries(self, found: "Iterator[os.DirEntry[str]]", parents: tuple[str, ...], folder: int) -> Iterator[Entry]:
         """Yield what of a folder is part of the workspace: no links, no devices, no names that would be refused."""
         for item in found:
-            if _problem_of(item.name) or len(parents) >= MOST_LEVELS:
+            if _problem_of(item.name) or len(parents) >= MAX_LEVELS:
                 continue
             if self._off_limits.has_place(item.name, parent=folder):
                 continue
@@ -260,8 +260,8 @@ def _names_in(path: str) -> tuple[str, ...]:
             names.pop()
         else:
             raise _refusal(path, "leaves the workspace; only paths inside it are allowed.")
-    if len(names) > MOST_LEVELS:
-        raise _refusal(path, f"is {len(names)} levels deep; {MOST_LEVELS} are allowed.")
+    if len(names) > MAX_LEVELS:
+        raise _refusal(path, f"is {len(names)} levels deep; {MAX_LEVELS} are allowed.")
     return tuple(names)
 
 
@@ -273,8 +273,8 @@ def _problem_of(name: str) -> str | None:
     if unshowable is not None:
         kind = _UNSHOWABLE[unicodedata.category(unshowable)]
         return f"holds {kind} ({unshowable!r}); names of ordinary characters are allowed."
-    if len(name.encode()) > MOST_NAME_BYTES:
-        return f"holds a name of {len(name.encode()):,} bytes; {MOST_NAME_BYTES} are allowed."
+    if len(name.encode()) > MAX_NAME_BYTES:
+        return f"holds a name of {len(name.encode()):,} bytes; {MAX_NAME_BYTES} are allowed."
     return None
 
 

@@ -2,7 +2,7 @@
 
 from turnkeeper.api.ai_sdk.chunks import ErrorChunk, Notice, SteeringDataChunk, UIMessageChunk
 
-WRITTEN_AGAIN = ErrorChunk(
+ANSWER_RESTARTED = ErrorChunk(
     type="error",
     errorText="The answer is written again from its beginning. The turn goes on: resume the stream to see it.",
 )
@@ -16,7 +16,7 @@ def chunk_for_version_6(chunk: UIMessageChunk) -> UIMessageChunk | None:
     """
     match chunk["type"]:
         case "reset-step":
-            return WRITTEN_AGAIN
+            return ANSWER_RESTARTED
         case "tool-approval-response":
             return None
         case "steering-message":

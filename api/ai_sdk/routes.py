@@ -17,13 +17,13 @@ from turnkeeper.api import problems
 from turnkeeper.api.ai_sdk.chunks import UIMessageChunk
 from turnkeeper.api.ai_sdk.history import UIMessage, messages_of
 from turnkeeper.api.ai_sdk.messages import AnswerMessage, PostChat, UserMessage
-from turnkeeper.api.ai_sdk.older_clients import WRITTEN_AGAIN, chunk_for_version_6
+from turnkeeper.api.ai_sdk.older_clients import ANSWER_RESTARTED, chunk_for_version_6
 from turnkeeper.api.ai_sdk.streams import TurnStream, turn_to_resume
 from turnkeeper.api.ai_sdk.turn_chunks import TurnChunks, turn_of_answer
 from turnkeeper.api.dependencies import ServicesDep, SessionId
-from turnkeeper.api.http.body_limits import MOST_HISTORY_BYTES
+from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import PROMPT, SERVER, WORKER, errors
-from turnkeeper.api.prompts.new_prompt import id_of_next_try, new_prompt, prompt_again
+from turnkeeper.api.prompts.new_prompt import new_prompt, retry_prompt, retry_prompt_id
 from turnkeeper.api.routes.sessions import default_input
 from turnkeeper.api.services import Services
 from turnkeeper.models.ids import ID_PATTERN
@@ -31,7 +31,7 @@ from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.session.session import StateRequest
 
-router = APIRouter(tags=["ai-sdk"], max_body_size=MOST_HISTORY_BYTES)
+router = APIRouter(tags=["ai-sdk"], max_body_size=MAX_HISTORY_BYTES)
 
 MESSAGE_PATTERN = ID_PATTERN.removesuffix("$") + "(:answer)?$"
 
@@ -68,7 +68,7 @@ ClientVersion = Annotated[
 Events = AsyncGenerator[UIMessageChunk, None]
 
 
-async def accepted_message(
+async def send_last_message(
     services: ServicesDep, response: Response, body: PostChat, version: ClientVersion = "7"
 ) -> AsyncGenerator[Events, None]:
     """Send the last message to the session before the stream begins: what it refuses is a problem, not a chunk."""
@@ -78,7 +78,7 @@ async def accepted_message(
         yield events
 
 
-async def running_turn(
+async def find_running_turn(
     services: ServicesDep, session_id: SessionId, response: Response, version: ClientVersion = "7"
 ) -> AsyncGenerator[Events | None, None]:
     """Find the turn that runs. Without one, or without such a session, there is nothing to resume: 204.
@@ -107,7 +107,7 @@ async def running_turn(
         ),
     },
 )
-async def ai_sdk_chat(events: Annotated[Events, Depends(accepted_message)]) -> AsyncIterable[UIMessageChunk]:
+async def ai_sdk_chat(events: Annotated[Events, Depends(send_last_message)]) -> AsyncIterable[UIMessageChunk]:
     """Send the last message of an AI SDK chat, and stream the turn that answers it.
 
     - A user's message is a prompt, in a session that is started if it does not exist. While another turn runs it waits,
@@ -131,7 +131,7 @@ async def ai_sdk_chat(events: Annotated[Events, Depends(accepted_message)]) -> A
         **errors(*SERVER, "no-worker", "session-stuck"),
     },
 )
-async def ai_sdk_resume(events: Annotated[Events | None, Depends(running_turn)]) -> AsyncIterable[UIMessageChunk]:
+async def ai_sdk_resume(events: Annotated[Events | None, Depends(find_running_turn)]) -> AsyncIterable[UIMessageChunk]:
     """Stream the running turn of an AI SDK chat from its beginning, then as it happens."""
     if events is None:
         return
@@ -171,7 +171,7 @@ async def _events(stream: TurnStream, version: Version) -> Events:
                 if chunk is None:
                     continue
                 yield cast(UIMessageChunk, ServerSentEvent(raw_data=to_json(chunk).decode()))
-                if chunk is WRITTEN_AGAIN:
+                if chunk is ANSWER_RESTARTED:
                     yield done
                     return
     yield done
@@ -192,7 +192,7 @@ async def _send(services: Services, body: PostChat) -> TurnChunks:
     assert last is not None  # noqa: S101  # validated: only an answer is given again without a message
     check_text(last.text, limits=Limits(), field=f"{body.last_field}.parts")
     prompt = new_prompt(last.text, message_id=last.id, mode="enqueue")
-    await services.transcripts.refuse_forgotten(body.id)
+    await services.transcripts.raise_if_id_was_used(body.id)
     receipt = await services.sender.send(body.id, prompt, start=default_input(services.settings, body.id))
     return TurnChunks(body.id, last.id, awaits_worker=not receipt.is_known)
 
@@ -227,7 +227,7 @@ async def _retry(services: Services, body: PostChat, message: UserMessage | None
         return TurnChunks(body.id, newest.id)
     if not newest.is_error:
         raise problems.not_failed("The message was answered; only one that failed or was stopped is sent again.")
-    receipt = await services.sender.send(body.id, prompt_again(body.id, newest))
+    receipt = await services.sender.send(body.id, retry_prompt(body.id, newest))
     return TurnChunks(body.id, receipt.message_id, awaits_worker=not receipt.is_known)
 
 
@@ -235,4 +235,4 @@ def _tries(session_id: str, turn_id: str) -> Iterator[str]:
     """Yield the turn, and those that tried it again: a client knows its own message only."""
     for _ in range(MAX_TRIES):
         yield turn_id
-        turn_id = id_of_next_try(session_id, turn_id)
+        turn_id = retry_prompt_id(session_id, turn_id)

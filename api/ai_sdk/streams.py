@@ -20,13 +20,13 @@ from turnkeeper.api.live.shared_reader import QueueEvent, UpdateEvent
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.services import Services
 from turnkeeper.api.session_ids import workflow_id
-from turnkeeper.api.store_calls import ANSWERS_SECONDS, seconds_from_now
+from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now
 from turnkeeper.api.temporal.session_reader import FINAL_STATUSES
 from turnkeeper.models.session.session import StateRequest, UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus
 from turnkeeper.models.transcript.trajectory import ModelStep
 
-AWAY = (429, 503, 504)
+TEMPORARY_STATUSES = (429, 503, 504)
 """Problems that pass: Temporal is busy or can't be reached, or no worker answers."""
 
 SILENCE_SECONDS = 1.2
@@ -71,7 +71,7 @@ class TurnStream:
                     async for chunks in following:
                         yield chunks
             except ProblemError as problem:
-                if problem.problem.status not in AWAY:
+                if problem.problem.status not in TEMPORARY_STATUSES:
                     yield self._turn.fail(problem.problem.detail)
                 else:
                     yield self._turn.notice(problem.problem.detail)
@@ -112,7 +112,7 @@ class TurnStream:
         match event:
             case ProblemEvent():  # the feed tries again
                 problem = event.problem
-                return self._turn.notice(problem.detail) if problem.status in AWAY else []
+                return self._turn.notice(problem.detail) if problem.status in TEMPORARY_STATUSES else []
             case PartialEvent():
                 return self._turn.on_partial(event.growth)
             case UpdateEvent():
@@ -137,7 +137,7 @@ class TurnStream:
         new_steps = [step for step in turn.steps if isinstance(step, ModelStep) and step.number > self._turn.final_step]
         # Results stay excerpts, with a link.
         hashes = {hash_ for step in new_steps for hash_ in _text_hashes(step)}
-        until = seconds_from_now(ANSWERS_SECONDS)
+        until = seconds_from_now(RESTORE_SECONDS)
         session = workflow_id(self._session_id)
         (whole,) = await self._services.texts.restore_texts(session, [turn], hashes, until=until)
         return self._turn.on_turn(whole)

@@ -18,7 +18,7 @@ async def turns_before(
     return [archived.turn for archived in found]
 
 
-async def with_moved_steps(
+async def with_archived_steps(
     archive: Archive, owner: str, number: int, turn: ConversationMessage, *, until: float
 ) -> ConversationMessage:
     """Return turn `number` with the steps that were moved; if the archive can't be read, they stay omitted."""

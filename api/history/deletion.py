@@ -18,7 +18,7 @@ from turnkeeper.api import problems
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.store_calls import read_store, seconds_from_now
-from turnkeeper.api.temporal.deletions import FIRST_RUN, FoundDeletion, find_deletion, find_first_run
+from turnkeeper.api.temporal.deletions import FIRST_RUN, Deletion, find_deletion, find_first_run
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
 from turnkeeper.models.answers import DeletionReceipt
@@ -74,7 +74,7 @@ class SessionDeleter:
 
     # ---- beginning
 
-    async def _is_of(self, deletion: FoundDeletion, session_id: str, first_run_id: str | None) -> bool:
+    async def _is_of(self, deletion: Deletion, session_id: str, first_run_id: str | None) -> bool:
         """Return whether the deletion is of what there is under the id now."""
         if first_run_id is not None:
             return first_run_id == deletion.first_run_id
@@ -87,9 +87,9 @@ class SessionDeleter:
         except StoreUnavailableError:
             return True
 
-    async def _begin(self, session_id: str, first_run_id: str | None, *, instead_of: FoundDeletion | None) -> None:
+    async def _begin(self, session_id: str, first_run_id: str | None, *, instead_of: Deletion | None) -> None:
         """Start the workflow, or find it started by somebody else in this moment."""
-        await self._refuse_unknown(session_id, first_run_id)
+        await self._raise_if_unknown(session_id, first_run_id)
         if instead_of:
             await self._end(session_id, instead_of)
         starting = self._client.start_workflow(
@@ -105,7 +105,7 @@ class SessionDeleter:
         )
         await call_temporal(starting, session_id)
 
-    async def _refuse_unknown(self, session_id: str, first_run_id: str | None) -> None:
+    async def _raise_if_unknown(self, session_id: str, first_run_id: str | None) -> None:
         """Raise 404 if neither Temporal nor the archive knows the session, and 503 where the archive can't be read."""
         owner = workflow_id(session_id)
         try:
@@ -118,7 +118,7 @@ class SessionDeleter:
                 await read_store(self._stores.delete(owner), until=seconds_from_now(ARCHIVE_SECONDS))
             raise problems.unknown_session(session_id)
 
-    async def _end(self, session_id: str, deletion: FoundDeletion) -> None:
+    async def _end(self, session_id: str, deletion: Deletion) -> None:
         """End the deletion of an earlier session under the id: it only waits for what Temporal deletes by itself."""
         handle = self._client.get_workflow_handle(deletion_id(workflow_id(session_id)), run_id=deletion.run_id)
         await _terminate(session_id, handle, reason="the id was used again")

@@ -25,7 +25,7 @@ from turnkeeper.stores.recent_texts import RecentTexts
 CACHED_CHARS = 8 * 1024 * 1024
 
 FIRST_PAUSE_SECONDS = 1.0
-LONGEST_PAUSE_SECONDS = 30.0
+MAX_PAUSE_SECONDS = 30.0
 """Before an excerpt is tried again."""
 
 
@@ -128,4 +128,4 @@ class ExcerptRetries:
 
 
 def _longer_pauses() -> Iterator[float]:
-    return growing_pauses(2 * FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+    return growing_pauses(2 * FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)

@@ -32,7 +32,7 @@ def original_method(scope: Scope) -> str:
     return method
 
 
-class HeadRequests:
+class HeadRequestMiddleware:
     """Answers `HEAD` with the status and the headers that `GET` has, and without its body."""
 
     def __init__(self, app: ASGIApp) -> None:

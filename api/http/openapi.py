@@ -93,7 +93,7 @@ def errors(*names: ProblemName) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": Problem, "description": " ".join(meanings)} for status, meanings in found.items()}
 
 
-def described(openapi: dict[str, Any]) -> dict[str, Any]:
+def with_problem_media_type(openapi: dict[str, Any]) -> dict[str, Any]:
     """Describe every error with the media type it is answered with, not with that of its route's answers."""
     for operation in (operation for path in openapi["paths"].values() for operation in path.values()):
         for status, response in operation["responses"].items():

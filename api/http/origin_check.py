@@ -29,7 +29,7 @@ _HTTP_SCHEMES = {"ws": "http", "wss": "https"}
 """What the page that opens a web socket was loaded by."""
 
 
-class OriginCheck:
+class OriginCheckMiddleware:
     """Lets a request pass that names the gateway by one of its own names and is sent by no foreign page."""
 
     def __init__(self, app: ASGIApp, *, settings: Settings) -> None:

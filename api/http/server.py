@@ -92,7 +92,7 @@ class GatewayServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-class ImpatientStreams:
+class StalledStreamMiddleware:
     """Lets go of clients of event streams that take nothing any more. Nobody else waits for them meanwhile."""
 
     def __init__(self, app: ASGIApp) -> None:

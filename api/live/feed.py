@@ -22,7 +22,7 @@ from fastapi.sse import ServerSentEvent
 
 from turnkeeper.api import problems
 from turnkeeper.api.history.text_restorer import ExcerptRetries
-from turnkeeper.api.live.live_output import LiveOutput, LiveOutputs, PartialEvent, SeenSteps, Snapshot
+from turnkeeper.api.live.live_output import LiveOutput, LiveOutputRegistry, PartialEvent, SeenSteps, Snapshot
 from turnkeeper.api.live.shared_reader import QueueEvent, SharedReader, UpdateEvent
 from turnkeeper.api.problems import Problem, ProblemError
 from turnkeeper.api.session_ids import workflow_id
@@ -161,7 +161,7 @@ class UpdateFeed:
     """The live feeds of all sessions."""
 
     def __init__(self, shared_reader: SharedReader, watches: WatchRegistry, partials: PartialCarrier) -> None:
-        self._outputs = LiveOutputs(partials)
+        self._outputs = LiveOutputRegistry(partials)
         self._reader = shared_reader
         self._watches = watches
         self._stopping = asyncio.Event()

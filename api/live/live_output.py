@@ -150,7 +150,7 @@ class LiveOutput:
                 await asyncio.sleep(PAUSE_SECONDS)
 
 
-class LiveOutputs:
+class LiveOutputRegistry:
     """What the models of all watched sessions are writing."""
 
     def __init__(self, carrier: PartialCarrier) -> None:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from turnkeeper.api.live.polling import GivenForms, Poll
+from turnkeeper.api.live.delivered_forms import DeliveredForms, Poll
 from turnkeeper.api.live.shared_reader import SharedReader, UpdateEvent
 from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.temporal.session_reader import FINAL_STATUSES
@@ -34,7 +34,7 @@ class Poller:
         self._shared_reader = shared_reader
         self._watches = watches
         self._polled_at = BoundedDict[str, float](max_entries=MAX_POLLED)
-        self._given = GivenForms()
+        self._given = DeliveredForms()
 
     async def poll(self, session_id: str, cursor: UpdatesRequest) -> UpdateEvent:
         """Return what is new now. A session that is polled again and again is watched: a poll costs nothing then."""

@@ -22,7 +22,7 @@ from pydantic_core import to_json
 from turnkeeper.api.coalescer import SharedCall
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.session_ids import workflow_id
-from turnkeeper.api.store_calls import ANSWERS_SECONDS, seconds_from_now
+from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now
 from turnkeeper.api.temporal.cache_warmer import CacheWarmer
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.watch import Watch
@@ -32,7 +32,7 @@ from turnkeeper.models.transcript.conversation import ConversationMessage, Conve
 from turnkeeper.models.wire import Frozen
 from turnkeeper.stores.bounded_dict import BoundedDict
 
-RESTING: tuple[SessionStatus, ...] = ("idle", "awaiting_approval")
+IDLE_STATUSES: tuple[SessionStatus, ...] = ("idle", "awaiting_approval")
 """A session in which there may be no workflow task for months."""
 
 MAX_CACHED = 4
@@ -133,7 +133,7 @@ class SharedReader:
 
         async def read() -> UpdateEvent:
             event = await self.unshared_update(session_id, cursor)
-            if event.update.status in RESTING:
+            if event.update.status in IDLE_STATUSES:
                 self._cache_warmer.warm(workflow_id(session_id), watch)
             return event
 
@@ -150,12 +150,12 @@ class SharedReader:
 
     async def unshared_update(self, session_id: str, cursor: UpdatesRequest) -> UpdateEvent:
         """Return what is new since `cursor` now, for a caller for whom nobody watches the session."""
-        update, until = await self._reader.updates(session_id, cursor), seconds_from_now(ANSWERS_SECONDS)
+        update, until = await self._reader.updates(session_id, cursor), seconds_from_now(RESTORE_SECONDS)
         return UpdateEvent(await self._texts.restore_update(workflow_id(session_id), update, until=until))
 
     async def with_whole_answer(self, session_id: str, turn: ConversationMessage) -> ConversationMessage:
         """Return a turn that was read as an excerpt, with its whole answer if that can be read now."""
-        until = seconds_from_now(ANSWERS_SECONDS)
+        until = seconds_from_now(RESTORE_SECONDS)
         (turn,) = await self._texts.restore_answers(workflow_id(session_id), [turn], until=until)
         return turn
 

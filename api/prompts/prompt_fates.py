@@ -13,7 +13,7 @@ from contextlib import suppress
 from turnkeeper.api import problems
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.session_ids import workflow_id
-from turnkeeper.api.store_calls import ANSWERS_SECONDS, read_store, seconds_from_now
+from turnkeeper.api.store_calls import RESTORE_SECONDS, read_store, seconds_from_now
 from turnkeeper.api.temporal.receipts import position_in
 from turnkeeper.api.temporal.session_reader import RECEIPT_SECONDS, SessionReader
 from turnkeeper.models.answers import PromptFate
@@ -66,7 +66,7 @@ class PromptFates:
             if problem.problem.status not in (404, 503, 504):
                 raise
             if problem.problem.status == 404:
-                await self._reader.refuse_deleted(session_id)
+                await self._reader.raise_if_deleted(session_id)
             silence = problem
         is_last_word = silence is None or silence.problem.status == 404
         found = found or await self._elsewhere(session_id, message_id, is_last_word=is_last_word)
@@ -108,7 +108,7 @@ class PromptFates:
 
     async def archived(self, session_id: str, message_id: str) -> PromptFate | None:
         """Return what the archive knows of a prompt. Raises `StoreUnavailableError`."""
-        until, owner = seconds_from_now(ANSWERS_SECONDS), workflow_id(session_id)
+        until, owner = seconds_from_now(RESTORE_SECONDS), workflow_id(session_id)
         if await read_store(self._stores.archive.number_of(owner, message_id), until=until) is not None:
             return _started(session_id, message_id)
         fate = await read_store(self._stores.prompts.fate_of(owner, message_id), until=until)

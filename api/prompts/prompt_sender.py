@@ -14,16 +14,16 @@ from turnkeeper.api import problems
 from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.prompts.prompt_fates import PromptFates
-from turnkeeper.api.temporal.ledgers import Ledger
+from turnkeeper.api.temporal.queue_estimates import QueueEstimate
 from turnkeeper.api.temporal.receipts import Receipt, receipt_of
+from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import RECEIPT_SECONDS, SessionReader
-from turnkeeper.api.temporal.sessions import Sessions
 from turnkeeper.models.errors import Refused
 from turnkeeper.models.session.queue.prompts import PromptSignal
 from turnkeeper.models.session.session import SessionInput
 from turnkeeper.stores.database.database import StoreUnavailableError
 
-MAX_QUESTIONS = 3
+MAX_QUERIES = 3
 """Before a prompt is refused the session is asked; again where its answer leaves room, which others have reserved."""
 
 READ_SECONDS = 0.5
@@ -36,7 +36,7 @@ SEND_SECONDS = 2.7
 class PromptSender:
     """Sends prompts to all sessions. Methods raise `ProblemError`."""
 
-    def __init__(self, sessions: Sessions, reader: SessionReader, fates: PromptFates) -> None:
+    def __init__(self, sessions: SessionCommands, reader: SessionReader, fates: PromptFates) -> None:
         self._sessions = sessions
         self._reader = reader
         self._fates = fates
@@ -103,7 +103,7 @@ class PromptSender:
         if refusal is None:
             return None
         is_sure = is_new and ledger.refuses_all(now=_now()) is not None
-        for _ in range(0 if is_sure else MAX_QUESTIONS):
+        for _ in range(0 if is_sure else MAX_QUERIES):
             known = await self._known(session_id, ledger, prompt.id or "")
             if known:
                 return known
@@ -114,14 +114,14 @@ class PromptSender:
                 break
         raise problems.refused(refusal.reason, refusal.message)
 
-    def _reserved(self, ledger: Ledger, prompt: PromptSignal, size: int) -> Refused | None:
+    def _reserved(self, ledger: QueueEstimate, prompt: PromptSignal, size: int) -> Refused | None:
         message_id = prompt.id or ""
         refusal = ledger.refusal(message_id, size, now=_now())
         if refusal is None:
             ledger.reserve(message_id, size)
         return refusal
 
-    async def _known(self, session_id: str, ledger: Ledger, message_id: str) -> Receipt | None:
+    async def _known(self, session_id: str, ledger: QueueEstimate, message_id: str) -> Receipt | None:
         """Return the receipt of a prompt that was accepted before; what is known of the queue is new then."""
         result = None
         if not ledger.is_silent(now=_now()):
@@ -158,11 +158,11 @@ class PromptSender:
             return None
         raise problems.refused("not_waiting", f"Prompt {message_id!r} was {archived.fate}; send it under a new id.")
 
-    async def _read_tail(self, session_id: str, ledger: Ledger) -> None:
+    async def _read_tail(self, session_id: str, ledger: QueueEstimate) -> None:
         """Read the end of the history, together with all who need it at that moment."""
         await self._tail_reads.run(session_id, lambda: self._note_tail(session_id, ledger))
 
-    async def _note_tail(self, session_id: str, ledger: Ledger) -> None:
+    async def _note_tail(self, session_id: str, ledger: QueueEstimate) -> None:
         tails = self._reader.tails
         try:
             if ledger.read is None and ledger.first_limits is None:

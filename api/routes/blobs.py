@@ -14,7 +14,7 @@ from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from
 
 router = APIRouter(tags=["conversation"])
 
-AS_TEXT_ONLY = {
+PLAIN_TEXT_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; sandbox",
     # Shown, not saved: people follow a link to read. As plain text, unsniffed and sandboxed, it is never run.
@@ -50,7 +50,7 @@ async def get_blob(
     texts = await read_store(services.stores.blobs.get(workflow_id(session_id), [blob_hash]), until=until)
     if blob_hash not in texts:
         raise problems.unknown_blob(blob_hash)
-    headers = {**AS_TEXT_ONLY, "ETag": f'"{blob_hash}"'}
+    headers = {**PLAIN_TEXT_HEADERS, "ETag": f'"{blob_hash}"'}
     if if_none_match and matches(headers["ETag"], if_none_match):
         return Response(status_code=304, headers=headers)
     return PlainTextResponse(texts[blob_hash], headers=headers)

@@ -7,9 +7,9 @@ from fastapi.responses import PlainTextResponse
 
 from turnkeeper.api import problems
 from turnkeeper.api.dependencies import ServicesDep, SessionId
-from turnkeeper.api.history.replay import Replays
+from turnkeeper.api.history.replay_text import ReplayTextReader
 from turnkeeper.api.http.openapi import WORKER, errors
-from turnkeeper.api.routes.blobs import AS_TEXT_ONLY
+from turnkeeper.api.routes.blobs import PLAIN_TEXT_HEADERS
 from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.session.session import ContextRequest, ReplayRequest
 
@@ -65,17 +65,17 @@ async def get_context(
     it, HISTORY with about 10 MB at most. While the archive can't be read, it has what the session holds.
     """
     if context_format == "replay":
-        _refuse_foreign("view", before=before, limit=limit)
+        _reject_parameters("view", before=before, limit=limit)
         request = ReplayRequest.model_validate(_given(max_history=max_history))
         return await _replay_text(services.replays, session_id, request)
-    _refuse_foreign("replay", max_history=max_history)
+    _reject_parameters("replay", max_history=max_history)
     page = ContextRequest.model_validate(_given(before=before, limit=limit))
     return await services.reader.context_view(session_id, page)
 
 
-async def _replay_text(replays: Replays, session_id: str, request: ReplayRequest) -> PlainTextResponse:
+async def _replay_text(replays: ReplayTextReader, session_id: str, request: ReplayRequest) -> PlainTextResponse:
     replay = await replays.text(session_id, max_history=request.max_history)
-    headers = AS_TEXT_ONLY if replay.is_whole else {**AS_TEXT_ONLY, INCOMPLETE: "true"}
+    headers = PLAIN_TEXT_HEADERS if replay.is_whole else {**PLAIN_TEXT_HEADERS, INCOMPLETE: "true"}
     return PlainTextResponse(replay.text, headers=headers)
 
 
@@ -83,7 +83,7 @@ def _given(**parameters: int | None) -> dict[str, int]:
     return {name: value for name, value in parameters.items() if value is not None}
 
 
-def _refuse_foreign(other_format: str, **parameters: int | None) -> None:
+def _reject_parameters(other_format: str, **parameters: int | None) -> None:
     """Refuse what only the other format takes: an option is never ignored (API-2)."""
     for name in _given(**parameters):
         raise problems.invalid(name, f"is for format={other_format} only")

@@ -12,8 +12,8 @@ from turnkeeper.api.dependencies import MessageId, ServicesDep, SessionId
 from turnkeeper.api.http.etags import matches
 from turnkeeper.api.http.openapi import PROMPT, WORKER, errors
 from turnkeeper.api.http.prefer import APPLIED_HEADER, PrefersAsync
-from turnkeeper.api.live.polling import poll_etag
-from turnkeeper.api.prompts.new_prompt import new_prompt, prompt_again, session_id_of_chat
+from turnkeeper.api.live.delivered_forms import poll_etag
+from turnkeeper.api.prompts.new_prompt import chat_session_id, new_prompt, retry_prompt
 from turnkeeper.api.routes.sessions import default_input
 from turnkeeper.models.answers import (
     ChatAccepted,
@@ -72,7 +72,7 @@ async def send_prompt(
     """
     prompt = _prompt_of(body, idempotency_key)
     if start:
-        await services.transcripts.refuse_forgotten(session_id)
+        await services.transcripts.raise_if_id_was_used(session_id)
     receipt = await services.sender.send(
         session_id,
         prompt,
@@ -105,7 +105,7 @@ async def retry_turn(
     too, that is the retry.
     """
     turn = await services.transcripts.failed_turn(session_id, body.message_id if body else None)
-    receipt = await services.sender.send(session_id, prompt_again(session_id, turn), wants_receipt=not prefers_async)
+    receipt = await services.sender.send(session_id, retry_prompt(session_id, turn), wants_receipt=not prefers_async)
     return PromptAccepted(workflow_id=session_id, message_id=receipt.message_id, position=receipt.position)
 
 
@@ -129,10 +129,10 @@ async def chat(
     prompt = _prompt_of(SendPrompt(message=body.message, id=body.id), idempotency_key)
     is_repeatable = bool(body.id or idempotency_key)
     session_id = body.workflow_id or (
-        session_id_of_chat(prompt.id or "", user=body.user_name) if is_repeatable else str(uuid4())
+        chat_session_id(prompt.id or "", user=body.user_name) if is_repeatable else str(uuid4())
     )
     if body.workflow_id or is_repeatable:
-        await services.transcripts.refuse_forgotten(session_id)
+        await services.transcripts.raise_if_id_was_used(session_id)
     start = default_input(services.settings, session_id, user=body.user_name)
     receipt = await services.sender.send(
         session_id, prompt, start=start, is_new=not is_repeatable, wants_receipt=not prefers_async

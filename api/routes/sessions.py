@@ -61,7 +61,7 @@ async def start_session(
         first = new_prompt(wanted.prompt, message_id=None, mode="enqueue")
         start, message_id = start.model_copy(update={"first_prompt": first}), first.id
     if wanted.id:
-        await services.transcripts.refuse_forgotten(session_id)
+        await services.transcripts.raise_if_id_was_used(session_id)
     await services.sessions.start(session_id, start)
     response.headers["Location"] = f"/workflow/{session_id}"
     return SessionStarted(workflow_id=session_id, message_id=message_id)

@@ -4,11 +4,11 @@ from fastapi import APIRouter
 
 from turnkeeper.api.bodies import TaskPreview
 from turnkeeper.api.dependencies import ServicesDep
-from turnkeeper.api.http.body_limits import MOST_HISTORY_BYTES
+from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import WORKER, errors
 from turnkeeper.models.session.task import CreateTask
 
-router = APIRouter(tags=["tasks"], max_body_size=MOST_HISTORY_BYTES)
+router = APIRouter(tags=["tasks"], max_body_size=MAX_HISTORY_BYTES)
 
 
 @router.post(

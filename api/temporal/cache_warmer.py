@@ -21,10 +21,10 @@ from turnkeeper.api.temporal.temporal_calls import rpc_timeout
 from turnkeeper.api.temporal.watch import Watch
 from turnkeeper.workflows.hosting.connection import polling_workers
 
-LOOK_SECONDS = 5.0
+WORKER_LIST_SECONDS = 5.0
 """How long the list of workers is used. Temporal itself drops a worker that has gone only after a minute."""
 
-REFUSED_UPDATE = "cancel_turn"
+REJECTED_UPDATE = "cancel_turn"
 """Without the id of a turn it is refused by its validator, always (SES-8)."""
 
 _log = logging.getLogger(__name__)
@@ -71,12 +71,12 @@ class CacheWarmer:
         handle = self._client.get_workflow_handle(workflow_id)
         with contextlib.suppress(WorkflowUpdateFailedError):  # it always fails
             async with asyncio.timeout(rpc_timeout().total_seconds()):
-                await handle.execute_update(REFUSED_UPDATE, {}, rpc_timeout=rpc_timeout())
+                await handle.execute_update(REJECTED_UPDATE, {}, rpc_timeout=rpc_timeout())
 
     async def _present_workers(self) -> frozenset[str]:
         loop = asyncio.get_running_loop()
         async with self._looking:
-            if loop.time() > self._looked_at + LOOK_SECONDS:
+            if loop.time() > self._looked_at + WORKER_LIST_SECONDS:
                 self._workers = frozenset(await polling_workers(self._client, self._task_queue))
                 self._looked_at = loop.time()
         return self._workers

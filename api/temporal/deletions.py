@@ -17,7 +17,7 @@ FIRST_RUN = "first_run_id"
 
 
 @dataclass(frozen=True)
-class FoundDeletion:
+class Deletion:
     """The newest deletion under a session's id, by what Temporal says of it."""
 
     run_id: str
@@ -28,12 +28,12 @@ class FoundDeletion:
     """Why it does not get on now; it is tried again."""
 
 
-async def find_deletion(client: Client, session_id: str) -> FoundDeletion | None:
+async def find_deletion(client: Client, session_id: str) -> Deletion | None:
     """Return the newest deletion under that id, under way or done; `None` where there is none. Raises 503."""
     description = await _describe(client, session_id, deletion_id(workflow_id(session_id)))
     if description is None or description.status not in (Status.RUNNING, Status.COMPLETED):
         return None
-    return FoundDeletion(
+    return Deletion(
         run_id=description.run_id or "",
         first_run_id=(await description.memo()).get(FIRST_RUN, ""),
         is_done=description.status == Status.COMPLETED,
@@ -52,7 +52,7 @@ def first_run_of(description: WorkflowExecutionDescription) -> str:
     return description.raw_description.workflow_execution_info.first_run_id or description.run_id or ""
 
 
-async def refuse_deleted(client: Client, session_id: str) -> None:
+async def raise_if_deleted(client: Client, session_id: str) -> None:
     """Refuse to read a session that is being deleted: to who asks it is gone, though Temporal takes a while (API-1).
 
     To be asked of closed sessions only: a deletion begins with stopping the session. While the archive can't be

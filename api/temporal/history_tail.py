@@ -18,7 +18,7 @@ from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.client import Client
 
 from turnkeeper.api.session_ids import workflow_id
-from turnkeeper.api.temporal.ledgers import Tail
+from turnkeeper.api.temporal.queue_estimates import HistoryTail
 from turnkeeper.api.temporal.temporal_calls import call_temporal
 from turnkeeper.api.temporal.workflow_tasks import CLOSING_EVENTS
 from turnkeeper.models.limits import Limits
@@ -29,7 +29,7 @@ FIRST_PAGE_EVENTS = 100
 """A queue that is full by the default limit is read at once."""
 
 
-class HistoryTails:
+class HistoryTailReader:
     """Reads the histories of sessions from their ends. Methods raise `ProblemError`."""
 
     def __init__(self, client: Client) -> None:
@@ -37,7 +37,7 @@ class HistoryTails:
 
     async def read(
         self, session_id: str, *, max_prompts: int, max_bytes: int, seconds: float, until_id: str | None = None
-    ) -> Tail:
+    ) -> HistoryTail:
         """Return the prompts that no workflow task has taken; no more once they reach one of the limits.
 
         With `until_id`, no more once that prompt is among them either. All of it takes at most `seconds`.
@@ -49,7 +49,7 @@ class HistoryTails:
         """Return the limits that the session's current run began with; `None` where they can't be read."""
         return await call_temporal(self._first_limits(session_id), session_id, seconds=seconds)
 
-    async def _read(self, session_id: str, max_prompts: int, max_bytes: int, until_id: str | None) -> Tail:
+    async def _read(self, session_id: str, max_prompts: int, max_bytes: int, until_id: str | None) -> HistoryTail:
         asked_at = asyncio.get_running_loop().time()
         sizes: dict[str, int] = {}
         unnamed, bytes_, unnamed_bytes, is_closed, is_ending, is_whole = 0, 0, 0, False, False, True
@@ -68,7 +68,7 @@ class HistoryTails:
                 unnamed, unnamed_bytes = unnamed + 1, unnamed_bytes + size
             else:
                 sizes[message_id] = size
-        return Tail(
+        return HistoryTail(
             asked_at, sizes, unnamed, unnamed_bytes, is_whole=is_whole, is_closed=is_closed, is_ending=is_ending
         )
 

@@ -23,7 +23,7 @@ from turnkeeper.models.answers import ListedSession, SessionList
 from turnkeeper.workflows import search_attributes
 
 PAGE = 50
-MOST_SCANNED = 500
+MAX_SCANNED = 500
 """How many sessions one request looks through for a search text, before it gives a cursor to go on from."""
 
 _CHECKSUM_BYTES = 12
@@ -77,7 +77,7 @@ async def list_sessions(
             searched = f"{session.title or ''}\n{session.workflow_id}".casefold()
             if text is None or text.casefold() in searched:
                 found.append(session)
-        if not pages.next_page_token or len(found) >= PAGE or text is None or scanned >= MOST_SCANNED:
+        if not pages.next_page_token or len(found) >= PAGE or text is None or scanned >= MAX_SCANNED:
             return SessionList(sessions=found, next_cursor=_cursor(pages.next_page_token))
 
 

@@ -54,7 +54,7 @@ def receipt_of(view: QueueView, message_id: str) -> Receipt:
     return Receipt(message_id, position=0 if fate else None, fate=fate)
 
 
-class Receipts(Generic[Answer]):
+class ReceiptReader(Generic[Answer]):
     """Asks sessions where prompts stand."""
 
     def __init__(self, ask: Callable[[str, Sequence[str]], Awaitable[Answer]]) -> None:

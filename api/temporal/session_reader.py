@@ -30,12 +30,12 @@ from turnkeeper.api.coalescer import SerialCoalescer
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.temporal.commits import CommitChecker
-from turnkeeper.api.temporal.deletions import first_run_of, refuse_deleted
-from turnkeeper.api.temporal.history_tail import HistoryTails
-from turnkeeper.api.temporal.ledgers import Ledgers, queue_read
+from turnkeeper.api.temporal.deletions import first_run_of, raise_if_deleted
+from turnkeeper.api.temporal.history_tail import HistoryTailReader
 from turnkeeper.api.temporal.query_backoff import QueryBackoff
 from turnkeeper.api.temporal.query_client import query_client
-from turnkeeper.api.temporal.receipts import Receipt, Receipts, receipt_of
+from turnkeeper.api.temporal.queue_estimates import QueueEstimates, queue_read_of
+from turnkeeper.api.temporal.receipts import Receipt, ReceiptReader, receipt_of
 from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, keeps_failing, rpc_timeout
 from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.models.backoff import growing_pauses
@@ -122,10 +122,10 @@ class SessionReader:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.watches = WatchRegistry(client)
-        self.ledgers = Ledgers()
-        self.tails = HistoryTails(client)
+        self.ledgers = QueueEstimates()
+        self.tails = HistoryTailReader(client)
         self._queries = SessionQueries(client, self.watches)
-        self._receipts = Receipts(self.queue_result)
+        self._receipts = ReceiptReader(self.queue_result)
         self._first_run_ids = BoundedDict[str, str](max_entries=MAX_SESSIONS)
 
     # ---- what a worker says
@@ -135,7 +135,7 @@ class SessionReader:
         result = await self._queries.ask(session_id, "get_conversation_state", request, ConversationState)
         return _with_final_status(result)
 
-    async def held_page(self, session_id: str, request: StateRequest) -> ConversationState | None:
+    async def page_in_session(self, session_id: str, request: StateRequest) -> ConversationState | None:
         """Return a page of what the session itself holds; `None` where it does not hold the turn `before`."""
         try:
             return await self.state(session_id, request)
@@ -185,7 +185,7 @@ class SessionReader:
             result = await self._queries.ask(session_id, "get_queue", QueueRequest(), QueueView)
         self.ledgers.note_answer(now=clock())
         if result.closed is None:
-            self.ledgers.of(session_id).note_read(queue_read(result.view, asked_at=asked_at))
+            self.ledgers.of(session_id).note_read(queue_read_of(result.view, asked_at=asked_at))
         return result
 
     async def queue_in_time(
@@ -218,10 +218,10 @@ class SessionReader:
     async def describe(self, session_id: str) -> WorkflowExecutionDescription:
         """Return what Temporal knows of the session; needs no worker. One that is being deleted is not found."""
         handle = self.client.get_workflow_handle(workflow_id(session_id))
-        described = await call_temporal(handle.describe(rpc_timeout=rpc_timeout()), session_id)
-        if described.status != Status.RUNNING:
-            await refuse_deleted(self.client, session_id)
-        return described
+        description = await call_temporal(handle.describe(rpc_timeout=rpc_timeout()), session_id)
+        if description.status != Status.RUNNING:
+            await raise_if_deleted(self.client, session_id)
+        return description
 
     async def is_stuck(self, session_id: str, description: WorkflowExecutionDescription) -> bool:
         """Return whether the session's workflow task fails, or times out, again and again."""
@@ -234,8 +234,8 @@ class SessionReader:
             first_run_id = self._first_run_ids[session_id] = first_run_of(await self.describe(session_id))
         return first_run_id
 
-    async def refuse_deleted(self, session_id: str) -> None:
-        await refuse_deleted(self.client, session_id)
+    async def raise_if_deleted(self, session_id: str) -> None:
+        await raise_if_deleted(self.client, session_id)
 
     # ----
 
@@ -309,7 +309,7 @@ class SessionQueries:
                 return QueryResult(await self._repeated(workflow, key, QueryRejectCondition.NOT_OPEN), closed=None)
             except WorkflowQueryRejectedError as rejected:
                 if rejected.status != Status.CONTINUED_AS_NEW:
-                    await refuse_deleted(self._client, session_id)
+                    await raise_if_deleted(self._client, session_id)
                     view = await self._repeated(workflow, key, QueryRejectCondition.NONE)
                     return QueryResult(view, closed=rejected.status)
             # The session went on in a new run between Temporal's looking for its run and its looking at it.

@@ -63,17 +63,17 @@ async def call_worker(client: Client, call: Awaitable[Answer], session_id: str, 
     except WorkflowUpdateFailedError as error:
         raise _refusal_of(error) from error
     except (TimeoutError, UpdateUnanswered, RuntimeError, WorkflowQueryRejectedError) as error:
-        raise await why_silent(client, session_id, workflow_id) from error
+        raise await diagnose_silence(client, session_id, workflow_id) from error
     except RPCError as error:
         if error.status in _DOWN or error.status in (
             RPCStatusCode.FAILED_PRECONDITION,
             RPCStatusCode.RESOURCE_EXHAUSTED,
         ):
-            raise await why_silent(client, session_id, workflow_id) from error
+            raise await diagnose_silence(client, session_id, workflow_id) from error
         raise _problem_of(error, session_id) from error
 
 
-async def repeated(update: Callable[[], Awaitable[Answer]]) -> Answer:
+async def retry_undone(update: Callable[[], Awaitable[Answer]]) -> Answer:
     """Return the answer of an update, sent again where a workflow task was undone together with it.
 
     That happens when a session is about to go on in a new run and a signal arrives in the same moment. Our updates
@@ -88,12 +88,12 @@ async def repeated(update: Callable[[], Awaitable[Answer]]) -> Answer:
         await asyncio.sleep(UPDATE_PAUSE_SECONDS)
 
 
-async def why_silent(client: Client, session_id: str, workflow_id: str) -> problems.ProblemError:
+async def diagnose_silence(client: Client, session_id: str, workflow_id: str) -> problems.ProblemError:
     """Find out why nobody answered: no Temporal, no such session, stuck, or no worker."""
-    described = client.get_workflow_handle(workflow_id).describe(rpc_timeout=timedelta(seconds=DESCRIBE_SECONDS))
+    describe_call = client.get_workflow_handle(workflow_id).describe(rpc_timeout=timedelta(seconds=DESCRIBE_SECONDS))
     until = asyncio.get_running_loop().time() + DESCRIBE_SECONDS
     try:
-        description = await call_temporal(described, session_id, seconds=DESCRIBE_SECONDS)
+        description = await call_temporal(describe_call, session_id, seconds=DESCRIBE_SECONDS)
     except problems.ProblemError as problem:
         return problem
     try:

@@ -5,11 +5,11 @@ from contextlib import aclosing
 from types import ModuleType
 from typing import Any
 
-from turnkeeper.activities.providers.anthropic.answer import Fold
+from turnkeeper.activities.providers.anthropic.answer import StreamAccumulator
 from turnkeeper.activities.providers.anthropic.request import encode
 from turnkeeper.activities.providers.errors.vendor_errors import Vendor
 from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError
-from turnkeeper.activities.providers.wire.answer_stream import answer_of
+from turnkeeper.activities.providers.wire.answer_stream import stream_answer
 from turnkeeper.activities.providers.wire.transport import Transport
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 
@@ -33,8 +33,8 @@ class AnthropicProvider:
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
         if not name:
             raise ModelError("not_found", "write its name behind the colon, as in 'anthropic:claude-sonnet-5-5'")
-        asked = self._transport.request(PATH, encode(request, name=name))
-        async with aclosing(answer_of(asked, Fold(name), meter=context.meter)) as answer:
+        stream = self._transport.request(PATH, encode(request, name=name))
+        async with aclosing(stream_answer(stream, StreamAccumulator(name), meter=context.meter)) as answer:
             async for piece in answer:
                 yield piece
 

@@ -22,7 +22,14 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from turnkeeper.activities.providers.verbatim import OPENING, Block, CallIds, own_items, plain_schema, sendable_name
+from turnkeeper.activities.providers.request_encoding import (
+    OPENING,
+    Block,
+    CallIds,
+    own_items,
+    plain_schema,
+    sendable_name,
+)
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ToolSpec
 
 API = "anthropic.messages"
@@ -53,8 +60,8 @@ def encode(request: ModelRequest, *, name: str) -> dict[str, Any]:
     """Return the body that asks the model `name`.
 
     >>> head = {"system": "Be brief."}
-    >>> asked = ModelRequest.model_validate({"head": head, "messages": [{"role": "user", "content": "Hi"}]})
-    >>> body = encode(asked, name="claude-sonnet-5-5")
+    >>> request = ModelRequest.model_validate({"head": head, "messages": [{"role": "user", "content": "Hi"}]})
+    >>> body = encode(request, name="claude-sonnet-5-5")
     >>> body["system"], body["messages"]
     ([{'type': 'text', 'text': 'Be brief.', 'cache_control': {'type': 'ephemeral'}}], [{'role': 'user', 'content': \
 [{'type': 'text', 'text': 'Hi', 'cache_control': {'type': 'ephemeral'}}]}])
@@ -76,14 +83,16 @@ def encode(request: ModelRequest, *, name: str) -> dict[str, Any]:
 
 def _bounds(name: str, max_tokens: int | None, messages: list[dict[str, Any]]) -> dict[str, Any]:
     thinking = _thinking(name)
-    most = ANSWER_TOKENS if thinking else next(few for old, few in _FEWER_TOKENS.items() if old.match(name))
+    max_answer_tokens = (
+        ANSWER_TOKENS if thinking else next(few for old, few in _FEWER_TOKENS.items() if old.match(name))
+    )
     if max_tokens is None:
-        is_told = thinking and (thinking["type"] == "adaptive" or _may_think(messages))
-        return {"max_tokens": most, **({"thinking": thinking} if is_told else {})}
+        has_thinking = thinking and (thinking["type"] == "adaptive" or _may_think(messages))
+        return {"max_tokens": max_answer_tokens, **({"thinking": thinking} if has_thinking else {})}
     if thinking and thinking["type"] == "adaptive":
         # Some of these models can't be told not to think, and what they think counts too: it has room of its own.
         return {"max_tokens": max_tokens + THINKING_TOKENS, "thinking": thinking}
-    return {"max_tokens": min(max_tokens, most)}
+    return {"max_tokens": min(max_tokens, max_answer_tokens)}
 
 
 def _may_think(messages: list[dict[str, Any]]) -> bool:
@@ -152,8 +161,8 @@ def _with_breakpoints(body: dict[str, Any]) -> dict[str, Any]:
 
 def _cached_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the user's messages whose ends are breakpoints; the request before ended where the model last spoke."""
-    spoken = (index for index in range(len(messages) - 1, 0, -1) if messages[index]["role"] == "assistant")
-    last_answer = next(spoken, None)
+    assistant_indexes = (index for index in range(len(messages) - 1, 0, -1) if messages[index]["role"] == "assistant")
+    last_answer = next(assistant_indexes, None)
     return [messages[0], *([messages[last_answer - 1]] if last_answer else []), messages[-1]]
 
 
@@ -173,20 +182,20 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 
 
 def _messages(messages: Iterable[ModelMessage]) -> list[dict[str, Any]]:
-    written: list[dict[str, Any]] = []
+    encoded: list[dict[str, Any]] = []
     ids = CallIds()
     for message in messages:
         role = "assistant" if message.role == "assistant" else "user"
         blocks = _blocks(message, ids)
-        if blocks and not written and role == "assistant":
-            written.append({"role": "user", "content": [_text(OPENING)]})
-        if blocks and written and written[-1]["role"] == role:
-            written[-1]["content"].extend(blocks)
+        if blocks and not encoded and role == "assistant":
+            encoded.append({"role": "user", "content": [_text(OPENING)]})
+        if blocks and encoded and encoded[-1]["role"] == role:
+            encoded[-1]["content"].extend(blocks)
         elif blocks:
-            written.append({"role": role, "content": blocks})
-    if not written or written[-1]["role"] == "assistant":
-        written.append({"role": "user", "content": [_text(GO_ON)]})
-    return written
+            encoded.append({"role": role, "content": blocks})
+    if not encoded or encoded[-1]["role"] == "assistant":
+        encoded.append({"role": "user", "content": [_text(GO_ON)]})
+    return encoded
 
 
 def _blocks(message: ModelMessage, ids: CallIds) -> list[Block]:
@@ -203,12 +212,12 @@ def _blocks(message: ModelMessage, ids: CallIds) -> list[Block]:
 def _calls(message: ModelMessage, ids: CallIds) -> list[Block]:
     return [
         {"type": "tool_use", "id": own_id, "name": sendable_name(call.name), "input": sendable_input(call.args)}
-        for own_id, call in zip(ids.written_anew(message), message.tool_calls, strict=True)
+        for own_id, call in zip(ids.new_ids_for(message), message.tool_calls, strict=True)
     ]
 
 
 def _result(message: ModelMessage, ids: CallIds) -> Block:
-    result: Block = {"type": "tool_result", "tool_use_id": ids.answered_by(message)}
+    result: Block = {"type": "tool_result", "tool_use_id": ids.id_for_result(message)}
     if message.content.strip():
         result["content"] = message.content
     if message.status not in (None, "ok"):

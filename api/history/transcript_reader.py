@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from itertools import count
 
 from turnkeeper.api import problems
-from turnkeeper.api.history.archived import lost, turns_before, with_moved_steps
+from turnkeeper.api.history.archived import lost, turns_before, with_archived_steps
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.session_ids import workflow_id
-from turnkeeper.api.store_calls import ANSWERS_SECONDS, REQUEST_SECONDS, read_store, seconds_from_now
+from turnkeeper.api.store_calls import REQUEST_SECONDS, RESTORE_SECONDS, read_store, seconds_from_now
 from turnkeeper.api.temporal.receipts import Receipt
 from turnkeeper.api.temporal.session_reader import RECEIPT_SECONDS, SessionReader
 from turnkeeper.models.session.session import StateRequest, UpdatesRequest
@@ -34,11 +34,11 @@ from turnkeeper.stores.database.database import StoreUnavailableError
 PAGE_BYTES = 1_000_000
 """About the most JSON bytes of a page."""
 
-AGAIN_SECONDS = 1.0
+RETRY_SECONDS = 1.0
 """Who waits for a turn asks again after this time where nobody could answer."""
 
 
-class Transcripts:
+class TranscriptReader:
     """The transcripts of all sessions. Methods raise `ProblemError`, and `StoreUnavailableError` where it is said."""
 
     def __init__(self, reader: SessionReader, archive: Archive, texts: TextRestorer) -> None:
@@ -52,10 +52,10 @@ class Transcripts:
         Raises `StoreUnavailableError` where only the archive has them.
         """
         until = seconds_from_now(REQUEST_SECONDS)
-        state, first_held = await self._held(session_id, before, limit, until)
-        older = await self._older(session_id, state, first_held, limit, until)
+        state, first_in_session = await self._held(session_id, before, limit, until)
+        older = await self._older(session_id, state, first_in_session, limit, until)
         turns = await self._texts.restore_answers(workflow_id(session_id), [*older, *state.messages], until=until)
-        after = first_held + len(state.messages)
+        after = first_in_session + len(state.messages)
         shown = await self._newest_that_fit(session_id, turns, after, until)
         first = after - len(shown)
         numbers = {"first_number": first if shown else None, "has_more": bool(shown) and first > 1}
@@ -65,7 +65,7 @@ class Transcripts:
         self, session_id: str, before: str | None, limit: int | None, until: float
     ) -> tuple[ConversationState, int]:
         """Return what the session holds of a page, and the number of its first turn; without any, of the one after."""
-        state = await self._reader.held_page(session_id, StateRequest(before=before, limit=limit))
+        state = await self._reader.page_in_session(session_id, StateRequest(before=before, limit=limit))
         if state is not None:
             return state, state.first_number or state.archived_count + 1
         state = await self._reader.state(session_id, StateRequest(limit=0))
@@ -81,18 +81,18 @@ class Transcripts:
         raise problems.unknown_turn(turn_id)
 
     async def _older(
-        self, session_id: str, state: ConversationState, first_held: int, limit: int | None, until: float
+        self, session_id: str, state: ConversationState, first_in_session: int, limit: int | None, until: float
     ) -> list[ConversationMessage]:
         """Return turns that the archive has just before those of `state`: as many as may find room beside them."""
         most = None if limit is None else limit - len(state.messages)
-        if not 1 < first_held <= state.archived_count + 1 or most == 0:
+        if not 1 < first_in_session <= state.archived_count + 1 or most == 0:
             return []
         room = PAGE_BYTES - sum(map(shown_size, state.messages))
         if room <= 0:
             return []
         owner = workflow_id(session_id)
         try:
-            return await turns_before(self._archive, owner, first_held, limit=most, max_bytes=room, until=until)
+            return await turns_before(self._archive, owner, first_in_session, limit=most, max_bytes=room, until=until)
         except StoreUnavailableError:
             if not state.messages:
                 raise
@@ -109,21 +109,21 @@ class Transcripts:
         for number, turn in zip(count(after - 1, -1), reversed(turns), strict=False):
             whole = turn
             if turn.is_complete:
-                whole = await with_moved_steps(self._archive, workflow_id(session_id), number, turn, until=until)
+                whole = await with_archived_steps(self._archive, workflow_id(session_id), number, turn, until=until)
             room -= len(whole.model_dump_json().encode())
             if shown and room < 0:
                 break
             shown.append(whole)
         return shown[::-1]
 
-    async def refuse_forgotten(self, session_id: str) -> None:
+    async def raise_if_id_was_used(self, session_id: str) -> None:
         """Pass an id that a session may be started with. Raises 409 where the archive has one that Temporal forgot.
 
         Temporal keeps ended sessions for a while only; ids are never used again (API-1).
         """
         try:
             archived = await read_store(
-                self._archive.count(workflow_id(session_id)), until=seconds_from_now(ANSWERS_SECONDS)
+                self._archive.count(workflow_id(session_id)), until=seconds_from_now(RESTORE_SECONDS)
             )
         except StoreUnavailableError:
             return  # a session that Temporal remembers is refused by Temporal itself
@@ -158,7 +158,7 @@ class Transcripts:
                 receipt = found[0] if found else receipt
                 # A change that nobody answered for is over, and no other may come: then the session is asked again.
                 can_wait = found is not None and not watch.is_over
-                again_at = until if can_wait else min(until, clock() + AGAIN_SECONDS)
+                again_at = until if can_wait else min(until, clock() + RETRY_SECONDS)
                 # A session that changes all the time must not hold its callers beyond theirs.
                 if clock() >= until or (not await watch.wait_beyond(version, until=again_at) and clock() >= until):
                     return receipt, None
@@ -199,12 +199,12 @@ class Transcripts:
         return turns[0]
 
     async def _newest_failed_turn(self, session_id: str) -> ConversationMessage:
-        page = await self._reader.held_page(session_id, StateRequest())
+        page = await self._reader.page_in_session(session_id, StateRequest())
         while page and page.messages:
             for turn in reversed(page.messages):
                 if turn.is_error:
                     return turn
-            page = await self._reader.held_page(session_id, StateRequest(before=page.messages[0].id))
+            page = await self._reader.page_in_session(session_id, StateRequest(before=page.messages[0].id))
         raise problems.not_failed("The session holds no failed turn.")
 
     async def _turn_of(self, session_id: str, receipt: Receipt) -> ConversationMessage | None:
@@ -212,7 +212,7 @@ class Transcripts:
             return None
         turn_id = (receipt.fate and receipt.fate.turn_id) or receipt.message_id
         update = await self._reader.updates(session_id, UpdatesRequest(last_seen_message_id=turn_id, limit=1))
-        until = seconds_from_now(ANSWERS_SECONDS)
+        until = seconds_from_now(RESTORE_SECONDS)
         is_gone = update.reset and receipt.fate is not None
         found = await self._archived_turn(session_id, turn_id, until) if is_gone else update.updated_messages
         whole = await self._texts.restore_answers(workflow_id(session_id), found, until=until)

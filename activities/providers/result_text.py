@@ -3,12 +3,12 @@
 from turnkeeper.models.transcript.model_call import ModelMessage
 
 
-def result_told(message: ModelMessage) -> str:
+def result_text(message: ModelMessage) -> str:
     r"""Return the text of a tool message, its status before it unless that is `ok`.
 
-    >>> result_told(ModelMessage(role="tool", content="Read a.txt\n\none", status="ok"))
+    >>> result_text(ModelMessage(role="tool", content="Read a.txt\n\none", status="ok"))
     'Read a.txt\n\none'
-    >>> result_told(ModelMessage(role="tool", content="pay: outcome unknown", status="outcome_unknown"))
+    >>> result_text(ModelMessage(role="tool", content="pay: outcome unknown", status="outcome_unknown"))
     '[outcome unknown] pay: outcome unknown'
     """
     if message.status in (None, "ok"):

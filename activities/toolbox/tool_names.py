@@ -32,15 +32,15 @@ from mcp_types import (
 from pydantic import JsonValue
 from pydantic_core import to_json
 
-from turnkeeper.activities.toolbox.connection import Connection, UnreachableError
-from turnkeeper.activities.toolbox.messages import LOST
-from turnkeeper.activities.toolbox.schemas import OPEN, misfits, trouble_with
-from turnkeeper.activities.tools import LostCallError
+from turnkeeper.activities.toolbox.lenient_parser import LOST
+from turnkeeper.activities.toolbox.schemas import ANY_OBJECT, argument_errors, schema_problem
+from turnkeeper.activities.toolbox.server_connection import ServerConnection, UnreachableError
+from turnkeeper.activities.tools import ServerLostError
 from turnkeeper.models.bounds import bound_text, encodable, encodable_text
 from turnkeeper.models.transcript.model_call import ToolEffect, ToolInvocation, ToolSpec
 from turnkeeper.models.transcript.trajectory import ToolResult, ToolStatus
 
-MOST_NAME_CHARS = 64
+MAX_NAME_CHARS = 64
 """What every vendor's API accepts as a tool name."""
 
 OUTCOME_CHARS = 300
@@ -50,11 +50,11 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Route:
+class NamedTool:
     """The way from a name to a tool of a server, and what is known of the tool."""
 
     name: str
-    connection: Connection
+    connection: ServerConnection
     tool: Tool
 
     @property
@@ -84,17 +84,17 @@ class Route:
         return not invocation.tool_digest or invocation.tool_digest == known_as.digest
 
     @cached_property
-    def trouble(self) -> str | None:
+    def schema_problem(self) -> str | None:
         """Why vendors would refuse the tool with its schema, and with it every request; `None`: they would not."""
-        return trouble_with(self._schema_json)
+        return schema_problem(self._schema_json)
 
     @cached_property
     def spec(self) -> ToolSpec:
         """The tool as the session keeps it. Where vendors would refuse its schema, that is in its description."""
         server, description, schema = self.connection.server, self.tool.description or "", self._schema
-        if self.trouble:
+        if self.schema_problem:
             description = f"{description}\n\nIts arguments, in its server's words: {self._schema_json}"
-            schema = OPEN
+            schema = ANY_OBJECT
         return ToolSpec(
             name=self.name,
             description=bound_text(description, DESCRIPTION_CHARS, 4 * DESCRIPTION_CHARS),
@@ -112,9 +112,9 @@ class Route:
     def _schema_json(self) -> str:
         return to_json(self._schema, inf_nan_mode="null").decode()
 
-    def complaints(self, args: Mapping[str, JsonValue]) -> list[str]:
+    def argument_errors(self, args: Mapping[str, JsonValue]) -> list[str]:
         """Say what is wrong with the arguments: nothing if they fit, or if that is left to the server."""
-        return [_complaint(error) for error in misfits(self._schema_json, args)]
+        return [_complaint(error) for error in argument_errors(self._schema_json, args)]
 
     def told(self, answer: CallToolResult) -> ToolResult:
         """Return what the server answered, as an outcome and its content."""
@@ -133,7 +133,7 @@ class Route:
     def failure(self, error: Exception) -> ToolResult:
         """Return what is known after `error`; of a tool that must not be repeated it may be that nothing is known.
 
-        Raises `LostCallError` of a tool that may be repeated, where that may help.
+        Raises `ServerLostError` of a tool that may be repeated, where that may help.
         """
         if isinstance(error, MCPError) and error.code not in LOST:
             return error_result(f"{self.name} failed", error.message)
@@ -162,7 +162,7 @@ class Route:
 
 
 def _lost(result: ToolResult) -> NoReturn:
-    raise LostCallError(result)
+    raise ServerLostError(result)
 
 
 def effect_of(annotations: ToolAnnotations | None, *, trusted: bool) -> ToolEffect:
@@ -180,28 +180,28 @@ def effect_of(annotations: ToolAnnotations | None, *, trusted: bool) -> ToolEffe
     return "idempotent" if annotations.idempotent_hint else "at_most_once"
 
 
-class Names:
+class ToolNames:
     """Which tool has which name, and had it: names are unique, and never go from one tool to another (AGT-6)."""
 
     def __init__(self, reserved: Collection[str] = ()) -> None:
         self._reserved = frozenset(reserved)
         self._given: dict[str, tuple[str, str]] = {}
 
-    def routes_over(self, connections: Iterable[Connection]) -> dict[str, Route]:
+    def assign(self, connections: Iterable[ServerConnection]) -> dict[str, NamedTool]:
         """Return all tools by their names: with the server's before it where several servers offer the same.
 
         Our own keep their names in any case: prompts and policies speak of them.
         """
         offers = [(connection, tool) for connection in connections for tool in connection.tools]
         offered = Counter(_usable(tool.name) for _, tool in offers)
-        routes: dict[str, Route] = {}
+        routes: dict[str, NamedTool] = {}
         for connection, tool in offers:
             plain, qualified = _usable(tool.name), _usable(f"{connection.server.name}__{tool.name}")
             owner = (connection.server.name, tool.name)
             is_free = connection.server.built_in or offered[plain] == 1 or self._given.get(plain) == owner
             numbered = (_usable(f"{qualified}_{number}") for number in count(2))
             name = self._first_free(chain([plain] if is_free else [], [qualified], numbered), owner)
-            routes[name] = Route(name, connection, tool)
+            routes[name] = NamedTool(name, connection, tool)
         return routes
 
     def _first_free(self, candidates: Iterable[str], owner: tuple[str, str]) -> str:
@@ -218,10 +218,10 @@ def _usable(name: str) -> str:
     ('search_web', 64, False)
     """
     usable = re.sub(r"[^A-Za-z0-9_-]", "_", name) or "_"
-    if len(usable) <= MOST_NAME_CHARS:
+    if len(usable) <= MAX_NAME_CHARS:
         return usable
     digest = hashlib.sha256(name.encode(errors="replace")).hexdigest()[:8]
-    return f"{usable[: MOST_NAME_CHARS - 9]}_{digest}"
+    return f"{usable[: MAX_NAME_CHARS - 9]}_{digest}"
 
 
 def _complaint(error: ValidationError) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from turnkeeper.api.history.archived import turns_before, with_moved_steps
+from turnkeeper.api.history.archived import turns_before, with_archived_steps
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.store_calls import REQUEST_SECONDS, seconds_from_now
@@ -43,7 +43,7 @@ class ReplayText:
     is_whole: bool
 
 
-class Replays:
+class ReplayTextReader:
     """The replay texts of all sessions. Methods raise `ProblemError`."""
 
     def __init__(self, reader: SessionReader, archive: Archive, texts: TextRestorer) -> None:
@@ -62,7 +62,7 @@ class Replays:
         """Return the turns that are shown, with all that the stores have of them."""
         past, unfinished = held.past_turns, held.unfinished_turn
         reading = _Reading(self._archive, owner, held.first_number + len(past), wanted, until)
-        newest = unfinished and await with_moved_steps(
+        newest = unfinished and await with_archived_steps(
             self._archive, owner, reading.first_number, unfinished, until=until
         )
         await reading.back_from(past)
@@ -122,7 +122,7 @@ class _Reading:
     async def _needed_part(self, turn: ConversationMessage) -> ConversationMessage:
         # Its prompt comes before the steps that are omitted.
         if turn.steps_omitted and count_events(turn) - 1 < self._wanted:
-            turn = await with_moved_steps(self._archive, self._owner, self.first_number, turn, until=self._until)
+            turn = await with_archived_steps(self._archive, self._owner, self.first_number, turn, until=self._until)
         return with_newest_events(turn, self._wanted)
 
 

@@ -14,12 +14,12 @@ from turnkeeper.models.bounds import encodable_text
 from turnkeeper.models.limits import MOST_LEVELS
 
 
-def joined(pieces: Iterable[str]) -> str:
+def join_pieces(pieces: Iterable[str]) -> str:
     r"""Return the whole text of a stream's pieces, as it can be kept.
 
     A character of two UTF-16 halves may come in two pieces; a half without its other one can't be kept.
 
-    >>> joined(["a \ud83d", "\ude00"]) == "a \U0001f600", joined(["\ud83d!"]) == "\ufffd!"
+    >>> join_pieces(["a \ud83d", "\ude00"]) == "a \U0001f600", join_pieces(["\ud83d!"]) == "\ufffd!"
     (True, True)
     """
     text = "".join(pieces)
@@ -42,24 +42,24 @@ def arguments_of(text: str) -> dict[str, JsonValue] | str:
         value = from_json(text, allow_inf_nan=False)
     except ValueError:
         return text
-    return value if isinstance(value, dict) and is_keepable(value) else text
+    return value if isinstance(value, dict) and is_storable(value) else text
 
 
-def is_keepable(value: JsonValue) -> bool:
+def is_storable(value: JsonValue) -> bool:
     """Return whether a value can be kept as JSON: not nested over `MOST_LEVELS`, every number in it finite.
 
-    >>> is_keepable({"a": [1.5]}), is_keepable({"a": [math.inf]})
+    >>> is_storable({"a": [1.5]}), is_storable({"a": [math.inf]})
     (True, False)
     """
     level: list[JsonValue] = [value]
     for _ in range(MOST_LEVELS + 1):
         if any(isinstance(inner, float) and not math.isfinite(inner) for inner in level):
             return False
-        level = [inner for outer in level for inner in _held(outer)]
+        level = [inner for outer in level for inner in _children(outer)]
     return not level
 
 
-def _held(value: JsonValue) -> Iterable[JsonValue]:
+def _children(value: JsonValue) -> Iterable[JsonValue]:
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()
@@ -71,19 +71,19 @@ def name_of(told: object) -> str:
     >>> name_of("gpt-5.5"), name_of(7), name_of(None)
     ('gpt-5.5', '', '')
     """
-    return joined([told]) if isinstance(told, str) else ""
+    return join_pieces([told]) if isinstance(told, str) else ""
 
 
-def counts_in(told: object) -> Mapping[str, object]:
+def counts_of(told: object) -> Mapping[str, object]:
     """Return what a vendor counts by its names; nothing where it has another shape.
 
-    >>> counts_in({"cached_tokens": 7}), counts_in([7]), counts_in("none")
+    >>> counts_of({"cached_tokens": 7}), counts_of([7]), counts_of("none")
     ({'cached_tokens': 7}, {}, {})
     """
     return told if isinstance(told, dict) else {}
 
 
-MOST_TOKENS = 10**12
+MAX_TOKENS = 10**12
 """A count beyond is none."""
 
 
@@ -96,15 +96,15 @@ def count_of(told: Mapping[str, object], name: str) -> int:
     7
     """
     count = told.get(name)
-    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MOST_TOKENS:
+    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MAX_TOKENS:
         raise ValueError(f"{name} is no count of tokens")
     return count
 
 
-def share_of(told: Mapping[str, object], name: str) -> int:
+def count_or_zero(told: Mapping[str, object], name: str) -> int:
     """Return a count that is a part of another one; 0 where it is missing or null. Raises `ValueError`.
 
-    >>> share_of({"cached_tokens": 7}, "cached_tokens"), share_of({"cached_tokens": None}, "cached_tokens")
+    >>> count_or_zero({"cached_tokens": 7}, "cached_tokens"), count_or_zero({"cached_tokens": None}, "cached_tokens")
     (7, 0)
     """
     return 0 if told.get(name) is None else count_of(told, name)

@@ -29,8 +29,8 @@ from mcp.server.mcpserver import MCPServer
 from mcp_types import CallToolResult, RequestParamsMeta, Tool, ToolListChangedNotification
 from pydantic import JsonValue
 
-from turnkeeper.activities.toolbox.messages import NOT_SENT
-from turnkeeper.activities.toolbox.screen import screened
+from turnkeeper.activities.toolbox.lenient_parser import NOT_SENT
+from turnkeeper.activities.toolbox.sanitize import sanitized
 
 LISTING_SECONDS = 10.0
 """How long anybody waits for one server's list of tools; it must not hold up the others'."""
@@ -48,7 +48,7 @@ taken a day to approve of the call."""
 REST_SECONDS = 5.0
 """How long a server that could not be asked for its tools is not asked again; twice as long after each further time."""
 
-MOST_REST_SECONDS = 300.0
+MAX_REST_SECONDS = 300.0
 """After how long it is asked again in any case: to ask one that hangs costs somebody `LISTING_SECONDS`."""
 
 PROBE_SECONDS = 3.0
@@ -63,8 +63,8 @@ PREDECESSOR_SECONDS = 6.0
 CLOSE_SECONDS = 10.0
 """How long the end of a link may take; more than a server's process is given."""
 
-MOST_TOOLS_OF_A_SERVER = 1_000
-MOST_PAGES = 100
+MAX_TOOLS = 1_000
+MAX_PAGES = 100
 
 _log = logging.getLogger(__name__)
 
@@ -96,11 +96,11 @@ class UnreachableError(Exception):
     """A server could not be reached: nothing was called. The message says why, to the operator."""
 
 
-class OtherToolsError(Exception):
+class ToolChangedError(Exception):
     """A server no longer offers the tool as it was known: nothing was called."""
 
 
-class Connection:
+class ServerConnection:
     """A server, reached when it is first needed."""
 
     def __init__(self, server: ToolServer) -> None:
@@ -145,7 +145,7 @@ class Connection:
         page = await client.list_tools()
         tools, asked_for = page.tools, set[str]()
         while page.next_cursor is not None and page.next_cursor not in asked_for:
-            if len(asked_for) >= MOST_PAGES or len(tools) >= MOST_TOOLS_OF_A_SERVER:
+            if len(asked_for) >= MAX_PAGES or len(tools) >= MAX_TOOLS:
                 break
             asked_for.add(page.next_cursor)
             page = await client.list_tools(cursor=page.next_cursor)
@@ -186,12 +186,12 @@ class Connection:
     async def _see_that_it_offers(self, tool: Tool, link: "Link") -> None:
         """Have the tools read over this very link, and not long ago: a server can become another version of itself.
 
-        Raises `OtherToolsError` or `UnreachableError` where the tool is not among them just so.
+        Raises `ToolChangedError` or `UnreachableError` where the tool is not among them just so.
         """
         if not link.list_counts and not await self._is_listed_anew(link):
             raise UnreachableError("it does not say which tools it has")
         if tool not in self.tools:
-            raise OtherToolsError
+            raise ToolChangedError
 
     async def _is_listed_anew(self, link: "Link") -> bool:
         for _ in range(2):  # one that is under way may be another link's
@@ -213,7 +213,7 @@ class Connection:
                 link.give_up()
             self.is_known = False
             link.forget_list()
-            self._rest_seconds = min(MOST_REST_SECONDS, 2 * self._rest_seconds or REST_SECONDS)
+            self._rest_seconds = min(MAX_REST_SECONDS, 2 * self._rest_seconds or REST_SECONDS)
             self._rests_until = asyncio.get_running_loop().time() + self._rest_seconds
             _log.warning("the tools of %r could not be read", self.server.name, exc_info=error)
         else:
@@ -225,7 +225,7 @@ class Connection:
         """Return the tools in a stable order, each name once, and no more than anybody could use."""
         # Of the same name the first is meant: a call could reach no other.
         found = list({tool.name: tool for tool in reversed(tools)}.values())[::-1]
-        kept = found[:MOST_TOOLS_OF_A_SERVER]
+        kept = found[:MAX_TOOLS]
         if len(kept) < len(tools):
             _log.warning(
                 "of %d tools of %r %d are left out: too many, or of the same name",
@@ -375,7 +375,7 @@ class Link:
         target = self._server.target
         if isinstance(target, MCPServer | Server):
             return target
-        return screened(target.connected(self.over), server=self._server.name)
+        return sanitized(target.connected(self.over), server=self._server.name)
 
     def _fail(self, error: Exception) -> None:
         if self._client.done():

@@ -15,14 +15,14 @@ from mcp_types.methods import parse_server_result
 from mcp_types.version import LATEST_HANDSHAKE_VERSION
 from pydantic import ValidationError
 
-MOST_SCREENED = 10_000
+MAX_SANITIZED = 10_000
 """Of a longer list the rest is left out unseen: each costs some microseconds, in which nothing else goes on."""
 
 _log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def screened(streams: AbstractAsyncContextManager[Any], *, server: str) -> AsyncIterator[Any]:
+async def sanitized(streams: AbstractAsyncContextManager[Any], *, server: str) -> AsyncIterator[Any]:
     """Have the SDK's two streams inside the block, what comes from the `server` screened."""
     async with streams as (received, sent):
         yield _Screen(received, server), sent
@@ -72,7 +72,7 @@ class _Screen:
         return item
 
     def _tools_of(self, listed: list[Any]) -> list[Any]:
-        kept = [tool for tool in listed[:MOST_SCREENED] if is_list_of_tools([tool])]
+        kept = [tool for tool in listed[:MAX_SANITIZED] if is_list_of_tools([tool])]
         if left := len(listed) - len(kept):
             _log.warning("of %d tools of %r %d are none, or too many", len(listed), self._server, left)
         return kept
@@ -105,7 +105,7 @@ def _is_taken(method: str, result: dict[str, Any]) -> bool:
 
 
 def _blocks_of(blocks: list[Any]) -> list[Any]:
-    kept = [block if is_content([block]) else _named(block) for block in blocks[:MOST_SCREENED]]
+    kept = [block if is_content([block]) else _named(block) for block in blocks[:MAX_SANITIZED]]
     if left := len(blocks) - len(kept):
         kept.append({"type": "text", "text": f"[{left:,} more, left out]"})
     return kept

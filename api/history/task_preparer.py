@@ -2,23 +2,23 @@
 
 from datetime import UTC, datetime
 
-from turnkeeper.api.history.transcript import Transcripts
+from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.session.task import CreateTask, PreparedTask, prepare_task
 from turnkeeper.models.tasks.history_policy import HistoryPolicy
 from turnkeeper.models.tasks.inheritance import Inheritance
 
-MOST_PAGES = 4
+MAX_PAGES = 4
 """About 4 MB of transcript are read to inherit from: a conversation of few words in long turns is taken in part.
 
 The task is told that it was (TSK-2).
 """
 
 
-class Tasks:
+class TaskPreparer:
     """All tasks. Methods raise `ProblemError` and `TaskValidationError`."""
 
-    def __init__(self, reader: SessionReader, transcripts: Transcripts) -> None:
+    def __init__(self, reader: SessionReader, transcripts: TranscriptReader) -> None:
         self._reader = reader
         self._transcripts = transcripts
 
@@ -34,7 +34,7 @@ class Tasks:
     async def _inheritance(self, session_id: str, policy: HistoryPolicy) -> Inheritance:
         """Take the latest messages of a session that `policy` wants, as far as there are so many in some pages."""
         inherited, before = Inheritance(policy), None
-        for _ in range(MOST_PAGES):
+        for _ in range(MAX_PAGES):
             # A turn mostly has a message of everyone; where it has not, as many are read as fit in a page.
             limit = None if before else policy.max_messages
             page = await self._transcripts.page(session_id, before=before, limit=limit)

@@ -11,10 +11,10 @@ from typing import Protocol
 from temporalio import activity
 from temporalio.client import Client
 
-from turnkeeper.activities.model_request.hand_over import REQUESTS, HandOverKey
 from turnkeeper.activities.model_request.large_texts import LargeTexts
+from turnkeeper.activities.model_request.local_context_cache import REQUESTS, ContextKey
 from turnkeeper.activities.model_request.spending import PriceList, Spending
-from turnkeeper.activities.own_workflow import ask_own_workflow, own_run, own_session
+from turnkeeper.activities.own_workflow import current_run_id, current_session_id, query_own_workflow
 from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError, Provider
 from turnkeeper.models.context.model_view import digest_of
 from turnkeeper.models.transcript.model_call import (
@@ -35,7 +35,7 @@ class ProviderRegistry(Protocol):
         ...
 
 
-class Asking:
+class ModelClient:
     """The way from an activity to a model."""
 
     def __init__(self, providers: ProviderRegistry, client: Client, texts: LargeTexts, prices: PriceList) -> None:
@@ -50,9 +50,9 @@ class Asking:
         `None` where the workflow no longer has exactly the one that `digest` names. Raises `WorkflowSilentError`
         where it does not answer.
         """
-        handed_over = REQUESTS.get(HandOverKey(own_run(), number, digest))
-        request = handed_over or await self._ask_workflow(number, digest)
-        return request and await self._texts.resolve(own_session(), request)
+        cached = REQUESTS.get(ContextKey(current_run_id(), number, digest))
+        request = cached or await self._ask_workflow(number, digest)
+        return request and await self._texts.resolve(current_session_id(), request)
 
     def spending(self, model: str, *, unclear_answers: int = 0) -> Spending:
         """Return what the running activity's attempts have spent in vain on `model`.
@@ -68,7 +68,7 @@ class Asking:
         *,
         number: int,
         spending: Spending,
-        rounds: int = 0,
+        wait_count: int = 0,
         on_delta: Callable[[Delta], None] | None = None,
     ) -> ModelResponse:
         """Return the model's whole answer, with its cost where that is known. Raises `ModelError`.
@@ -77,7 +77,9 @@ class Asking:
         """
         provider, name = self._providers.resolve(model)
         info, meter = activity.info(), spending.begin(request)
-        context = CallContext(session_id=own_session(), request=number, attempt=info.attempt, round=rounds, meter=meter)
+        context = CallContext(
+            session_id=current_session_id(), request=number, attempt=info.attempt, round=wait_count, meter=meter
+        )
 
         def take(delta: Delta) -> None:
             meter.write(delta.text)
@@ -92,14 +94,14 @@ class Asking:
             meter.has_begun |= error.error_type == "timeout"
             spending.note_failure(error)
             raise
-        spending.answered()
-        return self._prices.priced(response, asked=model)
+        spending.note_whole_answer()
+        return self._prices.priced(response, model=model)
 
     async def _ask_workflow(self, number: int, digest: str) -> ModelRequest | None:
         head, messages, offset = RequestHead(), list[ModelMessage](), 0
         while True:
             query = ModelRequestQuery(request=number, offset=offset)
-            page = await ask_own_workflow(self._client, "get_model_request", query, ModelRequestPage)
+            page = await query_own_workflow(self._client, "get_model_request", query, ModelRequestPage)
             head = page.head or head
             messages.extend(page.messages)
             if page.next_offset is None:

@@ -20,7 +20,7 @@ Content = TypeVar("Content")
 
 
 @dataclass(frozen=True)
-class HandOverKey:
+class ContextKey:
     """Names one request, or one move to the archive, of one run, and its exact content."""
 
     run_id: str
@@ -28,26 +28,26 @@ class HandOverKey:
     digest: str
 
 
-class HandOver(Generic[Content]):
+class LocalContextCache(Generic[Content]):
     """Contents by key, the least recently used forgotten first."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._held_bytes = 0
-        self._contents: OrderedDict[HandOverKey, tuple[Content, int]] = OrderedDict()
+        self._total_bytes = 0
+        self._contents: OrderedDict[ContextKey, tuple[Content, int]] = OrderedDict()
         # Workflow code runs in the worker's threads, activities in its event loop.
         self._lock = Lock()
 
-    def put(self, key: HandOverKey, content: Content, *, size: int) -> None:
+    def put(self, key: ContextKey, content: Content, *, size: int) -> None:
         """Hold `content`, about `size` bytes, until room is needed. It is never changed afterwards."""
         with self._lock:
             self._drop(key)
             self._contents[key] = (content, size)
-            self._held_bytes += size
-            while self._held_bytes > self._max_bytes:
+            self._total_bytes += size
+            while self._total_bytes > self._max_bytes:
                 self._drop(next(iter(self._contents)))
 
-    def get(self, key: HandOverKey) -> Content | None:
+    def get(self, key: ContextKey) -> Content | None:
         """Return the content, if it is still held. It stays, for the activity may be tried again."""
         with self._lock:
             if key not in self._contents:
@@ -55,18 +55,18 @@ class HandOver(Generic[Content]):
             self._contents.move_to_end(key)
             return self._contents[key][0]
 
-    def discard(self, key: HandOverKey) -> None:
+    def discard(self, key: ContextKey) -> None:
         with self._lock:
             self._drop(key)
 
-    def _drop(self, key: HandOverKey) -> None:
-        held = self._contents.pop(key, None)
-        if held:
-            self._held_bytes -= held[1]
+    def _drop(self, key: ContextKey) -> None:
+        entry = self._contents.pop(key, None)
+        if entry:
+            self._total_bytes -= entry[1]
 
 
-REQUESTS: HandOver[ModelRequest] = HandOver()
+REQUESTS: LocalContextCache[ModelRequest] = LocalContextCache()
 """Model requests of this process: workflow code and activities meet here."""
 
-MOVES: HandOver[ArchiveMove] = HandOver()
+MOVES: LocalContextCache[ArchiveMove] = LocalContextCache()
 """Moves to the archive, likewise."""

@@ -54,7 +54,7 @@ class _Given:
     forms: list[tuple[Form, float]] = field(default_factory=list)
 
 
-class GivenForms:
+class DeliveredForms:
     """In which forms clients without a revision were given the newest turn of each session."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class Poll:
         self,
         session_id: str,
         cursor: UpdatesRequest,
-        given: GivenForms,
+        given: DeliveredForms,
         *,
         holds: Callable[[ConversationUpdate], bool] = lambda update: False,
     ) -> None:

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from turnkeeper.models.transcript.model_call import ModelMessage, ToolSpec
 
-LONGEST_NAME = 64
+MAX_NAME_CHARS = 64
 
 Block = dict[str, JsonValue]
 """One of a vendor's own blocks."""
@@ -47,7 +47,7 @@ def sendable_name(name: str) -> str:
     >>> sendable_name("files.read it!"), sendable_name("")
     ('files_read_it_', '_')
     """
-    return _ODD.sub("_", name)[:LONGEST_NAME] or "_"
+    return _ODD.sub("_", name)[:MAX_NAME_CHARS] or "_"
 
 
 def plain_schema(tool: ToolSpec) -> Block:
@@ -56,8 +56,8 @@ def plain_schema(tool: ToolSpec) -> Block:
     With one, the whole request would be refused. What is left open is not lost: the arguments of a call are checked
     against the tool's own schema before it is run.
     """
-    kept = {key: value for key, value in tool.input_schema.items() if key not in _NOT_AT_THE_TOP}
-    return {**kept, "type": "object"}
+    schema = {key: value for key, value in tool.input_schema.items() if key not in _NOT_AT_THE_TOP}
+    return {**schema, "type": "object"}
 
 
 class CallIds:
@@ -66,16 +66,16 @@ class CallIds:
     >>> from turnkeeper.models.transcript.model_call import CallPart
     >>> calls = [CallPart(kind="call", id="c:1", name="look"), CallPart(kind="call", id="c:1", name="look")]
     >>> ids = CallIds()
-    >>> ids.written_anew(ModelMessage(role="assistant", tool_calls=calls))
+    >>> ids.new_ids_for(ModelMessage(role="assistant", tool_calls=calls))
     ['c_1', 'c_1-2']
-    >>> [ids.answered_by(ModelMessage(role="tool", call_id="c:1")) for _ in calls]
+    >>> [ids.id_for_result(ModelMessage(role="tool", call_id="c:1")) for _ in calls]
     ['c_1', 'c_1-2']
     """
 
-    def __init__(self, *, takes_any: bool = False) -> None:
-        """Begin a request; `takes_any`: to an API that takes any text for an id, so that they stay as they are."""
-        self._spelled: Callable[[str], str] = (lambda own: own or "_") if takes_any else sendable_name
-        self._taken: set[str] = set()
+    def __init__(self, *, accepts_any_id: bool = False) -> None:
+        """Begin a request; `accepts_any_id`: to an API that takes any text for an id, so that they stay as they are."""
+        self._spell: Callable[[str], str] = (lambda vendor_id: vendor_id or "_") if accepts_any_id else sendable_name
+        self._used_ids: set[str] = set()
         self._unanswered: dict[str, list[str]] = {}
 
     def stay(self, message: ModelMessage) -> bool:
@@ -83,37 +83,37 @@ class CallIds:
 
         There are servers that name the calls of each answer alike, and vendors want ids that are unique.
         """
-        own = [call.id for call in message.tool_calls]
-        are_free = len(set(own)) == len(own) and self._taken.isdisjoint(own)
+        vendor_id = [call.id for call in message.tool_calls]
+        are_free = len(set(vendor_id)) == len(vendor_id) and self._used_ids.isdisjoint(vendor_id)
         if are_free:
-            self._open(message, own)
+            self._open(message, vendor_id)
         return are_free
 
-    def written_anew(self, message: ModelMessage) -> list[str]:
+    def new_ids_for(self, message: ModelMessage) -> list[str]:
         """Return the ids of the message's calls, in their order."""
         ids: list[str] = []
         for call in message.tool_calls:
             ids.append(self._free(call.id))
-            self._taken.add(ids[-1])
+            self._used_ids.add(ids[-1])
         self._open(message, ids)
         return ids
 
-    def answered_by(self, message: ModelMessage) -> str:
-        own = message.call_id or ""
-        waiting = self._unanswered.get(own)
-        return waiting.pop(0) if waiting else self._spelled(own)
+    def id_for_result(self, message: ModelMessage) -> str:
+        vendor_id = message.call_id or ""
+        waiting = self._unanswered.get(vendor_id)
+        return waiting.pop(0) if waiting else self._spell(vendor_id)
 
     def _open(self, message: ModelMessage, ids: list[str]) -> None:
         # The results of a step follow it at once: what an earlier step left unanswered is not meant any more.
-        self._taken.update(ids)
+        self._used_ids.update(ids)
         self._unanswered = {}
-        for call, written in zip(message.tool_calls, ids, strict=True):
-            self._unanswered.setdefault(call.id, []).append(written)
+        for call, call_id in zip(message.tool_calls, ids, strict=True):
+            self._unanswered.setdefault(call.id, []).append(call_id)
 
     def _free(self, call_id: str) -> str:
-        name, count = self._spelled(call_id), 1
+        name, count = self._spell(call_id), 1
         free = name
-        while free in self._taken:
+        while free in self._used_ids:
             count += 1
-            free = f"{name[: LONGEST_NAME - len(str(count)) - 1]}-{count}"
+            free = f"{name[: MAX_NAME_CHARS - len(str(count)) - 1]}-{count}"
         return free

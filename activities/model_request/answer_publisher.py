@@ -16,7 +16,7 @@ from typing import Self
 
 from pydantic_core import to_json
 
-from turnkeeper.activities.providers.answers import joined
+from turnkeeper.activities.providers.answer_fields import join_pieces
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.models.transcript.partial_output import (
     MOST_PARTIAL_BYTES,
@@ -27,7 +27,7 @@ from turnkeeper.models.transcript.partial_output import (
 )
 from turnkeeper.stores.partials.carrier import PartialCarrier
 
-MOST_PARTS = 500
+MAX_PARTS = 500
 """An answer of more parts is shown up to there: no model has reason to begin so many, and each takes some bytes."""
 
 OMITTED_DIGITS = 8
@@ -48,20 +48,20 @@ class GrowingPart:
     def grow(self, piece: str) -> None:
         self._pieces.append(piece)
 
-    def catch_up(self) -> int:
+    def apply_pieces(self) -> int:
         """Show what has come since; return by how many bytes of JSON the part has grown."""
         pieces, self._pieces = self._pieces, []
         # Of a character in two halves the first one waits for the other.
         if pieces and "\ud800" <= pieces[-1][-1] < "\udc00":
             pieces[-1], half = pieces[-1][:-1], pieces[-1][-1]
             self._pieces = [half]
-        return self._show(self.shown.text + joined(pieces), self.shown.omitted) if any(pieces) else 0
+        return self._show(self.shown.text + join_pieces(pieces), self.shown.omitted) if any(pieces) else 0
 
-    def leave_out(self, excess: int) -> int:
+    def drop_oldest(self, excess: int) -> int:
         """Leave out the oldest text, `excess` bytes of JSON or all there is; return by how many the part has grown."""
         text = self.shown.text
-        kept = _longest_ending(text, _json_bytes(text) - len('""') - excess - OMITTED_DIGITS)
-        return self._show(kept, self.shown.omitted + len(text) - len(kept)) if text else 0
+        ending = _longest_ending(text, _json_bytes(text) - len('""') - excess - OMITTED_DIGITS)
+        return self._show(ending, self.shown.omitted + len(text) - len(ending)) if text else 0
 
     def _show(self, text: str, omitted: int) -> int:
         before, self.shown = self.json_bytes, PartialPart(kind=self.kind, text=text, omitted=omitted)
@@ -99,26 +99,26 @@ class GrowingAnswer:
 
     def snapshot(self) -> PartialOutput:
         """Return all there is, without its oldest text where it would be over the bound."""
-        self._json_bytes += sum(part.catch_up() for part in self._parts)
+        self._json_bytes += sum(part.apply_pieces() for part in self._parts)
         if self._json_bytes > self._most_bytes:
             # Somewhat more than needed: the next pieces then have room, and this is seldom done.
-            self._leave_out(self._json_bytes - self._most_bytes * 7 // 8)
+            self._drop_oldest(self._json_bytes - self._most_bytes * 7 // 8)
         return self._empty.model_copy(update={"parts": [part.shown for part in self._parts]})
 
     def _begin(self, kind: PartialKind) -> None:
-        self._is_full = len(self._parts) == MOST_PARTS
+        self._is_full = len(self._parts) == MAX_PARTS
         if self._is_full:
             return
         self._parts.append(GrowingPart(kind))
         self._json_bytes += self._parts[-1].json_bytes + len(",")
 
-    def _leave_out(self, excess: int) -> None:
+    def _drop_oldest(self, excess: int) -> None:
         for part in self._parts:
             if excess <= 0:
                 break
-            grown = part.leave_out(excess)
-            self._json_bytes += grown
-            excess += grown
+            growth = part.drop_oldest(excess)
+            self._json_bytes += growth
+            excess += growth
 
 
 def _longest_ending(text: str, room: int) -> str:
@@ -143,7 +143,7 @@ def _json_bytes(value: object) -> int:
     return len(to_json(value))
 
 
-class PartialAnswer:
+class AnswerPublisher:
     """The answer of one attempt, shown through a carrier while it grows; to be used as a context manager."""
 
     def __init__(
@@ -183,16 +183,16 @@ class PartialAnswer:
         """Show nothing any more: the answer is whole, or the attempt has failed."""
         if self._pause is not None:
             self._pause.cancel()
-        self._attempt(lambda: self._carrier.end(self._workflow_id, self._tag))
+        self._try(lambda: self._carrier.end(self._workflow_id, self._tag))
 
     def _show(self) -> None:
         self._pause = None
         if self._has_grown and not self._has_failed:
             self._has_grown = False
             self._pause = self._clock.call_later(self._carrier.least_pause, self._show)
-            self._attempt(lambda: self._carrier.show(self._workflow_id, self._answer.snapshot(), behind=self._behind()))
+            self._try(lambda: self._carrier.show(self._workflow_id, self._answer.snapshot(), behind=self._behind()))
 
-    def _attempt(self, step: Callable[[], None]) -> None:
+    def _try(self, step: Callable[[], None]) -> None:
         # Whatever is wrong with showing: the answer is worth more.
         try:
             step()

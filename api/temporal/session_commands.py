@@ -23,9 +23,9 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from turnkeeper.api import problems
 from turnkeeper.api.session_ids import workflow_id
-from turnkeeper.api.temporal.ledgers import first_read
+from turnkeeper.api.temporal.queue_estimates import initial_queue_read
 from turnkeeper.api.temporal.session_reader import SessionReader
-from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, repeated, rpc_timeout
+from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, retry_undone, rpc_timeout
 from turnkeeper.models.bounds import head_within
 from turnkeeper.models.session.approvals import ApprovalReceipt, ResolveApproval
 from turnkeeper.models.session.queue.prompts import PromptSignal
@@ -41,7 +41,7 @@ from turnkeeper.models.settings.settings import Settings
 from turnkeeper.workflows import search_attributes
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 
-UPDATES_AT_ONCE = 4
+MAX_CONCURRENT_UPDATES = 4
 """Of one session; the others wait their turn. Temporal takes ten that are under way, those of other gateways too, and
 undoes what is beyond."""
 
@@ -51,7 +51,7 @@ MAX_SUMMARY_BYTES = 200
 Receipt = TypeVar("Receipt", bound=BaseModel)
 
 
-class Sessions:
+class SessionCommands:
     """All sessions, by their ids. Every method raises `ProblemError` for what can go wrong."""
 
     def __init__(self, client: Client, settings: Settings, reader: SessionReader) -> None:
@@ -74,7 +74,7 @@ class Sessions:
         asked_at = asyncio.get_running_loop().time()
         try:
             await call_temporal(starting, session_id)
-            self._ledgers.of(session_id).note_read(first_read(start, asked_at=asked_at))
+            self._ledgers.of(session_id).note_read(initial_queue_read(start, asked_at=asked_at))
         except WorkflowAlreadyStartedError as error:
             raise problems.id_was_used(session_id) from error
 
@@ -163,9 +163,9 @@ class Sessions:
                 rpc_timeout=rpc_timeout(),
             )
 
-        async with self._update_slots.setdefault(session_id, asyncio.Semaphore(UPDATES_AT_ONCE)):
+        async with self._update_slots.setdefault(session_id, asyncio.Semaphore(MAX_CONCURRENT_UPDATES)):
             with self._watches.writing(workflow_id(session_id)):
-                return await call_worker(self._client, repeated(update), session_id, workflow_id(session_id))
+                return await call_worker(self._client, retry_undone(update), session_id, workflow_id(session_id))
 
     def _handle(self, session_id: str) -> WorkflowHandle[Any, Any]:
         return self._client.get_workflow_handle(workflow_id(session_id))

@@ -50,7 +50,7 @@ class QueueRead:
     """What the session refused any prompt with."""
 
 
-def queue_read(view: QueueView, *, asked_at: float) -> QueueRead:
+def queue_read_of(view: QueueView, *, asked_at: float) -> QueueRead:
     """Return what a view says of the whole queue, as far as a worker of an earlier release says how long it is."""
     limits = Limits()
     return QueueRead(
@@ -65,7 +65,7 @@ def queue_read(view: QueueView, *, asked_at: float) -> QueueRead:
     )
 
 
-def first_read(start: SessionInput, *, asked_at: float) -> QueueRead:
+def initial_queue_read(start: SessionInput, *, asked_at: float) -> QueueRead:
     """Return what is known of a session that this gateway has just started."""
     text = start.first_prompt.text if isinstance(start.first_prompt, PromptSignal) else start.first_prompt or ""
     return QueueRead(
@@ -78,7 +78,7 @@ def first_read(start: SessionInput, *, asked_at: float) -> QueueRead:
 
 
 @dataclass(frozen=True)
-class Tail:
+class HistoryTail:
     """The prompts at the end of a history that no workflow task has taken, read at `asked_at`."""
 
     asked_at: float
@@ -117,12 +117,12 @@ class _Signalled:
     is_certain: bool = True
 
 
-class Ledger:
+class QueueEstimate:
     """One session's queue as this gateway knows it."""
 
     def __init__(self) -> None:
         self.read: QueueRead | None = None
-        self.tail: Tail | None = None
+        self.tail: HistoryTail | None = None
         self.first_limits: Limits | None = None
         """What the session's run began with; good until there is a read."""
         self._unanswered_at = float("-inf")
@@ -143,7 +143,7 @@ class Ledger:
             if signalled.settled_at is None or signalled.settled_at >= read.asked_at
         }
 
-    def note_tail(self, tail: Tail) -> None:
+    def note_tail(self, tail: HistoryTail) -> None:
         """Go by the tail of the history; a signal of unknown outcome that is not in it was never sent."""
         if self.read is not None and self.read.asked_at >= tail.asked_at:
             return
@@ -274,16 +274,16 @@ class Ledger:
         return count, bytes_
 
 
-class Ledgers:
+class QueueEstimates:
     """The ledgers of the sessions that were used last, and the ids of the prompts that were accepted last."""
 
     def __init__(self) -> None:
-        self._ledgers = BoundedDict[str, Ledger](max_entries=MAX_LEDGERS)
+        self._ledgers = BoundedDict[str, QueueEstimate](max_entries=MAX_LEDGERS)
         self._accepted = BoundedDict[tuple[str, str], None](max_entries=MAX_ACCEPTED_IDS)
         self._answered_at = float("-inf")
 
-    def of(self, session_id: str) -> Ledger:
-        ledger = self._ledgers[session_id] = self._ledgers.get(session_id) or Ledger()
+    def of(self, session_id: str) -> QueueEstimate:
+        ledger = self._ledgers[session_id] = self._ledgers.get(session_id) or QueueEstimate()
         return ledger
 
     def note_answer(self, *, now: float) -> None:
