@@ -53,8 +53,8 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         temporal = client or await connect(settings, lazy=True)
-        noted = nullcontext() if client else outage_logged(temporal, settings)
-        async with noted, stores, nullcontext(partials) if partials else carrier(temporal) as partial_carrier:
+        outage_log = nullcontext() if client else outage_logged(temporal, settings)
+        async with outage_log, stores, nullcontext(partials) if partials else carrier(temporal) as partial_carrier:
             services = app.state.services = Services.of(temporal, settings, stores, partial_carrier)
             yield
             await services.close()
@@ -99,12 +99,12 @@ class BodyLimitMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        most = max_body_bytes(scope["path"])
-        if _announced_bytes(scope) > most:
+        max_bytes = max_body_bytes(scope["path"])
+        if _announced_bytes(scope) > max_bytes:
             await _drain(scope, receive)
-            await problems.answer(problems.too_large(most).problem)(scope, receive, send)
+            await problems.answer(problems.too_large(max_bytes).problem)(scope, receive, send)
         else:
-            await self._app(scope, _counting(scope, receive, most), _without_storing(send))
+            await self._app(scope, _limit_received(scope, receive, max_bytes), _add_no_store(send))
 
 
 def _announced_bytes(scope: Scope) -> int:
@@ -128,24 +128,24 @@ async def _drain(scope: Scope, receive: Receive) -> None:
                 return
 
 
-def _counting(scope: Scope, receive: Receive, most: int) -> Receive:
+def _limit_received(scope: Scope, receive: Receive, max_bytes: int) -> Receive:
     received = 0
 
-    async def receive_counted() -> Message:
+    async def receive_limited() -> Message:
         nonlocal received
         message = await receive()
         received += len(message.get("body", b""))
-        if received > most:
+        if received > max_bytes:
             if message.get("more_body"):
                 await _drain(scope, receive)
-            raise HTTPException(413, problems.too_large(most).problem.detail)
+            raise HTTPException(413, problems.too_large(max_bytes).problem.detail)
         return message
 
-    return receive_counted
+    return receive_limited
 
 
-def _without_storing(send: Send) -> Send:
-    async def send_without_storing(message: Message) -> None:
+def _add_no_store(send: Send) -> Send:
+    async def send_with_no_store(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = {name.lower(): value for name, value in message["headers"]}
             # What FastAPI says of event streams lets them be stored.
@@ -155,4 +155,4 @@ def _without_storing(send: Send) -> Send:
                 message["headers"] = [*others, (b"cache-control", b"no-store")]
         await send(message)
 
-    return send_without_storing
+    return send_with_no_store

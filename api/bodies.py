@@ -43,14 +43,14 @@ PromptText = Annotated[
 ]
 
 
-def _inside(folder: str) -> str:
+def _check_folder(folder: str) -> str:
     parts = folder.split("/") if folder else []
     if any(not part or part.startswith(".") or "\0" in part for part in parts):
         raise ValueError("must be a folder below the workspace root, without '..', hidden folders or a leading '/'")
     return folder
 
 
-def _renderable(texts: list[str]) -> list[str]:
+def _check_renderable(texts: list[str]) -> list[str]:
     if any(count_unencodable(text) for text in texts):
         raise ValueError("may hold no NUL and no lone surrogate")
     if sum(map(len, texts)) > MAX_CHARS:
@@ -63,32 +63,32 @@ _FOLDER_NAME = r"[^./\u0000][^/\u0000]*"
 Folder = Annotated[
     str,
     Field(max_length=512),
-    AfterValidator(_inside),
+    AfterValidator(_check_folder),
     WithJsonSchema(
         {"type": "string", "maxLength": 512, "pattern": f"^({_FOLDER_NAME}(/{_FOLDER_NAME})*)?$", "default": ""}
     ),
 ]
 
 
-class _AsTyped(BaseModel):
+class _StrictNumbers(BaseModel):
     """Takes no text or boolean for a number, and only booleans for a boolean, as its schema says."""
 
     @field_validator("*", mode="before")
     @classmethod
-    def _refuse_other_types(cls, value: object, info: ValidationInfo) -> object:
+    def _reject_other_types(cls, value: object, info: ValidationInfo) -> object:
         is_boolean = cls.model_fields[info.field_name or ""].annotation is bool
         if value is not None and (isinstance(value, str) or isinstance(value, bool) != is_boolean):
             raise PydanticKnownError("bool_type" if is_boolean else "float_type")
         return value
 
 
-class LimitsBody(_AsTyped, LimitsChange):
+class LimitsBody(_StrictNumbers, LimitsChange):
     """Limits to change; the others stay as they are."""
 
     max_state_bytes: int = Field(1_000_000, ge=LEAST_STATE_BYTES, le=1_000_000)
 
 
-class HistoryBody(_AsTyped, HistoryChange):
+class HistoryBody(_StrictNumbers, HistoryChange):
     """Settings of the window to change; the others stay as they are."""
 
 
@@ -200,7 +200,7 @@ class TaskPreview(BaseModel):
 class RenderMarkdown(Strict):
     """Texts to render, together at most 200,000 characters."""
 
-    texts: Annotated[Items[str], AfterValidator(_renderable)] = Field(
+    texts: Annotated[Items[str], AfterValidator(_check_renderable)] = Field(
         max_length=MAX_TEXTS, examples=[["Read **this**: [docs](https://example.org)"]]
     )
 

@@ -25,10 +25,10 @@ async def reject_unknown_parameters(request: Request) -> None:
     route = request.scope.get("route")
     if not isinstance(route, APIRoute):
         return
-    known = {field.alias for field in get_flat_params(route.dependant) if isinstance(field.field_info, Query)}
+    parameters = {field.alias for field in get_flat_params(route.dependant) if isinstance(field.field_info, Query)}
     for name in request.query_params:
-        if name not in known:
-            allowed = ", ".join(sorted(known)) or "none"
+        if name not in parameters:
+            allowed = ", ".join(sorted(parameters)) or "none"
             raise problems.invalid(ascii(name)[1:61].rstrip("'"), f"is no parameter of this route; allowed: {allowed}")
 
 

@@ -40,7 +40,7 @@ REQUEST_SECONDS = 1.5
 was written. The HTML of what is parsed is written and cleaned in any case: at most about 0.3 s more, for `MAX_CHARS`
 of what becomes the longest HTML."""
 
-REMEMBERED_CHARS = 8 * 1024 * 1024
+CACHED_CHARS = 8 * 1024 * 1024
 
 MAX_NESTING = 80
 """Levels of quotes and lists. The parser itself would drop what is beyond 100, without a word."""
@@ -65,8 +65,8 @@ class UnrenderableError(Exception):
 class MarkdownRenderer:
     """Renders texts, one at a time, beside the event loop."""
 
-    def __init__(self, *, remembered_chars: int = REMEMBERED_CHARS) -> None:
-        self._remembered = RecentTexts(most_chars=remembered_chars)
+    def __init__(self, *, cached_chars: int = CACHED_CHARS) -> None:
+        self._cache = RecentTexts(most_chars=cached_chars)
         self._rendering = asyncio.Lock()
         # Of its own: whatever hangs in the loop's threads, a store say, holds no text up.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="markdown")
@@ -74,11 +74,11 @@ class MarkdownRenderer:
     async def render(self, texts: Sequence[str]) -> list[str]:
         """Return the HTML of each of the texts. Raises a 429 where others keep the renderer busy."""
         names = [sha256(text.encode()).hexdigest() for text in texts]
-        known = self._remembered.find(_NO_OWNER, names)
-        missing = {name: text for name, text in zip(names, texts, strict=True) if name not in known}
+        cached = self._cache.find(_NO_OWNER, names)
+        missing = {name: text for name, text in zip(names, texts, strict=True) if name not in cached}
         if missing:
-            known |= await self._render(missing)
-        return [known[name] if name in known else as_written(text) for name, text in zip(names, texts, strict=True)]
+            cached |= await self._render(missing)
+        return [cached[name] if name in cached else as_written(text) for name, text in zip(names, texts, strict=True)]
 
     async def _render(self, texts: dict[str, str]) -> dict[str, str]:
         try:
@@ -89,22 +89,22 @@ class MarkdownRenderer:
         try:
             # A second thread would not make it faster, and would take more of the event loop's time.
             loop = asyncio.get_running_loop()
-            rendered = await loop.run_in_executor(self._thread, _render_within, texts, REQUEST_SECONDS)
+            rendered_html = await loop.run_in_executor(self._thread, _render_within, texts, REQUEST_SECONDS)
         finally:
             self._rendering.release()
-        self._remembered.remember(_NO_OWNER, rendered)
-        return rendered
+        self._cache.remember(_NO_OWNER, rendered_html)
+        return rendered_html
 
 
 def _render_within(texts: dict[str, str], seconds: float) -> dict[str, str]:
     """Return the HTML of as many of the texts as there is time for."""
-    until, rendered = time.thread_time() + seconds, dict[str, str]()
+    until, rendered_html = time.thread_time() + seconds, dict[str, str]()
     for name, text in texts.items():
-        left = until - time.thread_time()
-        if left <= 0:
+        remaining = until - time.thread_time()
+        if remaining <= 0:
             break
-        rendered[name] = render_markdown(text, seconds=min(left, TEXT_SECONDS))
-    return rendered
+        rendered_html[name] = render_markdown(text, seconds=min(remaining, TEXT_SECONDS))
+    return rendered_html
 
 
 def render_markdown(text: str, *, seconds: float = TEXT_SECONDS) -> str:
@@ -121,9 +121,9 @@ def render_markdown(text: str, *, seconds: float = TEXT_SECONDS) -> str:
         unsafe = _PARSER.render(text, {"until": time.thread_time() + seconds})
     except UnrenderableError:
         return as_written(text)
-    rendered: str = _CLEANER.clean(unsafe)
+    rendered_html: str = _CLEANER.clean(unsafe)
     # Markdown has what is never shown: a definition of a link, say. An answer is not to vanish for it.
-    return rendered if rendered or not text.strip() else as_written(text)
+    return rendered_html if rendered_html or not text.strip() else as_written(text)
 
 
 def as_written(text: str) -> str:
@@ -188,7 +188,7 @@ def _cell_without_style(
     return renderer.renderToken(tokens, index, options, env)
 
 
-def _harmless(element: str, attribute: str, value: str) -> str | None:
+def _filter_attribute(element: str, attribute: str, value: str) -> str | None:
     """Let a code block have the class that names its language, and nothing else."""
     if attribute == "class":
         return value if value.startswith("language-") and len(value) <= _MAX_LANGUAGE_CHARS else None
@@ -200,7 +200,7 @@ _PARSER = _build_parser()
 _CLEANER: Any = nh3.Cleaner(
     tags=_ELEMENTS,
     attributes=_ATTRIBUTES,
-    attribute_filter=_harmless,
+    attribute_filter=_filter_attribute,
     url_schemes={"http", "https", "mailto"},
     url_relative="deny",
     link_rel="noopener noreferrer nofollow",

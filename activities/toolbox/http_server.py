@@ -26,7 +26,7 @@ from mcp_types import INVALID_REQUEST, JSONRPCError, JSONRPCMessage, JSONRPCResp
 from turnkeeper.activities.toolbox.lenient_parser import (
     MAX_MESSAGE_BYTES,
     NOT_SENT,
-    lost,
+    lost_answer_error,
     parse_message,
     parse_whole_message,
 )
@@ -47,12 +47,12 @@ class HttpServer:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @asynccontextmanager
-    async def connected(self, over: asyncio.Event) -> AsyncIterator[Any]:
-        """Have a way to it inside the block; `over` is set once it leads nowhere."""
+    async def connected(self, stopping: asyncio.Event) -> AsyncIterator[Any]:
+        """Have a way to it inside the block; `stopping` is set once it leads nowhere."""
         # A tool may think for as long as the caller lets it: the bound is the call's.
         timeout = httpx2.Timeout(CONNECT_SECONDS, write=WRITE_SECONDS, read=None)
         async with (
-            _Wire(over, headers=dict(self.headers), timeout=timeout) as wire,
+            _Wire(stopping, headers=dict(self.headers), timeout=timeout) as wire,
             streamable_http_client(self.url, http_client=wire, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
         ):
             yield streams
@@ -61,9 +61,9 @@ class HttpServer:
 class _Wire(httpx2.AsyncClient):
     """A client whose every answer to a request is one the SDK reads rightly."""
 
-    def __init__(self, over: asyncio.Event, **options: Any) -> None:
+    def __init__(self, stopping: asyncio.Event, **options: Any) -> None:
         super().__init__(**options)
-        self._over = over
+        self._stopping = stopping
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Send a request. What went wrong with a message is told in a response of our own."""
@@ -73,10 +73,12 @@ class _Wire(httpx2.AsyncClient):
         try:
             return await self._readable(await super().send(request, **options), _id_of(request))
         except _NOT_SENT as error:
-            self._over.set()
-            return _instead(request, lost(None, f"The server was not reached ({type(error).__name__}).", code=NOT_SENT))
+            self._stopping.set()
+            return _instead(
+                request, lost_answer_error(None, f"The server was not reached ({type(error).__name__}).", code=NOT_SENT)
+            )
         except httpx2.RequestError as error:
-            return _instead(request, lost(None, f"The connection broke ({type(error).__name__})."))
+            return _instead(request, lost_answer_error(None, f"The connection broke ({type(error).__name__})."))
 
     async def _readable(self, response: httpx2.Response, request_id: int | str | None) -> httpx2.Response:
         """Return `response`, or what is to be understood by it."""
@@ -84,10 +86,14 @@ class _Wire(httpx2.AsyncClient):
             return response  # not followed, or followed by the SDK
         if response.status_code == HTTPStatus.NOT_FOUND and MCP_SESSION_ID in response.request.headers:
             # A server that was started anew: after another `initialize` it takes the same request.
-            self._over.set()
-            return await _replaced(response, lost(None, "The server has forgotten the session.", code=NOT_SENT))
+            self._stopping.set()
+            return await _replaced(
+                response, lost_answer_error(None, "The server has forgotten the session.", code=NOT_SENT)
+            )
         if response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            return await _replaced(response, lost(None, f"The server answered HTTP {response.status_code}."))
+            return await _replaced(
+                response, lost_answer_error(None, f"The server answered HTTP {response.status_code}.")
+            )
         kind = response.headers.get("content-type", "").lower()
         if kind.startswith("application/json"):
             return await _replaced(response, _answer_to(request_id, await _body(response), response.status_code))
@@ -95,7 +101,7 @@ class _Wire(httpx2.AsyncClient):
             return await _replaced(response, _refusal(response.status_code))
         if request_id is None or kind.startswith("text/event-stream"):
             return _with_messages_read(response)
-        return await _replaced(response, lost(None, _NO_ANSWER))
+        return await _replaced(response, lost_answer_error(None, _NO_ANSWER))
 
 
 class _Events(httpx2.AsyncByteStream):
@@ -157,11 +163,11 @@ def _answer_to(request_id: int | str | None, body: bytes | None, status: int) ->
         return _refusal(status)
     if isinstance(message, JSONRPCResponse) and str(message.id) == str(request_id):
         return message
-    return lost(None, _NO_ANSWER)
+    return lost_answer_error(None, _NO_ANSWER)
 
 
 def _refusal(status: int) -> JSONRPCError:
-    return lost(None, f"The server answered HTTP {status}.", code=INVALID_REQUEST)
+    return lost_answer_error(None, f"The server answered HTTP {status}.", code=INVALID_REQUEST)
 
 
 async def _body(response: httpx2.Response) -> bytes | None:

@@ -55,18 +55,18 @@ _UNKNOWN_WAYS = {"$id", "$schema", "$anchor", "$dynamicRef", "$dynamicAnchor", "
 """Keys below the top with which a schema is not used for checks: its references would be searched for all over it."""
 
 
-class _TooMuchError(Exception):
+class _TooManyStepsError(Exception):
     """It would take too many steps."""
 
 
-class _Work(threading.local):
+class _StepBudget(threading.local):
     """The evaluation that goes on in this thread: how many steps it has left, and how many an error costs."""
 
-    left = MAX_STEPS
-    price_of_an_error = 1
+    steps_left = MAX_STEPS
+    error_cost = 1
 
 
-_work = _Work()
+_budget = _StepBudget()
 
 
 @lru_cache(maxsize=1_024)
@@ -84,7 +84,7 @@ def schema_problem(schema_json: str) -> str | None:
         return f"it is nested over {MAX_SCHEMA_LEVELS} levels"
     try:
         error = next(_errors(_META_VALIDATOR, schema, most_steps=MAX_SCHEMA_STEPS), None)
-    except (_TooMuchError, RecursionError):
+    except (_TooManyStepsError, RecursionError):
         return "it is too large"
     if error is not None:
         return f"{error.json_path.removeprefix('$').lstrip('.')}: it is no valid JSON Schema of draft 2020-12"
@@ -112,7 +112,7 @@ def _validator_of(schema_json: str) -> Validator | None:
     for node in _objects_in(schema):
         if node.keys() & _UNKNOWN_WAYS:
             return None
-    _work.left = MAX_STEPS  # to look at its keys is a step too, and the evaluation before may have had too few
+    _budget.steps_left = MAX_STEPS  # to look at its keys is a step too, and the evaluation before may have had too few
     # With a registry of its own it does not fetch what a foreign schema refers to.
     validator: Validator = _Counting(schema, registry=Registry())
     return validator
@@ -129,15 +129,15 @@ def _dangling_references(schema: dict[str, Any]) -> Iterator[str]:
 def _leads_somewhere(reference: str, schema: dict[str, Any]) -> bool:
     if reference == "#":
         return True
-    found: Any = schema
+    target: Any = schema
     if not reference.startswith("#/"):
         return False
     for part in reference[2:].split("/"):
         key = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, dict) and key in found:
-            found = found[key]
-        elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
-            found = found[int(key)]
+        if isinstance(target, dict) and key in target:
+            target = target[key]
+        elif isinstance(target, list) and key.isdecimal() and int(key) < len(target):
+            target = target[int(key)]
         else:
             return False
     return True
@@ -158,17 +158,17 @@ def _objects_in(value: JsonValue) -> Iterator[dict[str, JsonValue]]:
 
 
 def _errors(validator: Validator, instance: Any, *, most_steps: int) -> Iterator[ValidationError]:
-    """Yield what does not fit. Raises `_TooMuchError` after so many steps."""
-    _work.left = most_steps
+    """Yield what does not fit. Raises `_TooManyStepsError` after so many steps."""
+    _budget.steps_left = most_steps
     # What is wrong is told with what it is about, each time: that is not free where it is large.
-    _work.price_of_an_error = 1 + len(json.dumps([instance, validator.schema], default=str)) // 200
+    _budget.error_cost = 1 + len(json.dumps([instance, validator.schema], default=str)) // 200
     return validator.iter_errors(instance)
 
 
 def _spend(steps: int) -> None:
-    _work.left -= steps
-    if _work.left < 0:
-        raise _TooMuchError
+    _budget.steps_left -= steps
+    if _budget.steps_left < 0:
+        raise _TooManyStepsError
 
 
 def _counted_keywords(schema: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -179,11 +179,11 @@ def _counted_keywords(schema: dict[str, Any]) -> list[tuple[str, Any]]:
 Keyword = Callable[[Any, Any, Any, Any], Iterable[ValidationError] | None]
 
 
-def _counted(check: Keyword) -> Keyword:
+def _count_steps(check: Keyword) -> Keyword:
     def step(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
         _spend(1 + _size(value) + (0 if isinstance(instance, str) else _size(instance)))
         for error in check(validator, value, instance, schema) or ():
-            _spend(_work.price_of_an_error)
+            _spend(_budget.error_cost)
             yield error
 
     return step
@@ -204,7 +204,7 @@ def _size(value: Any) -> int:
 def _counting_keywords() -> Iterator[tuple[str, Keyword]]:
     for keyword, check in Draft202012Validator.VALIDATORS.items():
         if keyword not in _UNCHECKED:
-            yield keyword, _counted(_of_single_values(check) if keyword in ("enum", "const") else check)
+            yield keyword, _count_steps(_of_single_values(check) if keyword in ("enum", "const") else check)
 
 
 _created: Any = create  # its types are narrower than what it takes
@@ -218,16 +218,16 @@ _Counting = _created(
 """Evaluates as `Draft202012Validator` does, in counted steps."""
 
 
-def _undeclared(schema: Any) -> Any:
+def _without_dialect(schema: Any) -> Any:
     """Return a schema that names no dialect: by its name an evaluation would go on uncounted."""
     return {key: value for key, value in schema.items() if key != "$schema"}
 
 
 _META_VALIDATOR: Validator = _Counting(
-    _undeclared(Draft202012Validator.META_SCHEMA),
+    _without_dialect(Draft202012Validator.META_SCHEMA),
     registry=Registry()
     .with_resources(
-        (uri, DRAFT202012.create_resource(_undeclared(SPECIFICATIONS.contents(uri))))
+        (uri, DRAFT202012.create_resource(_without_dialect(SPECIFICATIONS.contents(uri))))
         for uri in SPECIFICATIONS
         if uri.startswith(_DIALECT)
     )

@@ -60,7 +60,7 @@ class NamedTool:
     @property
     def qualified_name(self) -> str:
         """The name with the server's before it, whether or not that is needed."""
-        return _usable(f"{self.connection.server.name}__{self.tool.name}")
+        return _sanitized_name(f"{self.connection.server.name}__{self.tool.name}")
 
     def is_meant_by(self, invocation: ToolInvocation) -> bool:
         """Return whether a call is of this tool, by the name it has now or one it had.
@@ -71,7 +71,7 @@ class NamedTool:
         server = self.connection.server
         if (invocation.server and invocation.server != server.name) or (invocation.built_in and not server.built_in):
             return False
-        names = {self.name, self.qualified_name, *([_usable(self.tool.name)] if invocation.server else [])}
+        names = {self.name, self.qualified_name, *([_sanitized_name(self.tool.name)] if invocation.server else [])}
         return invocation.name in names
 
     def is_as_shown(self, invocation: ToolInvocation) -> bool:
@@ -80,8 +80,8 @@ class NamedTool:
         Our own tools stay what they are under their names: what they take may grow with a release, what they do does
         not. Sessions of earlier releases do not say what they know.
         """
-        known_as = self.spec.model_copy(update={"name": invocation.name})
-        return not invocation.tool_digest or invocation.tool_digest == known_as.digest
+        spec = self.spec.model_copy(update={"name": invocation.name})
+        return not invocation.tool_digest or invocation.tool_digest == spec.digest
 
     @cached_property
     def schema_problem(self) -> str | None:
@@ -116,7 +116,7 @@ class NamedTool:
         """Say what is wrong with the arguments: nothing if they fit, or if that is left to the server."""
         return [_complaint(error) for error in argument_errors(self._schema_json, args)]
 
-    def told(self, answer: CallToolResult) -> ToolResult:
+    def result_of(self, answer: CallToolResult) -> ToolResult:
         """Return what the server answered, as an outcome and its content."""
         texts = [_text_of(block) for block in answer.content]
         if not texts and answer.structured_content is not None:
@@ -130,7 +130,7 @@ class NamedTool:
         outcome = f"{self.name} failed" if answer.is_error else f"Called {self.name}"
         return ToolResult(outcome=outcome, content=content, status=status)
 
-    def failure(self, error: Exception) -> ToolResult:
+    def failure_result(self, error: Exception) -> ToolResult:
         """Return what is known after `error`; of a tool that must not be repeated it may be that nothing is known.
 
         Raises `ServerLostError` of a tool that may be repeated, where that may help.
@@ -141,19 +141,19 @@ class NamedTool:
         _log.warning("the call of %r failed", self.name, exc_info=error)
         may_be_repeated = self.spec.effect != "at_most_once"
         if isinstance(error, UnreachableError):
-            unreached = error_result(f"{self.name} was not called", "Its server can't be reached now.")
-            return _lost(unreached) if may_be_repeated else unreached
-        why = self._why(error)
+            result = error_result(f"{self.name} was not called", "Its server can't be reached now.")
+            return _raise_server_lost(result) if may_be_repeated else result
+        why = self._failure_reason(error)
         if may_be_repeated:
-            failed = error_result(f"{self.name} failed", why)
-            return _lost(failed) if isinstance(error, MCPError) else failed
+            result = error_result(f"{self.name} failed", why)
+            return _raise_server_lost(result) if isinstance(error, MCPError) else result
         return ToolResult(
             outcome=f"{self.name}: outcome unknown",
             content=f"{why} The call may have taken effect, so it was not repeated.",
             status="outcome_unknown",
         )
 
-    def _why(self, error: Exception) -> str:
+    def _failure_reason(self, error: Exception) -> str:
         if isinstance(error, TimeoutError):
             return f"No answer came within {self.connection.server.timeout:g} s."
         if isinstance(error, MCPError):
@@ -161,7 +161,7 @@ class NamedTool:
         return "Its answer could not be read."
 
 
-def _lost(result: ToolResult) -> NoReturn:
+def _raise_server_lost(result: ToolResult) -> NoReturn:
     raise ServerLostError(result)
 
 
@@ -185,36 +185,38 @@ class ToolNames:
 
     def __init__(self, reserved: Collection[str] = ()) -> None:
         self._reserved = frozenset(reserved)
-        self._given: dict[str, tuple[str, str]] = {}
+        self._owners: dict[str, tuple[str, str]] = {}
 
     def assign(self, connections: Iterable[ServerConnection]) -> dict[str, NamedTool]:
         """Return all tools by their names: with the server's before it where several servers offer the same.
 
         Our own keep their names in any case: prompts and policies speak of them.
         """
-        offers = [(connection, tool) for connection in connections for tool in connection.tools]
-        offered = Counter(_usable(tool.name) for _, tool in offers)
+        tools = [(connection, tool) for connection in connections for tool in connection.tools]
+        plain_counts = Counter(_sanitized_name(tool.name) for _, tool in tools)
         routes: dict[str, NamedTool] = {}
-        for connection, tool in offers:
-            plain, qualified = _usable(tool.name), _usable(f"{connection.server.name}__{tool.name}")
+        for connection, tool in tools:
+            plain, qualified = _sanitized_name(tool.name), _sanitized_name(f"{connection.server.name}__{tool.name}")
             owner = (connection.server.name, tool.name)
-            is_free = connection.server.built_in or offered[plain] == 1 or self._given.get(plain) == owner
-            numbered = (_usable(f"{qualified}_{number}") for number in count(2))
-            name = self._first_free(chain([plain] if is_free else [], [qualified], numbered), owner)
+            is_free = connection.server.built_in or plain_counts[plain] == 1 or self._owners.get(plain) == owner
+            numbered_names = (_sanitized_name(f"{qualified}_{number}") for number in count(2))
+            name = self._first_free(chain([plain] if is_free else [], [qualified], numbered_names), owner)
             routes[name] = NamedTool(name, connection, tool)
         return routes
 
     def _first_free(self, candidates: Iterable[str], owner: tuple[str, str]) -> str:
         """Give `owner` the first name that is nobody else's."""
-        name = next(name for name in candidates if name not in self._reserved and self._given.get(name, owner) == owner)
-        self._given[name] = owner
+        name = next(
+            name for name in candidates if name not in self._reserved and self._owners.get(name, owner) == owner
+        )
+        self._owners[name] = owner
         return name
 
 
-def _usable(name: str) -> str:
+def _sanitized_name(name: str) -> str:
     """Return a name that every vendor accepts; what is too long keeps apart by a digest.
 
-    >>> _usable("search.web"), len(_usable("x" * 100)), _usable("x" * 100) == _usable("x" * 101)
+    >>> _sanitized_name("search.web"), len(_sanitized_name("x" * 100)), _sanitized_name("x" * 100) == _sanitized_name("x" * 101)
     ('search_web', 64, False)
     """
     usable = re.sub(r"[^A-Za-z0-9_-]", "_", name) or "_"

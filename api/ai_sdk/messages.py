@@ -102,25 +102,25 @@ class AnswerMessage(BaseModel):
 
 
 def _decision(call_id: str | None, approval: AnswerApproval, *, field: str) -> ResolveApproval:
-    asked_id, digest = read_approval_id(approval.id) or (None, "")
-    if asked_id is None or asked_id != call_id:
+    call_id_shown, digest = read_approval_id(approval.id) or (None, "")
+    if call_id_shown is None or call_id_shown != call_id:
         raise problems.invalid(f"{field}.id", "is not the id that the call's approval request had")
     if approval.approved is None:
         raise problems.invalid(f"{field}.approved", "must be true or false")
     decision: Literal["approve", "reject"] = "approve" if approval.approved else "reject"
-    return ResolveApproval(call_id=asked_id, args_digest=digest, decision=decision, reason=approval.reason)
+    return ResolveApproval(call_id=call_id_shown, args_digest=digest, decision=decision, reason=approval.reason)
 
 
-_CALLED = frozenset({"tool-input-available"})
-_ASKED = _CALLED | {"tool-approval-request"}
-_DECIDED = _ASKED | {"tool-approval-response"}
+_CALL_CHUNKS = frozenset({"tool-input-available"})
+_REQUEST_CHUNKS = _CALL_CHUNKS | {"tool-approval-request"}
+_DECISION_CHUNKS = _REQUEST_CHUNKS | {"tool-approval-response"}
 _CHUNK_TYPES = {
-    "input-available": _CALLED,
-    "approval-requested": _ASKED,
-    "approval-responded": _DECIDED,
-    "output-available": _DECIDED | {"tool-output-available"},
-    "output-error": _DECIDED | {"tool-output-error"},
-    "output-denied": _DECIDED | {"tool-output-denied"},
+    "input-available": _CALL_CHUNKS,
+    "approval-requested": _REQUEST_CHUNKS,
+    "approval-responded": _DECISION_CHUNKS,
+    "output-available": _DECISION_CHUNKS | {"tool-output-available"},
+    "output-error": _DECISION_CHUNKS | {"tool-output-error"},
+    "output-denied": _DECISION_CHUNKS | {"tool-output-denied"},
 }
 """What a client has been sent of a call that it shows in a state."""
 
@@ -130,19 +130,19 @@ _CALL_ID = re.compile(r"[0-9]{1,9}\.([0-9]{1,9})\.[0-9]{1,9}")
 LastMessage = Annotated[UserMessage | AnswerMessage, Field(discriminator="role")]
 
 
-def _only_the_last(messages: Any) -> Any:
+def _only_last_message(messages: Any) -> Any:
     """Leave the conversation before the last message unread, whatever it is: the session has it."""
     if not isinstance(messages, list) or len(messages) > MAX_MESSAGES:
         return messages
     return [None] * (len(messages) - 1) + messages[-1:]
 
 
-def _refuse(value: Any) -> None:
+def _reject_value(value: Any) -> None:
     if value not in (None, "", {}, []):
         raise ValueError("is not taken: model, system prompt, tools and their settings are the session's own")
 
 
-Nothing = Annotated[Any, AfterValidator(_refuse)]
+MustBeEmpty = Annotated[Any, AfterValidator(_reject_value)]
 
 
 _EXAMPLE: JsonDict = {
@@ -162,16 +162,16 @@ class PostChat(Strict):
 
     id: Id
     message: LastMessage | None = None
-    messages: Annotated[list[LastMessage | None] | None, BeforeValidator(_only_the_last)] = Field(
+    messages: Annotated[list[LastMessage | None] | None, BeforeValidator(_only_last_message)] = Field(
         None, max_length=MAX_MESSAGES, description="All messages of the chat; only the last one is read."
     )
     trigger: Trigger = "submit-message"
     messageId: str | None = Field(None, max_length=200)  # noqa: N815  # the AI SDK's spelling
-    system: Nothing = None
-    tools: Nothing = None
-    config: Nothing = None
-    callSettings: Nothing = None  # noqa: N815  # assistant-ui's spelling
-    metadata: Nothing = None
+    system: MustBeEmpty = None
+    tools: MustBeEmpty = None
+    config: MustBeEmpty = None
+    callSettings: MustBeEmpty = None  # noqa: N815  # assistant-ui's spelling
+    metadata: MustBeEmpty = None
 
     @model_validator(mode="after")
     def _has_one_last_message(self) -> "PostChat":

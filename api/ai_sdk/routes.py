@@ -164,7 +164,7 @@ async def ai_sdk_messages(
 
 async def _events(stream: TurnStream, version: Version) -> Events:
     # FastAPI describes the annotated type in OpenAPI, and sends a `ServerSentEvent` as it is.
-    done = cast(UIMessageChunk, ServerSentEvent(raw_data="[DONE]"))
+    done_event = cast(UIMessageChunk, ServerSentEvent(raw_data="[DONE]"))
     async with aclosing(stream.chunks()) as all_chunks:
         async for chunks in all_chunks:
             for chunk in chunks if version == "7" else map(chunk_for_version_6, chunks):
@@ -172,9 +172,9 @@ async def _events(stream: TurnStream, version: Version) -> Events:
                     continue
                 yield cast(UIMessageChunk, ServerSentEvent(raw_data=to_json(chunk).decode()))
                 if chunk is ANSWER_RESTARTED:
-                    yield done
+                    yield done_event
                     return
-    yield done
+    yield done_event
 
 
 async def _send(services: Services, body: PostChat) -> TurnChunks:

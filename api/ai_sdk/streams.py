@@ -67,8 +67,8 @@ class TurnStream:
             yield self._turn.notice(NO_WORKER)
         while not self._turn.is_over:
             try:
-                async with aclosing(self._follow()) as following:
-                    async for chunks in following:
+                async with aclosing(self._follow()) as chunks_of_turn:
+                    async for chunks in chunks_of_turn:
                         yield chunks
             except ProblemError as problem:
                 if problem.problem.status not in TEMPORARY_STATUSES:
@@ -104,7 +104,7 @@ class TurnStream:
                     return
         yield await self._on_turn(await self._ended_turn())
         if not self._turn.is_over:
-            yield self._turn.fail(_why_it_ended(status))
+            yield self._turn.fail(_end_reason(status))
 
     async def _on_event(self, event: Event) -> Chunks:
         turn: ConversationMessage | None = None
@@ -120,11 +120,11 @@ class TurnStream:
                 turns = [*update.updated_messages, *update.new_messages]
                 turn = next((turn for turn in turns if turn.id == turn_id), None)
                 # It may have ended unseen, or never come.
-                may_have_passed = update.reset if has_begun else update.queue_length == 0
-                is_missed = turn is None and not update.has_more and may_have_passed
+                is_absence_final = update.reset if has_begun else update.queue_length == 0
+                may_have_ended = turn is None and not update.has_more and is_absence_final
             case QueueEvent():
-                is_missed = not has_begun and all(prompt.id != turn_id for prompt in event.waiting)
-        return await self._on_turn(await self._ended_turn() if is_missed else turn)
+                may_have_ended = not has_begun and all(prompt.id != turn_id for prompt in event.waiting)
+        return await self._on_turn(await self._ended_turn() if may_have_ended else turn)
 
     async def _ended_turn(self) -> ConversationMessage | None:
         """Return the turn if it has ended, also from the archive. Raises what became of a prompt that is no turn."""
@@ -148,7 +148,7 @@ def _text_hashes(step: ModelStep) -> set[str]:
     return {ref.hash for ref in refs if ref}
 
 
-def _why_it_ended(status: SessionStatus) -> str:
+def _end_reason(status: SessionStatus) -> str:
     if status in FINAL_STATUSES:
         return f"The session is {status}; this turn has no answer."
     return "The connection ended before the turn did. The turn goes on: resume the stream to see the rest."

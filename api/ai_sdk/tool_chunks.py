@@ -59,8 +59,8 @@ def _approval_chunks(call: ToolCall, approval: Approval) -> Iterator[UIMessageCh
         approvalDescriptor=ApprovalDescriptor(expiresAt=approval.expires_at.isoformat()),
     )
     if approval.decision:
-        expired = call.result.content if call.result and approval.decision == "expired" else None
-        yield _response_chunk(approval_id, approved=approval.is_given, reason=expired or approval.reason)
+        expiry_text = call.result.content if call.result and approval.decision == "expired" else None
+        yield _response_chunk(approval_id, approved=approval.is_given, reason=expiry_text or approval.reason)
 
 
 def _policy_chunks(call: ToolCall, result: ToolResult) -> Iterator[UIMessageChunk]:

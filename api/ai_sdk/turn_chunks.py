@@ -143,10 +143,10 @@ class TurnChunks:
     def _end(self, turn: ConversationMessage) -> Chunks:
         if not turn.is_error:
             return self._finish(turn, "stop")
-        closing, sentence = self._close_step(), turn.error or ""
+        chunks, sentence = self._close_step(), turn.error or ""
         if turn.status == "cancelled":
-            return [*closing, AbortChunk(type="abort", reason=sentence), *self._finish(turn, "other")]
-        return [*closing, ErrorChunk(type="error", errorText=sentence), *self._finish(turn, "error")]
+            return [*chunks, AbortChunk(type="abort", reason=sentence), *self._finish(turn, "other")]
+        return [*chunks, ErrorChunk(type="error", errorText=sentence), *self._finish(turn, "error")]
 
     def _finish(self, turn: ConversationMessage, reason: FinishReason) -> Chunks:
         self.is_over = True
@@ -200,10 +200,10 @@ class TurnChunks:
         if not old.calls:
             has_ended = bool(is_final or text.calls)
             chunks += _part_chunks("text", step, old.text, text.text, has_ended=has_ended)
-        begun = () if is_final else text.calls[len(old.calls) :]
+        new_calls = () if is_final else text.calls[len(old.calls) :]
         return chunks + [
             ToolInputStartChunk(type="tool-input-start", toolCallId=call.id, toolName=call.name, dynamic=True)
-            for call in begun
+            for call in new_calls
         ]
 
     def _close_step(self) -> Chunks:

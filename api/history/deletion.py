@@ -82,8 +82,8 @@ class SessionDeleter:
             return True
         # An archive that was restored from a backup has the turns of a deleted session again.
         try:
-            counting = self._stores.archive.count(workflow_id(session_id))
-            return not await read_store(counting, until=seconds_from_now(ARCHIVE_SECONDS))
+            count_call = self._stores.archive.count(workflow_id(session_id))
+            return not await read_store(count_call, until=seconds_from_now(ARCHIVE_SECONDS))
         except StoreUnavailableError:
             return True
 
@@ -92,7 +92,7 @@ class SessionDeleter:
         await self._raise_if_unknown(session_id, first_run_id)
         if instead_of:
             await self._end(session_id, instead_of)
-        starting = self._client.start_workflow(
+        start_call = self._client.start_workflow(
             DeleteSession.run,
             DeletionOrder(first_run_id=first_run_id or ""),
             id=deletion_id(workflow_id(session_id)),
@@ -103,16 +103,16 @@ class SessionDeleter:
             memo={FIRST_RUN: first_run_id or ""},
             rpc_timeout=rpc_timeout(),
         )
-        await call_temporal(starting, session_id)
+        await call_temporal(start_call, session_id)
 
     async def _raise_if_unknown(self, session_id: str, first_run_id: str | None) -> None:
         """Raise 404 if neither Temporal nor the archive knows the session, and 503 where the archive can't be read."""
         owner = workflow_id(session_id)
         try:
-            archived = await read_store(self._stores.archive.count(owner), until=seconds_from_now(ARCHIVE_SECONDS))
+            count = await read_store(self._stores.archive.count(owner), until=seconds_from_now(ARCHIVE_SECONDS))
         except StoreUnavailableError as error:
             raise problems.archive_unavailable(f"{error} Nothing was deleted.") from error
-        if first_run_id is None and not archived:
+        if first_run_id is None and not count:
             # Its turns were never archived, but large texts may have been kept.
             with suppress(StoreUnavailableError):
                 await read_store(self._stores.delete(owner), until=seconds_from_now(ARCHIVE_SECONDS))

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from itertools import count
 
 from turnkeeper.api import problems
-from turnkeeper.api.history.archived import lost, turns_before, with_archived_steps
+from turnkeeper.api.history.archived_turns import missing_turns_error, turns_before, with_archived_steps
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.session_ids import workflow_id
@@ -52,16 +52,16 @@ class TranscriptReader:
         Raises `StoreUnavailableError` where only the archive has them.
         """
         until = seconds_from_now(REQUEST_SECONDS)
-        state, first_in_session = await self._held(session_id, before, limit, until)
+        state, first_in_session = await self._page_in_session(session_id, before, limit, until)
         older = await self._older(session_id, state, first_in_session, limit, until)
         turns = await self._texts.restore_answers(workflow_id(session_id), [*older, *state.messages], until=until)
         after = first_in_session + len(state.messages)
-        shown = await self._newest_that_fit(session_id, turns, after, until)
-        first = after - len(shown)
-        numbers = {"first_number": first if shown else None, "has_more": bool(shown) and first > 1}
-        return state.model_copy(update={"messages": shown, **numbers})
+        page = await self._newest_that_fit(session_id, turns, after, until)
+        first = after - len(page)
+        numbers = {"first_number": first if page else None, "has_more": bool(page) and first > 1}
+        return state.model_copy(update={"messages": page, **numbers})
 
-    async def _held(
+    async def _page_in_session(
         self, session_id: str, before: str | None, limit: int | None, until: float
     ) -> tuple[ConversationState, int]:
         """Return what the session holds of a page, and the number of its first turn; without any, of the one after."""
@@ -71,28 +71,30 @@ class TranscriptReader:
         state = await self._reader.state(session_id, StateRequest(limit=0))
         return state, await self._number_in_archive(session_id, before or "", state.archived_count, until)
 
-    async def _number_in_archive(self, session_id: str, turn_id: str, archived: int, until: float) -> int:
+    async def _number_in_archive(self, session_id: str, turn_id: str, archived_count: int, until: float) -> int:
         number = await read_store(self._archive.number_of(workflow_id(session_id), turn_id), until=until)
         # Beyond what the session has archived are only turns of an older session of that id.
-        if number is not None and number <= archived:
+        if number is not None and number <= archived_count:
             return number
-        if await read_store(self._archive.count(workflow_id(session_id)), until=until) < archived:
-            raise lost()
+        if await read_store(self._archive.count(workflow_id(session_id)), until=until) < archived_count:
+            raise missing_turns_error()
         raise problems.unknown_turn(turn_id)
 
     async def _older(
         self, session_id: str, state: ConversationState, first_in_session: int, limit: int | None, until: float
     ) -> list[ConversationMessage]:
         """Return turns that the archive has just before those of `state`: as many as may find room beside them."""
-        most = None if limit is None else limit - len(state.messages)
-        if not 1 < first_in_session <= state.archived_count + 1 or most == 0:
+        max_turns = None if limit is None else limit - len(state.messages)
+        if not 1 < first_in_session <= state.archived_count + 1 or max_turns == 0:
             return []
-        room = PAGE_BYTES - sum(map(shown_size, state.messages))
-        if room <= 0:
+        bytes_left = PAGE_BYTES - sum(map(shown_size, state.messages))
+        if bytes_left <= 0:
             return []
         owner = workflow_id(session_id)
         try:
-            return await turns_before(self._archive, owner, first_in_session, limit=most, max_bytes=room, until=until)
+            return await turns_before(
+                self._archive, owner, first_in_session, limit=max_turns, max_bytes=bytes_left, until=until
+            )
         except StoreUnavailableError:
             if not state.messages:
                 raise
@@ -105,16 +107,16 @@ class TranscriptReader:
 
         One at least.
         """
-        shown, room = list[ConversationMessage](), PAGE_BYTES
+        page, bytes_left = list[ConversationMessage](), PAGE_BYTES
         for number, turn in zip(count(after - 1, -1), reversed(turns), strict=False):
             whole = turn
             if turn.is_complete:
                 whole = await with_archived_steps(self._archive, workflow_id(session_id), number, turn, until=until)
-            room -= len(whole.model_dump_json().encode())
-            if shown and room < 0:
+            bytes_left -= len(whole.model_dump_json().encode())
+            if page and bytes_left < 0:
                 break
-            shown.append(whole)
-        return shown[::-1]
+            page.append(whole)
+        return page[::-1]
 
     async def raise_if_id_was_used(self, session_id: str) -> None:
         """Pass an id that a session may be started with. Raises 409 where the archive has one that Temporal forgot.
@@ -122,12 +124,12 @@ class TranscriptReader:
         Temporal keeps ended sessions for a while only; ids are never used again (API-1).
         """
         try:
-            archived = await read_store(
+            archived_count = await read_store(
                 self._archive.count(workflow_id(session_id)), until=seconds_from_now(RESTORE_SECONDS)
             )
         except StoreUnavailableError:
             return  # a session that Temporal remembers is refused by Temporal itself
-        if archived:
+        if archived_count:
             try:
                 await self._reader.describe(session_id)
             except problems.ProblemError as problem:
@@ -138,7 +140,7 @@ class TranscriptReader:
         turn = await self._turn_of(session_id, receipt)
         return turn if turn and turn.is_complete else None
 
-    async def awaited_turn(
+    async def wait_for_turn(
         self, session_id: str, message_id: str, *, seconds: float
     ) -> tuple[Receipt, ConversationMessage | None]:
         """Wait about `seconds` for the turn of a prompt to end; without it, return where the prompt stands.
@@ -152,12 +154,12 @@ class TranscriptReader:
             while True:
                 version = watch.version
                 last = max(until, clock() + RECEIPT_SECONDS)
-                found = await self._turn_in_time(session_id, message_id, until=last)
-                if found and found[1] and found[1].is_complete:
-                    return found
-                receipt = found[0] if found else receipt
+                result = await self._turn_in_time(session_id, message_id, until=last)
+                if result and result[1] and result[1].is_complete:
+                    return result
+                receipt = result[0] if result else receipt
                 # A change that nobody answered for is over, and no other may come: then the session is asked again.
-                can_wait = found is not None and not watch.is_over
+                can_wait = result is not None and not watch.is_over
                 again_at = until if can_wait else min(until, clock() + RETRY_SECONDS)
                 # A session that changes all the time must not hold its callers beyond theirs.
                 if clock() >= until or (not await watch.wait_beyond(version, until=again_at) and clock() >= until):
@@ -190,10 +192,10 @@ class TranscriptReader:
         turns = update.updated_messages
         if update.reset:
             until = seconds_from_now(REQUEST_SECONDS)
-            found = await read_store(self._archive.find(workflow_id(session_id), message_id), until=until)
-            if found is None:
+            archived_turn = await read_store(self._archive.find(workflow_id(session_id), message_id), until=until)
+            if archived_turn is None:
                 raise problems.unknown_turn(message_id)
-            turns = [found.turn]
+            turns = [archived_turn.turn]
         if not turns or not turns[0].is_error:
             raise problems.not_failed(f"Turn {message_id!r} has not failed.")
         return turns[0]
@@ -214,14 +216,14 @@ class TranscriptReader:
         update = await self._reader.updates(session_id, UpdatesRequest(last_seen_message_id=turn_id, limit=1))
         until = seconds_from_now(RESTORE_SECONDS)
         is_gone = update.reset and receipt.fate is not None
-        found = await self._archived_turn(session_id, turn_id, until) if is_gone else update.updated_messages
-        whole = await self._texts.restore_answers(workflow_id(session_id), found, until=until)
+        turns = await self._archived_turn(session_id, turn_id, until) if is_gone else update.updated_messages
+        whole = await self._texts.restore_answers(workflow_id(session_id), turns, until=until)
         return whole[0] if whole else None
 
     async def _archived_turn(self, session_id: str, turn_id: str, until: float) -> list[ConversationMessage]:
         """Return, in a list, a turn that was moved before those who wait for it were told; none if it can't be read."""
         try:
-            found = await read_store(self._archive.find(workflow_id(session_id), turn_id), until=until)
+            archived_turn = await read_store(self._archive.find(workflow_id(session_id), turn_id), until=until)
         except StoreUnavailableError:
             return []
-        return [found.turn] if found else []
+        return [archived_turn.turn] if archived_turn else []

@@ -69,12 +69,12 @@ class BoundedConnection(HttpToolsProtocol):
         """Wait for the first head, or let go of one connection too many."""
         super().connection_made(transport)
         if len(self.connections) > self._bounds.max_connections:
-            self._refuse(problems.too_many_connections(self._bounds.max_connections))
+            self._reject(problems.too_many_connections(self._bounds.max_connections))
         else:
-            self._allow(self._bounds.head_seconds)
+            self._set_timer(self._bounds.head_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._allow(None)
+        self._set_timer(None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -82,23 +82,23 @@ class BoundedConnection(HttpToolsProtocol):
         if self._is_between_requests:
             self._head_bytes += len(data)
             if self._timer is None:
-                self._allow(self._bounds.head_seconds)
+                self._set_timer(self._bounds.head_seconds)
         super().data_received(data)
         if self._is_between_requests and self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse(problems.head_too_large(MAX_HEAD_BYTES))
+            self._reject(problems.head_too_large(MAX_HEAD_BYTES))
 
     def on_headers_complete(self) -> None:
         """Answer the request, and wait for its body."""
         self._head_bytes = 0
         self._unset_keepalive_if_required()
-        self._allow(self._bounds.body_seconds)
+        self._set_timer(self._bounds.body_seconds)
         super().on_headers_complete()
         self._is_in_body = True
 
     def on_message_complete(self) -> None:
         """Wait for nothing any more: from here on the client waits for us, or has its answer already."""
         self._is_in_body = False
-        self._allow(None)
+        self._set_timer(None)
         super().on_message_complete()
         if self._is_between_requests:
             # uvicorn's own timer began with the answer, and was stopped by the rest of the body.
@@ -109,17 +109,17 @@ class BoundedConnection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP request: where the next one begins can't be told."""
-        self._refuse(problems.malformed())
+        self._reject(problems.malformed())
 
     def handle_websocket_upgrade(self) -> None:
-        self._allow(None)
+        self._set_timer(None)
         super().handle_websocket_upgrade()
 
     @property
     def _is_between_requests(self) -> bool:
         return not self._is_in_body and (self.cycle is None or self.cycle.response_complete)
 
-    def _allow(self, seconds: float | None) -> None:
+    def _set_timer(self, seconds: float | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if seconds is None else self.loop.call_later(seconds, self._on_timeout)
@@ -128,24 +128,24 @@ class BoundedConnection(HttpToolsProtocol):
         self._timer = None
         if self.flow.read_paused:
             # It is we who don't take the rest yet.
-            self._allow(self._bounds.body_seconds)
+            self._set_timer(self._bounds.body_seconds)
         elif self._is_between_requests and not self._head_bytes:
             # A connection that a browser opened in case it would be of use: nothing was asked, nothing is answered.
             self.transport.close()
         else:
-            self._refuse(problems.request_timeout())
+            self._reject(problems.request_timeout())
 
-    def _refuse(self, refusal: ProblemError) -> None:
+    def _reject(self, problem: ProblemError) -> None:
         """Answer, unless an answer has begun, and close the connection."""
         if self.transport.is_closing():
             return
         if self._is_between_requests or not (self.pipeline or self.cycle.response_started):
-            self.transport.write(_closing_answer(refusal))
+            self.transport.write(_closing_answer(problem))
         self.transport.close()
 
 
-def _closing_answer(refusal: ProblemError) -> bytes:
-    answer = problems.answer(refusal.problem, {**refusal.headers, "Connection": "close"})
+def _closing_answer(problem: ProblemError) -> bytes:
+    answer = problems.answer(problem.problem, {**problem.headers, "Connection": "close"})
     status = HTTPStatus(answer.status_code)
     head = [f"HTTP/1.1 {status.value} {status.phrase}".encode()]
     head += [name + b": " + value for name, value in answer.raw_headers]

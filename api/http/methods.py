@@ -14,16 +14,16 @@ def allowed_methods(routes: Sequence[BaseRoute], scope: Scope) -> list[str]:
     """Return the methods that the path of a request has; none where no route has the path."""
     # A mount that the request went through has added its own path to the root's.
     scope = {**scope, "root_path": scope.get("app_root_path", scope.get("root_path", ""))}
-    found = [method for method in _METHODS if _is_taken(routes, {**scope, "method": method})]
-    if not found:
+    methods = [method for method in _METHODS if _is_allowed(routes, {**scope, "method": method})]
+    if not methods:
         return []
-    return sorted({*found, "OPTIONS", *(["HEAD"] if "GET" in found else [])})
+    return sorted({*methods, "OPTIONS", *(["HEAD"] if "GET" in methods else [])})
 
 
-def _is_taken(routes: Sequence[BaseRoute], scope: Scope) -> bool:
+def _is_allowed(routes: Sequence[BaseRoute], scope: Scope) -> bool:
     # Whatever is mounted are files: a mount itself takes every method.
-    mine = [route for route in routes if scope["method"] == "GET" or not isinstance(route, Mount)]
-    return any(route.matches(dict(scope))[0] is Match.FULL for route in mine)
+    candidates = [route for route in routes if scope["method"] == "GET" or not isinstance(route, Mount)]
+    return any(route.matches(dict(scope))[0] is Match.FULL for route in candidates)
 
 
 def original_method(scope: Scope) -> str:
@@ -44,8 +44,8 @@ class HeadRequestMiddleware:
             await self._app(scope, receive, send)
             return
         with anyio.CancelScope() as request:
-            asked = {**scope, "method": "GET", "original_method": "HEAD"}
-            await self._app(asked, receive, _headers_only(send, request))
+            get_scope = {**scope, "method": "GET", "original_method": "HEAD"}
+            await self._app(get_scope, receive, _headers_only(send, request))
 
 
 def _headers_only(send: Send, request: anyio.CancelScope) -> Send:

@@ -86,11 +86,11 @@ def errors(*names: ProblemName) -> dict[int | str, dict[str, Any]]:
     >>> errors("unknown-session", "unknown-turn")[404]["description"]
     '`unknown-session`: there is no such session. `unknown-turn`: the session has no such turn.'
     """
-    found: dict[int, list[str]] = {}
+    by_status: dict[int, list[str]] = {}
     for name, (status, meaning) in _MEANINGS.items():
         if name in names:
-            found.setdefault(status, []).append(f"`{name}`: {meaning}.")
-    return {status: {"model": Problem, "description": " ".join(meanings)} for status, meanings in found.items()}
+            by_status.setdefault(status, []).append(f"`{name}`: {meaning}.")
+    return {status: {"model": Problem, "description": " ".join(meanings)} for status, meanings in by_status.items()}
 
 
 def with_problem_media_type(openapi: dict[str, Any]) -> dict[str, Any]:

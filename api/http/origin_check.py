@@ -38,19 +38,19 @@ class OriginCheckMiddleware:
         listens_on = normal_host(settings.api_host)
         self._hosts = {listens_on, public.host if public else None, *settings.allowed_hosts} - {None}
         # A page that is reached by an address is served from that address: it can't be another name made to lead here.
-        self._takes_addresses = listens_on in _EVERY_ADDRESS
+        self._accepts_addresses = listens_on in _EVERY_ADDRESS
         # Origins that may send beside the one a request is addressed to; those configured for CORS would be here too.
-        self._trusted = frozenset({public}) - {None}
+        self._trusted_origins = frozenset({public}) - {None}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or (refusal := self._refusal(scope)) is None:
+        if scope["type"] == "lifespan" or (problem := self._problem_with(scope)) is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": ""})
         else:
-            await problems.answer(refusal.problem)(scope, receive, send)
+            await problems.answer(problem.problem)(scope, receive, send)
 
-    def _refusal(self, scope: Scope) -> ProblemError | None:
+    def _problem_with(self, scope: Scope) -> ProblemError | None:
         if scope["path"] in EXEMPT_PATHS:
             return None
         headers = Headers(scope=scope)
@@ -59,19 +59,19 @@ class OriginCheckMiddleware:
         if len(hosts) != 1:
             return problems.foreign_host(None)
         address = origin_at(_HTTP_SCHEMES.get(scheme, scheme), hosts[0])
-        if address is None or not self._is_ours(address.host):
+        if address is None or not self._is_own_host(address.host):
             return problems.foreign_host(hosts[0])
         if self._is_sent_by_a_foreign_page(scope, headers, address):
             return problems.foreign_origin(headers.get("origin"))
         return None
 
-    def _is_ours(self, host: str) -> bool:
-        return is_loopback(host) or host in self._hosts or (self._takes_addresses and is_ip_address(host))
+    def _is_own_host(self, host: str) -> bool:
+        return is_loopback(host) or host in self._hosts or (self._accepts_addresses and is_ip_address(host))
 
     def _is_sent_by_a_foreign_page(self, scope: Scope, headers: Headers, address: Origin) -> bool:
         origins, sites = headers.getlist("origin"), headers.getlist("sec-fetch-site")
         senders = {origin_of(origin) for origin in origins}
-        if senders and senders <= self._trusted:
+        if senders and senders <= self._trusted_origins:
             return False
         is_foreign_site = not _OWN_SITES.issuperset(sites)
         if scope.get("method") in _SAFE_METHODS:

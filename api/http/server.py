@@ -40,9 +40,9 @@ def allow_descriptors(count: int) -> None:
     """Raise the limit of open files to `count`, as far as the system lets this process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < count:
-        most = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        limit = count if hard == resource.RLIM_INFINITY else min(count, hard)
         with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 class GatewayServer(uvicorn.Server):
@@ -104,21 +104,21 @@ class StalledStreamMiddleware:
             await self._app(scope, receive, send)
             return
         with anyio.CancelScope() as request:
-            await self._app(scope, receive, _impatient(send, request))
+            await self._app(scope, receive, _with_send_timeout(send, request))
         if request.cancel_called:
             _log.info("a client of %s took nothing for %g s and was let go", scope["path"], SEND_SECONDS)
 
 
-def _impatient(send: Send, request: anyio.CancelScope) -> Send:
+def _with_send_timeout(send: Send, request: anyio.CancelScope) -> Send:
     is_stream = False
 
     async def send_in_time(message: Message) -> None:
         nonlocal is_stream
         if message["type"] == "http.response.start":
             is_stream = dict(message["headers"]).get(b"content-type", b"").startswith(b"text/event-stream")
-        with anyio.move_on_after(SEND_SECONDS if is_stream else None) as patience:
+        with anyio.move_on_after(SEND_SECONDS if is_stream else None) as timeout_scope:
             await send(message)
-        if patience.cancelled_caught:
+        if timeout_scope.cancelled_caught:
             request.cancel()
             await anyio.lowlevel.checkpoint()  # where the cancellation arrives
 

@@ -47,7 +47,7 @@ def poll_etag(first_run_id: str, cursor: UpdatesRequest, revision: int) -> str:
 
 
 @dataclass
-class _Given:
+class _DeliveredTurn:
     """The newest turn that clients were given, and when they were given which form of it."""
 
     turn_id: str
@@ -58,31 +58,31 @@ class DeliveredForms:
     """In which forms clients without a revision were given the newest turn of each session."""
 
     def __init__(self) -> None:
-        self._given = BoundedDict[str, _Given](max_entries=MAX_SESSIONS)
+        self._delivered = BoundedDict[str, _DeliveredTurn](max_entries=MAX_SESSIONS)
 
     def hold_seconds(self, session_id: str, turn_id: str, form: Form, *, now: float) -> float | None:
         """Return how long to hold an answer whose only news is this form of a turn; `None`: all have seen it."""
-        given = self._given.get(session_id)
-        if given is None or given.turn_id != turn_id:
+        delivered = self._delivered.get(session_id)
+        if delivered is None or delivered.turn_id != turn_id:
             return 0
-        forms = {other for other, at in given.forms if other == form or at > now - FORM_SECONDS}
+        forms = {other for other, at in delivered.forms if other == form or at > now - FORM_SECONDS}
         if form not in forms:
             return 0
         return None if forms == {form} else UNCLEAR_SECONDS
 
     def note(self, session_id: str, turn_id: str, form: Form, *, comes_back: bool, now: float) -> None:
         """Remember that a client is given this form of a turn; `comes_back`: it has seen the turn before."""
-        given = self._given.get(session_id)
-        if given is None or given.turn_id != turn_id:
-            given = _Given(turn_id)
-        self._given[session_id] = given
-        older = [entry for entry in given.forms if entry[0] < form]
-        same = [entry for entry in given.forms if entry[0] == form]
+        delivered = self._delivered.get(session_id)
+        if delivered is None or delivered.turn_id != turn_id:
+            delivered = _DeliveredTurn(turn_id)
+        self._delivered[session_id] = delivered
+        older = [entry for entry in delivered.forms if entry[0] < form]
+        same = [entry for entry in delivered.forms if entry[0] == form]
         if comes_back and older:
-            given.forms.remove(max(older))
+            delivered.forms.remove(max(older))
         elif comes_back and same:
-            given.forms.remove(min(same))  # its client still watches: the time begins anew
-        given.forms = [*given.forms, (form, now)][-MAX_FORMS:]
+            delivered.forms.remove(min(same))  # its client still watches: the time begins anew
+        delivered.forms = [*delivered.forms, (form, now)][-MAX_FORMS:]
 
 
 class Poll:
@@ -92,15 +92,15 @@ class Poll:
         self,
         session_id: str,
         cursor: UpdatesRequest,
-        given: DeliveredForms,
+        delivered: DeliveredForms,
         *,
-        holds: Callable[[ConversationUpdate], bool] = lambda update: False,
+        matches_etag: Callable[[ConversationUpdate], bool] = lambda update: False,
     ) -> None:
-        """Begin; `holds`: the client has named the `ETag` of this very answer."""
+        """Begin; `matches_etag`: the client has named the `ETag` of this very answer."""
         self._session_id = session_id
         self._cursor = cursor
-        self._given = given
-        self._holds = holds
+        self._delivered = delivered
+        self._matches_etag = matches_etag
         self._first_form: Form | None = None
         self._is_first = True
         self._is_unclear = False
@@ -110,7 +110,7 @@ class Poll:
         form = _form_of(update)
         if self._is_first:
             self._is_first, self._first_form = False, form
-        seconds = None if self._holds(update) else self._unseen_seconds(update, form, now)
+        seconds = None if self._matches_etag(update) else self._unseen_seconds(update, form, now)
         self._is_unclear = bool(seconds)
         return seconds
 
@@ -121,7 +121,7 @@ class Poll:
             return
         turn_id = update.last_seen_message_id or ""
         comes_back = self._cursor.last_seen_message_id == turn_id
-        self._given.note(self._session_id, turn_id, form, comes_back=comes_back, now=now)
+        self._delivered.note(self._session_id, turn_id, form, comes_back=comes_back, now=now)
 
     def _unseen_seconds(self, update: ConversationUpdate, form: Form | None, now: float) -> float | None:
         cursor, is_closed = self._cursor, update.status in FINAL_STATUSES
@@ -135,7 +135,7 @@ class Poll:
             return 0 if is_closed else None
         if form != self._first_form:
             return 0  # it has changed while its client waited
-        return self._given.hold_seconds(self._session_id, cursor.last_seen_message_id, form, now=now)
+        return self._delivered.hold_seconds(self._session_id, cursor.last_seen_message_id, form, now=now)
 
 
 def _form_of(update: ConversationUpdate) -> Form | None:

@@ -102,12 +102,12 @@ class _Watcher:
     def publish_update(self, event: UpdateEvent) -> UpdateEvent | None:
         """Move on to the cursor after `event`; return what to send of it, if it says anything new."""
         cursor, last, update = self.cursor, self.last, event.update
-        was_in_trouble = self._end_trouble()
+        had_problem = self._clear_problems()
         self.cursor, self.last = event.next_cursor, update
         self.steps.learn(update)
         self.retries.note_update(update)
         self.queue_is_stale = not update.has_more and bool(self.waiting or update.queue_length)
-        if not (update.reset or update.new_messages or update.updated_messages or was_in_trouble):
+        if not (update.reset or update.new_messages or update.updated_messages or had_problem):
             if last is None and self.is_at_end and self.cursor == cursor:
                 return None
             if last is not None and (update.revision, update.status) == (last.revision, last.status):
@@ -123,7 +123,7 @@ class _Watcher:
 
     def publish_queue(self, queue: QueueEvent) -> QueueEvent | None:
         waiting, self.waiting, self.queue_is_stale = self.waiting, queue.waiting, False
-        return queue if self._end_trouble() or queue.waiting != waiting else None
+        return queue if self._clear_problems() or queue.waiting != waiting else None
 
     def publish_problem(self, problem: Problem) -> ProblemEvent | None:
         """Return why the session can't be read, if the watcher was not sent that yet."""
@@ -145,11 +145,11 @@ class _Watcher:
         resume_revision = self.retries.resume_revision
         return event if resume_revision is None else replace(event, resume_revision=resume_revision)
 
-    def _end_trouble(self) -> bool:
+    def _clear_problems(self) -> bool:
         """Note that the session could be read; return whether the watcher was sent that it could not."""
-        was_in_trouble = bool(self.problem_types)
+        had_problem = bool(self.problem_types)
         self.problem_types.clear()
-        return was_in_trouble
+        return had_problem
 
     def _growth_in(self, output: LiveOutput) -> PartialEvent | None:
         latest = output.latest
@@ -182,7 +182,7 @@ class UpdateFeed:
         watcher, workflow = _Watcher(session_id, cursor), workflow_id(session_id)
         while not (watcher.is_at_end or self._stopping.is_set()):
             async with self._watches.watching(workflow) as watch:
-                with self._outputs.watched(workflow, watch) as output:
+                with self._outputs.watching(workflow, watch) as output:
                     async with aclosing(self._events_in(watch, watcher, output)) as events:
                         async for event in events:
                             yield event

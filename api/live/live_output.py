@@ -67,7 +67,7 @@ class SeenSteps:
                 self.count = models[-1].number if models else 0
                 self.are_calls_running = bool(models) and any(call.result is None for call in models[-1].tool_calls)
 
-    def have(self, output: PartialOutput) -> bool:
+    def have_seen(self, output: PartialOutput) -> bool:
         return self.message_id == output.message_id and self.count is not None and output.step <= self.count
 
     def are_just_before(self, output: PartialOutput) -> bool:
@@ -104,11 +104,11 @@ class LiveOutput:
             self._steps, self.latest = SeenSteps(), None  # who has come knows more, and was not told it here
         self._revision = update.revision
         self._steps.learn(update)
-        if self.latest and self._steps.have(self.latest.output):
+        if self.latest and self._steps.have_seen(self.latest.output):
             self.latest = None
         is_writing = update.is_processing and update.status not in ("awaiting_approval", "waiting_retry")
         if not is_writing or self._steps.are_calls_running:
-            self.leave()
+            self.stop_following()
         elif self._follower is None:
             self._follower = asyncio.create_task(self._follow())
 
@@ -131,7 +131,7 @@ class LiveOutput:
             self._growths[snapshot] = PartialEvent(new) if new else None
         return self._growths[snapshot]
 
-    def leave(self) -> None:
+    def stop_following(self) -> None:
         """Follow no longer; what has arrived is in the transcript by now, or never will be."""
         self.latest = None
         if self._follower is not None:
@@ -144,7 +144,7 @@ class LiveOutput:
             while True:
                 await live.wait_beyond(version)
                 version, latest = live.version, live.latest
-                is_news = latest is not None and not self._steps.have(latest)
+                is_news = latest is not None and not self._steps.have_seen(latest)
                 self.latest, self._growths = Snapshot(latest) if latest and is_news else None, {}
                 self._watch.notify()
                 await asyncio.sleep(PAUSE_SECONDS)
@@ -158,7 +158,7 @@ class LiveOutputRegistry:
         self._outputs: dict[Watch, LiveOutput] = {}
 
     @contextmanager
-    def watched(self, workflow_id: str, watch: Watch) -> Iterator[LiveOutput]:
+    def watching(self, workflow_id: str, watch: Watch) -> Iterator[LiveOutput]:
         """Give what the session's model writes, for the time of the block."""
         output = self._outputs.get(watch)
         if output is None:
@@ -169,5 +169,5 @@ class LiveOutputRegistry:
         finally:
             output.watchers -= 1
             if not output.watchers:
-                output.leave()
+                output.stop_following()
                 del self._outputs[watch]

@@ -34,7 +34,7 @@ class Poller:
         self._shared_reader = shared_reader
         self._watches = watches
         self._polled_at = BoundedDict[str, float](max_entries=MAX_POLLED)
-        self._given = DeliveredForms()
+        self._delivered = DeliveredForms()
 
     async def poll(self, session_id: str, cursor: UpdatesRequest) -> UpdateEvent:
         """Return what is new now. A session that is polled again and again is watched: a poll costs nothing then."""
@@ -49,7 +49,7 @@ class Poller:
                 else:
                     event = await self._shared_reader.unshared_update(session_id, cursor)
         now = asyncio.get_running_loop().time()
-        Poll(session_id, cursor, self._given).note_answer(event.update, now=now)
+        Poll(session_id, cursor, self._delivered).note_answer(event.update, now=now)
         return event
 
     async def wait_for_news(
@@ -58,14 +58,14 @@ class Poller:
         cursor: UpdatesRequest,
         *,
         seconds: float,
-        holds: Callable[[ConversationUpdate], bool] = lambda update: False,
+        matches_etag: Callable[[ConversationUpdate], bool] = lambda update: False,
     ) -> UpdateEvent:
         """Return what is new as soon as there is something that the client has not seen, or after `seconds`.
 
-        `holds`: the client has an answer with the `ETag` of this one.
+        `matches_etag`: the client has an answer with the `ETag` of this one.
         """
         clock = asyncio.get_running_loop().time
-        until, poll = clock() + seconds, Poll(session_id, cursor, self._given, holds=holds)
+        until, poll = clock() + seconds, Poll(session_id, cursor, self._delivered, matches_etag=matches_etag)
         while True:
             async with self._watches.watching(workflow_id(session_id)) as watch:
                 event = await self._next_unseen(session_id, cursor, watch, poll, until=until)

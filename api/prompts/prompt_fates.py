@@ -42,79 +42,81 @@ class PromptFates:
         Raises 404 where there is no such prompt, 504 where only a worker could say and none answers, and
         `StoreUnavailableError` where only the archive could.
         """
-        asking = asyncio.create_task(self._in_session(session_id, message_id))
+        session_query = asyncio.create_task(self._from_session(session_id, message_id))
         try:
-            answered, _ = await asyncio.wait({asking}, timeout=RECEIPT_SECONDS)
-            if not answered:
+            done, _ = await asyncio.wait({session_query}, timeout=RECEIPT_SECONDS)
+            if not done:
                 with suppress(StoreUnavailableError):
-                    if found := await self._elsewhere(session_id, message_id, is_last_word=False):
-                        return found
-            return await self._said(asking, session_id, message_id)
+                    if fate := await self._from_stores(session_id, message_id, is_final=False):
+                        return fate
+            return await self._from_session_first(session_query, session_id, message_id)
         finally:
-            asking.cancel()
+            session_query.cancel()
 
-    async def _said(self, asking: "asyncio.Task[PromptFate | None]", session_id: str, message_id: str) -> PromptFate:
+    async def _from_session_first(
+        self, session_query: "asyncio.Task[PromptFate | None]", session_id: str, message_id: str
+    ) -> PromptFate:
         """Return what the session says of a prompt, or what is known elsewhere once it has said that it knows nothing.
 
         A session that says nothing may have had the prompt moved meanwhile, or be forgotten by Temporal.
         """
-        silence: ProblemError | None = None
-        found: PromptFate | None = None
+        failure_to_answer: ProblemError | None = None
+        fate: PromptFate | None = None
         try:
-            found = await asking
+            fate = await session_query
         except ProblemError as problem:
             if problem.problem.status not in (404, 503, 504):
                 raise
             if problem.problem.status == 404:
                 await self._reader.raise_if_deleted(session_id)
-            silence = problem
-        is_last_word = silence is None or silence.problem.status == 404
-        found = found or await self._elsewhere(session_id, message_id, is_last_word=is_last_word)
-        if found is None:
-            raise silence or problems.unknown_prompt(message_id)
-        return found
+            failure_to_answer = problem
+        is_final = failure_to_answer is None or failure_to_answer.problem.status == 404
+        fate = fate or await self._from_stores(session_id, message_id, is_final=is_final)
+        if fate is None:
+            raise failure_to_answer or problems.unknown_prompt(message_id)
+        return fate
 
-    async def _in_session(self, session_id: str, message_id: str) -> PromptFate | None:
+    async def _from_session(self, session_id: str, message_id: str) -> PromptFate | None:
         """Return what the session knows of a prompt; `None` where it knows nothing."""
         result = await self._reader.queue_result(session_id, [message_id])
         view = result.view
         position = position_in(view, message_id)
         if position is not None:
             waits = result.closed is None
-            return _waiting(session_id, message_id, position) if waits else _closed(session_id, message_id)
+            return _waiting_fate(session_id, message_id, position) if waits else _closed_fate(session_id, message_id)
         if view.fates:
-            return _decided(session_id, view.fates[0])
+            return _fate_of(session_id, view.fates[0])
         update = await self._reader.updates(session_id, UpdatesRequest(last_seen_message_id=message_id, limit=1))
-        return None if update.reset else _started(session_id, message_id)
+        return None if update.reset else _started_fate(session_id, message_id)
 
-    async def _elsewhere(self, session_id: str, message_id: str, *, is_last_word: bool) -> PromptFate | None:
+    async def _from_stores(self, session_id: str, message_id: str, *, is_final: bool) -> PromptFate | None:
         """Return what archive and history know of a prompt. Raises `StoreUnavailableError`.
 
-        `is_last_word`: the session holds nothing of the prompt, or is forgotten. Otherwise a rejection is not final:
+        `is_final`: the session holds nothing of the prompt, or is forgotten. Otherwise a rejection is not final:
         the id may have been sent again, and only the session knows what became of it then.
         """
-        archived, failure = None, None
+        archived_fate, failure = None, None
         try:
-            archived = await self.archived(session_id, message_id)
+            archived_fate = await self.archived_fate(session_id, message_id)
         except StoreUnavailableError as error:
             failure = error
-        if archived is not None and archived.fate != "rejected":
-            return archived
-        if untaken := await self._in_history(session_id, message_id):
-            return untaken
+        if archived_fate is not None and archived_fate.fate != "rejected":
+            return archived_fate
+        if fate_in_history := await self._from_history(session_id, message_id):
+            return fate_in_history
         if failure is not None:
             raise failure
-        return archived if is_last_word else None
+        return archived_fate if is_final else None
 
-    async def archived(self, session_id: str, message_id: str) -> PromptFate | None:
+    async def archived_fate(self, session_id: str, message_id: str) -> PromptFate | None:
         """Return what the archive knows of a prompt. Raises `StoreUnavailableError`."""
         until, owner = seconds_from_now(RESTORE_SECONDS), workflow_id(session_id)
         if await read_store(self._stores.archive.number_of(owner, message_id), until=until) is not None:
-            return _started(session_id, message_id)
+            return _started_fate(session_id, message_id)
         fate = await read_store(self._stores.prompts.fate_of(owner, message_id), until=until)
-        return None if fate is None else _decided(session_id, fate)
+        return None if fate is None else _fate_of(session_id, fate)
 
-    async def _in_history(self, session_id: str, message_id: str) -> PromptFate | None:
+    async def _from_history(self, session_id: str, message_id: str) -> PromptFate | None:
         """Return that a prompt waits in the history; `None` where it does not, or where that can't be read in time."""
         try:
             tail = await self._reader.tails.read(
@@ -128,22 +130,22 @@ class PromptFates:
             return None
         if message_id not in tail.sizes:
             return None
-        return _closed(session_id, message_id) if tail.is_closed else _waiting(session_id, message_id, None)
+        return _closed_fate(session_id, message_id) if tail.is_closed else _waiting_fate(session_id, message_id, None)
 
 
-def _waiting(session_id: str, message_id: str, position: int | None) -> PromptFate:
+def _waiting_fate(session_id: str, message_id: str, position: int | None) -> PromptFate:
     return PromptFate(workflow_id=session_id, message_id=message_id, fate="waiting", position=position)
 
 
-def _started(session_id: str, message_id: str) -> PromptFate:
+def _started_fate(session_id: str, message_id: str) -> PromptFate:
     return PromptFate(workflow_id=session_id, message_id=message_id, fate="started", turn_id=message_id)
 
 
-def _closed(session_id: str, message_id: str) -> PromptFate:
+def _closed_fate(session_id: str, message_id: str) -> PromptFate:
     return PromptFate(workflow_id=session_id, message_id=message_id, fate="discarded", reason=CLOSED)
 
 
-def _decided(session_id: str, fate: Fate) -> PromptFate:
+def _fate_of(session_id: str, fate: Fate) -> PromptFate:
     return PromptFate(
         workflow_id=session_id,
         message_id=fate.id,

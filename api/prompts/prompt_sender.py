@@ -60,15 +60,15 @@ class PromptSender:
         Raises what the session refuses the prompt with, 429 also before it was sent.
         """
         clock = asyncio.get_running_loop().time
-        began, message_id = clock(), prompt.id or ""
-        known = await self._admit(session_id, prompt, is_new=is_new)
-        admitting = clock() - began
-        if known is None:
+        started_at, message_id = clock(), prompt.id or ""
+        receipt = await self._admit(session_id, prompt, is_new=is_new)
+        seconds_spent = clock() - started_at
+        if receipt is None:
             await self._signal(session_id, prompt, start)
-            known = Receipt(message_id)
-        seconds = min(RECEIPT_SECONDS - admitting, began + SEND_SECONDS - clock())
-        if known.is_known or not wants_receipt or seconds <= 0:
-            return known
+            receipt = Receipt(message_id)
+        seconds = min(RECEIPT_SECONDS - seconds_spent, started_at + SEND_SECONDS - clock())
+        if receipt.is_known or not wants_receipt or seconds <= 0:
+            return receipt
         return await self._reader.receipt(session_id, message_id, seconds=seconds)
 
     async def _signal(self, session_id: str, prompt: PromptSignal, start: SessionInput | None) -> None:
@@ -99,29 +99,29 @@ class PromptSender:
             await self._read_tail(session_id, ledger)
         if ledger.is_in_tail(prompt.id or "", now=_now()):
             return Receipt(prompt.id or "")
-        refusal = self._reserved(ledger, prompt, size)
-        if refusal is None:
+        rejection = self._reserve(ledger, prompt, size)
+        if rejection is None:
             return None
-        is_sure = is_new and ledger.refuses_all(now=_now()) is not None
-        for _ in range(0 if is_sure else MAX_QUERIES):
-            known = await self._known(session_id, ledger, prompt.id or "")
-            if known:
-                return known
-            refusal = self._reserved(ledger, prompt, size)
-            if refusal is None:
+        is_final = is_new and ledger.rejection_of_all(now=_now()) is not None
+        for _ in range(0 if is_final else MAX_QUERIES):
+            receipt = await self._earlier_receipt(session_id, ledger, prompt.id or "")
+            if receipt:
+                return receipt
+            rejection = self._reserve(ledger, prompt, size)
+            if rejection is None:
                 return None
             if not ledger.has_room_by_read(size, now=_now()):
                 break
-        raise problems.refused(refusal.reason, refusal.message)
+        raise problems.refused(rejection.reason, rejection.message)
 
-    def _reserved(self, ledger: QueueEstimate, prompt: PromptSignal, size: int) -> Refused | None:
+    def _reserve(self, ledger: QueueEstimate, prompt: PromptSignal, size: int) -> Refused | None:
         message_id = prompt.id or ""
-        refusal = ledger.refusal(message_id, size, now=_now())
-        if refusal is None:
+        rejection = ledger.rejection(message_id, size, now=_now())
+        if rejection is None:
             ledger.reserve(message_id, size)
-        return refusal
+        return rejection
 
-    async def _known(self, session_id: str, ledger: QueueEstimate, message_id: str) -> Receipt | None:
+    async def _earlier_receipt(self, session_id: str, ledger: QueueEstimate, message_id: str) -> Receipt | None:
         """Return the receipt of a prompt that was accepted before; what is known of the queue is new then."""
         result = None
         if not ledger.is_silent(now=_now()):
@@ -137,19 +137,19 @@ class PromptSender:
             return receipt
         if ledger.tail is not None and ledger.tail.is_closed:
             raise problems.session_ended(session_id)
-        if ledger.tail is not None and ledger.tail.awaits(message_id):
+        if ledger.tail is not None and ledger.tail.will_process(message_id):
             return Receipt(message_id)
         if self._ledgers.has_accepted(session_id, message_id):
-            return await self._accepted_before(session_id, message_id)
+            return await self._receipt_if_not_rejected(session_id, message_id)
         return None
 
-    async def _accepted_before(self, session_id: str, message_id: str) -> Receipt | None:
+    async def _receipt_if_not_rejected(self, session_id: str, message_id: str) -> Receipt | None:
         """Return the receipt of a prompt that this gateway has signalled; `None` where it may have been rejected since.
 
         The session remembers the last fates only; the archive has the older ones. Raises 409 where it was taken back.
         """
         try:
-            archived = await self._fates.archived(session_id, message_id)
+            archived = await self._fates.archived_fate(session_id, message_id)
         except StoreUnavailableError:
             return None
         if archived is None or archived.turn_id is not None:

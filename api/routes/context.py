@@ -66,10 +66,10 @@ async def get_context(
     """
     if context_format == "replay":
         _reject_parameters("view", before=before, limit=limit)
-        request = ReplayRequest.model_validate(_given(max_history=max_history))
+        request = ReplayRequest.model_validate(_provided(max_history=max_history))
         return await _replay_text(services.replays, session_id, request)
     _reject_parameters("replay", max_history=max_history)
-    page = ContextRequest.model_validate(_given(before=before, limit=limit))
+    page = ContextRequest.model_validate(_provided(before=before, limit=limit))
     return await services.reader.context_view(session_id, page)
 
 
@@ -79,11 +79,11 @@ async def _replay_text(replays: ReplayTextReader, session_id: str, request: Repl
     return PlainTextResponse(replay.text, headers=headers)
 
 
-def _given(**parameters: int | None) -> dict[str, int]:
+def _provided(**parameters: int | None) -> dict[str, int]:
     return {name: value for name, value in parameters.items() if value is not None}
 
 
 def _reject_parameters(other_format: str, **parameters: int | None) -> None:
     """Refuse what only the other format takes: an option is never ignored (API-2)."""
-    for name in _given(**parameters):
+    for name in _provided(**parameters):
         raise problems.invalid(name, f"is for format={other_format} only")

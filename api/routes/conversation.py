@@ -81,7 +81,7 @@ async def send_prompt(
         wants_receipt=not (wait or prefers_async),
     )
     if wait and not prefers_async:
-        receipt, turn = await services.transcripts.awaited_turn(session_id, receipt.message_id, seconds=wait)
+        receipt, turn = await services.transcripts.wait_for_turn(session_id, receipt.message_id, seconds=wait)
         if turn:
             return JSONResponse(turn.model_dump(mode="json"))
     return PromptAccepted(workflow_id=session_id, message_id=receipt.message_id, position=receipt.position)
@@ -170,10 +170,10 @@ async def get_conversation(
     if wait:
         run_id = await services.reader.first_run_id(session_id) if if_none_match else ""
 
-        def holds(update: ConversationUpdate) -> bool:
+        def matches_etag(update: ConversationUpdate) -> bool:
             return bool(if_none_match) and matches(poll_etag(run_id, request, update.revision), if_none_match or "")
 
-        event = await services.poller.wait_for_news(session_id, request, seconds=wait, holds=holds)
+        event = await services.poller.wait_for_news(session_id, request, seconds=wait, matches_etag=matches_etag)
     else:
         event = await services.poller.poll(session_id, request)
     etag = poll_etag(await services.reader.first_run_id(session_id), request, event.update.revision)

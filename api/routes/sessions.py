@@ -52,15 +52,15 @@ async def start_session(
     body: StartSession | None = None,
 ) -> SessionStarted:
     """Start a session; 409 if its id was ever used."""
-    wanted = body or StartSession()
-    session_id = wanted.id or str(uuid4())
-    start = _input_of(wanted, services.settings, session_id)
+    options = body or StartSession()
+    session_id = options.id or str(uuid4())
+    start = _input_of(options, services.settings, session_id)
     message_id = None
-    if wanted.prompt is not None:
-        check_text(wanted.prompt, limits=start.limits, field="prompt")
-        first = new_prompt(wanted.prompt, message_id=None, mode="enqueue")
+    if options.prompt is not None:
+        check_text(options.prompt, limits=start.limits, field="prompt")
+        first = new_prompt(options.prompt, message_id=None, mode="enqueue")
         start, message_id = start.model_copy(update={"first_prompt": first}), first.id
-    if wanted.id:
+    if options.id:
         await services.transcripts.raise_if_id_was_used(session_id)
     await services.sessions.start(session_id, start)
     response.headers["Location"] = f"/workflow/{session_id}"
@@ -86,7 +86,7 @@ async def describe_session(services: ServicesDep, session_id: SessionId) -> Sess
     if await services.reader.is_stuck(session_id, description):
         return await _stuck(description, session_id, _links(services, session_id))
     state = await services.reader.state(session_id, StateRequest(limit=0))
-    return _described(state, session_id, _links(services, session_id))
+    return _description_of(state, session_id, _links(services, session_id))
 
 
 @router.patch(
@@ -109,11 +109,11 @@ async def configure_session(services: ServicesDep, session_id: SessionId, body: 
 )
 async def cancel_turn(services: ServicesDep, session_id: SessionId, body: Cancel | None = None) -> Cancelling:
     """Stop a turn. Naming the turn keeps a late stop from hitting the next one."""
-    wanted = body or Cancel()
-    turn_id = wanted.message_id or (await services.reader.state(session_id, StateRequest(limit=0))).current_message_id
+    options = body or Cancel()
+    turn_id = options.message_id or (await services.reader.state(session_id, StateRequest(limit=0))).current_message_id
     if turn_id is None:
         raise problems.ProblemError(409, "not-running", "No turn is running.")
-    receipt = await services.sessions.cancel_turn(session_id, CancelTurn(message_id=turn_id, reason=wanted.reason))
+    receipt = await services.sessions.cancel_turn(session_id, CancelTurn(message_id=turn_id, reason=options.reason))
     return Cancelling(workflow_id=session_id, cancelling=receipt.cancelling)
 
 
@@ -125,8 +125,8 @@ async def cancel_turn(services: ServicesDep, session_id: SessionId, body: Cancel
 )
 async def end_session(services: ServicesDep, session_id: SessionId, body: End | None = None) -> SessionStarted:
     """End the session after its queue, or without it."""
-    wanted = body or End()
-    await services.sessions.end(session_id, EndSession(reason=wanted.reason, discard_queue=wanted.discard_queue))
+    options = body or End()
+    await services.sessions.end(session_id, EndSession(reason=options.reason, discard_queue=options.discard_queue))
     return SessionStarted(workflow_id=session_id)
 
 
@@ -152,23 +152,23 @@ async def delete_session(services: ServicesDep, session_id: SessionId, response:
     return receipt
 
 
-def _input_of(wanted: StartSession, settings: Settings, session_id: str) -> SessionInput:
+def _input_of(options: StartSession, settings: Settings, session_id: str) -> SessionInput:
     base = default_input(settings, session_id)
     change = Configure(
-        title=wanted.title,
-        model=wanted.model,
-        limits=wanted.limits,
-        history=wanted.history,
-        tool_policy=wanted.tool_policy,
+        title=options.title,
+        model=options.model,
+        limits=options.limits,
+        history=options.history,
+        tool_policy=options.tool_policy,
     )
-    given: dict[str, Any] = {
-        "user": wanted.user,
-        "workspace": wanted.workspace,
-        "unattended": wanted.unattended,
+    fields: dict[str, Any] = {
+        "user": options.user,
+        "workspace": options.workspace,
+        "unattended": options.unattended,
     }
-    if wanted.system_prompt is not None:
-        given["system_prompt"] = wanted.system_prompt
-    return configured(base, change).model_copy(update=given)
+    if options.system_prompt is not None:
+        fields["system_prompt"] = options.system_prompt
+    return configured(base, change).model_copy(update=fields)
 
 
 def default_input(settings: Settings, session_id: str, *, user: str | None = None) -> SessionInput:
@@ -183,7 +183,7 @@ def default_input(settings: Settings, session_id: str, *, user: str | None = Non
     )
 
 
-def _described(state: ConversationState, session_id: str, links: SessionLinks) -> SessionDescription:
+def _description_of(state: ConversationState, session_id: str, links: SessionLinks) -> SessionDescription:
     session = state.session
     return SessionDescription(
         workflow_id=session_id,
@@ -219,8 +219,8 @@ async def _stuck(description: WorkflowExecutionDescription, session_id: str, lin
 
 def _links(services: Services, session_id: str) -> SessionLinks:
     settings = services.settings
-    embedded = EmbeddedServer.recorded(settings.state_dir)
-    ui_url = settings.temporal_ui_url or (embedded.ui_url if embedded else None)
+    server = EmbeddedServer.recorded(settings.state_dir)
+    ui_url = settings.temporal_ui_url or (server.ui_url if server else None)
     path = f"/namespaces/{services.client.namespace}/workflows/{workflow_id(session_id)}"
     return SessionLinks(
         conversation=f"/workflow/{session_id}/conversation",

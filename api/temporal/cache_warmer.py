@@ -37,15 +37,15 @@ class CacheWarmer:
         self._client = client
         self._task_queue = task_queue
         self._workers: frozenset[str] = frozenset()
-        self._looked_at = float("-inf")
-        self._looking = asyncio.Lock()
+        self._listed_at = float("-inf")
+        self._worker_list_lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def warm(self, workflow_id: str, watch: Watch) -> None:
         """Start to warm the session unless a worker has it in memory; returns at once. Its watchers keep `watch`."""
         if watch.is_live and watch.workers and not watch.is_being_warmed:
             watch.is_being_warmed = True
-            warming = asyncio.create_task(self._warm_if_left(workflow_id, watch))
+            warming = asyncio.create_task(self._warm_if_worker_left(workflow_id, watch))
             self._tasks.add(warming)
             warming.add_done_callback(self._tasks.discard)
 
@@ -54,7 +54,7 @@ class CacheWarmer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _warm_if_left(self, workflow_id: str, watch: Watch) -> None:
+    async def _warm_if_worker_left(self, workflow_id: str, watch: Watch) -> None:
         try:
             before, present = watch.workers, await self._present_workers()
             if not present or before <= present:
@@ -75,8 +75,8 @@ class CacheWarmer:
 
     async def _present_workers(self) -> frozenset[str]:
         loop = asyncio.get_running_loop()
-        async with self._looking:
-            if loop.time() > self._looked_at + WORKER_LIST_SECONDS:
+        async with self._worker_list_lock:
+            if loop.time() > self._listed_at + WORKER_LIST_SECONDS:
                 self._workers = frozenset(await polling_workers(self._client, self._task_queue))
-                self._looked_at = loop.time()
+                self._listed_at = loop.time()
         return self._workers

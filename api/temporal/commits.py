@@ -44,7 +44,7 @@ class CommitChecker:
         self._client = client
         self._watches = watches
         self._checks = Coalescer[tuple[str, AsOf], bool]()
-        self._committed = BoundedDict[str, AsOf](max_entries=MAX_SESSIONS)
+        self._newest_committed = BoundedDict[str, AsOf](max_entries=MAX_SESSIONS)
         """The newest task of each session that was found completed: an idle session is read once."""
 
     async def is_committed(self, workflow_id: str, as_of: AsOf) -> bool:
@@ -57,7 +57,7 @@ class CommitChecker:
             RPCError: The history can't be read.
             TimeoutError: A task has been open for longer than any task may be.
         """
-        if self._committed.get(workflow_id) == as_of:
+        if self._newest_committed.get(workflow_id) == as_of:
             return True
         return await self._checks.run((workflow_id, as_of), lambda: self._check(workflow_id, as_of))
 
@@ -78,17 +78,19 @@ class CommitChecker:
             await handle.query(FORGET_QUERY, rpc_timeout=timedelta(seconds=FORGET_SECONDS))
 
     async def _verdict(self, workflow_id: str, as_of: AsOf) -> bool:
-        known = self._committed.get(workflow_id)
-        is_same_run = known is not None and known.run_id == as_of.run_id
-        open_tasks = [task for task in as_of.tasks if not (known and is_same_run and task in known.tasks)]
+        committed = self._newest_committed.get(workflow_id)
+        is_same_run = committed is not None and committed.run_id == as_of.run_id
+        open_tasks = [task for task in as_of.tasks if not (committed and is_same_run and task in committed.tasks)]
         pauses = growing_pauses(PAUSE_SECONDS, MAX_PAUSE_SECONDS)
-        while (is_committed := await self._look(workflow_id, as_of.run_id, open_tasks, next(pauses))) is None:
+        while (is_committed := await self._check_once(workflow_id, as_of.run_id, open_tasks, next(pauses))) is None:
             pass
         if is_committed:
-            self._committed[workflow_id] = as_of
+            self._newest_committed[workflow_id] = as_of
         return is_committed
 
-    async def _look(self, workflow_id: str, run_id: str, tasks: Sequence[TaskStart], patience: float) -> bool | None:
+    async def _check_once(
+        self, workflow_id: str, run_id: str, tasks: Sequence[TaskStart], patience: float
+    ) -> bool | None:
         """Look at what the watch has seen, or will have within `patience` seconds, then into the history itself."""
         watch = self._watches.get(workflow_id)
         if watch is None or not watch.is_live:

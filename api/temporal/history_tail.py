@@ -42,8 +42,8 @@ class HistoryTailReader:
 
         With `until_id`, no more once that prompt is among them either. All of it takes at most `seconds`.
         """
-        reading = self._read(session_id, max_prompts, max_bytes, until_id)
-        return await call_temporal(reading, session_id, seconds=seconds)
+        tail_read = self._read(session_id, max_prompts, max_bytes, until_id)
+        return await call_temporal(tail_read, session_id, seconds=seconds)
 
     async def first_limits(self, session_id: str, *, seconds: float) -> Limits | None:
         """Return the limits that the session's current run began with; `None` where they can't be read."""
@@ -52,27 +52,27 @@ class HistoryTailReader:
     async def _read(self, session_id: str, max_prompts: int, max_bytes: int, until_id: str | None) -> HistoryTail:
         asked_at = asyncio.get_running_loop().time()
         sizes: dict[str, int] = {}
-        unnamed, bytes_, unnamed_bytes, is_closed, is_ending, is_whole = 0, 0, 0, False, False, True
-        async for event in self._untaken(session_id):
+        without_id, bytes_, without_id_bytes, is_closed, is_ending, is_whole = 0, 0, 0, False, False, True
+        async for event in self._unprocessed_events(session_id):
             if event.event_type in CLOSING_EVENTS:
                 is_closed = True
             is_ending = is_ending or _is_signal(event, "end_chat")
             if not _is_signal(event, "prompt"):
                 continue
-            if len(sizes) + unnamed >= max_prompts or bytes_ > max_bytes or until_id in sizes:
+            if len(sizes) + without_id >= max_prompts or bytes_ > max_bytes or until_id in sizes:
                 is_whole = False
                 break
             message_id, size = await self._prompt_in(event)
             bytes_ += size
             if message_id is None:
-                unnamed, unnamed_bytes = unnamed + 1, unnamed_bytes + size
+                without_id, without_id_bytes = without_id + 1, without_id_bytes + size
             else:
                 sizes[message_id] = size
         return HistoryTail(
-            asked_at, sizes, unnamed, unnamed_bytes, is_whole=is_whole, is_closed=is_closed, is_ending=is_ending
+            asked_at, sizes, without_id, without_id_bytes, is_whole=is_whole, is_closed=is_closed, is_ending=is_ending
         )
 
-    async def _untaken(self, session_id: str) -> AsyncIterator[HistoryEvent]:
+    async def _unprocessed_events(self, session_id: str) -> AsyncIterator[HistoryEvent]:
         """Yield the events after the last completed workflow task, the newest first. The caller bounds the time."""
         pages = newest_pages(self._client, workflow_id(session_id), first_page_events=FIRST_PAGE_EVENTS)
         async for page in pages:
@@ -83,12 +83,12 @@ class HistoryTailReader:
 
     async def _prompt_in(self, event: HistoryEvent) -> tuple[str | None, int]:
         """Return a prompt's id, if it has one, and the JSON bytes of its text."""
-        signalled = event.workflow_execution_signaled_event_attributes
-        raw = await self._decoded(signalled.input)
-        text = raw.get("text") if isinstance(raw, dict) else raw
-        return id_in(raw), len(to_json(text)) if isinstance(text, str) else signalled.input.ByteSize()
+        attributes = event.workflow_execution_signaled_event_attributes
+        value = await self._decode(attributes.input)
+        text = value.get("text") if isinstance(value, dict) else value
+        return id_in(value), len(to_json(text)) if isinstance(text, str) else attributes.input.ByteSize()
 
-    async def _decoded(self, payloads: Payloads) -> Any:
+    async def _decode(self, payloads: Payloads) -> Any:
         """Return the first of the values; `None` where it can't be read: anyone can signal anything."""
         try:
             values = await self._client.data_converter.decode(payloads.payloads[:1])
@@ -107,9 +107,9 @@ class HistoryTailReader:
         )
         if not page.history.events:
             return None
-        raw = await self._decoded(page.history.events[0].workflow_execution_started_event_attributes.input)
+        value = await self._decode(page.history.events[0].workflow_execution_started_event_attributes.input)
         try:
-            return Limits.model_validate(raw.get("limits", {}) if isinstance(raw, dict) else {})
+            return Limits.model_validate(value.get("limits", {}) if isinstance(value, dict) else {})
         except ValidationError:
             return None
 

@@ -28,7 +28,7 @@ MAX_SCANNED = 500
 
 _CHECKSUM_BYTES = 12
 
-_OF_A_PAGE = (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.UNKNOWN, RPCStatusCode.INTERNAL)
+_PAGE_TOKEN_STATUSES = (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.UNKNOWN, RPCStatusCode.INTERNAL)
 """What Temporal may answer to a page token that it can't read."""
 
 ListedStatus = Literal["open", "awaiting_approval", "ended", "cancelled", "terminated"]
@@ -61,30 +61,30 @@ async def list_sessions(
         next_page_token=token,
         rpc_timeout=rpc_timeout(),
     )
-    found: list[ListedSession] = []
-    scanned = 0
+    sessions: list[ListedSession] = []
+    scanned_count = 0
     while True:
         try:
             await call_temporal(pages.fetch_next_page(), "")
         except problems.ProblemError as problem:
-            if token and not scanned and await _is_of_the_token(problem, client):
-                raise _no_cursor() from problem
+            if token and not scanned_count and await _is_token_invalid(problem, client):
+                raise _invalid_cursor() from problem
             raise
         page = pages.current_page or []
-        scanned += len(page)
+        scanned_count += len(page)
         for execution in page:
-            session = await _listed(execution)
-            searched = f"{session.title or ''}\n{session.workflow_id}".casefold()
-            if text is None or text.casefold() in searched:
-                found.append(session)
-        if not pages.next_page_token or len(found) >= PAGE or text is None or scanned >= MAX_SCANNED:
-            return SessionList(sessions=found, next_cursor=_cursor(pages.next_page_token))
+            session = await _listed_session(execution)
+            searched_text = f"{session.title or ''}\n{session.workflow_id}".casefold()
+            if text is None or text.casefold() in searched_text:
+                sessions.append(session)
+        if not pages.next_page_token or len(sessions) >= PAGE or text is None or scanned_count >= MAX_SCANNED:
+            return SessionList(sessions=sessions, next_cursor=_cursor(pages.next_page_token))
 
 
-async def _is_of_the_token(problem: problems.ProblemError, client: Client) -> bool:
+async def _is_token_invalid(problem: problems.ProblemError, client: Client) -> bool:
     """Return whether Temporal lists sessions, and only this page can't be read: its error says nothing of the token."""
     error = problem.__cause__
-    if not isinstance(error, RPCError) or error.status not in _OF_A_PAGE:
+    if not isinstance(error, RPCError) or error.status not in _PAGE_TOKEN_STATUSES:
         return False
     first_page = query_client(client).list_workflows(_filter(None, None), page_size=1, rpc_timeout=rpc_timeout())
     try:
@@ -103,7 +103,7 @@ def _filter(status: ListedStatus | None, user: str | None) -> str:
     return " AND ".join(conditions)
 
 
-async def _listed(execution: WorkflowExecution) -> ListedSession:
+async def _listed_session(execution: WorkflowExecution) -> ListedSession:
     attributes = execution.typed_search_attributes
     memo: dict[str, Any] = dict(await execution.memo())
     status = FINAL_STATUS_OF.get(execution.status) if execution.status else None
@@ -128,12 +128,12 @@ def _token(cursor: str | None) -> bytes | None:
     if cursor is None:
         return None
     try:
-        sealed = base64.b64decode(cursor, altchars=b"-_", validate=True)
+        decoded = base64.b64decode(cursor, altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
-        raise _no_cursor() from None
-    checksum, token = sealed[:_CHECKSUM_BYTES], sealed[_CHECKSUM_BYTES:]
+        raise _invalid_cursor() from None
+    checksum, token = decoded[:_CHECKSUM_BYTES], decoded[_CHECKSUM_BYTES:]
     if not token or checksum != _checksum(token):
-        raise _no_cursor()
+        raise _invalid_cursor()
     return token
 
 
@@ -141,5 +141,5 @@ def _checksum(token: bytes) -> bytes:
     return sha256(b"turnkeeper:sessions:" + token).digest()[:_CHECKSUM_BYTES]
 
 
-def _no_cursor() -> problems.ProblemError:
+def _invalid_cursor() -> problems.ProblemError:
     return problems.invalid("cursor", "is not a cursor of this list")

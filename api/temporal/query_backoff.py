@@ -57,8 +57,8 @@ class QueryBackoff:
 
     def note_silence(self, workflow_id: str) -> None:
         """Begin a pause, twice as long as the last one: nobody has answered."""
-        watch, last = self._watches.get(workflow_id), self._pauses.get(workflow_id)
-        most = MAX_PAUSE_SECONDS if watch and watch.tasks.are_failing else MAX_SILENCE_SECONDS
-        seconds = min(2 * last.seconds, most) if last else FIRST_PAUSE_SECONDS
+        watch, previous = self._watches.get(workflow_id), self._pauses.get(workflow_id)
+        max_seconds = MAX_PAUSE_SECONDS if watch and watch.tasks.are_failing else MAX_SILENCE_SECONDS
+        seconds = min(2 * previous.seconds, max_seconds) if previous else FIRST_PAUSE_SECONDS
         until = asyncio.get_running_loop().time() + seconds * uniform(0.8, 1.2)  # noqa: S311  # no secret
         self._pauses[workflow_id] = _Pause(seconds, until, watch.version if watch else 0)

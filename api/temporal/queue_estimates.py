@@ -46,7 +46,7 @@ class QueueRead:
     bytes: int
     max_prompts: int
     max_bytes: int
-    refusal: Refused | None = None
+    rejection: Refused | None = None
     """What the session refused any prompt with."""
 
 
@@ -59,7 +59,7 @@ def queue_read_of(view: QueueView, *, asked_at: float) -> QueueRead:
         bytes=view.bytes,
         max_prompts=view.max_prompts or limits.max_queued_prompts,
         max_bytes=view.max_bytes or limits.queued_bytes,
-        refusal=Refused(view.refusing, view.refusing_because or "The session takes no prompts now.")
+        rejection=Refused(view.refusing, view.refusing_because or "The session takes no prompts now.")
         if view.refusing
         else None,
     )
@@ -84,9 +84,9 @@ class HistoryTail:
     asked_at: float
     sizes: Mapping[str, int] = field(default_factory=dict)
     """JSON bytes of the texts, by the prompts' ids."""
-    unnamed: int = 0
+    without_id: int = 0
     """How many signals carry no id."""
-    unnamed_bytes: int = 0
+    without_id_bytes: int = 0
     is_whole: bool = True
     """No signal was left out."""
     is_closed: bool = False
@@ -96,20 +96,20 @@ class HistoryTail:
 
     @property
     def count(self) -> int:
-        return len(self.sizes) + self.unnamed
+        return len(self.sizes) + self.without_id
 
     @property
     def bytes(self) -> int:
         """JSON bytes of their texts."""
-        return sum(self.sizes.values()) + self.unnamed_bytes
+        return sum(self.sizes.values()) + self.without_id_bytes
 
-    def awaits(self, message_id: str) -> bool:
+    def will_process(self, message_id: str) -> bool:
         """Return whether the prompt is among them and the session, which is open, will take it."""
         return message_id in self.sizes and not self.is_closed
 
 
 @dataclass
-class _Signalled:
+class _OwnSignal:
     """A signal of this gateway since the last read. `settled_at`: Temporal had it then; `None`: it is under way."""
 
     size: int
@@ -126,7 +126,7 @@ class QueueEstimate:
         self.first_limits: Limits | None = None
         """What the session's run began with; good until there is a read."""
         self._unanswered_at = float("-inf")
-        self._signalled: dict[str, _Signalled] = {}
+        self._own_signals: dict[str, _OwnSignal] = {}
 
     # ---- what is learned
 
@@ -137,10 +137,10 @@ class QueueEstimate:
         self.read = read
         if self.tail is not None and self.tail.asked_at <= read.asked_at:
             self.tail = None
-        self._signalled = {
-            message_id: signalled
-            for message_id, signalled in self._signalled.items()
-            if signalled.settled_at is None or signalled.settled_at >= read.asked_at
+        self._own_signals = {
+            message_id: own_signal
+            for message_id, own_signal in self._own_signals.items()
+            if own_signal.settled_at is None or own_signal.settled_at >= read.asked_at
         }
 
     def note_tail(self, tail: HistoryTail) -> None:
@@ -149,10 +149,10 @@ class QueueEstimate:
             return
         self.tail = tail
         if tail.is_whole:
-            for message_id, signalled in list(self._signalled.items()):
-                is_due = signalled.settled_at is not None and signalled.settled_at < tail.asked_at
-                if is_due and not signalled.is_certain and message_id not in tail.sizes:
-                    del self._signalled[message_id]
+            for message_id, own_signal in list(self._own_signals.items()):
+                is_due = own_signal.settled_at is not None and own_signal.settled_at < tail.asked_at
+                if is_due and not own_signal.is_certain and message_id not in tail.sizes:
+                    del self._own_signals[message_id]
 
     def note_silence(self, *, now: float) -> None:
         """Remember that a question to the session went unanswered."""
@@ -173,24 +173,26 @@ class QueueEstimate:
         nothing is known goes without the tail, and its receipt says how full the queue is.
         """
         if self.read is None:
-            if workers_answer and self.tail is None and not self._signalled:
+            if workers_answer and self.tail is None and not self._own_signals:
                 return False
         else:
             if self.read.asked_at >= now - FRESH_SECONDS:
                 return False
-            settled = [signalled.settled_at for signalled in self._signalled.values() if signalled.settled_at]
-            if self._has_answered and min(settled, default=now) >= now - FRESH_SECONDS:
+            settled_times = [
+                own_signal.settled_at for own_signal in self._own_signals.values() if own_signal.settled_at
+            ]
+            if self._has_answered and min(settled_times, default=now) >= now - FRESH_SECONDS:
                 return False
         return self.tail is None or self.tail.asked_at < now - TAIL_SECONDS
 
     # ---- room
 
-    def refusal(self, message_id: str, size: int, *, now: float) -> Refused | None:
+    def rejection(self, message_id: str, size: int, *, now: float) -> Refused | None:
         """Return what a prompt of `size` JSON bytes is to be refused with now; `None` where there is room."""
-        refuses_all = self.refuses_all(now=now)
-        if refuses_all is not None:
-            return refuses_all
-        if message_id in self._signalled:
+        rejection_of_all = self.rejection_of_all(now=now)
+        if rejection_of_all is not None:
+            return rejection_of_all
+        if message_id in self._own_signals:
             return None  # sent twice, it is one prompt, and counted already
         if self.tail is not None and self.tail.is_closed:
             return None  # Temporal refuses the signal, and says why
@@ -211,43 +213,43 @@ class QueueEstimate:
             )
         return None
 
-    def refuses_all(self, *, now: float) -> Refused | None:
+    def rejection_of_all(self, *, now: float) -> Refused | None:
         """Return what the session itself said, a moment ago, that it refuses any prompt with."""
         if self.read is not None and self.read.asked_at >= now - FRESH_SECONDS:
-            return self.read.refusal
+            return self.read.rejection
         return None
 
     def has_room_by_read(self, size: int, *, now: float) -> bool:
         """Return whether the session itself said a moment ago that there is room: only signals under way fill it."""
         read = self.read
-        if read is None or read.asked_at < now - FRESH_SECONDS or read.refusal or self.is_silent(now=now):
+        if read is None or read.asked_at < now - FRESH_SECONDS or read.rejection or self.is_silent(now=now):
             return False
         return read.length < read.max_prompts and read.bytes + size <= read.max_bytes
 
     def is_in_tail(self, message_id: str, *, now: float) -> bool:
         """Return whether the prompt was at the end of the history a moment ago: to signal it again changes nothing."""
         tail = self.tail
-        return tail is not None and tail.asked_at >= now - TAIL_SECONDS and tail.awaits(message_id)
+        return tail is not None and tail.asked_at >= now - TAIL_SECONDS and tail.will_process(message_id)
 
     def reserve(self, message_id: str, size: int) -> None:
         """Count a prompt that is about to be signalled; sent twice, it counts once."""
-        self._signalled.setdefault(message_id, _Signalled(size))
+        self._own_signals.setdefault(message_id, _OwnSignal(size))
 
     def settle(self, message_id: str, *, now: float) -> None:
-        if signalled := self._signalled.get(message_id):
-            signalled.settled_at, signalled.is_certain = now, True
+        if own_signal := self._own_signals.get(message_id):
+            own_signal.settled_at, own_signal.is_certain = now, True
 
     def leave_open(self, message_id: str, *, now: float) -> None:
         """Note that nobody knows whether Temporal has the prompt, or will have it in a moment: it counts."""
-        signalled = self._signalled.get(message_id)
-        if signalled and signalled.settled_at is None:
-            signalled.settled_at, signalled.is_certain = now + UNSETTLED_SECONDS, False
+        own_signal = self._own_signals.get(message_id)
+        if own_signal and own_signal.settled_at is None:
+            own_signal.settled_at, own_signal.is_certain = now + UNSETTLED_SECONDS, False
 
     def release(self, message_id: str) -> None:
         """Count a prompt no longer that Temporal has not taken."""
-        signalled = self._signalled.get(message_id)
-        if signalled and signalled.settled_at is None:
-            del self._signalled[message_id]
+        own_signal = self._own_signals.get(message_id)
+        if own_signal and own_signal.settled_at is None:
+            del self._own_signals[message_id]
 
     @property
     def limits(self) -> tuple[int, int]:
@@ -259,14 +261,14 @@ class QueueEstimate:
 
     def _waiting(self) -> tuple[int, int]:
         """Return how many prompts wait, and their JSON bytes, by the higher of the two estimates."""
-        own = list(self._signalled.values())
-        count, bytes_ = len(own), sum(signalled.size for signalled in own)
+        own = list(self._own_signals.values())
+        count, bytes_ = len(own), sum(own_signal.size for own_signal in own)
         if self.tail is not None:
             since = [
-                signalled.size
-                for message_id, signalled in self._signalled.items()
+                own_signal.size
+                for message_id, own_signal in self._own_signals.items()
                 if message_id not in self.tail.sizes
-                and (signalled.settled_at is None or signalled.settled_at >= self.tail.asked_at)
+                and (own_signal.settled_at is None or own_signal.settled_at >= self.tail.asked_at)
             ]
             count, bytes_ = max(count, self.tail.count + len(since)), max(bytes_, self.tail.bytes + sum(since))
         if self.read is not None:
@@ -279,7 +281,7 @@ class QueueEstimates:
 
     def __init__(self) -> None:
         self._ledgers = BoundedDict[str, QueueEstimate](max_entries=MAX_LEDGERS)
-        self._accepted = BoundedDict[tuple[str, str], None](max_entries=MAX_ACCEPTED_IDS)
+        self._accepted_ids = BoundedDict[tuple[str, str], None](max_entries=MAX_ACCEPTED_IDS)
         self._answered_at = float("-inf")
 
     def of(self, session_id: str) -> QueueEstimate:
@@ -295,17 +297,17 @@ class QueueEstimates:
         return self._answered_at >= now - FRESH_SECONDS
 
     def note_accepted(self, session_id: str, message_id: str) -> None:
-        self._accepted[session_id, message_id] = None
+        self._accepted_ids[session_id, message_id] = None
 
     def note_rejected(self, session_id: str, message_id: str) -> None:
         """Forget a prompt that the session has rejected: its id may be sent again."""
-        self._accepted.pop((session_id, message_id), None)
+        self._accepted_ids.pop((session_id, message_id), None)
 
     def has_accepted(self, session_id: str, message_id: str) -> bool:
         """Return whether this gateway has accepted the prompt lately."""
-        return (session_id, message_id) in self._accepted
+        return (session_id, message_id) in self._accepted_ids
 
     def forget(self, session_id: str) -> None:
         self._ledgers.pop(session_id, None)
-        for key in [key for key in self._accepted if key[0] == session_id]:
-            del self._accepted[key]
+        for key in [key for key in self._accepted_ids if key[0] == session_id]:
+            del self._accepted_ids[key]

@@ -37,8 +37,8 @@ class Receipt:
 def position_in(view: QueueView, message_id: str) -> int | None:
     """Return the place of a prompt that waits, from 1; `None` where it does not."""
     # A worker of an earlier release shows the prompts themselves only.
-    shown = next((prompt.position for prompt in view.waiting if prompt.id == message_id), None)
-    return view.positions.get(message_id, shown)
+    position = next((prompt.position for prompt in view.waiting if prompt.id == message_id), None)
+    return view.positions.get(message_id, position)
 
 
 def receipt_of(view: QueueView, message_id: str) -> Receipt:
@@ -57,14 +57,14 @@ def receipt_of(view: QueueView, message_id: str) -> Receipt:
 class ReceiptReader(Generic[Answer]):
     """Asks sessions where prompts stand."""
 
-    def __init__(self, ask: Callable[[str, Sequence[str]], Awaitable[Answer]]) -> None:
-        self._ask = ask
+    def __init__(self, query: Callable[[str, Sequence[str]], Awaitable[Answer]]) -> None:
+        self._query = query
         self._pending: dict[str, _Batch] = {}
         """The next question to each session, while ids can be added to it."""
         self._questions = SerialCoalescer[_Batch, Answer]()
 
     async def answer(self, session_id: str, message_id: str) -> Answer:
-        """Return what the session says of this prompt, and maybe of others. Raises what `ask` raises."""
+        """Return what the session says of this prompt, and maybe of others. Raises what `query` raises."""
         batch = self._pending.get(session_id)
         if batch is None or len(batch.callers) >= MAX_IDS:
             batch = self._pending[session_id] = _Batch()
@@ -78,7 +78,7 @@ class ReceiptReader(Generic[Answer]):
 
     async def _ask_for(self, session_id: str, batch: "_Batch") -> Answer:
         self._close(session_id, batch)
-        return await self._ask(session_id, [message_id for message_id, callers in batch.callers.items() if callers])
+        return await self._query(session_id, [message_id for message_id, callers in batch.callers.items() if callers])
 
     def _close(self, session_id: str, batch: "_Batch") -> None:
         if self._pending.get(session_id) is batch:

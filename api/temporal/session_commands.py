@@ -48,7 +48,7 @@ undoes what is beyond."""
 MAX_SUMMARY_BYTES = 200
 """What Temporal takes as a workflow's summary."""
 
-Receipt = TypeVar("Receipt", bound=BaseModel)
+UpdateResult = TypeVar("UpdateResult", bound=BaseModel)
 
 
 class SessionCommands:
@@ -65,7 +65,7 @@ class SessionCommands:
 
     async def start(self, session_id: str, start: SessionInput) -> None:
         """Start a session under an id that was never used. Raises 409 if it was."""
-        starting = self._client.start_workflow(
+        start_call = self._client.start_workflow(
             AgenticAIWorkflow.run,
             start,
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
@@ -73,14 +73,14 @@ class SessionCommands:
         )
         asked_at = asyncio.get_running_loop().time()
         try:
-            await call_temporal(starting, session_id)
+            await call_temporal(start_call, session_id)
             self._ledgers.of(session_id).note_read(initial_queue_read(start, asked_at=asked_at))
         except WorkflowAlreadyStartedError as error:
             raise problems.id_was_used(session_id) from error
 
     async def start_or_prompt(self, session_id: str, start: SessionInput, prompt: PromptSignal) -> None:
         """Signal the session, starting it in the same breath if it doesn't exist; a closed one stays closed."""
-        starting = self._client.start_workflow(
+        start_call = self._client.start_workflow(
             AgenticAIWorkflow.run,
             start,
             start_signal="prompt",
@@ -89,7 +89,7 @@ class SessionCommands:
         )
         try:
             with self._watches.writing(workflow_id(session_id)):
-                await call_temporal(starting, session_id)
+                await call_temporal(start_call, session_id)
         except WorkflowAlreadyStartedError as error:
             raise problems.session_ended(session_id) from error
 
@@ -145,12 +145,12 @@ class SessionCommands:
         await self._signal(session_id, "end_chat", request)
 
     async def _signal(self, session_id: str, name: str, argument: BaseModel) -> None:
-        signalling = self._handle(session_id).signal(name, argument, rpc_timeout=rpc_timeout())
+        signal_call = self._handle(session_id).signal(name, argument, rpc_timeout=rpc_timeout())
         with self._watches.writing(workflow_id(session_id)):
-            await call_temporal(signalling, session_id)
+            await call_temporal(signal_call, session_id)
 
     async def _update(
-        self, session_id: str, name: str, argument: BaseModel, *, result_type: type[Receipt] | None = None
+        self, session_id: str, name: str, argument: BaseModel, *, result_type: type[UpdateResult] | None = None
     ) -> Any:
         handle, update_id = self._handle(session_id), str(uuid4())
 

@@ -67,7 +67,7 @@ FIRST_PAUSE_SECONDS = 0.05
 MAX_PAUSE_SECONDS = 0.4
 """After a query that Temporal could not take, or whose answer was not committed."""
 
-_PASSING = {
+_TEMPORARY = {
     RPCStatusCode.RESOURCE_EXHAUSTED,
     RPCStatusCode.UNAVAILABLE,
     RPCStatusCode.ABORTED,
@@ -76,7 +76,7 @@ _PASSING = {
 }
 """What may be over in a moment: the session's query buffer is full, a connection was lost."""
 
-_SILENT = {RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED}
+_NO_ANSWER = {RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED}
 """No answer in time, or none because the session's workflow task fails."""
 
 FinalStatus = Literal["ended", "cancelled", "terminated"]
@@ -89,7 +89,7 @@ FINAL_STATUS_OF: dict[Status, FinalStatus] = {
     Status.TIMED_OUT: "terminated",
 }
 
-_CUT_OFF = {Status.FAILED, Status.TERMINATED, Status.TIMED_OUT}
+_CLOSED_WITHOUT_TASK = {Status.FAILED, Status.TERMINATED, Status.TIMED_OUT}
 """Closed by no workflow task: what a worker makes of the last events is all there will ever be."""
 
 FINAL_STATUSES: tuple[FinalStatus, ...] = ("ended", "cancelled", "terminated")
@@ -150,8 +150,8 @@ class SessionReader:
         final = _with_final_status(result)
         if request.since_revision == final.revision > result.view.revision:
             # The client has seen how the session was closed; the session itself does not know that revision.
-            known = request.model_copy(update={"since_revision": result.view.revision})
-            result = await self._queries.ask(session_id, "get_conversation_updates", known, ConversationUpdate)
+            request_seen = request.model_copy(update={"since_revision": result.view.revision})
+            result = await self._queries.ask(session_id, "get_conversation_updates", request_seen, ConversationUpdate)
             final = _with_final_status(result)
         return final
 
@@ -262,8 +262,8 @@ class SessionQueries:
     async def ask(self, session_id: str, query: str, argument: BaseModel, view_type: type[View]) -> QueryResult[View]:
         """Return what the session says after this moment, committed by Temporal. Raises `ProblemError`."""
         key = QueryKey(query, argument.model_dump_json(exclude_none=True), view_type)
-        asking = self._calls.run(session_id, key, partial(self._answer, session_id, key))
-        result = await call_worker(self._client, asking, session_id, workflow_id(session_id))
+        query_call = self._calls.run(session_id, key, partial(self._answer, session_id, key))
+        result = await call_worker(self._client, query_call, session_id, workflow_id(session_id))
         self._watches.note_revision(workflow_id(session_id), getattr(result.view, "revision", 0))
         return result
 
@@ -272,15 +272,15 @@ class SessionQueries:
 
     async def _answer(self, session_id: str, key: QueryKey) -> QueryResult[Any]:
         """Return an answer that Temporal has committed. Raises `TimeoutError` where there is none in time."""
-        workflow, is_asked = workflow_id(session_id), False
+        workflow, was_sent = workflow_id(session_id), False
         try:
             # Bounded here too: what goes on after its callers have given up holds up everyone who asks next.
             async with asyncio.timeout(rpc_timeout().total_seconds()):
                 await self._backoff.wait(workflow)
-                is_asked = True
-                result = await self._committed(session_id, key)
+                was_sent = True
+                result = await self._ask_until_committed(session_id, key)
         except (TimeoutError, RPCError) as error:
-            if is_asked and (isinstance(error, TimeoutError) or error.status in _SILENT):
+            if was_sent and (isinstance(error, TimeoutError) or error.status in _NO_ANSWER):
                 self._backoff.note_silence(workflow)
             raise
         except WorkflowQueryFailedError:
@@ -289,33 +289,35 @@ class SessionQueries:
         self._backoff.note_answer(workflow)
         return result
 
-    async def _committed(self, session_id: str, key: QueryKey) -> QueryResult[Any]:
+    async def _ask_until_committed(self, session_id: str, key: QueryKey) -> QueryResult[Any]:
         """Ask until the answer is committed. A worker may give one that is not before it dies (SES-12)."""
         workflow, pauses = workflow_id(session_id), growing_pauses(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
         while True:
-            result = await self._open_or_closed(session_id, key)
+            result = await self._ask_open_or_closed(session_id, key)
             as_of = result.view.as_of
             if as_of is None:  # from a worker of an earlier release
                 return result
-            if result.closed in _CUT_OFF or await self._commits.is_committed(workflow, as_of):
+            if result.closed in _CLOSED_WITHOUT_TASK or await self._commits.is_committed(workflow, as_of):
                 return replace(result, view=result.view.model_copy(update={"as_of": None}))
             await asyncio.sleep(next(pauses))
 
-    async def _open_or_closed(self, session_id: str, key: QueryKey) -> QueryResult[Any]:
+    async def _ask_open_or_closed(self, session_id: str, key: QueryKey) -> QueryResult[Any]:
         """Ask the workflow; a closed one is asked again, knowing that it is, unless it is being deleted."""
         workflow = workflow_id(session_id)
         while True:
             try:
-                return QueryResult(await self._repeated(workflow, key, QueryRejectCondition.NOT_OPEN), closed=None)
-            except WorkflowQueryRejectedError as rejected:
-                if rejected.status != Status.CONTINUED_AS_NEW:
+                return QueryResult(
+                    await self._query_with_retries(workflow, key, QueryRejectCondition.NOT_OPEN), closed=None
+                )
+            except WorkflowQueryRejectedError as error:
+                if error.status != Status.CONTINUED_AS_NEW:
                     await raise_if_deleted(self._client, session_id)
-                    view = await self._repeated(workflow, key, QueryRejectCondition.NONE)
-                    return QueryResult(view, closed=rejected.status)
+                    view = await self._query_with_retries(workflow, key, QueryRejectCondition.NONE)
+                    return QueryResult(view, closed=error.status)
             # The session went on in a new run between Temporal's looking for its run and its looking at it.
             await asyncio.sleep(FIRST_PAUSE_SECONDS)
 
-    async def _repeated(self, workflow: str, key: QueryKey, condition: QueryRejectCondition) -> Any:
+    async def _query_with_retries(self, workflow: str, key: QueryKey, condition: QueryRejectCondition) -> Any:
         """Ask again for as long as what is wrong may pass. The caller bounds the time."""
         handle: WorkflowHandle[Any, Any] = self._query_client.get_workflow_handle(workflow)
         pauses = growing_pauses(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
@@ -329,7 +331,7 @@ class SessionQueries:
                     rpc_timeout=rpc_timeout(),
                 )
             except RPCError as error:
-                if error.status not in _PASSING:
+                if error.status not in _TEMPORARY:
                     raise
             except WorkflowQueryFailedError as error:
                 if str(error).startswith(REFUSED):

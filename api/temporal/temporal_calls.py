@@ -17,7 +17,7 @@ from temporalio.client import (
     WorkflowQueryRejectedError,
     WorkflowUpdateFailedError,
 )
-from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError as UpdateUnanswered
+from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError as UpdateTimeoutError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -35,7 +35,7 @@ UPDATE_PAUSE_SECONDS = 0.05
 STUCK_ATTEMPTS = 3
 """A workflow task that is tried this often is no hiccup: the session is stuck (API-2)."""
 
-_UNDONE = "unexpected workflow task failure"
+_UPDATE_UNDONE = "unexpected workflow task failure"
 
 _DOWN = {RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED, RPCStatusCode.UNKNOWN}
 
@@ -61,8 +61,8 @@ async def call_worker(client: Client, call: Awaitable[Answer], session_id: str, 
     except WorkflowQueryFailedError as error:
         raise problems.invalid("request", str(error).removeprefix(REFUSED)) from error
     except WorkflowUpdateFailedError as error:
-        raise _refusal_of(error) from error
-    except (TimeoutError, UpdateUnanswered, RuntimeError, WorkflowQueryRejectedError) as error:
+        raise _rejection_of(error) from error
+    except (TimeoutError, UpdateTimeoutError, RuntimeError, WorkflowQueryRejectedError) as error:
         raise await diagnose_silence(client, session_id, workflow_id) from error
     except RPCError as error:
         if error.status in _DOWN or error.status in (
@@ -83,7 +83,7 @@ async def retry_undone(update: Callable[[], Awaitable[Answer]]) -> Answer:
         try:
             return await update()
         except RPCError as error:
-            if error.status != RPCStatusCode.FAILED_PRECONDITION or _UNDONE not in error.message:
+            if error.status != RPCStatusCode.FAILED_PRECONDITION or _UPDATE_UNDONE not in error.message:
                 raise
         await asyncio.sleep(UPDATE_PAUSE_SECONDS)
 
@@ -98,10 +98,10 @@ async def diagnose_silence(client: Client, session_id: str, workflow_id: str) ->
         return problem
     try:
         async with asyncio.timeout_at(until):
-            is_stuck = await keeps_failing(client, description)
+            is_failing = await keeps_failing(client, description)
     except (TimeoutError, RPCError):
-        is_stuck = False  # as far as is known in time
-    return problems.session_stuck(session_id) if is_stuck else problems.no_worker(session_id)
+        is_failing = False  # as far as is known in time
+    return problems.session_stuck(session_id) if is_failing else problems.no_worker(session_id)
 
 
 async def keeps_failing(client: Client, description: WorkflowExecutionDescription) -> bool:
@@ -116,8 +116,8 @@ async def keeps_failing(client: Client, description: WorkflowExecutionDescriptio
 
 def _problem_of(error: RPCError, session_id: str) -> problems.ProblemError:
     if error.status == RPCStatusCode.NOT_FOUND:
-        completed = "already completed" in error.message
-        return problems.session_ended(session_id) if completed else problems.unknown_session(session_id)
+        is_closed = "already completed" in error.message
+        return problems.session_ended(session_id) if is_closed else problems.unknown_session(session_id)
     if error.status == RPCStatusCode.INVALID_ARGUMENT and "limit for signal" not in error.message:
         return problems.too_large() if "size" in error.message else problems.invalid("request", "is not accepted")
     if error.status in (RPCStatusCode.RESOURCE_EXHAUSTED, RPCStatusCode.INVALID_ARGUMENT):
@@ -125,7 +125,7 @@ def _problem_of(error: RPCError, session_id: str) -> problems.ProblemError:
     return problems.temporal_unreachable()
 
 
-def _refusal_of(error: WorkflowUpdateFailedError) -> problems.ProblemError:
+def _rejection_of(error: WorkflowUpdateFailedError) -> problems.ProblemError:
     cause = error.cause
     if isinstance(cause, ApplicationError) and cause.type in problems.REFUSALS:
         field = cause.details[0] if cause.details else None

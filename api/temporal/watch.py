@@ -51,7 +51,7 @@ class Watch(VersionCounter):
         self.watchers = 0
         self.left_at = 0.0
         """When the last watcher left, on the loop's clock."""
-        self.is_timed = False
+        self.has_timer = False
         """A timer will look whether anybody has come since."""
         self.is_live = False
         """Temporal has answered the last poll: what has changed since will be told within moments."""
@@ -90,7 +90,7 @@ class WatchRegistry:
             watch.watchers -= 1
             if not watch.watchers:
                 watch.left_at = asyncio.get_running_loop().time()
-                if not watch.is_timed:  # one timer a watch, for any number of watchers
+                if not watch.has_timer:  # one timer a watch, for any number of watchers
                     self._leave_after(LINGER_SECONDS, workflow_id, watch)
 
     def __contains__(self, workflow_id: object) -> bool:
@@ -126,11 +126,11 @@ class WatchRegistry:
         await asyncio.gather(*followers, return_exceptions=True)
 
     def _leave_after(self, seconds: float, workflow_id: str, watch: Watch) -> None:
-        watch.is_timed = True
+        watch.has_timer = True
         asyncio.get_running_loop().call_later(seconds, self._leave, workflow_id, watch)
 
     def _leave(self, workflow_id: str, watch: Watch) -> None:
-        watch.is_timed = False
+        watch.has_timer = False
         if watch.watchers or self._watches.get(workflow_id) is not watch:
             return
         remaining = watch.left_at + LINGER_SECONDS - asyncio.get_running_loop().time()

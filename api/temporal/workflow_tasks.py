@@ -40,9 +40,9 @@ class WorkflowTasks:
         self._starts: list[datetime] = []
         self._ends: list[datetime] = []
         self._completed_ids: list[int] = []
-        self._exact: dict[datetime, int] = {}
+        self._completed_id_by_start: dict[datetime, int] = {}
         """The starts once more, and the ids of the completions: clocks that are set back put starts out of order."""
-        self._begun: tuple[int, datetime] | None = None
+        self._open_task: tuple[int, datetime] | None = None
         self._known_from: datetime | None = None
         self._settled_until: datetime | None = None
         self.failures = 0
@@ -53,21 +53,21 @@ class WorkflowTasks:
             happened_at = time_of(event)
             self._known_from = self._known_from or happened_at
             if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED:
-                self._begun = (event.event_id, happened_at)
+                self._open_task = (event.event_id, happened_at)
             elif event.event_type in _SETTLING_EVENTS:
                 self._settle(event, happened_at)
 
     def _settle(self, event: HistoryEvent, happened_at: datetime) -> None:
         is_completed = event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
-        if is_completed and self._begun:
-            started_id, started_at = self._begun
+        if is_completed and self._open_task:
+            started_id, started_at = self._open_task
             if started_id == event.workflow_task_completed_event_attributes.started_event_id:
                 self._starts.append(started_at)
                 self._ends.append(happened_at)
                 self._completed_ids.append(event.event_id)
-                self._exact[started_at] = event.event_id
+                self._completed_id_by_start[started_at] = event.event_id
                 self._forget_oldest()
-        self._begun = None
+        self._open_task = None
         self._settled_until = happened_at
         self.failures = self.failures + 1 if event.event_type in FAILURE_EVENTS else 0
 
@@ -75,7 +75,7 @@ class WorkflowTasks:
         if len(self._starts) > MAX_TASKS:
             for parallel in (self._starts, self._ends, self._completed_ids):
                 del parallel[: MAX_TASKS // 2]
-            self._exact = dict(zip(self._starts, self._completed_ids, strict=True))
+            self._completed_id_by_start = dict(zip(self._starts, self._completed_ids, strict=True))
             self._known_from = self._starts[0]
 
     @property
@@ -89,8 +89,8 @@ class WorkflowTasks:
         A state that has more events in it than there were up to the task's completion is none of that task's: a worker
         went on with the events after it, which another task takes later.
         """
-        if moment in self._exact:
-            return history_length <= self._exact[moment]
+        if moment in self._completed_id_by_start:
+            return history_length <= self._completed_id_by_start[moment]
         if self._settled_until is None or self._known_from is None:
             return None
         task = bisect_right(self._starts, moment) - 1

@@ -267,7 +267,7 @@ async def test_ctx_14_of_a_long_line_the_part_around_the_hit_is_shown(call, tmp_
 async def test_ctx_14_what_was_too_much_to_look_at_is_said(tmp_path):
     for number in range(4):
         (tmp_path / f"{number}").write_text("needle")
-    async with built_in_toolbox(tmp_path, ResultLimits(walked=2)) as toolbox:
+    async with built_in_toolbox(tmp_path, ResultLimits(walked_entries=2)) as toolbox:
         for tool, args in (("file_search", {"query": "needle"}), ("file_list", {"pattern": "*"})):
             _, content = await call_tool(toolbox, tool, **args)
             assert content.endswith("\n[only the first 2 files and folders were looked at; narrow it by path]")

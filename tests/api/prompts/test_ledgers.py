@@ -12,13 +12,13 @@ from turnkeeper.api.temporal.queue_estimates import (
 from turnkeeper.models.errors import Refused
 
 
-def read(asked_at: float, *, length: int = 0, max_prompts: int = 3, refusal: Refused | None = None) -> QueueRead:
-    return QueueRead(asked_at, length=length, bytes=length, max_prompts=max_prompts, max_bytes=10, refusal=refusal)
+def read(asked_at: float, *, length: int = 0, max_prompts: int = 3, rejection: Refused | None = None) -> QueueRead:
+    return QueueRead(asked_at, length=length, bytes=length, max_prompts=max_prompts, max_bytes=10, rejection=rejection)
 
 
 def is_full(ledger: QueueEstimate, *, now: float, size: int = 1) -> bool:
-    refusal = ledger.refusal("new", size, now=now)
-    return refusal is not None and refusal.reason == "queue_full"
+    rejection = ledger.rejection("new", size, now=now)
+    return rejection is not None and rejection.reason == "queue_full"
 
 
 def test_ses_6_room_is_reserved_before_the_signal_and_counted_until_a_later_read_has_it() -> None:
@@ -45,7 +45,7 @@ def test_ses_6_the_same_id_counts_once_and_a_second_try_does_not_take_back_the_f
     ledger.reserve("a", 1)
     ledger.settle("a", now=0.1)
     assert is_full(ledger, now=0.2)
-    assert ledger.refusal("a", 1, now=0.2) is None
+    assert ledger.rejection("a", 1, now=0.2) is None
     ledger.reserve("a", 1)
     ledger.release("a")
     assert is_full(ledger, now=0.2)
@@ -120,11 +120,11 @@ def test_ses_6_what_no_workflow_task_of_a_closed_session_will_take_is_left_to_te
 
 def test_ses_6_what_the_session_refuses_is_refused_for_two_seconds() -> None:
     ledger = QueueEstimate()
-    ledger.note_read(read(0.0, refusal=Refused("state_full", "It is full.")))
-    refusal = ledger.refusal("a", 1, now=FRESH_SECONDS)
-    assert refusal is not None
-    assert refusal.reason == "state_full"
-    assert ledger.refusal("a", 1, now=FRESH_SECONDS + 0.1) is None
+    ledger.note_read(read(0.0, rejection=Refused("state_full", "It is full.")))
+    rejection = ledger.rejection("a", 1, now=FRESH_SECONDS)
+    assert rejection is not None
+    assert rejection.reason == "state_full"
+    assert ledger.rejection("a", 1, now=FRESH_SECONDS + 0.1) is None
 
 
 def test_ses_6_accepted_ids_are_remembered_until_they_are_rejected_or_the_session_is_deleted() -> None:

@@ -11,11 +11,11 @@ async def turns_before(
     archive: Archive, owner: str, number: int, *, limit: int | None, max_bytes: int, until: float
 ) -> list[ConversationMessage]:
     """Return the turns just before `number`, oldest first: one at least. Raises `StoreUnavailableError`."""
-    reading = archive.page(owner, before=number, limit=limit, max_bytes=max_bytes)
-    found = await read_store(reading, until=until)
-    if not found or [archived.number for archived in found] != list(range(number - len(found), number)):
-        raise lost()
-    return [archived.turn for archived in found]
+    page = archive.page(owner, before=number, limit=limit, max_bytes=max_bytes)
+    rows = await read_store(page, until=until)
+    if not rows or [row.number for row in rows] != list(range(number - len(rows), number)):
+        raise missing_turns_error()
+    return [row.turn for row in rows]
 
 
 async def with_archived_steps(
@@ -25,15 +25,15 @@ async def with_archived_steps(
     if not turn.steps_omitted:
         return turn
     try:
-        moved = await read_store(archive.steps(owner, number, count=turn.steps_omitted), until=until)
+        early_steps = await read_store(archive.steps(owner, number, count=turn.steps_omitted), until=until)
     except StoreUnavailableError:
         return turn
-    if len(moved) != turn.steps_omitted:
+    if len(early_steps) != turn.steps_omitted:
         return turn
-    steps = ReasoningTrajectory(steps=[*moved, *turn.steps])
+    steps = ReasoningTrajectory(steps=[*early_steps, *turn.steps])
     return turn.model_copy(update={"reasoning_trajectory": steps, "steps_omitted": 0})
 
 
-def lost() -> StoreUnavailableError:
+def missing_turns_error() -> StoreUnavailableError:
     """Say that the archive is not, or no longer, the one that the session was moved to."""
     return StoreUnavailableError("The archive does not have the turns that the session has moved to it.")
