@@ -10,6 +10,7 @@ from fastapi.dependencies.utils import get_flat_params
 from fastapi.params import Query
 from fastapi.routing import APIRoute
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.services import Services
 from turnkeeper.models.ids import CALL_ID_PATTERN, ID_PATTERN
@@ -29,7 +30,7 @@ async def reject_unknown_parameters(request: Request) -> None:
     for name in request.query_params:
         if name not in parameters:
             allowed = ", ".join(sorted(parameters)) or "none"
-            raise problems.invalid(ascii(name)[1:61].rstrip("'"), f"is no parameter of this route; allowed: {allowed}")
+            raise problems.invalid(ascii(name)[1:61].rstrip("'"), texts.UNKNOWN_PARAMETER.format(allowed=allowed))
 
 
 ServicesDep = Annotated[Services, Depends(get_services)]

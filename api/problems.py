@@ -18,7 +18,7 @@ host or origin and what a parameter of a task was given (TSK-1).
 """
 
 from http import HTTPStatus
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -26,47 +26,14 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.api.http.body_limits import MAX_BODY_BYTES
 from turnkeeper.api.http.methods import allowed_methods, original_method
+from turnkeeper.api.problem_texts import ProblemName
 from turnkeeper.models.errors import RefusalReason, Refused, TaskValidationError, shown
 from turnkeeper.models.field_paths import field_path
 from turnkeeper.models.invalid_values import reason_of
 from turnkeeper.stores.database.database import StoreUnavailableError
-
-ProblemName = Literal[
-    "malformed-request",
-    "foreign-host",
-    "foreign-origin",
-    "unknown-session",
-    "unknown-prompt",
-    "unknown-turn",
-    "unknown-call",
-    "unknown-blob",
-    "not-found",
-    "method-not-allowed",
-    "session-exists",
-    "session-ended",
-    "state-full",
-    "not-waiting",
-    "not-running",
-    "not-failed",
-    "not-awaiting-approval",
-    "other-arguments",
-    "request-timeout",
-    "too-large",
-    "head-too-large",
-    "too-many-connections",
-    "invalid",
-    "queue-full",
-    "rate-limited",
-    "temporal-unreachable",
-    "archive-unavailable",
-    "deletion-refused",
-    "stopping",
-    "no-worker",
-    "session-stuck",
-    "internal",
-]
 
 
 class FieldError(BaseModel):
@@ -85,7 +52,7 @@ class Problem(BaseModel):
             "examples": [
                 {
                     "type": "urn:turnkeeper:problem:unknown-session",
-                    "title": "Unknown session",
+                    "title": "Session not found",
                     "status": 404,
                     "detail": "There is no session 'support-42'.",
                 }
@@ -116,7 +83,7 @@ class ProblemError(Exception):
         super().__init__(detail)
         self.problem = Problem(
             type=f"urn:turnkeeper:problem:{name}",
-            title=name.replace("-", " ").capitalize(),
+            title=texts.TITLES[name],
             status=status,
             detail=detail,
             errors=errors,
@@ -126,39 +93,33 @@ class ProblemError(Exception):
 
 def foreign_host(host: str | None) -> ProblemError:
     """403: the gateway is not known by the name it was asked by; None: there was no name, or there were several."""
-    name = "no single host" if host is None else f"the host {shown(host)}"
-    return ProblemError(
-        403,
-        "foreign-host",
-        f"The request names {name}. This gateway answers to localhost, 127.0.0.1, [::1], api_host and the host of "
-        "public_url; add other names to the setting allowed_hosts.",
-    )
+    name = texts.NO_SINGLE_HOST if host is None else texts.NAMED_HOST.format(host=shown(host))
+    return ProblemError(403, "foreign-host", texts.FOREIGN_HOST.format(host=name))
 
 
 def foreign_origin(origin: str | None) -> ProblemError:
     """403: a page that is not the gateway's own sends the request; None: its browser does not say which."""
-    page = "A web page of another site" if origin is None else f"A web page of the origin {shown(origin)}"
-    return ProblemError(
-        403,
-        "foreign-origin",
-        f"{page} sends this request, and only the gateway's own page may. If people reach the gateway at that address, "
-        "set public_url to it.",
-    )
+    page = texts.PAGE_OF_ANOTHER_SITE if origin is None else texts.PAGE_OF_ORIGIN.format(origin=shown(origin))
+    return ProblemError(403, "foreign-origin", texts.FOREIGN_ORIGIN.format(page=page))
 
 
 def unknown_session(session_id: str) -> ProblemError:
     """404: never existed, was deleted, or is someone else's."""
-    return ProblemError(404, "unknown-session", f"There is no session {session_id!r}.")
+    return ProblemError(404, "unknown-session", texts.UNKNOWN_SESSION.format(session_id=session_id))
 
 
 def unknown_prompt(message_id: str) -> ProblemError:
     """404: the session has never accepted a prompt with this id."""
-    return ProblemError(404, "unknown-prompt", f"The session knows no prompt {message_id!r}.")
+    return ProblemError(404, "unknown-prompt", texts.UNKNOWN_PROMPT.format(message_id=message_id))
 
 
 def unknown_turn(turn_id: str) -> ProblemError:
     """404: neither the session nor the archive has it."""
-    return ProblemError(404, "unknown-turn", f"The session has no turn {turn_id!r}.")
+    return ProblemError(404, "unknown-turn", texts.UNKNOWN_TURN.format(turn_id=turn_id))
+
+
+def not_running() -> ProblemError:
+    return ProblemError(409, "not-running", texts.NOT_RUNNING)
 
 
 def not_failed(detail: str) -> ProblemError:
@@ -168,32 +129,27 @@ def not_failed(detail: str) -> ProblemError:
 
 def unknown_blob(name: str) -> ProblemError:
     """404: the session keeps no text with that hash."""
-    return ProblemError(404, "unknown-blob", f"The session keeps no text {name!r}.")
+    return ProblemError(404, "unknown-blob", texts.UNKNOWN_BLOB.format(name=name))
 
 
 def session_ended(session_id: str) -> ProblemError:
     """409: it is closed; it can still be read."""
-    return ProblemError(409, "session-ended", f"Session {session_id!r} has ended; it takes nothing more.")
+    return ProblemError(409, "session-ended", texts.SESSION_ENDED.format(session_id=session_id))
 
 
 def id_was_used(session_id: str) -> ProblemError:
     """409: another session has or had this id."""
-    return ProblemError(409, "session-exists", f"The id {session_id!r} was used before; choose another.")
+    return ProblemError(409, "session-exists", texts.ID_WAS_USED.format(session_id=session_id))
 
 
 def temporal_unreachable() -> ProblemError:
     """503: nothing can be said about any session."""
-    return ProblemError(
-        503,
-        "temporal-unreachable",
-        "Temporal can't be reached. Nothing was changed that was not confirmed; try again.",
-        retry_after=2,
-    )
+    return ProblemError(503, "temporal-unreachable", texts.TEMPORAL_UNREACHABLE, retry_after=2)
 
 
 def stopping() -> ProblemError:
     """503: this gateway is about to end."""
-    return ProblemError(503, "stopping", "This gateway is stopping; come back to the next one.", retry_after=2)
+    return ProblemError(503, "stopping", texts.STOPPING, retry_after=2)
 
 
 def archive_unavailable(reason: str) -> ProblemError:
@@ -208,35 +164,35 @@ def deletion_refused(reason: str) -> ProblemError:
 
 def no_worker(session_id: str) -> ProblemError:
     """504: the session exists, and nobody answers for it."""
-    return ProblemError(
-        504,
-        "no-worker",
-        f"No worker answered for session {session_id!r}. What it has accepted is safe and goes on when one is back.",
-        retry_after=2,
-    )
+    return ProblemError(504, "no-worker", texts.NO_WORKER.format(session_id=session_id), retry_after=2)
+
+
+def no_polling_worker(task_queue: str) -> ProblemError:
+    """503: the gateway is not ready."""
+    return ProblemError(503, "no-worker", texts.NO_POLLING_WORKER.format(task_queue=task_queue))
 
 
 def session_stuck(session_id: str) -> ProblemError:
     """504: its workflow task keeps failing; a bug of ours, mended by a deploy."""
-    return ProblemError(
-        504,
-        "session-stuck",
-        f"Session {session_id!r} is stuck: its workflow task keeps failing. Nothing is lost; it goes on after a fix.",
-        retry_after=30,
-    )
+    return ProblemError(504, "session-stuck", texts.SESSION_STUCK.format(session_id=session_id), retry_after=30)
 
 
 def malformed() -> ProblemError:
     """400: what came is no HTTP request; the connection is closed."""
-    return ProblemError(400, "malformed-request", "This is not a valid HTTP request.")
+    return ProblemError(400, "malformed-request", texts.MALFORMED)
+
+
+def temporal_rate_limit() -> ProblemError:
+    """429: Temporal accepts no further requests of this namespace at the moment."""
+    return ProblemError(429, "rate-limited", texts.TEMPORAL_RATE_LIMIT, retry_after=1)
 
 
 def renderer_busy() -> ProblemError:
     """429: so many texts are being rendered that this one would take too long; it can be shown as it is."""
-    return ProblemError(429, "rate-limited", "Too many texts are being rendered at once.", retry_after=1)
+    return ProblemError(429, "rate-limited", texts.RENDERER_BUSY, retry_after=1)
 
 
-REFUSALS: dict[RefusalReason, tuple[int, ProblemName]] = {
+REJECTIONS: dict[RefusalReason, tuple[int, ProblemName]] = {
     "invalid": (422, "invalid"),
     "blank": (422, "invalid"),
     "too_long": (422, "invalid"),
@@ -252,10 +208,15 @@ REFUSALS: dict[RefusalReason, tuple[int, ProblemName]] = {
 }
 
 
-def refused(reason: RefusalReason, message: str, *, field: str | None = None) -> ProblemError:
-    status, name = REFUSALS[reason]
+def rejected(reason: RefusalReason, message: str, *, field: str | None = None) -> ProblemError:
+    status, name = REJECTIONS[reason]
     errors = [FieldError(field=field, reason=message)] if field and status == 422 else None
     return ProblemError(status, name, message, errors=errors, retry_after=5 if status == 429 else None)
+
+
+def prompt_not_waiting(message_id: str, fate: str) -> ProblemError:
+    """409: the prompt was withdrawn, discarded or steered before."""
+    return rejected("not_waiting", texts.NOT_WAITING.format(message_id=message_id, fate=fate))
 
 
 def invalid(field: str, reason: str) -> ProblemError:
@@ -296,16 +257,16 @@ def _problem_of(error: Exception, *, is_of_task: bool) -> ProblemError:
         case ProblemError():
             return error
         case Refused():
-            return refused(error.reason, error.message, field=error.field)
+            return rejected(error.reason, error.message, field=error.field)
         case TaskValidationError():
             return _invalid(str(error), [FieldError(field=error.field, reason=error.reason, value=error.value)])
         case StoreUnavailableError():
-            return archive_unavailable(f"{error} Nothing is lost; the session itself goes on.")
+            return archive_unavailable(texts.ARCHIVE_DOWN.format(reason=error))
         case RequestValidationError():
             fields = [_field_error(one, is_of_task=is_of_task) for one in error.errors()[:20]]
             return _invalid("; ".join(f"{one.field}: {one.reason}" for one in fields), fields)
         case _:
-            return ProblemError(500, "internal", "An internal error. It is in the gateway's log.")
+            return ProblemError(500, "internal", texts.INTERNAL)
 
 
 def _field_error(error: dict[str, Any], *, is_of_task: bool) -> FieldError:
@@ -318,30 +279,32 @@ def _field_error(error: dict[str, Any], *, is_of_task: bool) -> FieldError:
 async def _on_http_error(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 500)
     if status == 400:  # FastAPI's answer to a body it can't parse at all
-        return answer(invalid("body", "is not valid JSON").problem)
+        return answer(invalid("body", texts.NOT_JSON).problem)
     if status == 413:
         return answer(ProblemError(413, "too-large", str(getattr(error, "detail", ""))).problem)
     if status == 405:
         return await _on_other_method(request)
     name: ProblemName = "not-found" if status == 404 else "invalid"
-    detail = f"{original_method(request.scope)} {request.url.path}: {HTTPStatus(status).phrase.lower()}."
+    detail = texts.OTHER_HTTP_ERROR.format(
+        method=original_method(request.scope), path=request.url.path, phrase=HTTPStatus(status).phrase.lower()
+    )
     headers = getattr(error, "headers", None) or {}
     return answer(ProblemError(status, name, detail).problem, dict(headers))
 
 
 def request_timeout() -> ProblemError:
     """408: the rest of the request did not come in time."""
-    return ProblemError(408, "request-timeout", "The rest of the request did not come in time.")
+    return ProblemError(408, "request-timeout", texts.REQUEST_TIMEOUT)
 
 
 def head_too_large(limit: int) -> ProblemError:
     """431: the head of the request has no end within the limit."""
-    return ProblemError(431, "head-too-large", f"The request's head has over {limit:,} bytes.")
+    return ProblemError(431, "head-too-large", texts.HEAD_TOO_LARGE.format(limit=limit))
 
 
 def too_many_connections(limit: int) -> ProblemError:
     """503: further connections are taken once others are closed."""
-    detail = f"The gateway has {limit:,} connections already; set api_max_connections to allow more."
+    detail = texts.TOO_MANY_CONNECTIONS.format(limit=limit)
     return ProblemError(503, "too-many-connections", detail, retry_after=1)
 
 
@@ -351,10 +314,12 @@ async def _on_other_method(request: Request) -> Response:
     headers = {"Allow": allowed} if allowed else {}
     if request.method == "OPTIONS":
         return Response(status_code=204, headers=headers)
-    detail = f"{request.url.path} takes no {original_method(request.scope)} request; allowed: {allowed or 'none'}."
+    detail = texts.METHOD_NOT_ALLOWED.format(
+        path=request.url.path, method=original_method(request.scope), allowed=allowed or "none"
+    )
     return answer(ProblemError(405, "method-not-allowed", detail).problem, headers)
 
 
-def too_large(most_bytes: int = MAX_BODY_BYTES) -> ProblemError:
+def too_large(max_bytes: int = MAX_BODY_BYTES) -> ProblemError:
     """413: the body is over the route's limit; it was not read to its end."""
-    return ProblemError(413, "too-large", f"The request's body is over {most_bytes // 1024**2} MiB.")
+    return ProblemError(413, "too-large", texts.TOO_LARGE.format(mib=max_bytes // 1024**2))

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.ai_sdk.tool_chunks import read_approval_id
 from turnkeeper.api.ai_sdk.turn_chunks import ClientState, turn_of_answer
@@ -104,9 +105,9 @@ class AnswerMessage(BaseModel):
 def _decision(call_id: str | None, approval: AnswerApproval, *, field: str) -> ResolveApproval:
     call_id_shown, digest = read_approval_id(approval.id) or (None, "")
     if call_id_shown is None or call_id_shown != call_id:
-        raise problems.invalid(f"{field}.id", "is not the id that the call's approval request had")
+        raise problems.invalid(f"{field}.id", texts.OTHER_APPROVAL_ID)
     if approval.approved is None:
-        raise problems.invalid(f"{field}.approved", "must be true or false")
+        raise problems.invalid(f"{field}.approved", texts.NO_DECISION)
     decision: Literal["approve", "reject"] = "approve" if approval.approved else "reject"
     return ResolveApproval(call_id=call_id_shown, args_digest=digest, decision=decision, reason=approval.reason)
 

@@ -1,10 +1,11 @@
 """The stream for clients of version 6 of the npm package `ai`, which end with an error at a chunk they don't know."""
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.api.ai_sdk.chunks import ErrorChunk, Notice, SteeringDataChunk, UIMessageChunk
 
 ANSWER_RESTARTED = ErrorChunk(
     type="error",
-    errorText="The answer is written again from its beginning. The turn goes on: resume the stream to see it.",
+    errorText=texts.ANSWER_RESTARTED,
 )
 
 

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic_core import to_json
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.ai_sdk.chunks import UIMessageChunk
 from turnkeeper.api.ai_sdk.history import UIMessage, messages_of
@@ -188,7 +189,7 @@ async def _send(services: Services, body: PostChat) -> TurnChunks:
     if body.trigger == "regenerate-message":
         return await _retry(services, body, last)
     if body.messageId is not None:
-        raise problems.invalid("messageId", "an earlier message can't be edited; send the text as a new message")
+        raise problems.invalid("messageId", texts.NO_EDITING)
     assert last is not None  # noqa: S101  # validated: only an answer is given again without a message
     check_text(last.text, limits=Limits(), field=f"{body.last_field}.parts")
     prompt = new_prompt(last.text, message_id=last.id, mode="enqueue")
@@ -200,12 +201,12 @@ async def _send(services: Services, body: PostChat) -> TurnChunks:
 async def _decide(services: Services, body: PostChat, answer: AnswerMessage) -> TurnChunks:
     field = body.last_field
     if body.trigger != "submit-message":
-        raise problems.invalid(f"{field}.role", "must be user, for an answer that is to be given again")
+        raise problems.invalid(f"{field}.role", texts.NOT_USER)
     decisions = list(answer.decisions(field=field))
     if not decisions:
-        raise problems.invalid(f"{field}.parts", "has no tool call in state approval-responded; nothing is decided")
+        raise problems.invalid(f"{field}.parts", texts.NOTHING_DECIDED)
     if answer.turn_id is None:
-        raise problems.invalid(f"{field}.id", "is not the id that the answer was given")
+        raise problems.invalid(f"{field}.id", texts.OTHER_ANSWER_ID)
     for decision in decisions:
         await services.sessions.resolve_approval(body.id, decision)
     return TurnChunks(body.id, answer.turn_id, answer.client_state)
@@ -222,11 +223,11 @@ async def _retry(services: Services, body: PostChat, message: UserMessage | None
     message_id = body.messageId or ""
     turn_id = turn_of_answer(message_id) or (message.id if message else message_id)
     if newest is None or (turn_id and newest.id not in _tries(body.id, turn_id)):
-        raise problems.not_failed("Only the newest message of a chat can be answered again.")
+        raise problems.not_failed(texts.NOT_NEWEST)
     if not newest.is_complete:
         return TurnChunks(body.id, newest.id)
     if not newest.is_error:
-        raise problems.not_failed("The message was answered; only one that failed or was stopped is sent again.")
+        raise problems.not_failed(texts.ALREADY_ANSWERED)
     receipt = await services.sender.send(body.id, retry_prompt(body.id, newest))
     return TurnChunks(body.id, receipt.message_id, awaits_worker=not receipt.is_known)
 

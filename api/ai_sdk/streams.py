@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.api.ai_sdk.turn_chunks import Chunks, TurnChunks
 from turnkeeper.api.live.feed import RETRY_SECONDS, Event, ProblemEvent
 from turnkeeper.api.live.live_output import PartialEvent
@@ -31,8 +32,6 @@ TEMPORARY_STATUSES = (429, 503, 504)
 
 SILENCE_SECONDS = 1.2
 """How long a worker that gave no receipt is waited for before the stream says that none answers (API-2)."""
-
-NO_WORKER = "Your message is safe. No worker has taken it up yet; it is answered as soon as one does."
 
 
 async def turn_to_resume(services: Services, session_id: str) -> str | None:
@@ -64,7 +63,7 @@ class TurnStream:
     async def chunks(self) -> AsyncGenerator[Chunks, None]:
         """Yield what is to be sent of the turn until there is nothing more; it may still wait for its place."""
         if self._turn.awaits_worker and await self._is_silent():
-            yield self._turn.notice(NO_WORKER)
+            yield self._turn.notice(texts.SILENT_WORKER_NOTICE)
         while not self._turn.is_over:
             try:
                 async with aclosing(self._follow()) as chunks_of_turn:
@@ -150,5 +149,5 @@ def _text_hashes(step: ModelStep) -> set[str]:
 
 def _end_reason(status: SessionStatus) -> str:
     if status in FINAL_STATUSES:
-        return f"The session is {status}; this turn has no answer."
-    return "The connection ended before the turn did. The turn goes on: resume the stream to see the rest."
+        return texts.SESSION_CLOSED.format(status=status)
+    return texts.STREAM_BROKEN

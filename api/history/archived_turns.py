@@ -1,5 +1,6 @@
 """What a session has moved to the archive, without gaps: turns just before a number, early steps of a turn (SES-15)."""
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.api.store_calls import read_store
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ReasoningTrajectory
@@ -36,4 +37,4 @@ async def with_archived_steps(
 
 def missing_turns_error() -> StoreUnavailableError:
     """Say that the archive is not, or no longer, the one that the session was moved to."""
-    return StoreUnavailableError("The archive does not have the turns that the session has moved to it.")
+    return StoreUnavailableError(texts.ARCHIVE_INCOMPLETE)

@@ -14,6 +14,7 @@ from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.session_ids import workflow_id
@@ -111,7 +112,7 @@ class SessionDeleter:
         try:
             count = await read_store(self._stores.archive.count(owner), until=seconds_from_now(ARCHIVE_SECONDS))
         except StoreUnavailableError as error:
-            raise problems.archive_unavailable(f"{error} Nothing was deleted.") from error
+            raise problems.archive_unavailable(texts.NOTHING_DELETED.format(reason=error)) from error
         if first_run_id is None and not count:
             # Its turns were never archived, but large texts may have been kept.
             with suppress(StoreUnavailableError):

@@ -17,6 +17,7 @@ import asyncio
 from collections.abc import Sequence
 from itertools import count
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.history.archived_turns import missing_turns_error, turns_before, with_archived_steps
 from turnkeeper.api.history.text_restorer import TextRestorer
@@ -197,7 +198,7 @@ class TranscriptReader:
                 raise problems.unknown_turn(message_id)
             turns = [archived_turn.turn]
         if not turns or not turns[0].is_error:
-            raise problems.not_failed(f"Turn {message_id!r} has not failed.")
+            raise problems.not_failed(texts.NOT_FAILED.format(turn_id=message_id))
         return turns[0]
 
     async def _newest_failed_turn(self, session_id: str) -> ConversationMessage:
@@ -207,7 +208,7 @@ class TranscriptReader:
                 if turn.is_error:
                     return turn
             page = await self._reader.page_in_session(session_id, StateRequest(before=page.messages[0].id))
-        raise problems.not_failed("The session holds no failed turn.")
+        raise problems.not_failed(texts.NO_FAILED_TURN)
 
     async def _turn_of(self, session_id: str, receipt: Receipt) -> ConversationMessage | None:
         if receipt.position != 0:

@@ -5,7 +5,8 @@ Every operation names its problems by `errors(...)`; their status, and what they
 
 from typing import Any
 
-from turnkeeper.api.problems import MEDIA_TYPE, Problem, ProblemName
+from turnkeeper.api.problem_texts import MEANINGS, NO_POLLING_WORKER_MEANING, ProblemName
+from turnkeeper.api.problems import MEDIA_TYPE, Problem
 
 TAGS: list[dict[str, Any]] = [
     {
@@ -25,37 +26,7 @@ TAGS: list[dict[str, Any]] = [
     {"name": "health", "description": "Whether the process is up, and whether it can serve."},
 ]
 
-_MEANINGS: dict[ProblemName, tuple[int, str]] = {
-    "foreign-host": (403, "the `Host` is none of the gateway's"),
-    "foreign-origin": (403, "a web page of another site sends it"),
-    "unknown-session": (404, "there is no such session"),
-    "unknown-prompt": (404, "the session never had such a prompt"),
-    "unknown-turn": (404, "the session has no such turn"),
-    "unknown-call": (404, "the session has no such tool call"),
-    "unknown-blob": (404, "the session keeps no such text"),
-    "session-exists": (409, "the id was used before"),
-    "session-ended": (409, "the session has ended, or is ending"),
-    "state-full": (409, "the session can carry no more"),
-    "not-waiting": (409, "the prompt does not wait any more"),
-    "not-running": (409, "no turn is running"),
-    "not-failed": (409, "the turn did not fail"),
-    "not-awaiting-approval": (409, "nobody is asked about the call any more"),
-    "other-arguments": (409, "the call has other arguments than those that were decided on"),
-    "too-large": (413, "the body is over 1 MiB, or over 10 MiB where a history is taken"),
-    "invalid": (422, "something is invalid; every field is named"),
-    "queue-full": (429, "too many prompts wait; see `Retry-After`"),
-    "rate-limited": (429, "requests are limited at the moment; see `Retry-After`"),
-    "temporal-unreachable": (503, "Temporal can't be reached"),
-    "archive-unavailable": (503, "the archive can't be reached, and only it has the answer"),
-    "deletion-refused": (503, "Temporal does not let workers delete workflows"),
-    "stopping": (503, "this gateway is stopping"),
-    "no-worker": (504, "no worker answered; what was accepted is safe"),
-    "session-stuck": (504, "the session's workflow task keeps failing"),
-}
-
-NO_POLLING_WORKER: dict[int | str, dict[str, Any]] = {
-    503: {"model": Problem, "description": "`temporal-unreachable`, or `no-worker`: no worker polls the task queue."}
-}
+NO_POLLING_WORKER: dict[int | str, dict[str, Any]] = {503: {"model": Problem, "description": NO_POLLING_WORKER_MEANING}}
 
 ANY: tuple[ProblemName, ...] = ("foreign-host", "foreign-origin", "invalid")
 """What every operation can answer, but for those that load balancers ask."""
@@ -87,7 +58,7 @@ def errors(*names: ProblemName) -> dict[int | str, dict[str, Any]]:
     '`unknown-session`: there is no such session. `unknown-turn`: the session has no such turn.'
     """
     by_status: dict[int, list[str]] = {}
-    for name, (status, meaning) in _MEANINGS.items():
+    for name, (status, meaning) in MEANINGS.items():
         if name in names:
             by_status.setdefault(status, []).append(f"`{name}`: {meaning}.")
     return {status: {"model": Problem, "description": " ".join(meanings)} for status, meanings in by_status.items()}

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from fastapi.sse import ServerSentEvent
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.history.text_restorer import ExcerptRetries
 from turnkeeper.api.live.live_output import LiveOutput, LiveOutputRegistry, PartialEvent, SeenSteps, Snapshot
@@ -61,7 +62,7 @@ def cursor_of(event_id: str) -> UpdatesRequest:
     (17, 'p-2')
     """
     if not re.fullmatch(EVENT_ID_PATTERN, event_id):
-        raise problems.invalid("Last-Event-ID", "is no id of these events: <revision>.<last_seen_message_id>")
+        raise problems.invalid("Last-Event-ID", texts.NOT_AN_EVENT_ID)
     revision, _, message_id = event_id.partition(".")
     return UpdatesRequest(since_revision=int(revision), last_seen_message_id=message_id or None)
 

@@ -10,6 +10,7 @@ answered: the id may have been sent again, and become a turn that the archive do
 import asyncio
 from contextlib import suppress
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.session_ids import workflow_id
@@ -25,8 +26,6 @@ from turnkeeper.stores.stores import Stores
 TAIL_PROMPTS = 10_000
 TAIL_BYTES = 50_000_000
 TAIL_SECONDS = 0.7
-
-CLOSED = "The session was closed before it was processed."
 
 
 class PromptFates:
@@ -142,7 +141,7 @@ def _started_fate(session_id: str, message_id: str) -> PromptFate:
 
 
 def _closed_fate(session_id: str, message_id: str) -> PromptFate:
-    return PromptFate(workflow_id=session_id, message_id=message_id, fate="discarded", reason=CLOSED)
+    return PromptFate(workflow_id=session_id, message_id=message_id, fate="discarded", reason=texts.QUEUE_CLOSED)
 
 
 def _fate_of(session_id: str, fate: Fate) -> PromptFate:

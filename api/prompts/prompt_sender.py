@@ -112,7 +112,7 @@ class PromptSender:
                 return None
             if not ledger.has_room_by_read(size, now=_now()):
                 break
-        raise problems.refused(rejection.reason, rejection.message)
+        raise problems.rejected(rejection.reason, rejection.message)
 
     def _reserve(self, ledger: QueueEstimate, prompt: PromptSignal, size: int) -> Refused | None:
         message_id = prompt.id or ""
@@ -156,7 +156,7 @@ class PromptSender:
             return Receipt(message_id)
         if archived.fate == "rejected":
             return None
-        raise problems.refused("not_waiting", f"Prompt {message_id!r} was {archived.fate}; send it under a new id.")
+        raise problems.prompt_not_waiting(message_id, archived.fate)
 
     async def _read_tail(self, session_id: str, ledger: QueueEstimate) -> None:
         """Read the end of the history, together with all who need it at that moment."""

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 from fastapi.responses import PlainTextResponse
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.dependencies import ServicesDep, SessionId
 from turnkeeper.api.history.replay_text import ReplayTextReader
@@ -86,4 +87,4 @@ def _provided(**parameters: int | None) -> dict[str, int]:
 def _reject_parameters(other_format: str, **parameters: int | None) -> None:
     """Refuse what only the other format takes: an option is never ignored (API-2)."""
     for name in _provided(**parameters):
-        raise problems.invalid(name, f"is for format={other_format} only")
+        raise problems.invalid(name, texts.OTHER_FORMAT_ONLY.format(format=other_format))

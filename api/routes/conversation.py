@@ -6,6 +6,7 @@ from uuid import uuid4
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import JSONResponse
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.bodies import Chat, Retry, SendPrompt
 from turnkeeper.api.dependencies import MessageId, ServicesDep, SessionId
@@ -237,7 +238,7 @@ async def withdraw_prompt(services: ServicesDep, session_id: SessionId, message_
 
 def _prompt_of(body: SendPrompt, idempotency_key: str | None) -> PromptSignal:
     if body.id and idempotency_key and body.id != idempotency_key:
-        raise problems.invalid("id", "differs from the Idempotency-Key header; send one of them")
+        raise problems.invalid("id", texts.TWO_PROMPT_IDS)
     check_text(body.message, limits=Limits(), field="message")
     return new_prompt(body.message, message_id=body.id or idempotency_key, mode=body.mode)
 

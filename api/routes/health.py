@@ -34,7 +34,7 @@ async def readiness(services: ServicesDep) -> Readiness:
     archive = asyncio.create_task(_archive(services.stores))
     workers = await call_temporal(polling_workers(client, task_queue), "")
     if not workers:
-        raise problems.ProblemError(503, "no-worker", f"No worker polls the task queue {task_queue!r}.")
+        raise problems.no_polling_worker(task_queue)
     host = client.service_client.config.target_host
     return Readiness(temporal=host, workers=len(workers), archive=await archive)
 

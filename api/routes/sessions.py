@@ -112,7 +112,7 @@ async def cancel_turn(services: ServicesDep, session_id: SessionId, body: Cancel
     options = body or Cancel()
     turn_id = options.message_id or (await services.reader.state(session_id, StateRequest(limit=0))).current_message_id
     if turn_id is None:
-        raise problems.ProblemError(409, "not-running", "No turn is running.")
+        raise problems.not_running()
     receipt = await services.sessions.cancel_turn(session_id, CancelTurn(message_id=turn_id, reason=options.reason))
     return Cancelling(workflow_id=session_id, cancelling=receipt.cancelling)
 

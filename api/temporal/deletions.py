@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from temporalio.client import Client, WorkflowExecutionDescription
 from temporalio.client import WorkflowExecutionStatus as Status
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.session_ids import workflow_id
@@ -80,11 +81,7 @@ def _problem_of(description: WorkflowExecutionDescription) -> ProblemError | Non
     for pending in description.raw_description.pending_activities:
         reason = pending.last_failure.message
         if pending.last_failure.application_failure_info.type == ARCHIVE_UNAVAILABLE:
-            return problems.archive_unavailable(
-                f"{reason} The session is stopped and not deleted yet; it will be when the archive is back. Ask again."
-            )
+            return problems.archive_unavailable(texts.DELETION_WAITS.format(reason=reason))
         if pending.last_failure.application_failure_info.type == DELETION_REFUSED:
-            return problems.deletion_refused(
-                f"{reason} The deletion goes on once workers may terminate and delete workflows in this namespace."
-            )
+            return problems.deletion_refused(texts.DELETION_NOT_PERMITTED.format(reason=reason))
     return None

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from temporalio.client import Client, WorkflowExecution
 from temporalio.service import RPCError, RPCStatusCode
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.temporal.query_client import query_client
 from turnkeeper.api.temporal.session_reader import FINAL_STATUS_OF
@@ -142,4 +143,4 @@ def _checksum(token: bytes) -> bytes:
 
 
 def _invalid_cursor() -> problems.ProblemError:
-    return problems.invalid("cursor", "is not a cursor of this list")
+    return problems.invalid("cursor", texts.NOT_A_CURSOR)

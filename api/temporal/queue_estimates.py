@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from pydantic_core import to_json
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.models.errors import Refused
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView
@@ -59,9 +60,7 @@ def queue_read_of(view: QueueView, *, asked_at: float) -> QueueRead:
         bytes=view.bytes,
         max_prompts=view.max_prompts or limits.max_queued_prompts,
         max_bytes=view.max_bytes or limits.queued_bytes,
-        rejection=Refused(view.refusing, view.refusing_because or "The session takes no prompts now.")
-        if view.refusing
-        else None,
+        rejection=Refused(view.refusing, view.refusing_because or texts.SESSION_FULL) if view.refusing else None,
     )
 
 
@@ -197,7 +196,7 @@ class QueueEstimate:
         if self.tail is not None and self.tail.is_closed:
             return None  # Temporal refuses the signal, and says why
         if self.tail is not None and self.tail.is_ending:
-            return Refused("ending", "The session is ending and takes no more prompts.")
+            return Refused("ending", texts.SESSION_ENDING)
         max_prompts, max_bytes = self.limits
         count, bytes_ = self._waiting()
         if count >= max_prompts:

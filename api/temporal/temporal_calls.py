@@ -21,6 +21,7 @@ from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError as Update
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.temporal.workflow_tasks import newest_tasks
 from turnkeeper.models.errors import REFUSED
@@ -119,15 +120,15 @@ def _problem_of(error: RPCError, session_id: str) -> problems.ProblemError:
         is_closed = "already completed" in error.message
         return problems.session_ended(session_id) if is_closed else problems.unknown_session(session_id)
     if error.status == RPCStatusCode.INVALID_ARGUMENT and "limit for signal" not in error.message:
-        return problems.too_large() if "size" in error.message else problems.invalid("request", "is not accepted")
+        return problems.too_large() if "size" in error.message else problems.invalid("request", texts.NOT_ACCEPTED)
     if error.status in (RPCStatusCode.RESOURCE_EXHAUSTED, RPCStatusCode.INVALID_ARGUMENT):
-        return problems.ProblemError(429, "rate-limited", "Temporal limits requests at the moment.", retry_after=1)
+        return problems.temporal_rate_limit()
     return problems.temporal_unreachable()
 
 
 def _rejection_of(error: WorkflowUpdateFailedError) -> problems.ProblemError:
     cause = error.cause
-    if isinstance(cause, ApplicationError) and cause.type in problems.REFUSALS:
+    if isinstance(cause, ApplicationError) and cause.type in problems.REJECTIONS:
         field = cause.details[0] if cause.details else None
-        return problems.refused(cause.type, cause.message.removeprefix(REFUSED), field=field)
-    return problems.invalid("request", "was refused by the session")
+        return problems.rejected(cause.type, cause.message.removeprefix(REFUSED), field=field)
+    return problems.invalid("request", texts.REJECTED_BY_SESSION)
