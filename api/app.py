@@ -1,4 +1,4 @@
-"""The gateway: a thin FastAPI application that translates between HTTP and the verbs of a session."""
+"""The FastAPI application of the gateway."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
@@ -39,14 +39,14 @@ from turnkeeper.workflows.hosting.connection import connect, outage_logged
 
 MAX_DRAINED_BYTES = 32 * 1024 * 1024
 DRAIN_SECONDS = 5.0
-"""What is still taken, and dropped, of a body that is refused."""
+"""How much of a rejected body is read and discarded, and for how long."""
 
 
 def create_app(settings: Settings, *, client: Client | None = None, partials: PartialCarrier | None = None) -> FastAPI:
-    """Build the gateway; it connects when it starts, or uses `client`. Raises `SettingsError`.
+    """Build the gateway. It connects to Temporal when it starts, unless it is given a `client`. Raises `SettingsError`.
 
-    Partial output comes by the carrier that the settings name, or by `partials`: one in memory, say, where the worker
-    is in this process too. That one is its owner's to close.
+    `partials` replaces the carrier that the settings name, such as an in-memory one where the worker runs in the same
+    process. The caller closes it.
     """
     stores, carrier = Stores.of(settings), chosen_carrier(settings)
 
@@ -78,7 +78,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     app.add_middleware(HeadRequestMiddleware)
     app.add_middleware(BodyLimitMiddleware)
     app.add_middleware(StalledStreamMiddleware)
-    # The last one added is the first one asked: nothing is read or spent for whoever is refused.
+    # The middleware that is added last runs first: a foreign request must not cost anything.
     app.add_middleware(OriginCheckMiddleware, settings=settings)
     return app
 
@@ -89,10 +89,12 @@ class _Gateway(FastAPI):
 
 
 class BodyLimitMiddleware:
-    """Refuses bodies over the limit without reading them to their end, and lets nobody store what is answered."""
+    """Rejects bodies over the limit without reading all of them, and sets `Cache-Control: no-store` on responses.
+
+    FastAPI's own limit has the same value, but responds in plain text.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
-        """Stand before `app`. FastAPI's own limit is the same, but answers in plain text."""
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -113,12 +115,12 @@ def _announced_bytes(scope: Scope) -> int:
 
 
 async def _drain(scope: Scope, receive: Receive) -> None:
-    """Take the rest of a body and drop it, up to a bound.
+    """Read and discard the rest of a body, up to a bound.
 
-    A client that sends all before it reads, over a connection that is closed then, would be told of the reset only.
+    A client that sends everything before it reads would otherwise see a connection reset instead of the response.
     """
     if any(name == b"expect" for name, _ in scope["headers"]):
-        return  # it waits for the answer before it sends
+        return  # the client waits for the response before it sends
     remaining = MAX_DRAINED_BYTES
     with anyio.move_on_after(DRAIN_SECONDS):
         while remaining > 0:
@@ -148,7 +150,7 @@ def _add_no_store(send: Send) -> Send:
     async def send_with_no_store(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = {name.lower(): value for name, value in message["headers"]}
-            # What FastAPI says of event streams lets them be stored.
+            # FastAPI's own header for event streams allows storing them.
             is_stream = headers.get(b"content-type", b"").startswith(b"text/event-stream")
             if is_stream or b"cache-control" not in headers:
                 others = [(name, value) for name, value in message["headers"] if name.lower() != b"cache-control"]

@@ -1,6 +1,6 @@
-"""What routes are given: the services, what a path names, and checks that hold for all routes.
+"""Dependencies of the routes: the services, path parameters, and checks that all routes share.
 
-All are `async`: FastAPI would run a plain function in a thread, and a request then waits for ten of them.
+All are `async`: FastAPI runs plain functions in threads, and a request would wait for ten of them.
 """
 
 from typing import Annotated
@@ -22,7 +22,7 @@ async def get_services(request: Request) -> Services:
 
 
 async def reject_unknown_parameters(request: Request) -> None:
-    """Refuse a query parameter the route does not know: an option is never ignored (API-2)."""
+    """Reject query parameters that the route doesn't have, so that no option is silently ignored (API-2)."""
     route = request.scope.get("route")
     if not isinstance(route, APIRoute):
         return

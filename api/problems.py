@@ -1,4 +1,4 @@
-"""Every error answer of the gateway: RFC 9457 `application/problem+json` with a stable `type` (API-2).
+"""Every error response of the gateway: RFC 9457 `application/problem+json` with a stable `type` (API-2).
 
     400 malformed-request
     403 foreign-host, foreign-origin
@@ -13,8 +13,8 @@
         no-worker
     504 no-worker, session-stuck
 
-Nothing internal and nothing a caller sent is repeated in them, but for ids, paths, field names, and in short a foreign
-host or origin and what a parameter of a task was given (TSK-1).
+They contain nothing internal and nothing that the caller sent, except for ids, paths, field names, and shortened: a
+foreign host or origin, and the value of a task's parameter (TSK-1). The texts are in `problem_texts.py`.
 """
 
 from http import HTTPStatus
@@ -37,7 +37,7 @@ from turnkeeper.stores.database.database import StoreUnavailableError
 
 
 class FieldError(BaseModel):
-    """A field that is wrong, by its path, and what is allowed; of a task also what was given, in short."""
+    """An invalid field: its path, what is allowed, and for tasks the shortened value."""
 
     field: str
     reason: str
@@ -45,7 +45,7 @@ class FieldError(BaseModel):
 
 
 class Problem(BaseModel):
-    """An error answer (RFC 9457). `type` is stable; `errors` names every field of an invalid request."""
+    """An error response (RFC 9457). `type` is stable; `errors` names every invalid field."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -79,7 +79,7 @@ class ProblemError(Exception):
         errors: list[FieldError] | None = None,
         retry_after: int | None = None,
     ) -> None:
-        """Answer with `status`; `detail` is a sentence for people, `retry_after` is in seconds."""
+        """Respond with `status`. `detail` is a sentence for people, `retry_after` is in seconds."""
         super().__init__(detail)
         self.problem = Problem(
             type=f"urn:turnkeeper:problem:{name}",
@@ -92,19 +92,19 @@ class ProblemError(Exception):
 
 
 def foreign_host(host: str | None) -> ProblemError:
-    """403: the gateway is not known by the name it was asked by; None: there was no name, or there were several."""
+    """403: `host` is not a name of the gateway. `None`: the request has no `Host`, or several."""
     name = texts.NO_SINGLE_HOST if host is None else texts.NAMED_HOST.format(host=shown(host))
     return ProblemError(403, "foreign-host", texts.FOREIGN_HOST.format(host=name))
 
 
 def foreign_origin(origin: str | None) -> ProblemError:
-    """403: a page that is not the gateway's own sends the request; None: its browser does not say which."""
+    """403: a page of another site sent the request. `None`: the browser doesn't say which."""
     page = texts.PAGE_OF_ANOTHER_SITE if origin is None else texts.PAGE_OF_ORIGIN.format(origin=shown(origin))
     return ProblemError(403, "foreign-origin", texts.FOREIGN_ORIGIN.format(page=page))
 
 
 def unknown_session(session_id: str) -> ProblemError:
-    """404: never existed, was deleted, or is someone else's."""
+    """404: it never existed, was deleted, or is another tenant's."""
     return ProblemError(404, "unknown-session", texts.UNKNOWN_SESSION.format(session_id=session_id))
 
 
@@ -114,7 +114,7 @@ def unknown_prompt(message_id: str) -> ProblemError:
 
 
 def unknown_turn(turn_id: str) -> ProblemError:
-    """404: neither the session nor the archive has it."""
+    """404: neither session nor archive has it."""
     return ProblemError(404, "unknown-turn", texts.UNKNOWN_TURN.format(turn_id=turn_id))
 
 
@@ -123,47 +123,47 @@ def not_running() -> ProblemError:
 
 
 def not_failed(detail: str) -> ProblemError:
-    """409: there is no failed turn to send again."""
+    """409: there is no failed turn to retry."""
     return ProblemError(409, "not-failed", detail)
 
 
 def unknown_blob(name: str) -> ProblemError:
-    """404: the session keeps no text with that hash."""
+    """404: the session has no text with this hash."""
     return ProblemError(404, "unknown-blob", texts.UNKNOWN_BLOB.format(name=name))
 
 
 def session_ended(session_id: str) -> ProblemError:
-    """409: it is closed; it can still be read."""
+    """409: it has ended. It can still be read."""
     return ProblemError(409, "session-ended", texts.SESSION_ENDED.format(session_id=session_id))
 
 
 def id_was_used(session_id: str) -> ProblemError:
-    """409: another session has or had this id."""
+    """409: another session has or had the id."""
     return ProblemError(409, "session-exists", texts.ID_WAS_USED.format(session_id=session_id))
 
 
 def temporal_unreachable() -> ProblemError:
-    """503: nothing can be said about any session."""
+    """503: the state of sessions is unknown."""
     return ProblemError(503, "temporal-unreachable", texts.TEMPORAL_UNREACHABLE, retry_after=2)
 
 
 def stopping() -> ProblemError:
-    """503: this gateway is about to end."""
+    """503: this gateway is shutting down."""
     return ProblemError(503, "stopping", texts.STOPPING, retry_after=2)
 
 
 def archive_unavailable(reason: str) -> ProblemError:
-    """503: what is asked for is in the archive only; the session itself goes on."""
+    """503: only the archive has the answer. The session itself continues."""
     return ProblemError(503, "archive-unavailable", reason, retry_after=5)
 
 
 def deletion_refused(reason: str) -> ProblemError:
-    """503: Temporal does not let workers terminate or delete workflows."""
+    """503: workers may not terminate or delete workflows."""
     return ProblemError(503, "deletion-refused", reason, retry_after=30)
 
 
 def no_worker(session_id: str) -> ProblemError:
-    """504: the session exists, and nobody answers for it."""
+    """504: the session exists, but no worker answers."""
     return ProblemError(504, "no-worker", texts.NO_WORKER.format(session_id=session_id), retry_after=2)
 
 
@@ -173,12 +173,12 @@ def no_polling_worker(task_queue: str) -> ProblemError:
 
 
 def session_stuck(session_id: str) -> ProblemError:
-    """504: its workflow task keeps failing; a bug of ours, mended by a deploy."""
+    """504: the session's workflow task keeps failing. That is a bug of ours; a deployment fixes it."""
     return ProblemError(504, "session-stuck", texts.SESSION_STUCK.format(session_id=session_id), retry_after=30)
 
 
 def malformed() -> ProblemError:
-    """400: what came is no HTTP request; the connection is closed."""
+    """400: the bytes are not an HTTP request. The connection is closed."""
     return ProblemError(400, "malformed-request", texts.MALFORMED)
 
 
@@ -188,7 +188,7 @@ def temporal_rate_limit() -> ProblemError:
 
 
 def renderer_busy() -> ProblemError:
-    """429: so many texts are being rendered that this one would take too long; it can be shown as it is."""
+    """429: the renderer is busy. The text can be shown as it is."""
     return ProblemError(429, "rate-limited", texts.RENDERER_BUSY, retry_after=1)
 
 
@@ -220,7 +220,7 @@ def prompt_not_waiting(message_id: str, fate: str) -> ProblemError:
 
 
 def invalid(field: str, reason: str) -> ProblemError:
-    """422: one field is wrong."""
+    """422: one field is invalid."""
     return _invalid(f"{field}: {reason}", [FieldError(field=field, reason=reason)])
 
 
@@ -232,7 +232,7 @@ MEDIA_TYPE = "application/problem+json"
 
 
 def install(app: FastAPI) -> None:
-    """Let every error of `app` be answered as a problem."""
+    """Make `app` respond to every error with a problem."""
     for kind in (ProblemError, Refused, TaskValidationError, StoreUnavailableError, RequestValidationError, Exception):
         app.add_exception_handler(kind, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -270,7 +270,7 @@ def _problem_of(error: Exception, *, is_of_task: bool) -> ProblemError:
 
 
 def _field_error(error: dict[str, Any], *, is_of_task: bool) -> FieldError:
-    # The path begins with the part of the request; of JSON that can't be parsed, a character's place follows.
+    # The path begins with the part of the request. For JSON that can't be parsed, a character position follows.
     path = [] if error["type"] == "json_invalid" else error["loc"][1:]
     value = shown(error["input"]) if is_of_task else None
     return FieldError(field=field_path(path) or "body", reason=reason_of(error), value=value)
@@ -278,7 +278,7 @@ def _field_error(error: dict[str, Any], *, is_of_task: bool) -> FieldError:
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 500)
-    if status == 400:  # FastAPI's answer to a body it can't parse at all
+    if status == 400:  # FastAPI's response to a body that it can't parse at all
         return answer(invalid("body", texts.NOT_JSON).problem)
     if status == 413:
         return answer(ProblemError(413, "too-large", str(getattr(error, "detail", ""))).problem)
@@ -293,23 +293,23 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 
 def request_timeout() -> ProblemError:
-    """408: the rest of the request did not come in time."""
+    """408: the rest of the request did not arrive in time."""
     return ProblemError(408, "request-timeout", texts.REQUEST_TIMEOUT)
 
 
 def head_too_large(limit: int) -> ProblemError:
-    """431: the head of the request has no end within the limit."""
+    """431: the request's headers are over the limit."""
     return ProblemError(431, "head-too-large", texts.HEAD_TOO_LARGE.format(limit=limit))
 
 
 def too_many_connections(limit: int) -> ProblemError:
-    """503: further connections are taken once others are closed."""
+    """503: the gateway accepts further connections once others are closed."""
     detail = texts.TOO_MANY_CONNECTIONS.format(limit=limit)
     return ProblemError(503, "too-many-connections", detail, retry_after=1)
 
 
 async def _on_other_method(request: Request) -> Response:
-    """Answer a request by a method that its path does not have; to `OPTIONS`, say which it has."""
+    """Respond to a method that the path doesn't support; to `OPTIONS` with those that it supports."""
     allowed = ", ".join(allowed_methods(request.app.routes, request.scope))
     headers = {"Allow": allowed} if allowed else {}
     if request.method == "OPTIONS":
@@ -321,5 +321,5 @@ async def _on_other_method(request: Request) -> Response:
 
 
 def too_large(max_bytes: int = MAX_BODY_BYTES) -> ProblemError:
-    """413: the body is over the route's limit; it was not read to its end."""
+    """413: the body is over the route's limit. It was not read completely."""
     return ProblemError(413, "too-large", texts.TOO_LARGE.format(mib=max_bytes // 1024**2))

@@ -1,4 +1,4 @@
-"""Everything that a route can use: made once when the gateway starts, and handed to each route as one object."""
+"""Everything that routes can use: built once when the gateway starts, and passed to each route as one object."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -26,7 +26,7 @@ from turnkeeper.stores.stores import Stores
 
 @dataclass(frozen=True)
 class Services:
-    """The services of one gateway. Each is built of those above it."""
+    """The services of one gateway. Each depends only on those above it."""
 
     settings: Settings
     client: Client
@@ -37,18 +37,18 @@ class Services:
     reader: SessionReader
     sessions: SessionCommands
 
-    # Prompts on their way in
+    # Sending prompts
     fates: PromptFates
     sender: PromptSender
 
-    # What sessions and stores have together
+    # Reading over both session and stores, and deleting from both
     texts: TextRestorer
     transcripts: TranscriptReader
     replays: ReplayTextReader
     tasks: TaskPreparer
     deleter: SessionDeleter
 
-    # What is new, for those who watch and those who poll
+    # Updates for watching and polling clients
     cache_warmer: CacheWarmer
     poller: Poller
     feed: UpdateFeed
@@ -84,7 +84,7 @@ class Services:
         )
 
     async def close(self) -> None:
-        """End all streams, and stop what goes on in the background."""
+        """End all streams and background tasks."""
         self.feed.stop()
         await self.cache_warmer.close()
         await self.reader.close()

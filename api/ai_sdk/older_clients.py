@@ -1,4 +1,4 @@
-"""The stream for clients of version 6 of the npm package `ai`, which end with an error at a chunk they don't know."""
+"""The stream for clients of version 6 of the npm package `ai`, which fail on chunks that they don't know."""
 
 from turnkeeper.api import problem_texts as texts
 from turnkeeper.api.ai_sdk.chunks import ErrorChunk, Notice, SteeringDataChunk, UIMessageChunk
@@ -10,10 +10,10 @@ ANSWER_RESTARTED = ErrorChunk(
 
 
 def chunk_for_version_6(chunk: UIMessageChunk) -> UIMessageChunk | None:
-    """Return what version 6 is sent instead of a chunk; `None`: nothing.
+    """Return the chunk that replaces `chunk` for version 6; `None` if there is none.
 
-    It can take back nothing that it has of a step. So where that is needed its stream ends, and begins anew when
-    it is resumed.
+    Version 6 can't discard what it has of a step. Where that is needed the stream ends, and the client gets the step
+    anew when it resumes.
     """
     match chunk["type"]:
         case "reset-step":

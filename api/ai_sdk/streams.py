@@ -1,12 +1,11 @@
-"""A turn live, as chunks: from wherever it stands, a place in the queue too, to its end (API-1, AGT-5).
+"""A turn live, as chunks, from its current state (which may be a place in the queue) to its end (API-1, AGT-5).
 
-Theory of operation. A stream begins with the turn as the session has it, and goes on with the session's feed from
-there, so that nothing is missed in between. What a client sees of a turn that is already running is thus its replay,
-and then the rest as it happens. Every stream uses the one feed that all who watch the session share.
+A stream begins with the turn as the session has it, and continues with the session's feed from there, so that nothing
+is missed in between. All streams of a session share its one feed.
 
-Once a stream has begun it can't fail with a status any more. While Temporal or the workers are away it says so and
-waits, as the turn does; what waiting does not fix is an `error` chunk, in the words of the problem. So is the end of
-the gateway itself: a stream that just broke off would be an error to the AI SDK all the same, and one without words.
+Once a stream has begun, it can't fail with a status. While Temporal or the workers are away it sends a notice and
+waits, as the turn does. Problems that waiting doesn't fix become an `error` chunk with the problem's text. So does the
+shutdown of the gateway, which would otherwise be an error without words in the AI SDK.
 """
 
 import asyncio
@@ -28,16 +27,16 @@ from turnkeeper.models.transcript.conversation import ConversationMessage, Sessi
 from turnkeeper.models.transcript.trajectory import ModelStep
 
 TEMPORARY_STATUSES = (429, 503, 504)
-"""Problems that pass: Temporal is busy or can't be reached, or no worker answers."""
+"""Temporary problems: Temporal is busy or can't be reached, or no worker answers."""
 
 SILENCE_SECONDS = 1.2
-"""How long a worker that gave no receipt is waited for before the stream says that none answers (API-2)."""
+"""How long to wait for a worker that gave no receipt, before the stream says that none answers (API-2)."""
 
 
 async def turn_to_resume(services: Services, session_id: str) -> str | None:
-    """Return the id of the turn that runs, or of the prompt that goes next; `None` where there is neither.
+    """Return the id of the running turn, or of the next prompt; `None` if there is neither, or no such session.
 
-    Nor is there in a session that does not exist. Raises `ProblemError`.
+    Raises `ProblemError`.
     """
     try:
         state = await services.reader.state(session_id, StateRequest(limit=0))
@@ -52,16 +51,15 @@ async def turn_to_resume(services: Services, session_id: str) -> str | None:
 
 
 class TurnStream:
-    """One turn of a session, for one client."""
+    """One turn of a session, for one client. `turn` knows what the client has."""
 
     def __init__(self, services: Services, session_id: str, turn: TurnChunks) -> None:
-        """Read the session with `services`; `turn` knows what the client has."""
         self._services = services
         self._session_id = session_id
         self._turn = turn
 
     async def chunks(self) -> AsyncGenerator[Chunks, None]:
-        """Yield what is to be sent of the turn until there is nothing more; it may still wait for its place."""
+        """Yield the chunks of the turn until its end. The turn may still be in the queue."""
         if self._turn.awaits_worker and await self._is_silent():
             yield self._turn.notice(texts.SILENT_WORKER_NOTICE)
         while not self._turn.is_over:
@@ -77,7 +75,7 @@ class TurnStream:
                     await asyncio.sleep(RETRY_SECONDS)
 
     async def _is_silent(self) -> bool:
-        """Return whether no worker answers for the session in a moment either."""
+        """Return whether still no worker answers for the session."""
         try:
             async with asyncio.timeout(SILENCE_SECONDS):
                 await self._services.reader.state(self._session_id, StateRequest(limit=0))
@@ -86,7 +84,7 @@ class TurnStream:
         return False
 
     async def _follow(self) -> AsyncGenerator[Chunks, None]:
-        """Yield what the session has of the turn by now, then what is new. Raises `ProblemError`."""
+        """Yield what the session has of the turn, then what is new. Raises `ProblemError`."""
         state = await self._services.reader.state(self._session_id, StateRequest(limit=1))
         newest = state.messages[-1] if state.messages else None
         is_newest = newest is not None and newest.id == self._turn.turn_id
@@ -118,7 +116,7 @@ class TurnStream:
                 update = event.update
                 turns = [*update.updated_messages, *update.new_messages]
                 turn = next((turn for turn in turns if turn.id == turn_id), None)
-                # It may have ended unseen, or never come.
+                # The turn may have ended without being seen, or may never come.
                 is_absence_final = update.reset if has_begun else update.queue_length == 0
                 may_have_ended = turn is None and not update.has_more and is_absence_final
             case QueueEvent():
@@ -126,15 +124,15 @@ class TurnStream:
         return await self._on_turn(await self._ended_turn() if may_have_ended else turn)
 
     async def _ended_turn(self) -> ConversationMessage | None:
-        """Return the turn if it has ended, also from the archive. Raises what became of a prompt that is no turn."""
+        """Return the turn if it has ended, also from the archive. Raises the fate of a prompt that became no turn."""
         return await self._services.transcripts.ended_turn(self._session_id, self._turn.turn_id)
 
     async def _on_turn(self, turn: ConversationMessage | None) -> Chunks:
-        """Return what is to be sent of the turn, its new texts whole; what can't be read stays an excerpt."""
+        """Return the next chunks of the turn, with its new large texts restored if they can be read."""
         if turn is None:
             return []
         new_steps = [step for step in turn.steps if isinstance(step, ModelStep) and step.number > self._turn.final_step]
-        # Results stay excerpts, with a link.
+        # Results stay excerpts with a link.
         hashes = {hash_ for step in new_steps for hash_ in _text_hashes(step)}
         until = seconds_from_now(RESTORE_SECONDS)
         session = workflow_id(self._session_id)

@@ -1,4 +1,4 @@
-"""What a session has moved to the archive, without gaps: turns just before a number, early steps of a turn (SES-15)."""
+"""Reads of the archive without gaps: the turns before a number, and the early steps of a turn (SES-15)."""
 
 from turnkeeper.api import problem_texts as texts
 from turnkeeper.api.store_calls import read_store
@@ -11,7 +11,7 @@ from turnkeeper.stores.database.database import StoreUnavailableError
 async def turns_before(
     archive: Archive, owner: str, number: int, *, limit: int | None, max_bytes: int, until: float
 ) -> list[ConversationMessage]:
-    """Return the turns just before `number`, oldest first: one at least. Raises `StoreUnavailableError`."""
+    """Return the turns just before `number`, oldest first, at least one. Raises `StoreUnavailableError`."""
     page = archive.page(owner, before=number, limit=limit, max_bytes=max_bytes)
     rows = await read_store(page, until=until)
     if not rows or [row.number for row in rows] != list(range(number - len(rows), number)):
@@ -22,7 +22,7 @@ async def turns_before(
 async def with_archived_steps(
     archive: Archive, owner: str, number: int, turn: ConversationMessage, *, until: float
 ) -> ConversationMessage:
-    """Return turn `number` with the steps that were moved; if the archive can't be read, they stay omitted."""
+    """Return turn `number` with its archived steps. They stay omitted if the archive can't be read."""
     if not turn.steps_omitted:
         return turn
     try:
@@ -36,5 +36,5 @@ async def with_archived_steps(
 
 
 def missing_turns_error() -> StoreUnavailableError:
-    """Say that the archive is not, or no longer, the one that the session was moved to."""
+    """Return the error of an archive that is not the one that the session uses, such as an empty new one."""
     return StoreUnavailableError(texts.ARCHIVE_INCOMPLETE)

@@ -1,11 +1,11 @@
-"""The whole replay text of a session, from both places where its turns are (CTX-12, CTX-13).
+"""The replay text of a session, from both session and archive (CTX-12, CTX-13).
 
-Theory of operation. The session says in one breath which turns it holds, and how many events HISTORY has. What is
-wanted beyond that is read from the archive, newest first: early steps of long turns, then older turns. At last, large
-texts are restored, of those steps only that are shown. So an answer costs what it shows.
+One query to the session returns the turns that it has and the number of events in HISTORY. Anything beyond that is read
+from the archive, newest first: early steps of long turns, then older turns. Finally large texts are restored, but only
+of the steps that are shown. So the cost depends on what is shown.
 
-The archive may be down. Then the text has what there is, and tells what it lacks: HISTORY shows fewer messages than
-there are, a thought counts the steps that CURRENT leaves out, and an excerpt says that it is one.
+While the archive is down, the text contains what there is and says what it lacks: HISTORY shows fewer messages than
+there are, a thought counts the steps that CURRENT omits, and an excerpt is marked as one.
 """
 
 from collections.abc import Sequence
@@ -26,10 +26,10 @@ from turnkeeper.stores.archive import Archive
 from turnkeeper.stores.database.database import StoreUnavailableError
 
 HISTORY_BYTES = 10_000_000
-"""About the most bytes of HISTORY; one turn at least is shown, however long it is."""
+"""Approximate limit of HISTORY. At least one turn is shown, however long it is."""
 
 PAGE_BYTES = 1_000_000
-"""Most bytes of the turns that are read from the archive at once."""
+"""Limit of one read of turns from the archive."""
 
 ALL = 2**53
 """More events than any session has."""
@@ -37,14 +37,14 @@ ALL = 2**53
 
 @dataclass(frozen=True)
 class ReplayText:
-    """A replay text. `is_whole`: it has all that was asked for."""
+    """A replay text. `is_whole`: nothing that was requested is missing."""
 
     text: str
     is_whole: bool
 
 
 class ReplayTextReader:
-    """The replay texts of all sessions. Methods raise `ProblemError`."""
+    """Reads the replay texts of sessions. Methods raise `ProblemError`."""
 
     def __init__(self, reader: SessionReader, archive: Archive, texts: TextRestorer) -> None:
         self._reader = reader
@@ -52,14 +52,14 @@ class ReplayTextReader:
         self._texts = texts
 
     async def text(self, session_id: str, *, max_history: int) -> ReplayText:
-        """Return CURRENT whole, and the last `max_history` events of HISTORY (0: all of them, or about 10 MB)."""
+        """Return the whole CURRENT and the last `max_history` events of HISTORY (0: all, up to about 10 MB)."""
         until, max_events = seconds_from_now(REQUEST_SECONDS), max_history or ALL
         in_session = await self._reader.replay_turns(session_id, ReplayRequest(max_history=max_history))
         replay = await self._with_archive(workflow_id(session_id), in_session, max_events, until)
         return ReplayText(replay.text(max_history), is_whole=_is_whole(replay, max_events))
 
     async def _with_archive(self, owner: str, in_session: ReplayTurns, max_events: int, until: float) -> ReplayTurns:
-        """Return the turns that are shown, with all that the stores have of them."""
+        """Return the turns to show, completed from the stores."""
         past, unfinished = in_session.past_turns, in_session.unfinished_turn
         reading = _HistoryReader(self._archive, owner, in_session.first_number + len(past), max_events, until)
         newest = unfinished and await with_archived_steps(
@@ -73,10 +73,9 @@ class ReplayTextReader:
 
 
 class _HistoryReader:
-    """HISTORY, read from its newest turn back until it has the events that are wanted."""
+    """Reads HISTORY backwards, until it has the last `max_events` events before the turn number `after`."""
 
     def __init__(self, archive: Archive, owner: str, after: int, max_events: int, until: float) -> None:
-        """Read the last `max_events` events before the turn number `after`."""
         self._archive = archive
         self._owner = owner
         self._events_left = max_events
@@ -87,7 +86,7 @@ class _HistoryReader:
         """The number of the earliest turn so far."""
 
     async def read_back_from(self, in_session: Sequence[ConversationMessage]) -> None:
-        """Read the turns that the session holds, and before them those of the archive, as far as it can be read."""
+        """Read the turns in the session, then older ones from the archive as far as it can be read."""
         await self._add_turns(in_session)
         with suppress(StoreUnavailableError):
             while self.first_number > 1 and not self._is_done:
@@ -104,7 +103,7 @@ class _HistoryReader:
 
     @property
     def _is_done(self) -> bool:
-        """There is enough, or what comes before can't be read."""
+        """Return whether there are enough events, or earlier ones can't be read."""
         has_gap = bool(self.newest_first) and self.newest_first[-1].steps_omitted > 0
         return self._events_left <= 0 or self._bytes_left <= 0 or has_gap
 
@@ -115,12 +114,12 @@ class _HistoryReader:
             self.first_number -= 1
             part = await self._needed_part(turn)
             self._events_left -= count_events(part)
-            texts = {ref.hash: ref.bytes for ref in refs_in(part)}  # an answer is its last step's text too
+            texts = {ref.hash: ref.bytes for ref in refs_in(part)}  # by hash: an answer is also its last step's text
             self._bytes_left -= carried_size(part) + sum(texts.values())
             self.newest_first.append(part)
 
     async def _needed_part(self, turn: ConversationMessage) -> ConversationMessage:
-        # Its prompt comes before the steps that are omitted.
+        # The prompt is an event before the omitted steps.
         if turn.steps_omitted and count_events(turn) - 1 < self._events_left:
             turn = await with_archived_steps(self._archive, self._owner, self.first_number, turn, until=self._until)
         return with_newest_events(turn, self._events_left)

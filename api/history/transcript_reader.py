@@ -1,16 +1,15 @@
-"""One transcript of both places: what a session holds, and what it has moved to the archive (SES-15, API-1).
+"""The transcript over both session and archive (SES-15, API-1).
 
-Theory of operation. Every turn has a number, from 1. The archive has at least the turns 1 to `archived_count`, the
-session holds those after them, and a session drops a turn only once the archive has it. So a page is read from the
-session first, which says both numbers in one breath, and filled up from the archive with what comes before its oldest
-turn: whatever is archived meanwhile, no turn is missing and none is there twice.
+Every turn has a number, from 1. The archive has at least the turns 1 to `archived_count`, the session has the turns
+after them, and a session drops a turn only once the archive has it. A page is read from the session first, in one query
+with both numbers, and then filled from the archive with the turns before its oldest one. So no turn is missing or
+duplicated, whatever is archived meanwhile.
 
-A page is about 1 MB of what is really sent: answers that are kept by reference and steps that are kept in the archive
-are restored first, then the page is cut to as many of its newest turns as fit. The newest one is always sent, whole,
-however long it is.
+A page is about 1 MB of what is really sent: answers by reference and archived steps are restored first, then the page
+is cut to as many of its newest turns as fit. The newest turn is always sent, whole, however long it is.
 
-The archive may be down. What the session itself holds is shown all the same, and the link to what comes before it;
-only a page of which the session holds nothing fails.
+While the archive is down, a page contains what the session itself has, and the link to the page before it; a page fails
+only if the session has nothing of it.
 """
 
 import asyncio
@@ -33,14 +32,14 @@ from turnkeeper.stores.archive import Archive
 from turnkeeper.stores.database.database import StoreUnavailableError
 
 PAGE_BYTES = 1_000_000
-"""About the most JSON bytes of a page."""
+"""Approximate limit of a page's JSON."""
 
 RETRY_SECONDS = 1.0
-"""Who waits for a turn asks again after this time where nobody could answer."""
+"""Pause while waiting for a turn, after a query that nobody could answer."""
 
 
 class TranscriptReader:
-    """The transcripts of all sessions. Methods raise `ProblemError`, and `StoreUnavailableError` where it is said."""
+    """Reads the transcripts of sessions. Methods raise `ProblemError`, and some `StoreUnavailableError`."""
 
     def __init__(self, reader: SessionReader, archive: Archive, texts: TextRestorer) -> None:
         self._reader = reader
@@ -48,9 +47,9 @@ class TranscriptReader:
         self._texts = texts
 
     async def page(self, session_id: str, *, before: str | None, limit: int | None) -> ConversationState:
-        """Return the newest turns (before the turn `before`), oldest first: `limit` at most, and about 1 MB.
+        """Return the newest turns (before the turn `before`), oldest first: at most `limit`, and about 1 MB.
 
-        Raises `StoreUnavailableError` where only the archive has them.
+        Raises `StoreUnavailableError` if only the archive has them.
         """
         until = seconds_from_now(REQUEST_SECONDS)
         state, first_in_session = await self._page_in_session(session_id, before, limit, until)
@@ -65,7 +64,7 @@ class TranscriptReader:
     async def _page_in_session(
         self, session_id: str, before: str | None, limit: int | None, until: float
     ) -> tuple[ConversationState, int]:
-        """Return what the session holds of a page, and the number of its first turn; without any, of the one after."""
+        """Return the turns of a page that are in the session, and the number of the first (or of the one after)."""
         state = await self._reader.page_in_session(session_id, StateRequest(before=before, limit=limit))
         if state is not None:
             return state, state.first_number or state.archived_count + 1
@@ -74,7 +73,7 @@ class TranscriptReader:
 
     async def _number_in_archive(self, session_id: str, turn_id: str, archived_count: int, until: float) -> int:
         number = await read_store(self._archive.number_of(workflow_id(session_id), turn_id), until=until)
-        # Beyond what the session has archived are only turns of an older session of that id.
+        # Turns beyond the session's own archive belong to an older session with the same id.
         if number is not None and number <= archived_count:
             return number
         if await read_store(self._archive.count(workflow_id(session_id)), until=until) < archived_count:
@@ -84,7 +83,7 @@ class TranscriptReader:
     async def _older(
         self, session_id: str, state: ConversationState, first_in_session: int, limit: int | None, until: float
     ) -> list[ConversationMessage]:
-        """Return turns that the archive has just before those of `state`: as many as may find room beside them."""
+        """Return archived turns just before those of `state`, as many as may fit in the page."""
         max_turns = None if limit is None else limit - len(state.messages)
         if not 1 < first_in_session <= state.archived_count + 1 or max_turns == 0:
             return []
@@ -104,9 +103,9 @@ class TranscriptReader:
     async def _newest_that_fit(
         self, session_id: str, turns: Sequence[ConversationMessage], after: int, until: float
     ) -> list[ConversationMessage]:
-        """Return of `turns`, numbered up to `after`, as many of the newest, with all their steps, as fit in a page.
+        """Return the newest of `turns` with all their steps, as many as fit in a page, but at least one.
 
-        One at least.
+        The last of `turns` has the number `after` - 1.
         """
         page, bytes_left = list[ConversationMessage](), PAGE_BYTES
         for number, turn in zip(count(after - 1, -1), reversed(turns), strict=False):
@@ -120,16 +119,16 @@ class TranscriptReader:
         return page[::-1]
 
     async def raise_if_id_was_used(self, session_id: str) -> None:
-        """Pass an id that a session may be started with. Raises 409 where the archive has one that Temporal forgot.
+        """Raise 409 if the archive has a session with the id that Temporal no longer has.
 
-        Temporal keeps ended sessions for a while only; ids are never used again (API-1).
+        Temporal retains ended sessions for a limited time, but ids are never reused (API-1).
         """
         try:
             archived_count = await read_store(
                 self._archive.count(workflow_id(session_id)), until=seconds_from_now(RESTORE_SECONDS)
             )
         except StoreUnavailableError:
-            return  # a session that Temporal remembers is refused by Temporal itself
+            return  # if Temporal still has the session, it rejects the id itself
         if archived_count:
             try:
                 await self._reader.describe(session_id)
@@ -144,10 +143,10 @@ class TranscriptReader:
     async def wait_for_turn(
         self, session_id: str, message_id: str, *, seconds: float
     ) -> tuple[Receipt, ConversationMessage | None]:
-        """Wait about `seconds` for the turn of a prompt to end; without it, return where the prompt stands.
+        """Wait about `seconds` for the turn of a prompt to end; otherwise return the prompt's position.
 
-        While no worker answers it goes on waiting: the prompt is safe. Raises what the session refused the prompt with,
-        also if it is withdrawn or discarded meanwhile.
+        It keeps waiting while no worker answers, since the prompt is safe. Raises if the prompt was rejected, withdrawn
+        or discarded.
         """
         clock = asyncio.get_running_loop().time
         until, receipt = clock() + seconds, Receipt(message_id)
@@ -159,17 +158,17 @@ class TranscriptReader:
                 if result and result[1] and result[1].is_complete:
                     return result
                 receipt = result[0] if result else receipt
-                # A change that nobody answered for is over, and no other may come: then the session is asked again.
+                # After a change that no worker answered for, no other change may come: so the session is queried again.
                 can_wait = result is not None and not watch.is_over
                 again_at = until if can_wait else min(until, clock() + RETRY_SECONDS)
-                # A session that changes all the time must not hold its callers beyond theirs.
+                # A session that changes all the time must not delay its callers beyond their time.
                 if clock() >= until or (not await watch.wait_beyond(version, until=again_at) and clock() >= until):
                     return receipt, None
 
     async def _turn_in_time(
         self, session_id: str, message_id: str, *, until: float
     ) -> tuple[Receipt, ConversationMessage | None] | None:
-        """Return where a prompt stands, and its turn once there is one; `None` where that can't be said in time."""
+        """Return a prompt's position, and its turn once there is one; `None` if nobody answers in time."""
         try:
             async with asyncio.timeout_at(until):
                 receipt = await self._reader.receipt(session_id, message_id)
@@ -183,9 +182,9 @@ class TranscriptReader:
         return (receipt, turn) if turn or receipt.position else None
 
     async def failed_turn(self, session_id: str, message_id: str | None) -> ConversationMessage:
-        """Return a turn that ended without an answer: that one, or the newest that the session holds.
+        """Return a failed turn: the given one, or the newest in the session.
 
-        Raises 409 where it did not fail or there is none, 404 where there is no such turn.
+        Raises 409 if it did not fail or there is none, 404 if there is no such turn.
         """
         if message_id is None:
             return await self._newest_failed_turn(session_id)
@@ -222,7 +221,7 @@ class TranscriptReader:
         return whole[0] if whole else None
 
     async def _archived_turn(self, session_id: str, turn_id: str, until: float) -> list[ConversationMessage]:
-        """Return, in a list, a turn that was moved before those who wait for it were told; none if it can't be read."""
+        """Return, as a list, a turn that was archived before its waiters saw it; empty if it can't be read."""
         try:
             archived_turn = await read_store(self._archive.find(workflow_id(session_id), turn_id), until=until)
         except StoreUnavailableError:

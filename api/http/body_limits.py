@@ -1,14 +1,14 @@
-"""How large a request's body may be (API-4)."""
+"""Limits of request bodies (API-4)."""
 
 MAX_BODY_BYTES = 1024 * 1024
 MAX_HISTORY_BYTES = 10 * 1024 * 1024
-"""Where a conversation is handed over."""
+"""For routes that accept a conversation."""
 
 _TAKING_HISTORIES = frozenset({"/api/chat", "/tasks/preview"})
 
 
 def max_body_bytes(path: str) -> int:
-    """Return the most bytes that a request to `path` may have.
+    """Return the limit of a body sent to `path`, in bytes.
 
     >>> max_body_bytes("/chat"), max_body_bytes("/tasks/preview")
     (1048576, 10485760)

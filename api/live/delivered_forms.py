@@ -1,16 +1,16 @@
-"""What a client that polls has seen already, by whatever it sends: cursor, revision, `ETag`, or less (SES-12).
+"""What a polling client has already seen, judged by what it sends: cursor, revision, `ETag`, or less (SES-12).
 
-Theory of operation. A poll with `wait` is held until there is something that its sender has not seen. With
-`since_revision` the revision tells that, with an `ETag` the tag does. Who sends only `last_seen_message_id`, as the
-client of the original design does, does not say in which form it has seen that turn: while it ran, or ended. So the
-gateway remembers in which forms it has given the newest turn to clients of this kind:
+A poll with `wait` is held until there is something that the client has not seen. With `since_revision` the revision
+says so, with an `ETag` the tag. A client that sends only `last_seen_message_id`, like that of the original design,
+doesn't say in which form it has seen that turn: running or ended. So the gateway remembers in which forms it has
+delivered the newest turn to such clients:
 
-    this form was never given                 nobody has seen it: answer at once
-    this form only                            all have seen it: wait
-    this form, and an older one lately        one of them may not have: answer after a moment
+    this form was never delivered             nobody has seen it: answer at once
+    only this form                            all have seen it: wait
+    this form, and recently an older one      one client may not have seen it: answer after a moment
 
-Each answer takes the place of the newest older form, since the client that had that probably asked for it; where there
-is none, of the same form given longest ago.
+Each delivery replaces that of the newest older form, since the client that has that one probably sent the poll; if there
+is none, it replaces the oldest delivery of the same form.
 """
 
 from collections.abc import Callable
@@ -23,10 +23,10 @@ from turnkeeper.models.transcript.conversation import ConversationUpdate
 from turnkeeper.stores.bounded_dict import BoundedDict
 
 UNCLEAR_SECONDS = 1.0
-"""How long a client is held that may have seen the answer, or not."""
+"""How long to hold a client that may or may not have seen the answer."""
 
 FORM_SECONDS = 60.0
-"""The longest `wait`: a client that watches comes back within this time."""
+"""The maximum of `wait`: a client that is still there polls again within this time."""
 
 MAX_FORMS = 100
 MAX_SESSIONS = 10_000
@@ -36,7 +36,7 @@ Form = tuple[int, bool]
 
 
 def poll_etag(first_run_id: str, cursor: UpdatesRequest, revision: int) -> str:
-    """Return the tag of an answer: the session, its revision, and what was asked of it.
+    """Return the tag of a response: the session, its revision, and the request.
 
     >>> page = UpdatesRequest(last_seen_message_id="p-1", since_revision=7, limit=1)
     >>> poll_etag("r", page, 7) == poll_etag("r", UpdatesRequest(limit=1), 7)
@@ -48,20 +48,20 @@ def poll_etag(first_run_id: str, cursor: UpdatesRequest, revision: int) -> str:
 
 @dataclass
 class _DeliveredTurn:
-    """The newest turn that clients were given, and when they were given which form of it."""
+    """The newest turn that was delivered, and when in which form."""
 
     turn_id: str
     forms: list[tuple[Form, float]] = field(default_factory=list)
 
 
 class DeliveredForms:
-    """In which forms clients without a revision were given the newest turn of each session."""
+    """The forms of each session's newest turn that were delivered to clients without a revision."""
 
     def __init__(self) -> None:
         self._delivered = BoundedDict[str, _DeliveredTurn](max_entries=MAX_SESSIONS)
 
     def hold_seconds(self, session_id: str, turn_id: str, form: Form, *, now: float) -> float | None:
-        """Return how long to hold an answer whose only news is this form of a turn; `None`: all have seen it."""
+        """Return how long to hold an answer with only this form of a turn; `None` if all clients have seen it."""
         delivered = self._delivered.get(session_id)
         if delivered is None or delivered.turn_id != turn_id:
             return 0
@@ -71,7 +71,7 @@ class DeliveredForms:
         return None if forms == {form} else UNCLEAR_SECONDS
 
     def note(self, session_id: str, turn_id: str, form: Form, *, comes_back: bool, now: float) -> None:
-        """Remember that a client is given this form of a turn; `comes_back`: it has seen the turn before."""
+        """Note that this form of a turn is delivered. `comes_back`: the client has seen the turn before."""
         delivered = self._delivered.get(session_id)
         if delivered is None or delivered.turn_id != turn_id:
             delivered = _DeliveredTurn(turn_id)
@@ -81,12 +81,12 @@ class DeliveredForms:
         if comes_back and older:
             delivered.forms.remove(max(older))
         elif comes_back and same:
-            delivered.forms.remove(min(same))  # its client still watches: the time begins anew
+            delivered.forms.remove(min(same))  # its client is still there: its time starts again
         delivered.forms = [*delivered.forms, (form, now)][-MAX_FORMS:]
 
 
 class Poll:
-    """One request for what is new, and what its sender has seen."""
+    """One poll, and what its client has seen. `matches_etag`: whether the client sent an update's `ETag`."""
 
     def __init__(
         self,
@@ -96,7 +96,6 @@ class Poll:
         *,
         matches_etag: Callable[[ConversationUpdate], bool] = lambda update: False,
     ) -> None:
-        """Begin; `matches_etag`: the client has named the `ETag` of this very answer."""
         self._session_id = session_id
         self._cursor = cursor
         self._delivered = delivered
@@ -106,7 +105,7 @@ class Poll:
         self._is_unclear = False
 
     def hold_seconds(self, update: ConversationUpdate, *, now: float) -> float | None:
-        """Return how long to hold an answer, 0 for not at all; `None` where its client has seen it all."""
+        """Return how long to hold an answer: 0 for not at all, `None` if the client has seen all of it."""
         form = _form_of(update)
         if self._is_first:
             self._is_first, self._first_form = False, form
@@ -116,7 +115,7 @@ class Poll:
 
     def note_answer(self, update: ConversationUpdate, *, now: float) -> None:
         form = _form_of(update)
-        # Where it is not clear who asks, nothing is known afterwards that was not known before.
+        # If it is unclear which client this is, delivering the form tells nothing.
         if form is None or self._cursor.since_revision is not None or self._is_unclear:
             return
         turn_id = update.last_seen_message_id or ""
@@ -134,12 +133,12 @@ class Poll:
         if form is None:
             return 0 if is_closed else None
         if form != self._first_form:
-            return 0  # it has changed while its client waited
+            return 0  # the turn has changed while the client waited
         return self._delivered.hold_seconds(self._session_id, cursor.last_seen_message_id, form, now=now)
 
 
 def _form_of(update: ConversationUpdate) -> Form | None:
-    """Return the form of the newest turn in an answer; `None` where it is not in it."""
+    """Return the form of the newest turn in an update; `None` if the update doesn't contain it."""
     for turn in [*reversed(update.new_messages), *reversed(update.updated_messages)]:
         if turn.id == update.last_seen_message_id:
             return turn.revision, update.status in FINAL_STATUSES

@@ -1,10 +1,10 @@
-"""What became of any prompt that was ever accepted, wherever that is known (SES-6).
+"""The fate of any prompt that was ever accepted, from session, archive and history (SES-6).
 
-Theory of operation. The session knows what waits and the last fates. What it no longer remembers is in the archive: a
-turn as a turn, any other fate by the prompt's id; either is put there before the session forgets it, so the session is
-asked first. What Temporal has and no workflow task has taken is at the end of the history. So without a worker an
-answer is given as far as archive and history have one. A rejection in the archive is none before the session has
-answered: the id may have been sent again, and become a turn that the archive does not have yet.
+The session has the queue and the last fates. What it has forgotten is in the archive: a turn as a turn, any other fate
+by the prompt's id. A fate is archived before the session forgets it, so the session is queried first. A prompt that
+Temporal has and no workflow task has processed is at the end of the history. So without a worker, archive and history
+answer as far as they can. An archived rejection counts only after the session has answered: the id may have been sent
+again, and become a turn that is not archived yet.
 """
 
 import asyncio
@@ -29,17 +29,17 @@ TAIL_SECONDS = 0.7
 
 
 class PromptFates:
-    """The fates of the prompts of all sessions. Methods raise `ProblemError`."""
+    """Reads the fates of prompts. Methods raise `ProblemError`."""
 
     def __init__(self, reader: SessionReader, stores: Stores) -> None:
         self._reader = reader
         self._stores = stores
 
     async def fate_of(self, session_id: str, message_id: str) -> PromptFate:
-        """Return what became of a prompt, or that it waits.
+        """Return the fate of a prompt, or that it waits.
 
-        Raises 404 where there is no such prompt, 504 where only a worker could say and none answers, and
-        `StoreUnavailableError` where only the archive could.
+        Raises 404 if there is no such prompt, 504 if only a worker has the answer and none is there, and
+        `StoreUnavailableError` if only the archive has it.
         """
         session_query = asyncio.create_task(self._from_session(session_id, message_id))
         try:
@@ -55,9 +55,10 @@ class PromptFates:
     async def _from_session_first(
         self, session_query: "asyncio.Task[PromptFate | None]", session_id: str, message_id: str
     ) -> PromptFate:
-        """Return what the session says of a prompt, or what is known elsewhere once it has said that it knows nothing.
+        """Return the fate from the session, or else from the stores.
 
-        A session that says nothing may have had the prompt moved meanwhile, or be forgotten by Temporal.
+        If the session has nothing, the prompt may have been archived meanwhile, or Temporal may no longer have the
+        session.
         """
         failure_to_answer: ProblemError | None = None
         fate: PromptFate | None = None
@@ -76,7 +77,7 @@ class PromptFates:
         return fate
 
     async def _from_session(self, session_id: str, message_id: str) -> PromptFate | None:
-        """Return what the session knows of a prompt; `None` where it knows nothing."""
+        """Return the fate from the session; `None` if it has nothing."""
         result = await self._reader.queue_result(session_id, [message_id])
         view = result.view
         position = position_in(view, message_id)
@@ -89,10 +90,10 @@ class PromptFates:
         return None if update.reset else _started_fate(session_id, message_id)
 
     async def _from_stores(self, session_id: str, message_id: str, *, is_final: bool) -> PromptFate | None:
-        """Return what archive and history know of a prompt. Raises `StoreUnavailableError`.
+        """Return the fate from archive or history. Raises `StoreUnavailableError`.
 
-        `is_final`: the session holds nothing of the prompt, or is forgotten. Otherwise a rejection is not final:
-        the id may have been sent again, and only the session knows what became of it then.
+        `is_final`: the session has nothing of the prompt, or no longer exists. Otherwise a rejection doesn't count:
+        the id may have been sent again, and only the session has that prompt's fate.
         """
         archived_fate, failure = None, None
         try:
@@ -108,7 +109,7 @@ class PromptFates:
         return archived_fate if is_final else None
 
     async def archived_fate(self, session_id: str, message_id: str) -> PromptFate | None:
-        """Return what the archive knows of a prompt. Raises `StoreUnavailableError`."""
+        """Return the fate from the archive. Raises `StoreUnavailableError`."""
         until, owner = seconds_from_now(RESTORE_SECONDS), workflow_id(session_id)
         if await read_store(self._stores.archive.number_of(owner, message_id), until=until) is not None:
             return _started_fate(session_id, message_id)
@@ -116,7 +117,7 @@ class PromptFates:
         return None if fate is None else _fate_of(session_id, fate)
 
     async def _from_history(self, session_id: str, message_id: str) -> PromptFate | None:
-        """Return that a prompt waits in the history; `None` where it does not, or where that can't be read in time."""
+        """Return the fate of a prompt that waits in the history; `None` if it doesn't, or can't be read in time."""
         try:
             tail = await self._reader.tails.read(
                 session_id,

@@ -1,9 +1,8 @@
-"""Sending a prompt: admitted here, signalled once, and only then asked for (SES-6, API-1).
+"""Sending a prompt: admit it, signal it once, and only then query its position (SES-6, API-1).
 
-Nothing is asked of the worker before the signal, unless the prompt is about to be refused: then the session is asked
-whether that is still so, and whether it knows the prompt, since one that was accepted before is not refused when it is
-sent again. Where no worker answers, the history's tail says so, and what this gateway remembers. Whether such a prompt
-was rejected or withdrawn long ago is in the archive.
+Before the signal the worker is queried only if the prompt is about to be rejected: is the queue still full, and does
+the session already have the prompt? An accepted prompt is not rejected when it is sent again. Where no worker answers,
+the end of the history and this gateway's own memory say so. Old rejections and withdrawals are in the archive.
 """
 
 import asyncio
@@ -24,17 +23,17 @@ from turnkeeper.models.session.session import SessionInput
 from turnkeeper.stores.database.database import StoreUnavailableError
 
 MAX_QUERIES = 3
-"""Before a prompt is refused the session is asked; again where its answer leaves room, which others have reserved."""
+"""Queries before a prompt is rejected: there may be room that other prompts have reserved meanwhile."""
 
 READ_SECONDS = 0.5
-"""Longest time for reading a history's tail before a prompt is sent; without it the gateway goes by its own count."""
+"""Time for reading the end of the history before a prompt is sent. After that the gateway uses its own count."""
 
 SEND_SECONDS = 2.7
-"""A prompt that took this long to reach Temporal is answered without a receipt (API-2)."""
+"""After this time a prompt that has reached Temporal is answered without a receipt (API-2)."""
 
 
 class PromptSender:
-    """Sends prompts to all sessions. Methods raise `ProblemError`."""
+    """Sends prompts to sessions. Methods raise `ProblemError`."""
 
     def __init__(self, sessions: SessionCommands, reader: SessionReader, fates: PromptFates) -> None:
         self._sessions = sessions
@@ -52,12 +51,12 @@ class PromptSender:
         is_new: bool = False,
         wants_receipt: bool = True,
     ) -> Receipt:
-        """Signal a prompt, and return where it stands as far as a worker can say in time.
+        """Signal a prompt, and return its position if a worker answers in time.
 
-        With `start` the session is started if it does not exist. `is_new`: nobody else knows the prompt's id, so it
-        can't have been sent before. Without `wants_receipt` nobody is asked: it returns once the prompt is safe.
+        With `start` the session is started if it does not exist. `is_new`: the id is newly generated, so the prompt
+        can't have been sent before. Without `wants_receipt` it returns as soon as the prompt is safe.
 
-        Raises what the session refuses the prompt with, 429 also before it was sent.
+        Raises the session's rejection of the prompt, and 429 also before it is sent.
         """
         clock = asyncio.get_running_loop().time
         started_at, message_id = clock(), prompt.id or ""
@@ -84,7 +83,7 @@ class PromptSender:
             else:
                 ledger.release(message_id)
             raise
-        except BaseException:  # above all a cancellation: the signal may have been sent
+        except BaseException:  # such as a cancellation: the signal may have been sent
             ledger.leave_open(message_id, now=clock())
             raise
         ledger.settle(message_id, now=clock())
@@ -93,7 +92,7 @@ class PromptSender:
     # ---- is there room?
 
     async def _admit(self, session_id: str, prompt: PromptSignal, *, is_new: bool) -> Receipt | None:
-        """Reserve room for a prompt; of one that was accepted before, return the receipt instead. Raises 429, 409."""
+        """Reserve room for a prompt; return the receipt if it was accepted before. Raises 429, 409."""
         ledger, size = self._ledgers.of(session_id), len(to_json(prompt.text))
         if ledger.is_tail_due(now=_now(), workers_answer=self._ledgers.workers_answer(now=_now())):
             await self._read_tail(session_id, ledger)
@@ -122,7 +121,7 @@ class PromptSender:
         return rejection
 
     async def _earlier_receipt(self, session_id: str, ledger: QueueEstimate, message_id: str) -> Receipt | None:
-        """Return the receipt of a prompt that was accepted before; what is known of the queue is new then."""
+        """Return the receipt of a prompt that was accepted before. Also updates the estimate of the queue."""
         result = None
         if not ledger.is_silent(now=_now()):
             result = await self._reader.queue_in_time(session_id, message_id)
@@ -144,9 +143,9 @@ class PromptSender:
         return None
 
     async def _receipt_if_not_rejected(self, session_id: str, message_id: str) -> Receipt | None:
-        """Return the receipt of a prompt that this gateway has signalled; `None` where it may have been rejected since.
+        """Return the receipt of a prompt that this gateway has signalled; `None` if it may have been rejected since.
 
-        The session remembers the last fates only; the archive has the older ones. Raises 409 where it was taken back.
+        The session has only the last fates; the archive has older ones. Raises 409 if the prompt was withdrawn.
         """
         try:
             archived = await self._fates.archived_fate(session_id, message_id)
@@ -159,7 +158,7 @@ class PromptSender:
         raise problems.prompt_not_waiting(message_id, archived.fate)
 
     async def _read_tail(self, session_id: str, ledger: QueueEstimate) -> None:
-        """Read the end of the history, together with all who need it at that moment."""
+        """Read the end of the history, once for all concurrent callers."""
         await self._tail_reads.run(session_id, lambda: self._note_tail(session_id, ledger))
 
     async def _note_tail(self, session_id: str, ledger: QueueEstimate) -> None:
@@ -170,7 +169,7 @@ class PromptSender:
             max_prompts, max_bytes = ledger.limits
             tail = await tails.read(session_id, max_prompts=max_prompts, max_bytes=max_bytes, seconds=READ_SECONDS)
         except ProblemError:
-            return  # the signal will say what is wrong, if anything
+            return  # the signal will fail with the reason, if there is one
         ledger.note_tail(tail)
 
 

@@ -1,4 +1,4 @@
-"""What the model sees of a conversation, and what the next one is told of it (CTX-8, CTX-12)."""
+"""What the model sees of a conversation: the context view, or the replay text (CTX-8, CTX-12)."""
 
 from typing import Annotated, Literal
 
@@ -20,12 +20,16 @@ INCOMPLETE = "Turnkeeper-Incomplete"
 
 Format = Annotated[
     Literal["view", "replay"],
-    Query(alias="format", description="`view`: what the model sees of each turn. `replay`: the replay text."),
+    Query(
+        alias="format",
+        description="`view`: what the model sees of each turn. `replay`: the conversation as replay text.",
+    ),
 ]
-Before = Annotated[int | None, Query(ge=1, description="`view`: turns before this number, from 1.")]
-Limit = Annotated[int | None, Query(ge=1, le=2_000, description="`view`: most turns; 500 if it is left out.")]
+Before = Annotated[int | None, Query(ge=1, description="`view`: only turns before this number (from 1).")]
+Limit = Annotated[int | None, Query(ge=1, le=2_000, description="`view`: maximum number of turns; default 500.")]
 MaxHistory = Annotated[
-    int | None, Query(ge=0, le=10_000, description="`replay`: most events of HISTORY, 0 for all; 20 if it is left out.")
+    int | None,
+    Query(ge=0, le=10_000, description="`replay`: maximum number of events in HISTORY; 0 for all, default 20."),
 ]
 
 
@@ -35,7 +39,7 @@ MaxHistory = Annotated[
     response_model=ContextView,
     responses={
         200: {
-            "description": "The account as JSON, or the replay text.",
+            "description": "The context view as JSON, or the replay text.",
             "content": {
                 "text/plain": {
                     "schema": {"type": "string"},
@@ -44,7 +48,7 @@ MaxHistory = Annotated[
             },
             "headers": {
                 INCOMPLETE: {
-                    "description": "`true` where something that was asked for can't be read now; the text says what.",
+                    "description": "`true` if part of the text can't be read now; the text says what is missing.",
                     "schema": {"type": "string"},
                 }
             },
@@ -60,10 +64,10 @@ async def get_context(
     limit: Limit = None,
     max_history: MaxHistory = None,
 ) -> ContextView | PlainTextResponse:
-    """Return what the model sees now, turn by turn; or the conversation as text, for the next model, or for a person.
+    """Return what the model sees now, turn by turn, or the conversation as replay text.
 
-    The text has HISTORY, and CURRENT while a turn is unfinished or was cut off; archived turns and large texts are in
-    it, HISTORY with about 10 MB at most. While the archive can't be read, it has what the session holds.
+    The replay text has HISTORY, up to about 10 MB, and CURRENT while a turn is unfinished. It includes archived turns
+    and large texts. While the archive is unavailable, it contains what the session itself has.
     """
     if context_format == "replay":
         _reject_parameters("view", before=before, limit=limit)
@@ -85,6 +89,6 @@ def _provided(**parameters: int | None) -> dict[str, int]:
 
 
 def _reject_parameters(other_format: str, **parameters: int | None) -> None:
-    """Refuse what only the other format takes: an option is never ignored (API-2)."""
+    """Reject parameters of the other format, so that no option is silently ignored (API-2)."""
     for name in _provided(**parameters):
         raise problems.invalid(name, texts.OTHER_FORMAT_ONLY.format(format=other_format))

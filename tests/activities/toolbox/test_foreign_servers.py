@@ -126,7 +126,7 @@ async def test_agt_6_a_name_stays_with_its_tool_when_another_server_comes_to_off
         assert "pid" in await names(toolbox)
         first = await pid_of(toolbox)
         (folder / "late").mkdir()
-        toolbox._connections["late"]._rests_until = 0
+        toolbox._connections["late"]._paused_until = 0
         assert {"pid", "late__pid"} <= set(await names(toolbox))
         assert await pid_of(toolbox) == first == await pid_of(toolbox, "early__pid")
 
@@ -274,12 +274,12 @@ async def test_agt_6_a_server_that_fails_again_and_again_is_asked_less_and_less_
     async with configured(gone={"command": "no-such-program"}) as toolbox:
         failing, rests = toolbox._connections["gone"], []
         for _ in range(9):
-            failing._rests_until = 0.0
+            failing._paused_until = 0.0
             begun = asyncio.get_running_loop().time()
             await names(toolbox)
-            rests.append(failing._rest_seconds)
-            assert failing._rests_until >= begun + failing._rest_seconds
-    assert rests == [5, 10, 20, 40, 80, 160, *[server_connection.MAX_REST_SECONDS] * 3]
+            rests.append(failing._pause_seconds)
+            assert failing._paused_until >= begun + failing._pause_seconds
+    assert rests == [5, 10, 20, 40, 80, 160, *[server_connection.MAX_PAUSE_SECONDS] * 3]
 
 
 # Changing
