@@ -1,8 +1,8 @@
 """Restoring the texts that a session stores by reference, before turns are sent to clients (SES-15, API-1).
 
 A turn whose answer is stored by reference is sent to all watching clients at the same moment. The text of a hash never
-changes, so callers that need it while it is being read share that read, and the latest answers are cached. Turns without
-references don't touch the store.
+changes, so callers that need it while it is being read share that read, and the latest answers are cached. Turns
+without references don't touch the store.
 
 While the store is down or slow, clients get an excerpt. A finished answer never changes again, so a watching client
 would keep the excerpt forever. `ExcerptRetries` says what such a client still needs: its resume cursor stays before the

@@ -9,8 +9,8 @@ delivered the newest turn to such clients:
     only this form                            all have seen it: wait
     this form, and recently an older one      one client may not have seen it: answer after a moment
 
-Each delivery replaces that of the newest older form, since the client that has that one probably sent the poll; if there
-is none, it replaces the oldest delivery of the same form.
+Each delivery replaces that of the newest older form, since the client that has that one probably sent the poll. If
+there is none, it replaces the oldest delivery of the same form.
 """
 
 from collections.abc import Callable

@@ -39,7 +39,7 @@ class PromptSender:
         self._sessions = sessions
         self._reader = reader
         self._fates = fates
-        self._ledgers = reader.ledgers
+        self._estimates = reader.estimates
         self._tail_reads = Coalescer[str, None]()
 
     async def send(
@@ -71,7 +71,7 @@ class PromptSender:
         return await self._reader.receipt(session_id, message_id, seconds=seconds)
 
     async def _signal(self, session_id: str, prompt: PromptSignal, start: SessionInput | None) -> None:
-        ledger, message_id, clock = self._ledgers.of(session_id), prompt.id or "", asyncio.get_running_loop().time
+        estimate, message_id, clock = self._estimates.of(session_id), prompt.id or "", asyncio.get_running_loop().time
         try:
             if start:
                 await self._sessions.start_or_prompt(session_id, start, prompt)
@@ -79,66 +79,66 @@ class PromptSender:
                 await self._sessions.prompt(session_id, prompt)
         except ProblemError as problem:
             if problem.problem.status == 503:
-                ledger.leave_open(message_id, now=clock())
+                estimate.leave_open(message_id, now=clock())
             else:
-                ledger.release(message_id)
+                estimate.release(message_id)
             raise
         except BaseException:  # such as a cancellation: the signal may have been sent
-            ledger.leave_open(message_id, now=clock())
+            estimate.leave_open(message_id, now=clock())
             raise
-        ledger.settle(message_id, now=clock())
-        self._ledgers.note_accepted(session_id, message_id)
+        estimate.settle(message_id, now=clock())
+        self._estimates.note_accepted(session_id, message_id)
 
     # ---- is there room?
 
     async def _admit(self, session_id: str, prompt: PromptSignal, *, is_new: bool) -> Receipt | None:
         """Reserve room for a prompt; return the receipt if it was accepted before. Raises 429, 409."""
-        ledger, size = self._ledgers.of(session_id), len(to_json(prompt.text))
-        if ledger.is_tail_due(now=_now(), workers_answer=self._ledgers.workers_answer(now=_now())):
-            await self._read_tail(session_id, ledger)
-        if ledger.is_in_tail(prompt.id or "", now=_now()):
+        estimate, size = self._estimates.of(session_id), len(to_json(prompt.text))
+        if estimate.is_tail_due(now=_now(), workers_answer=self._estimates.workers_answer(now=_now())):
+            await self._read_tail(session_id, estimate)
+        if estimate.is_in_tail(prompt.id or "", now=_now()):
             return Receipt(prompt.id or "")
-        rejection = self._reserve(ledger, prompt, size)
+        rejection = self._reserve(estimate, prompt, size)
         if rejection is None:
             return None
-        is_final = is_new and ledger.rejection_of_all(now=_now()) is not None
+        is_final = is_new and estimate.rejection_of_all(now=_now()) is not None
         for _ in range(0 if is_final else MAX_QUERIES):
-            receipt = await self._earlier_receipt(session_id, ledger, prompt.id or "")
+            receipt = await self._earlier_receipt(session_id, estimate, prompt.id or "")
             if receipt:
                 return receipt
-            rejection = self._reserve(ledger, prompt, size)
+            rejection = self._reserve(estimate, prompt, size)
             if rejection is None:
                 return None
-            if not ledger.has_room_by_read(size, now=_now()):
+            if not estimate.has_room_by_read(size, now=_now()):
                 break
         raise problems.rejected(rejection.reason, rejection.message)
 
-    def _reserve(self, ledger: QueueEstimate, prompt: PromptSignal, size: int) -> Refused | None:
+    def _reserve(self, estimate: QueueEstimate, prompt: PromptSignal, size: int) -> Refused | None:
         message_id = prompt.id or ""
-        rejection = ledger.rejection(message_id, size, now=_now())
+        rejection = estimate.rejection(message_id, size, now=_now())
         if rejection is None:
-            ledger.reserve(message_id, size)
+            estimate.reserve(message_id, size)
         return rejection
 
-    async def _earlier_receipt(self, session_id: str, ledger: QueueEstimate, message_id: str) -> Receipt | None:
+    async def _earlier_receipt(self, session_id: str, estimate: QueueEstimate, message_id: str) -> Receipt | None:
         """Return the receipt of a prompt that was accepted before. Also updates the estimate of the queue."""
         result = None
-        if not ledger.is_silent(now=_now()):
+        if not estimate.is_silent(now=_now()):
             result = await self._reader.queue_in_time(session_id, message_id)
         if result is None:
-            if ledger.is_tail_due(now=_now()):
-                await self._read_tail(session_id, ledger)
+            if estimate.is_tail_due(now=_now()):
+                await self._read_tail(session_id, estimate)
         elif result.closed is not None:
             raise problems.session_ended(session_id)
         elif any(fate.id == message_id and fate.fate == "rejected" for fate in result.view.fates):
             return None
         elif (receipt := receipt_of(result.view, message_id)).is_known:
             return receipt
-        if ledger.tail is not None and ledger.tail.is_closed:
+        if estimate.tail is not None and estimate.tail.is_closed:
             raise problems.session_ended(session_id)
-        if ledger.tail is not None and ledger.tail.will_process(message_id):
+        if estimate.tail is not None and estimate.tail.will_process(message_id):
             return Receipt(message_id)
-        if self._ledgers.has_accepted(session_id, message_id):
+        if self._estimates.has_accepted(session_id, message_id):
             return await self._receipt_if_not_rejected(session_id, message_id)
         return None
 
@@ -157,20 +157,20 @@ class PromptSender:
             return None
         raise problems.prompt_not_waiting(message_id, archived.fate)
 
-    async def _read_tail(self, session_id: str, ledger: QueueEstimate) -> None:
+    async def _read_tail(self, session_id: str, estimate: QueueEstimate) -> None:
         """Read the end of the history, once for all concurrent callers."""
-        await self._tail_reads.run(session_id, lambda: self._note_tail(session_id, ledger))
+        await self._tail_reads.run(session_id, lambda: self._note_tail(session_id, estimate))
 
-    async def _note_tail(self, session_id: str, ledger: QueueEstimate) -> None:
+    async def _note_tail(self, session_id: str, estimate: QueueEstimate) -> None:
         tails = self._reader.tails
         try:
-            if ledger.read is None and ledger.first_limits is None:
-                ledger.first_limits = await tails.first_limits(session_id, seconds=READ_SECONDS)
-            max_prompts, max_bytes = ledger.limits
+            if estimate.read is None and estimate.first_limits is None:
+                estimate.first_limits = await tails.first_limits(session_id, seconds=READ_SECONDS)
+            max_prompts, max_bytes = estimate.limits
             tail = await tails.read(session_id, max_prompts=max_prompts, max_bytes=max_bytes, seconds=READ_SECONDS)
         except ProblemError:
             return  # the signal will fail with the reason, if there is one
-        ledger.note_tail(tail)
+        estimate.note_tail(tail)
 
 
 def _now() -> float:

@@ -1,13 +1,13 @@
-"""Making a worker read a watched session into its memory once the one that had it has gone (API-3).
+"""Making a worker load a watched session after the worker that had it in memory has gone (API-3).
 
-Theory of operation. Temporal sends a session's tasks and queries to the worker that has it in memory: the one that
-completed its last workflow task. Once that worker is gone, every query is sent to another together with the whole
-history, to be read from the beginning each time, until there is a next workflow task; an idle session may have none for
-months. An update that the session refuses is a workflow task too, and leaves no trace in the history: after it the
-session is in some worker's memory again. Measured at 448 events: 30 ms a query before, 4 ms after.
+Temporal sends a session's tasks and queries to the worker that has the session in memory: the one that completed its
+last workflow task. Once that worker is gone, each query goes to another worker with the whole history, which is
+replayed from the beginning every time, until there is a next workflow task. In an idle session that may take months. An
+update that the session rejects is a workflow task too, and leaves no trace in the history: after it some worker has the
+session in memory again. Measured at 448 events: 30 ms per query before, 4 ms after.
 
-Which worker has the session then, Temporal does not say, only which workers there were: the session is warmed again
-when one of these has gone.
+Temporal doesn't say which worker then has the session, only which workers exist. So the session is warmed again when
+one of these has gone.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ from turnkeeper.api.temporal.watch import Watch
 from turnkeeper.workflows.hosting.connection import polling_workers
 
 WORKER_LIST_SECONDS = 5.0
-"""How long the list of workers is used. Temporal itself drops a worker that has gone only after a minute."""
+"""How long the list of workers is cached. Temporal itself lists a worker that has gone for another minute."""
 
 REJECTED_UPDATE = "cancel_turn"
-"""Without the id of a turn it is refused by its validator, always (SES-8)."""
+"""Without a turn's id its validator always rejects it (SES-8)."""
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class CacheWarmer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def warm(self, workflow_id: str, watch: Watch) -> None:
-        """Start to warm the session unless a worker has it in memory; returns at once. Its watchers keep `watch`."""
+        """Start to warm the session, unless a worker has it in memory. Returns at once."""
         if watch.is_live and watch.workers and not watch.is_being_warmed:
             watch.is_being_warmed = True
             warming = asyncio.create_task(self._warm_if_worker_left(workflow_id, watch))
@@ -69,7 +69,7 @@ class CacheWarmer:
 
     async def _send_refused_update(self, workflow_id: str) -> None:
         handle = self._client.get_workflow_handle(workflow_id)
-        with contextlib.suppress(WorkflowUpdateFailedError):  # it always fails
+        with contextlib.suppress(WorkflowUpdateFailedError):  # expected: the update is rejected
             async with asyncio.timeout(rpc_timeout().total_seconds()):
                 await handle.execute_update(REJECTED_UPDATE, {}, rpc_timeout=rpc_timeout())
 

@@ -1,7 +1,7 @@
-"""The end of a session's history: prompts that Temporal has and no workflow task has taken yet (SES-6).
+"""The end of a session's history: prompts that no workflow task has processed yet (SES-6).
 
-It is read from Temporal alone, so it can be read while no worker runs. Signals that arrive while a workflow task is
-being processed are not in the history before that task ends or times out.
+It can be read while no worker runs. Signals that arrive during a workflow task are not in the history before that task
+ends or times out.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ from turnkeeper.models.session.queue.prompts import id_in
 from turnkeeper.workflows.hosting.history_pages import newest_pages
 
 FIRST_PAGE_EVENTS = 100
-"""A queue that is full by the default limit is read at once."""
+"""Enough for a queue that is full by the default limit."""
 
 
 class HistoryTailReader:
-    """Reads the histories of sessions from their ends. Methods raise `ProblemError`."""
+    """Reads histories from their ends. Methods raise `ProblemError`."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -38,15 +38,15 @@ class HistoryTailReader:
     async def read(
         self, session_id: str, *, max_prompts: int, max_bytes: int, seconds: float, until_id: str | None = None
     ) -> HistoryTail:
-        """Return the prompts that no workflow task has taken; no more once they reach one of the limits.
+        """Return the prompts that no workflow task has processed, up to the limits.
 
-        With `until_id`, no more once that prompt is among them either. All of it takes at most `seconds`.
+        With `until_id` it also stops at that prompt. Takes at most `seconds`.
         """
         tail_read = self._read(session_id, max_prompts, max_bytes, until_id)
         return await call_temporal(tail_read, session_id, seconds=seconds)
 
     async def first_limits(self, session_id: str, *, seconds: float) -> Limits | None:
-        """Return the limits that the session's current run began with; `None` where they can't be read."""
+        """Return the limits that the session's current run began with; `None` if they can't be read."""
         return await call_temporal(self._first_limits(session_id), session_id, seconds=seconds)
 
     async def _read(self, session_id: str, max_prompts: int, max_bytes: int, until_id: str | None) -> HistoryTail:
@@ -89,7 +89,7 @@ class HistoryTailReader:
         return id_in(value), len(to_json(text)) if isinstance(text, str) else attributes.input.ByteSize()
 
     async def _decode(self, payloads: Payloads) -> Any:
-        """Return the first of the values; `None` where it can't be read: anyone can signal anything."""
+        """Return the first value; `None` if it can't be decoded, since anyone can signal anything."""
         try:
             values = await self._client.data_converter.decode(payloads.payloads[:1])
         except (ValueError, RuntimeError, KeyError, TypeError):

@@ -1,10 +1,10 @@
 """Listing sessions from Temporal's visibility store (API-1).
 
-Values that reach a visibility filter are checked against a pattern first: quoting is no protection there (API-4).
+Values in a visibility filter are first checked against a pattern, since quoting doesn't protect there (API-4).
 
-A cursor is Temporal's page token behind a checksum. Temporal answers an unreadable token like an outage of its own, and
-the SDK repeats such a call for seconds: what is no cursor of ours is refused here. One that was made with the right
-checksum is asked with once; if that fails and the first page can be read, the cursor is to blame and not Temporal.
+A cursor is Temporal's page token with a checksum. Temporal responds to an unreadable token as it does to an outage, and
+the SDK repeats such a call for seconds, so anything that is not one of our cursors is rejected here. A cursor with a
+correct checksum is used once; if that fails and the first page can be read, the cursor is at fault and not Temporal.
 """
 
 import base64
@@ -25,12 +25,12 @@ from turnkeeper.workflows import search_attributes
 
 PAGE = 50
 MAX_SCANNED = 500
-"""How many sessions one request looks through for a search text, before it gives a cursor to go on from."""
+"""How many sessions one request searches for a text before it returns a cursor to continue."""
 
 _CHECKSUM_BYTES = 12
 
 _PAGE_TOKEN_STATUSES = (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.UNKNOWN, RPCStatusCode.INTERNAL)
-"""What Temporal may answer to a page token that it can't read."""
+"""Temporal's possible responses to a page token that it can't read."""
 
 ListedStatus = Literal["open", "awaiting_approval", "ended", "cancelled", "terminated"]
 
@@ -51,7 +51,7 @@ async def list_sessions(
     text: str | None = None,
     cursor: str | None = None,
 ) -> SessionList:
-    """Return a page of sessions, open ones first, newest first; `text` is looked for in titles and ids.
+    """Return a page of sessions, open ones first, newest first. `text` is searched in titles and ids.
 
     `user` must match `turnkeeper.models.session.session.USER_PATTERN`.
     """
@@ -83,7 +83,7 @@ async def list_sessions(
 
 
 async def _is_token_invalid(problem: problems.ProblemError, client: Client) -> bool:
-    """Return whether Temporal lists sessions, and only this page can't be read: its error says nothing of the token."""
+    """Return whether only this page can't be read, by reading the first one: the error doesn't mention the token."""
     error = problem.__cause__
     if not isinstance(error, RPCError) or error.status not in _PAGE_TOKEN_STATUSES:
         return False

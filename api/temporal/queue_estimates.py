@@ -1,16 +1,16 @@
-"""How full each session's queue is, as far as this gateway knows without asking (SES-6).
+"""How full each session's queue is, as far as this gateway knows without a query (SES-6).
 
-Theory of operation. A prompt is a signal, and Temporal takes signals for a session whether or not a worker runs. So
-that a 202 is a promise, the gateway decides before the signal whether there is room. It goes by three things:
+A prompt is a signal, and Temporal accepts signals for a session even if no worker runs. So that a 202 is a promise, the
+gateway decides before the signal whether there is room, from three sources:
 
-    read   what the session last said of its queue: every receipt and every read of the queue is one
-    own    what this gateway has signalled since then; room is reserved before the signal, and released if it failed
-    tail   the signals at the end of the history that no workflow task has taken yet, while no worker answers
+    read   the last answer of the session about its queue: every receipt and every read of the queue
+    own    the signals of this gateway since then; room is reserved before a signal, and released if it failed
+    tail   the signals at the end of the history that no workflow task has processed yet, while no worker answers
 
 Signals that Temporal still buffers, and those of other gateways since the tail was read, are in none of them. That is
 why the session itself accepts more than its limit.
 
-Nothing here waits: times are given by the caller, in seconds on the event loop's clock.
+Nothing here waits. Callers pass the time, in seconds on the event loop's clock.
 """
 
 from collections.abc import Mapping
@@ -26,21 +26,21 @@ from turnkeeper.models.session.session import SessionInput
 from turnkeeper.stores.bounded_dict import BoundedDict
 
 FRESH_SECONDS = 2.0
-"""A session that refused prompts within this time is taken to refuse them still."""
+"""How long a session that rejected prompts is assumed to reject more."""
 
 TAIL_SECONDS = 1.0
-"""The tail of a session's history is read once in this time."""
+"""How often the tail of a session's history is read at most."""
 
 UNSETTLED_SECONDS = 4.0
-"""A signal whose outcome is not known reaches the history within this time, or never."""
+"""Within this time a signal with an unknown outcome reaches the history, or never does."""
 
-MAX_LEDGERS = 10_000
+MAX_ESTIMATES = 10_000
 MAX_ACCEPTED_IDS = 50_000
 
 
 @dataclass(frozen=True)
 class QueueRead:
-    """What a session said of its queue, asked at `asked_at`: all signals that Temporal had by then are in it."""
+    """A session's answer about its queue. It includes all signals that Temporal had at `asked_at`."""
 
     asked_at: float
     length: int
@@ -48,11 +48,11 @@ class QueueRead:
     max_prompts: int
     max_bytes: int
     rejection: Refused | None = None
-    """What the session refused any prompt with."""
+    """The rejection of any prompt, if the session rejects them all."""
 
 
 def queue_read_of(view: QueueView, *, asked_at: float) -> QueueRead:
-    """Return what a view says of the whole queue, as far as a worker of an earlier release says how long it is."""
+    """Return the read of the queue from a view, also from a worker of an earlier release, which has no length."""
     limits = Limits()
     return QueueRead(
         asked_at,
@@ -65,7 +65,7 @@ def queue_read_of(view: QueueView, *, asked_at: float) -> QueueRead:
 
 
 def initial_queue_read(start: SessionInput, *, asked_at: float) -> QueueRead:
-    """Return what is known of a session that this gateway has just started."""
+    """Return the read of the queue for a session that this gateway has just started."""
     text = start.first_prompt.text if isinstance(start.first_prompt, PromptSignal) else start.first_prompt or ""
     return QueueRead(
         asked_at,
@@ -78,20 +78,20 @@ def initial_queue_read(start: SessionInput, *, asked_at: float) -> QueueRead:
 
 @dataclass(frozen=True)
 class HistoryTail:
-    """The prompts at the end of a history that no workflow task has taken, read at `asked_at`."""
+    """The prompts at the end of a history that no workflow task has processed, read at `asked_at`."""
 
     asked_at: float
     sizes: Mapping[str, int] = field(default_factory=dict)
     """JSON bytes of the texts, by the prompts' ids."""
     without_id: int = 0
-    """How many signals carry no id."""
+    """How many signals have no id."""
     without_id_bytes: int = 0
     is_whole: bool = True
-    """No signal was left out."""
+    """No signal was omitted."""
     is_closed: bool = False
-    """The session is closed: no workflow task will ever take them."""
+    """The session is closed: no workflow task will ever process them."""
     is_ending: bool = False
-    """The session was asked to end: it will take no prompt that comes later."""
+    """The session was told to end: it rejects later prompts."""
 
     @property
     def count(self) -> int:
@@ -103,13 +103,13 @@ class HistoryTail:
         return sum(self.sizes.values()) + self.without_id_bytes
 
     def will_process(self, message_id: str) -> bool:
-        """Return whether the prompt is among them and the session, which is open, will take it."""
+        """Return whether the prompt is among them, and the session is open and will process it."""
         return message_id in self.sizes and not self.is_closed
 
 
 @dataclass
 class _OwnSignal:
-    """A signal of this gateway since the last read. `settled_at`: Temporal had it then; `None`: it is under way."""
+    """A signal of this gateway since the last read. `settled_at`: when Temporal had it; `None`: it is being sent."""
 
     size: int
     settled_at: float | None = None
@@ -117,20 +117,20 @@ class _OwnSignal:
 
 
 class QueueEstimate:
-    """One session's queue as this gateway knows it."""
+    """How full one session's queue is, as far as this gateway knows."""
 
     def __init__(self) -> None:
         self.read: QueueRead | None = None
         self.tail: HistoryTail | None = None
         self.first_limits: Limits | None = None
-        """What the session's run began with; good until there is a read."""
+        """The limits that the session's run began with, used until there is a read."""
         self._unanswered_at = float("-inf")
         self._own_signals: dict[str, _OwnSignal] = {}
 
-    # ---- what is learned
+    # ---- updating the estimate
 
     def note_read(self, read: QueueRead) -> None:
-        """Go by what the session said; a read that was asked for before the last one is left aside."""
+        """Use the session's answer, unless it is older than the last one."""
         if self.read is not None and read.asked_at < self.read.asked_at:
             return
         self.read = read
@@ -143,7 +143,7 @@ class QueueEstimate:
         }
 
     def note_tail(self, tail: HistoryTail) -> None:
-        """Go by the tail of the history; a signal of unknown outcome that is not in it was never sent."""
+        """Use the tail of the history. A signal with an unknown outcome that is not in it was never sent."""
         if self.read is not None and self.read.asked_at >= tail.asked_at:
             return
         self.tail = tail
@@ -154,11 +154,11 @@ class QueueEstimate:
                     del self._own_signals[message_id]
 
     def note_silence(self, *, now: float) -> None:
-        """Remember that a question to the session went unanswered."""
+        """Note that the session did not answer a query."""
         self._unanswered_at = now
 
     def is_silent(self, *, now: float) -> bool:
-        """Return whether a question went unanswered a moment ago, and none was answered since."""
+        """Return whether the session recently did not answer, and has not answered since."""
         return self._unanswered_at > now - FRESH_SECONDS and not self._has_answered
 
     @property
@@ -166,10 +166,10 @@ class QueueEstimate:
         return self.read is not None and self.read.asked_at >= self._unanswered_at
 
     def is_tail_due(self, *, now: float, workers_answer: bool = False) -> bool:
-        """Return whether only the history's tail can say how full the queue is, and it was not read just now.
+        """Return whether the history's tail must be read to know how full the queue is.
 
-        `workers_answer`: one has answered for some session a moment ago. Then the first prompt of a session of which
-        nothing is known goes without the tail, and its receipt says how full the queue is.
+        `workers_answer`: a worker has recently answered for some session. Then the first prompt of an unknown session
+        is sent without reading the tail, since its receipt will say how full the queue is.
         """
         if self.read is None:
             if workers_answer and self.tail is None and not self._own_signals:
@@ -187,14 +187,14 @@ class QueueEstimate:
     # ---- room
 
     def rejection(self, message_id: str, size: int, *, now: float) -> Refused | None:
-        """Return what a prompt of `size` JSON bytes is to be refused with now; `None` where there is room."""
+        """Return the rejection of a prompt of `size` JSON bytes; `None` if there is room."""
         rejection_of_all = self.rejection_of_all(now=now)
         if rejection_of_all is not None:
             return rejection_of_all
         if message_id in self._own_signals:
-            return None  # sent twice, it is one prompt, and counted already
+            return None  # a repetition, which is already counted
         if self.tail is not None and self.tail.is_closed:
-            return None  # Temporal refuses the signal, and says why
+            return None  # Temporal rejects the signal with the reason
         if self.tail is not None and self.tail.is_ending:
             return Refused("ending", texts.SESSION_ENDING)
         max_prompts, max_bytes = self.limits
@@ -226,12 +226,12 @@ class QueueEstimate:
         return read.length < read.max_prompts and read.bytes + size <= read.max_bytes
 
     def is_in_tail(self, message_id: str, *, now: float) -> bool:
-        """Return whether the prompt was at the end of the history a moment ago: to signal it again changes nothing."""
+        """Return whether the prompt was recently at the end of the history, so that signalling it again is useless."""
         tail = self.tail
         return tail is not None and tail.asked_at >= now - TAIL_SECONDS and tail.will_process(message_id)
 
     def reserve(self, message_id: str, size: int) -> None:
-        """Count a prompt that is about to be signalled; sent twice, it counts once."""
+        """Count a prompt that is about to be signalled. A repetition counts once."""
         self._own_signals.setdefault(message_id, _OwnSignal(size))
 
     def settle(self, message_id: str, *, now: float) -> None:
@@ -239,27 +239,27 @@ class QueueEstimate:
             own_signal.settled_at, own_signal.is_certain = now, True
 
     def leave_open(self, message_id: str, *, now: float) -> None:
-        """Note that nobody knows whether Temporal has the prompt, or will have it in a moment: it counts."""
+        """Note that Temporal may have the prompt, or may get it in a moment, so that it counts."""
         own_signal = self._own_signals.get(message_id)
         if own_signal and own_signal.settled_at is None:
             own_signal.settled_at, own_signal.is_certain = now + UNSETTLED_SECONDS, False
 
     def release(self, message_id: str) -> None:
-        """Count a prompt no longer that Temporal has not taken."""
+        """Stop counting a prompt that Temporal has not accepted."""
         own_signal = self._own_signals.get(message_id)
         if own_signal and own_signal.settled_at is None:
             del self._own_signals[message_id]
 
     @property
     def limits(self) -> tuple[int, int]:
-        """How many prompts may wait, and with how many JSON bytes, as far as that is known."""
+        """The maximum number of queued prompts, and of their JSON bytes, as far as known."""
         if self.read is not None:
             return self.read.max_prompts, self.read.max_bytes
         limits = self.first_limits or Limits()
         return limits.max_queued_prompts, limits.queued_bytes
 
     def _waiting(self) -> tuple[int, int]:
-        """Return how many prompts wait, and their JSON bytes, by the higher of the two estimates."""
+        """Return the number of queued prompts and their JSON bytes, by the higher of the two estimates."""
         own = list(self._own_signals.values())
         count, bytes_ = len(own), sum(own_signal.size for own_signal in own)
         if self.tail is not None:
@@ -276,37 +276,37 @@ class QueueEstimate:
 
 
 class QueueEstimates:
-    """The ledgers of the sessions that were used last, and the ids of the prompts that were accepted last."""
+    """The estimates of the most recently used sessions, and the ids of the most recently accepted prompts."""
 
     def __init__(self) -> None:
-        self._ledgers = BoundedDict[str, QueueEstimate](max_entries=MAX_LEDGERS)
+        self._estimates = BoundedDict[str, QueueEstimate](max_entries=MAX_ESTIMATES)
         self._accepted_ids = BoundedDict[tuple[str, str], None](max_entries=MAX_ACCEPTED_IDS)
         self._answered_at = float("-inf")
 
     def of(self, session_id: str) -> QueueEstimate:
-        ledger = self._ledgers[session_id] = self._ledgers.get(session_id) or QueueEstimate()
-        return ledger
+        estimate = self._estimates[session_id] = self._estimates.get(session_id) or QueueEstimate()
+        return estimate
 
     def note_answer(self, *, now: float) -> None:
-        """Remember that a worker has answered for some session."""
+        """Note that a worker has answered for some session."""
         self._answered_at = now
 
     def workers_answer(self, *, now: float) -> bool:
-        """Return whether a worker has answered for some session a moment ago."""
+        """Return whether a worker has recently answered for some session."""
         return self._answered_at >= now - FRESH_SECONDS
 
     def note_accepted(self, session_id: str, message_id: str) -> None:
         self._accepted_ids[session_id, message_id] = None
 
     def note_rejected(self, session_id: str, message_id: str) -> None:
-        """Forget a prompt that the session has rejected: its id may be sent again."""
+        """Forget a prompt that the session has rejected, since its id may be sent again."""
         self._accepted_ids.pop((session_id, message_id), None)
 
     def has_accepted(self, session_id: str, message_id: str) -> bool:
-        """Return whether this gateway has accepted the prompt lately."""
+        """Return whether this gateway has recently accepted the prompt."""
         return (session_id, message_id) in self._accepted_ids
 
     def forget(self, session_id: str) -> None:
-        self._ledgers.pop(session_id, None)
+        self._estimates.pop(session_id, None)
         for key in [key for key in self._accepted_ids if key[0] == session_id]:
             del self._accepted_ids[key]

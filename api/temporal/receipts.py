@@ -1,7 +1,7 @@
-"""Where prompts stand, asked of a session for all who want to know at that moment (API-1).
+"""Positions of prompts, with one query to a session for all concurrent callers (API-1).
 
-A caller's id joins the next question, never one that has left: what the caller has just signalled is then in the
-answer. There is one question of a session at a time.
+A caller's id joins the next query, never one that has been sent, so that the result includes the prompt that the caller
+has just signalled. A session gets one query at a time.
 """
 
 from collections import Counter
@@ -16,14 +16,14 @@ from turnkeeper.api.coalescer import SerialCoalescer
 from turnkeeper.models.session.queue.prompts import Fate, QueueView
 
 MAX_IDS = 100
-"""Ids in one question."""
+"""Ids in one query."""
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """Where an accepted prompt stands: waiting at `position`, or with a `fate`; neither while no worker can say."""
+    """The `position` of an accepted prompt in the queue, or its `fate`; neither while no worker answers."""
 
     message_id: str
     position: int | None = None
@@ -31,19 +31,19 @@ class Receipt:
 
     @property
     def is_known(self) -> bool:
-        """Return whether a worker could say where the prompt stands."""
+        """Return whether a worker has answered."""
         return self.position is not None or self.fate is not None
 
 
 def position_in(view: QueueView, message_id: str) -> int | None:
-    """Return the place of a prompt that waits, from 1; `None` where it does not."""
-    # A worker of an earlier release shows the prompts themselves only.
+    """Return a prompt's position in the queue, from 1; `None` if it is not in the queue."""
+    # A worker of an earlier release returns only the prompts themselves.
     position = next((prompt.position for prompt in view.waiting if prompt.id == message_id), None)
     return view.positions.get(message_id, position)
 
 
 def receipt_of(view: QueueView, message_id: str) -> Receipt:
-    """Return where a prompt stands in a view that was asked for it. Raises what the session refused it with."""
+    """Return the receipt of a prompt from a view that includes it. Raises the session's rejection."""
     position = position_in(view, message_id)
     if position is not None:
         return Receipt(message_id, position=position)
@@ -56,16 +56,16 @@ def receipt_of(view: QueueView, message_id: str) -> Receipt:
 
 
 class ReceiptReader(Generic[Answer]):
-    """Asks sessions where prompts stand."""
+    """Queries sessions for the receipts of prompts."""
 
     def __init__(self, query: Callable[[str, Sequence[str]], Awaitable[Answer]]) -> None:
         self._query = query
         self._pending: dict[str, _Batch] = {}
-        """The next question to each session, while ids can be added to it."""
+        """The next query to each session, while ids can be added to it."""
         self._questions = SerialCoalescer[_Batch, Answer]()
 
     async def answer(self, session_id: str, message_id: str) -> Answer:
-        """Return what the session says of this prompt, and maybe of others. Raises what `query` raises."""
+        """Return the session's answer about this prompt, and maybe others. Raises what `query` raises."""
         batch = self._pending.get(session_id)
         if batch is None or len(batch.callers) >= MAX_IDS:
             batch = self._pending[session_id] = _Batch()
@@ -88,6 +88,6 @@ class ReceiptReader(Generic[Answer]):
 
 @dataclass(eq=False)
 class _Batch:
-    """One question: the ids that it asks for, and how many callers wait for each."""
+    """One query: its ids, and how many callers wait for each."""
 
     callers: Counter[str] = field(default_factory=Counter)

@@ -1,8 +1,7 @@
-"""The verbs that change a session, spoken to Temporal: the gateway translates and never decides.
+"""Commands that change a session: starts, signals and updates of its workflow.
 
-A prompt is a signal, so it is safe from the moment Temporal has it, whether or not a worker runs. What the session
-makes of it is read afterwards (`session_reader.py`), with a bound: the receipt says where it stands as soon as a worker
-can say (SES-6). Whether there is room for it is decided before, in `prompt_sender.py`.
+A prompt is a signal, so it is safe as soon as Temporal has it, even if no worker runs. Its position is read afterwards,
+within a time limit (`session_reader.py`, SES-6). Whether there is room for it is decided before (`prompt_sender.py`).
 """
 
 import asyncio
@@ -42,29 +41,29 @@ from turnkeeper.workflows import search_attributes
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 
 MAX_CONCURRENT_UPDATES = 4
-"""Of one session; the others wait their turn. Temporal takes ten that are under way, those of other gateways too, and
-undoes what is beyond."""
+"""Updates of one session that run at once; others wait. Temporal allows ten, including those of other gateways, and
+fails the rest."""
 
 MAX_SUMMARY_BYTES = 200
-"""What Temporal takes as a workflow's summary."""
+"""Temporal's limit of a workflow's summary."""
 
 UpdateResult = TypeVar("UpdateResult", bound=BaseModel)
 
 
 class SessionCommands:
-    """All sessions, by their ids. Every method raises `ProblemError` for what can go wrong."""
+    """Changes sessions by their ids. Every method raises `ProblemError`."""
 
     def __init__(self, client: Client, settings: Settings, reader: SessionReader) -> None:
         self._client = client
         self._settings = settings
         self._watches = reader.watches
-        self._ledgers = reader.ledgers
+        self._estimates = reader.estimates
         self._update_slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     # ---- starting
 
     async def start(self, session_id: str, start: SessionInput) -> None:
-        """Start a session under an id that was never used. Raises 409 if it was."""
+        """Start a session. Raises 409 if its id was used before."""
         start_call = self._client.start_workflow(
             AgenticAIWorkflow.run,
             start,
@@ -74,12 +73,12 @@ class SessionCommands:
         asked_at = asyncio.get_running_loop().time()
         try:
             await call_temporal(start_call, session_id)
-            self._ledgers.of(session_id).note_read(initial_queue_read(start, asked_at=asked_at))
+            self._estimates.of(session_id).note_read(initial_queue_read(start, asked_at=asked_at))
         except WorkflowAlreadyStartedError as error:
             raise problems.id_was_used(session_id) from error
 
     async def start_or_prompt(self, session_id: str, start: SessionInput, prompt: PromptSignal) -> None:
-        """Signal the session, starting it in the same breath if it doesn't exist; a closed one stays closed."""
+        """Signal the session, and start it in the same call if it doesn't exist. Raises 409 if it is closed."""
         start_call = self._client.start_workflow(
             AgenticAIWorkflow.run,
             start,
@@ -116,7 +115,7 @@ class SessionCommands:
     # ---- prompts
 
     async def prompt(self, session_id: str, prompt: PromptSignal) -> None:
-        """Hand a prompt to Temporal; from here it survives any crash. Raises 404 and 409 by what Temporal says."""
+        """Signal a prompt. From here it survives any crash. Raises 404 and 409 as Temporal responds."""
         await self._signal(session_id, "prompt", prompt)
 
     # ---- changing
@@ -125,12 +124,12 @@ class SessionCommands:
         await self._update(session_id, "withdraw_prompt", WithdrawPrompt(id=message_id))
 
     async def cancel_turn(self, session_id: str, request: CancelTurn) -> CancelReceipt:
-        """Stop a running turn; no effect once it has ended."""
+        """Stop a running turn. No effect once it has ended."""
         receipt: CancelReceipt = await self._update(session_id, "cancel_turn", request, result_type=CancelReceipt)
         return receipt
 
     async def resolve_approval(self, session_id: str, request: ResolveApproval) -> ApprovalReceipt:
-        """Decide on a tool call; the same decision twice is one (AGT-8)."""
+        """Decide on a tool call. Repeating the decision has no effect (AGT-8)."""
         receipt: ApprovalReceipt = await self._update(
             session_id, "resolve_approval", request, result_type=ApprovalReceipt
         )
@@ -141,7 +140,7 @@ class SessionCommands:
         await self._update(session_id, "configure", change)
 
     async def end(self, session_id: str, request: EndSession) -> None:
-        """Ask the session to end; like a prompt it is safe while no worker runs."""
+        """Signal the session to end. Like a prompt, this is safe even if no worker runs."""
         await self._signal(session_id, "end_chat", request)
 
     async def _signal(self, session_id: str, name: str, argument: BaseModel) -> None:

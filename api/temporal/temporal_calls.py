@@ -1,8 +1,8 @@
-"""Calling Temporal with a bound, and saying in our own words how a call failed (API-2).
+"""Calls to Temporal with a time limit, and problems for their failures (API-2).
 
-The SDK retries by itself for longer than any `rpc_timeout`, so every call is also cut off from outside. "Not found",
-"closed", "no worker" and "Temporal down" are four different answers; which it is when a query goes unanswered is
-found out by describing the workflow, which needs no worker.
+The SDK retries for longer than any `rpc_timeout`, so every call has a timeout around it too. "Not found", "closed", "no
+worker" and "Temporal down" are different problems. When a query is not answered, describing the workflow, which needs
+no worker, tells which one it is.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ from turnkeeper.models.errors import REFUSED
 Answer = TypeVar("Answer")
 
 CALL_SECONDS = 2.0
-"""Most time for a call that needs no worker, and for one that does; with a description after it, under 3 s (API-2)."""
+"""Time for one call, with or without a worker; with a description after it, under 3 s (API-2)."""
 
 DESCRIBE_SECONDS = 0.7
 UPDATE_PAUSE_SECONDS = 0.05
 STUCK_ATTEMPTS = 3
-"""A workflow task that is tried this often is no hiccup: the session is stuck (API-2)."""
+"""A workflow task with this many attempts is not a hiccup: the session is stuck (API-2)."""
 
 _UPDATE_UNDONE = "unexpected workflow task failure"
 
@@ -46,7 +46,7 @@ def rpc_timeout() -> timedelta:
 
 
 async def call_temporal(call: Awaitable[Answer], session_id: str, *, seconds: float | None = None) -> Answer:
-    """Return the answer of a call that needs no worker. Raises a `ProblemError` for every failure."""
+    """Return the result of a call that needs no worker. Raises `ProblemError` for every failure."""
     try:
         return await asyncio.wait_for(call, CALL_SECONDS if seconds is None else seconds)
     except (TimeoutError, RuntimeError) as error:  # a client that could never connect raises `RuntimeError`
@@ -56,7 +56,7 @@ async def call_temporal(call: Awaitable[Answer], session_id: str, *, seconds: fl
 
 
 async def call_worker(client: Client, call: Awaitable[Answer], session_id: str, workflow_id: str) -> Answer:
-    """Return the answer of a query or update. Raises a `ProblemError` that tells who did not answer."""
+    """Return the result of a query or update. Raises `ProblemError`, which says who did not answer."""
     try:
         return await asyncio.wait_for(call, CALL_SECONDS)
     except WorkflowQueryFailedError as error:
@@ -75,10 +75,10 @@ async def call_worker(client: Client, call: Awaitable[Answer], session_id: str, 
 
 
 async def retry_undone(update: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Return the answer of an update, sent again where a workflow task was undone together with it.
+    """Return the result of an update, retried if its workflow task was undone.
 
-    That happens when a session is about to go on in a new run and a signal arrives in the same moment. Our updates
-    may run twice.
+    That happens when a session is about to continue as new and a signal arrives at the same moment. Our updates may run
+    twice.
     """
     while True:
         try:
@@ -90,7 +90,7 @@ async def retry_undone(update: Callable[[], Awaitable[Answer]]) -> Answer:
 
 
 async def diagnose_silence(client: Client, session_id: str, workflow_id: str) -> problems.ProblemError:
-    """Find out why nobody answered: no Temporal, no such session, stuck, or no worker."""
+    """Return why nobody answered: Temporal unreachable, no such session, session stuck, or no worker."""
     describe_call = client.get_workflow_handle(workflow_id).describe(rpc_timeout=timedelta(seconds=DESCRIBE_SECONDS))
     until = asyncio.get_running_loop().time() + DESCRIBE_SECONDS
     try:
@@ -101,7 +101,7 @@ async def diagnose_silence(client: Client, session_id: str, workflow_id: str) ->
         async with asyncio.timeout_at(until):
             is_failing = await keeps_failing(client, description)
     except (TimeoutError, RPCError):
-        is_failing = False  # as far as is known in time
+        is_failing = False  # unknown in time
     return problems.session_stuck(session_id) if is_failing else problems.no_worker(session_id)
 
 
@@ -111,7 +111,7 @@ async def keeps_failing(client: Client, description: WorkflowExecutionDescriptio
         return False
     if description.raw_description.pending_workflow_task.attempt >= STUCK_ATTEMPTS:
         return True
-    # Temporal counts attempts anew whenever a signal arrives in between.
+    # Temporal restarts its count of attempts when a signal arrives in between.
     return (await newest_tasks(client, description.id)).failures >= STUCK_ATTEMPTS
 
 
