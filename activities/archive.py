@@ -1,4 +1,4 @@
-"""What a session gives to the archive and fetches from it: `move_to_archive` and `unpark` (SES-6, SES-15)."""
+"""Moving parts of a session to the archive, and parked prompts back: `move_to_archive`, `unpark` (SES-6, SES-15)."""
 
 from temporalio import activity
 from temporalio.client import Client
@@ -25,7 +25,7 @@ from turnkeeper.stores.stores import Stores
 
 
 class ArchiveActivities:
-    """Activities that write to the archive."""
+    """Activities of the archive."""
 
     def __init__(self, stores: Stores, client: Client) -> None:
         self._stores = stores
@@ -33,9 +33,9 @@ class ArchiveActivities:
 
     @activity.defn
     async def move_to_archive(self, order: ArchiveOrder) -> None:
-        """Have the archive hold exactly what the order names.
+        """Write exactly what the order names to the archive.
 
-        A second run writes the same under the same keys, to no effect: a turn is archived once (SES-15).
+        A second run writes the same data to the same keys, to no effect: a turn is archived once (SES-15).
         """
         key = ContextKey(current_run_id(), order.move, order.digest)
         move = MOVES.get(key) or await self._ask_workflow(order)
@@ -45,9 +45,9 @@ class ArchiveActivities:
 
     @activity.defn
     async def unpark(self, order: UnparkOrder) -> UnparkedPrompts:
-        """Return the next parked prompts; they stay parked until the session has recorded that it has them.
+        """Return the next parked prompts. They stay parked until the session has recorded that it has them.
 
-        A second run deletes the same and returns the same.
+        A second run deletes and returns the same prompts.
         """
         session_id, prompts = current_session_id(), self._stores.prompts
         with store_failures():

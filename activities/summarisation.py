@@ -25,16 +25,16 @@ from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse,
 
 
 class SummaryActivities:
-    """Activities that ask a model what is worth remembering."""
+    """The activity that summarises evicted messages."""
 
     def __init__(self, model_client: ModelClient) -> None:
         self._model_client = model_client
 
     @activity.defn
     async def summarise(self, call: SummaryCall) -> SummaryOutcome:
-        """Return a summary of exactly the messages that `call.digest` names, or say why there is none that is any good.
+        """Return a summary of exactly the messages of `call.digest`, or why there is no usable one.
 
-        A second run sees the same messages and asks the model again: it may be billed twice, it is recorded once.
+        A second run calls the model again with the same messages: it may be billed twice, it is recorded once.
         """
         spending = self._model_client.spending(call.model)
         async with heartbeating(lambda: spending.heartbeat_details(())):
@@ -52,7 +52,7 @@ class SummaryActivities:
         return _outcome_of(response, evicted).model_copy(update={"spent": spending.total})
 
     async def _ask_model(self, call: SummaryCall, evicted: ModelRequest, spending: Spending) -> ModelResponse:
-        """Return the model's answer, to a shorter request where the first is too long for it."""
+        """Return the model's answer, to a shorter request if the first is too long for it."""
         for most_chars in (PROMPT_CHARS, PROMPT_CHARS // 2, PROMPT_CHARS // 4):
             request = summary_request(evicted.messages, has_earlier=call.has_earlier, most_chars=most_chars)
             try:
@@ -61,9 +61,9 @@ class SummaryActivities:
                 failure = error
                 if error.error_type != "context_too_long":
                     break
-        # Raises what is worth another attempt, soon.
+        # Raises if a quick retry may help.
         judge(failure, attempt=activity.info().attempt, wait_count=0, unclear=spending.unclear_answers)
-        # What the turn's own calls would wait out for long, a summary is not worth.
+        # Unlike the turn's own calls, a summary is not worth a long wait.
         raise ApplicationError(failure.message, type=failure.error_type, non_retryable=True) from failure
 
 
@@ -78,9 +78,9 @@ def _with_details(failure: ApplicationError, details: Sequence[object]) -> Appli
 
 
 def _outcome_of(response: ModelResponse, evicted: ModelRequest) -> SummaryOutcome:
-    """Return what the session can keep of the answer, or why that is nothing."""
+    """Return the bounded summary, or why the answer is not usable."""
     text, files = response.text.strip(), files_written(evicted.messages, evicted.head.tools)
-    # One that was cut lacks what came last: where things stand.
+    # A summary that was cut lacks the current state, which comes last.
     is_cut = response.stop == "max_tokens"
     trouble = "it was cut before its end" if is_cut else summary_trouble(text, files, evicted.messages)
     if trouble:

@@ -1,4 +1,4 @@
-"""Reading which tools there are, and running one: the activities `list_tools` and `call_tool`."""
+"""Listing tools and calling one: the activities `list_tools` and `call_tool`."""
 
 import logging
 from typing import Protocol
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class ServerLostError(Exception):
-    """The server was lost in a call that may be repeated. `result`: what the call came to, should it stay at that."""
+    """The server was lost during a call that may be repeated. `result` is for the last attempt."""
 
     def __init__(self, result: ToolResult) -> None:
         super().__init__(result.outcome)
@@ -27,14 +27,14 @@ class ServerLostError(Exception):
 
 
 class ToolSource(Protocol):
-    """The tools of this worker; the composition root injects `turnkeeper.activities.toolbox`."""
+    """The tools of this worker. The composition root injects `turnkeeper.activities.toolbox`."""
 
     async def list_tools(self) -> ToolList:
-        """Return all tools in a stable order, their names unique, and the servers that could not be asked."""
+        """Return all tools in a stable order with unique names, and the servers that could not be reached."""
         ...
 
     async def call(self, invocation: ToolInvocation) -> ToolResult:
-        """Run one call; whatever goes wrong is a result. Raises `ServerLostError` where a second run may help."""
+        """Run one call. Failures are results. Raises `ServerLostError` if a second run may help."""
         ...
 
 
@@ -47,7 +47,7 @@ class ToolActivities:
 
     @activity.defn
     async def list_tools(self, call: ToolListCall | None = None) -> ToolList:
-        """Return the tools there are now; those that the session knows already are not written into its history again.
+        """Return the current tools, or `unchanged` if the session has them already: its history stays smaller.
 
         A second run reads them again, to no effect.
         """
@@ -60,10 +60,10 @@ class ToolActivities:
 
     @activity.defn
     async def call_tool(self, invocation: ToolInvocation) -> ToolResult:
-        """Run a tool and return what it came to.
+        """Run a tool and return its result.
 
-        A second run happens only for tools that are read-only or idempotent (`workflows/activity_options.py`), with
-        the same call id as idempotency key; every other tool is run at most once (AGT-7).
+        A second run happens only for tools that are read-only or idempotent (`workflows/activity_options.py`), with the
+        same idempotency key; every other tool runs at most once (AGT-7).
         """
         session_id = current_session_id()
         async with heartbeating():
@@ -74,7 +74,7 @@ class ToolActivities:
             return await self._texts.keep_result(session_id, result, invocation.inline_bytes)
 
     async def _call_or_raise(self, invocation: ToolInvocation) -> ToolResult:
-        """Call the tool; its server being lost in it fails the attempt, or after the last one is the result."""
+        """Call the tool. A lost server fails the attempt; on the last attempt it is the result."""
         try:
             return await self._toolbox.call(invocation)
         except ServerLostError as error:
@@ -89,7 +89,7 @@ _UNREADABLE = "its arguments are in the store of large texts, which can't be rea
 
 
 def _carriable(tools: list[ToolSpec]) -> list[ToolSpec]:
-    """Return as many tools, in their order, as a session can carry from run to run (SES-16)."""
+    """Return the first tools, as many as a session can carry from run to run (SES-16)."""
     room, carried_tools = TOOL_LIST_BYTES, list[ToolSpec]()
     for tool in tools:
         if is_nested_over(tool.input_schema, MOST_LEVELS):

@@ -1,12 +1,11 @@
-"""An answer while the model writes it, shown to those who watch (AGT-5).
+"""Publishing an answer while the model writes it (AGT-5).
 
-Theory of operation. A vendor sends hundreds of pieces a second, people want to see some of them five times a second,
-and a carrier takes whole snapshots of at most `MOST_PARTIAL_BYTES`. So pieces are only collected when they come, and
-put together when a snapshot is due: the first one at once, each later one a carrier's `least_pause` after the one
-before, and the last one too. What has gone out of the bound is not kept, so a snapshot costs the same however long the
-answer is.
+A vendor sends hundreds of pieces per second, people need about five updates per second, and a carrier accepts whole
+snapshots of at most `MOST_PARTIAL_BYTES`. So pieces are only collected when they arrive, and assembled when a snapshot
+is due: the first at once, each later one a carrier's `least_pause` after the one before, and the last one too. Text
+beyond the limit is dropped, so a snapshot costs the same however long the answer is.
 
-What is shown of a part is never taken back: what follows is always more of it, or a later part.
+Published text of a part is never withdrawn: later snapshots extend it, or add parts.
 """
 
 import asyncio
@@ -28,16 +27,16 @@ from turnkeeper.models.transcript.partial_output import (
 from turnkeeper.stores.partials.carrier import PartialCarrier
 
 MAX_PARTS = 500
-"""An answer of more parts is shown up to there: no model has reason to begin so many, and each takes some bytes."""
+"""Parts beyond this number are not published: no model needs so many, and each takes some bytes."""
 
 OMITTED_DIGITS = 8
-"""By how much the number of what is left out may grow when something is."""
+"""By how many digits the count of omitted characters may grow when text is dropped."""
 
 _log = logging.getLogger(__name__)
 
 
 class GrowingPart:
-    """A part of the answer: its end, as far as it is kept, and the pieces that came since it was looked at."""
+    """A part of the answer: its end within the limit, and the pieces that came since the last snapshot."""
 
     def __init__(self, kind: PartialKind) -> None:
         self.kind = kind
@@ -49,16 +48,16 @@ class GrowingPart:
         self._pieces.append(piece)
 
     def apply_pieces(self) -> int:
-        """Show what has come since; return by how many bytes of JSON the part has grown."""
+        """Append the new pieces; return by how many bytes of JSON the part has grown."""
         pieces, self._pieces = self._pieces, []
-        # Of a character in two halves the first one waits for the other.
+        # The first half of a surrogate pair waits for the second.
         if pieces and "\ud800" <= pieces[-1][-1] < "\udc00":
             pieces[-1], half = pieces[-1][:-1], pieces[-1][-1]
             self._pieces = [half]
         return self._show(self.shown.text + join_pieces(pieces), self.shown.omitted) if any(pieces) else 0
 
     def drop_oldest(self, excess: int) -> int:
-        """Leave out the oldest text, `excess` bytes of JSON or all there is; return by how many the part has grown."""
+        """Drop the oldest text, `excess` bytes of JSON or everything; return by how many bytes the part has grown."""
         text = self.shown.text
         ending = _longest_ending(text, _json_bytes(text) - len('""') - excess - OMITTED_DIGITS)
         return self._show(ending, self.shown.omitted + len(text) - len(ending)) if text else 0
@@ -70,7 +69,7 @@ class GrowingPart:
 
 
 class GrowingAnswer:
-    """All parts of an answer, to be looked at as a bounded snapshot.
+    """All parts of an answer, from which bounded snapshots are made.
 
     >>> tag = PartialTag(message_id="a", turn=1, step=1, request=1, attempt=1)
     >>> answer = GrowingAnswer(tag)
@@ -81,7 +80,7 @@ class GrowingAnswer:
     """
 
     def __init__(self, tag: PartialTag, *, most_bytes: int = MOST_PARTIAL_BYTES) -> None:
-        """Begin with no parts; `most_bytes` bounds a snapshot as JSON."""
+        """Begin without parts. `most_bytes` limits the JSON of a snapshot."""
         self._empty = PartialOutput(**dict(tag))
         self._most_bytes = most_bytes
         self._json_bytes = _json_bytes(self._empty)
@@ -89,7 +88,7 @@ class GrowingAnswer:
         self._is_full = False
 
     def grow(self, kind: PartialKind, text: str) -> None:
-        """Add a piece: to the newest part, or as a part of its own. A call is always one: its piece is its name."""
+        """Add a piece to the newest part or as a new part. A call is always a new part: its piece is its name."""
         if not text:
             return
         if not self._parts or kind == "call" or self._parts[-1].kind != kind:
@@ -98,10 +97,10 @@ class GrowingAnswer:
             self._parts[-1].grow(text)
 
     def snapshot(self) -> PartialOutput:
-        """Return all there is, without its oldest text where it would be over the bound."""
+        """Return all parts, without the oldest text if they are over the limit."""
         self._json_bytes += sum(part.apply_pieces() for part in self._parts)
         if self._json_bytes > self._most_bytes:
-            # Somewhat more than needed: the next pieces then have room, and this is seldom done.
+            # Drops more than needed, so that the next pieces have room and this happens rarely.
             self._drop_oldest(self._json_bytes - self._most_bytes * 7 // 8)
         return self._empty.model_copy(update={"parts": [part.shown for part in self._parts]})
 
@@ -122,12 +121,12 @@ class GrowingAnswer:
 
 
 def _longest_ending(text: str, room: int) -> str:
-    """Return as much of the end of `text` as takes at most `room` bytes within JSON.
+    """Return the longest end of `text` that takes at most `room` bytes within JSON.
 
     >>> _longest_ending('say "hi"', 6), _longest_ending('say "hi"', 5), _longest_ending("no room", -1)
     ('"hi"', 'hi"', '')
     """
-    # What is kept begins within `text[first:last]`. By halves, so that each character is looked at about twice.
+    # The result begins within `text[first:last]`. Halving it visits each character about twice.
     first, last = 0, len(text)
     while first < last:
         middle = (first + last) // 2
@@ -144,7 +143,7 @@ def _json_bytes(value: object) -> int:
 
 
 class AnswerPublisher:
-    """The answer of one attempt, shown through a carrier while it grows; to be used as a context manager."""
+    """Publishes the answer of one attempt through a carrier while it grows. Use it as a context manager."""
 
     def __init__(
         self,
@@ -155,9 +154,9 @@ class AnswerPublisher:
         clock: asyncio.AbstractEventLoop | None = None,
         behind: Callable[[], Sequence[object]] = tuple,
     ) -> None:
-        """Show nothing until it grows. `clock`: the running event loop.
+        """Publish nothing until the answer grows. `clock`: the running event loop.
 
-        `behind` returns what heartbeats are to carry behind what is shown.
+        `behind` returns further details for heartbeats, after the partial output.
         """
         self._carrier = carrier
         self._workflow_id = workflow_id
@@ -170,7 +169,7 @@ class AnswerPublisher:
         self._has_failed = False
 
     def grow(self, delta: Delta) -> None:
-        """Add a piece of the answer. It is shown now, or when the pause after the one shown before is over."""
+        """Add a piece of the answer. It is published now, or when the pause after the last snapshot is over."""
         self._answer.grow(delta.kind, delta.text)
         self._has_grown = True
         if self._pause is None:
@@ -180,7 +179,7 @@ class AnswerPublisher:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Show nothing any more: the answer is whole, or the attempt has failed."""
+        """Stop publishing: the answer is complete, or the attempt has failed."""
         if self._pause is not None:
             self._pause.cancel()
         self._try(lambda: self._carrier.end(self._workflow_id, self._tag))
@@ -193,11 +192,11 @@ class AnswerPublisher:
             self._try(lambda: self._carrier.show(self._workflow_id, self._answer.snapshot(), behind=self._behind()))
 
     def _try(self, step: Callable[[], None]) -> None:
-        # Whatever is wrong with showing: the answer is worth more.
+        # A failure to publish must not fail the answer.
         try:
             step()
-        except Exception as error:  # noqa: BLE001  # whatever a carrier does
+        except Exception as error:  # noqa: BLE001  # carriers may raise anything
             if not self._has_failed:
-                # The name alone: messages can hold what the model wrote.
-                _log.warning("an answer is not shown while it is written (%s)", type(error).__name__)
+                # Only the error's name: messages can contain what the model wrote.
+                _log.warning("partial output is not published (%s)", type(error).__name__)
             self._has_failed = True

@@ -1,9 +1,9 @@
-"""The process-local hand-over of what an activity works on, from the workflow to its activity (AGT-2).
+"""A process-local cache that passes large inputs from the workflow to its activities (AGT-2).
 
-The workflow writes a model request, or what is to be archived, here when it schedules the activity, and never reads.
-The activity takes exactly that entry if it runs in the same process (with one task queue it nearly always does) and
-asks the workflow by query otherwise. So the conversation never travels through Temporal's history, and nothing depends
-on this store: it may forget at any time.
+The workflow writes a model request, or what is to be archived, when it schedules the activity, and never reads it. The
+activity uses exactly that entry if it runs in the same process, which is nearly always the case with one task queue,
+and queries the workflow otherwise. So the conversation never travels through Temporal's history, and nothing depends on
+this cache: it may drop entries at any time.
 """
 
 from collections import OrderedDict
@@ -21,7 +21,7 @@ Content = TypeVar("Content")
 
 @dataclass(frozen=True)
 class ContextKey:
-    """Names one request, or one move to the archive, of one run, and its exact content."""
+    """Identifies one request, or one move to the archive, of one run, and its exact content."""
 
     run_id: str
     number: int
@@ -29,7 +29,7 @@ class ContextKey:
 
 
 class LocalContextCache(Generic[Content]):
-    """Contents by key, the least recently used forgotten first."""
+    """Contents by key. The least recently used are dropped first."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -39,7 +39,7 @@ class LocalContextCache(Generic[Content]):
         self._lock = Lock()
 
     def put(self, key: ContextKey, content: Content, *, size: int) -> None:
-        """Hold `content`, about `size` bytes, until room is needed. It is never changed afterwards."""
+        """Store `content`, about `size` bytes. It must not be changed afterwards."""
         with self._lock:
             self._drop(key)
             self._contents[key] = (content, size)
@@ -48,7 +48,7 @@ class LocalContextCache(Generic[Content]):
                 self._drop(next(iter(self._contents)))
 
     def get(self, key: ContextKey) -> Content | None:
-        """Return the content, if it is still held. It stays, for the activity may be tried again."""
+        """Return the content, if it is still cached. It stays, since the activity may be retried."""
         with self._lock:
             if key not in self._contents:
                 return None
@@ -66,7 +66,7 @@ class LocalContextCache(Generic[Content]):
 
 
 REQUESTS: LocalContextCache[ModelRequest] = LocalContextCache()
-"""Model requests of this process: workflow code and activities meet here."""
+"""Model requests, written by workflow code and read by activities. Global, since nothing can be injected in workflows."""
 
 MOVES: LocalContextCache[ArchiveMove] = LocalContextCache()
-"""Moves to the archive, likewise."""
+"""Moves to the archive."""

@@ -1,7 +1,6 @@
-"""What every vendor's adapter does to read an answer: put texts together, take arguments for what they are (AGT-3).
+"""Reading fields of vendors' answers: texts, arguments, names, counts (AGT-3).
 
-A vendor's answer is kept for months, in JSON and in a database: what neither can hold is replaced here, where it comes
-in.
+An answer is stored for months as JSON in a database, so whatever can't be stored is replaced here.
 """
 
 import math
@@ -15,9 +14,9 @@ from turnkeeper.models.limits import MOST_LEVELS
 
 
 def join_pieces(pieces: Iterable[str]) -> str:
-    r"""Return the whole text of a stream's pieces, as it can be kept.
+    r"""Return the whole text of a stream's pieces.
 
-    A character of two UTF-16 halves may come in two pieces; a half without its other one can't be kept.
+    The halves of a surrogate pair may come in two pieces. A lone surrogate, which can't be stored, is replaced.
 
     >>> join_pieces(["a \ud83d", "\ude00"]) == "a \U0001f600", join_pieces(["\ud83d!"]) == "\ufffd!"
     (True, True)
@@ -29,9 +28,9 @@ def join_pieces(pieces: Iterable[str]) -> str:
 
 
 def arguments_of(text: str) -> dict[str, JsonValue] | str:
-    """Return a call's arguments; the text itself where it is no JSON object, so that the model can be told.
+    """Return a call's arguments, or the text itself if it is not a JSON object that can be stored.
 
-    None at all are an empty object. Nor are `NaN`, `1e999`, and what is nested without end.
+    An empty text is an empty object. `NaN`, `1e999` and excessive nesting can't be stored.
 
     >>> arguments_of('{"a": [1]}'), arguments_of(""), arguments_of('{"a": '), arguments_of('{"a": NaN}')
     ({'a': [1]}, {}, '{"a": ', '{"a": NaN}')
@@ -46,7 +45,7 @@ def arguments_of(text: str) -> dict[str, JsonValue] | str:
 
 
 def is_storable(value: JsonValue) -> bool:
-    """Return whether a value can be kept as JSON: not nested over `MOST_LEVELS`, every number in it finite.
+    """Return whether a value can be stored as JSON: at most `MOST_LEVELS` levels, all numbers finite.
 
     >>> is_storable({"a": [1.5]}), is_storable({"a": [math.inf]})
     (True, False)
@@ -65,46 +64,46 @@ def _children(value: JsonValue) -> Iterable[JsonValue]:
     return value if isinstance(value, list) else ()
 
 
-def name_of(told: object) -> str:
-    r"""Return a vendor's name for something, as it can be kept; empty where it is none: it is no part of an answer.
+def name_of(value: object) -> str:
+    r"""Return a vendor's name for something; empty if `value` is not a text.
 
     >>> name_of("gpt-5.5"), name_of(7), name_of(None)
     ('gpt-5.5', '', '')
     """
-    return join_pieces([told]) if isinstance(told, str) else ""
+    return join_pieces([value]) if isinstance(value, str) else ""
 
 
-def counts_of(told: object) -> Mapping[str, object]:
-    """Return what a vendor counts by its names; nothing where it has another shape.
+def counts_of(value: object) -> Mapping[str, object]:
+    """Return a vendor's counts by their names; empty if `value` is not an object.
 
     >>> counts_of({"cached_tokens": 7}), counts_of([7]), counts_of("none")
     ({'cached_tokens': 7}, {}, {})
     """
-    return told if isinstance(told, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 MAX_TOKENS = 10**12
-"""A count beyond is none."""
+"""A larger count is invalid."""
 
 
-def count_of(told: Mapping[str, object], name: str) -> int:
-    """Return a count of tokens among those a vendor tells.
+def count_of(counts: Mapping[str, object], name: str) -> int:
+    """Return one of a vendor's counts of tokens.
 
-    Raises `ValueError` where it is none, or not told: taken for 0, it would let a turn go on beyond its limits.
+    Raises `ValueError` if it is missing or invalid: counting it as 0 would let a turn exceed its limits.
 
     >>> count_of({"input_tokens": 7}, "input_tokens")
     7
     """
-    count = told.get(name)
+    count = counts.get(name)
     if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MAX_TOKENS:
         raise ValueError(f"{name} is no count of tokens")
     return count
 
 
-def count_or_zero(told: Mapping[str, object], name: str) -> int:
-    """Return a count that is a part of another one; 0 where it is missing or null. Raises `ValueError`.
+def count_or_zero(counts: Mapping[str, object], name: str) -> int:
+    """Return a count that is a part of another one; 0 if it is missing or null. Raises `ValueError`.
 
     >>> count_or_zero({"cached_tokens": 7}, "cached_tokens"), count_or_zero({"cached_tokens": None}, "cached_tokens")
     (7, 0)
     """
-    return 0 if told.get(name) is None else count_of(told, name)
+    return 0 if counts.get(name) is None else count_of(counts, name)

@@ -1,7 +1,7 @@
-"""What an answer takes, while it comes in (AGT-9).
+"""The usage of an answer while it arrives (AGT-9).
 
-A vendor bills for an answer that breaks off, and most say only at its end what was used. So what is known on the way is
-noted: that the vendor has begun to answer, what it has counted so far, and how much it has written.
+Vendors bill for an answer that breaks off, but most report usage only at its end. So the meter notes what is known
+before: that the vendor has begun to answer, what it has counted so far, and how much it has written.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,22 +11,22 @@ from turnkeeper.models.tokens import tokens_of
 from turnkeeper.models.transcript.trajectory import Usage
 
 _BEFORE_THE_ANSWER = frozenset({"response.created", "response.queued", "response.in_progress", "ping"})
-"""Events that come before a vendor has read the request."""
+"""Events that a vendor sends before it has read the request."""
 
 
 @dataclass
 class Meter:
-    """What is known of one request to a vendor, before its answer is whole."""
+    """What is known of the usage of one request, before its answer is complete."""
 
     has_begun: bool = False
-    """The vendor has begun to answer, so that it has read the request."""
+    """The vendor has begun to answer, so it has read the request."""
     usage_so_far: Usage | None = None
-    """What the vendor has counted so far; it counts what was written last of all."""
+    """The vendor's own counts so far. Output tokens come last."""
     written_chars: int = 0
-    """Characters that were written so far: text, thinking, arguments of calls."""
+    """Characters written so far: text, thinking, arguments of calls."""
 
     def note(self, event: Mapping[str, object], *, usage_so_far: Usage | None) -> None:
-        """Note an event of the answer, and what the vendor has counted by then."""
+        """Note an event of the answer, and the vendor's counts up to it."""
         self.has_begun |= event.get("type") not in _BEFORE_THE_ANSWER
         self.usage_so_far = usage_so_far or self.usage_so_far
         self.written_chars += sum(map(len, _arguments_in(event)))
@@ -37,14 +37,15 @@ class Meter:
         self.written_chars += len(text)
 
     def usage(self, *, input_tokens: int) -> Usage | None:
-        """Return what the answer has taken so far; `None` where the vendor has not begun.
+        """Return the usage so far; `None` if the vendor has not begun.
 
-        What the vendor has not counted is estimated: the input as `input_tokens`, the output from what was written.
+        Where the vendor has no count, it is estimated: the input as `input_tokens`, the output from `written_chars`.
 
         >>> Meter().usage(input_tokens=100)
         >>> Meter(has_begun=True, written_chars=40).usage(input_tokens=100).model_dump(exclude_defaults=True)
         {'input_tokens': 100, 'output_tokens': 10, 'estimated_tokens': 110}
-        >>> Meter(usage_so_far=Usage(input_tokens=90), written_chars=40).usage(input_tokens=100).model_dump(exclude_defaults=True)
+        >>> meter = Meter(usage_so_far=Usage(input_tokens=90), written_chars=40)
+        >>> meter.usage(input_tokens=100).model_dump(exclude_defaults=True)
         {'input_tokens': 90, 'output_tokens': 10, 'estimated_tokens': 10}
         """
         written_chars = tokens_of(self.written_chars)
@@ -60,7 +61,7 @@ class Meter:
 
 
 def _arguments_in(event: Mapping[str, object]) -> Iterator[str]:
-    """Yield what an event adds to the arguments of a call, in the words of each API: they are not shown as they come.
+    """Yield what an event adds to the arguments of a call, in the format of each API. They are not in the deltas.
 
     >>> list(_arguments_in({"type": "response.function_call_arguments.delta", "delta": '{"at": '}))
     ['{"at": ']

@@ -1,35 +1,35 @@
-r"""What of a vendor's own words is read and shown: no secret, and nothing the request said (AGT-9).
+r"""Quoting vendors' error messages without secrets and without text from the request (AGT-9).
 
-Theory of operation. An error is written into the history and into logs, and the conversation must not get there by way
-of it. But vendors repeat requests: validators print the values they refuse, proxies whole bodies, up to a hundred
-megabytes. What helps is short and stands before that: `top_p: must be ≤ 1`. So there are two steps:
+Errors are written to the history and to logs, and the conversation must not get there that way. But vendors repeat
+requests: validators print the values that they reject, proxies print whole bodies, up to a hundred megabytes. The
+useful part is short and comes before that: `top_p: must be ≤ 1`. So there are two steps:
 
-1. `vendor_words`: the words end after a few thousand characters, and before the first value that is printed by its name
-   (`'input': …`, `messages = [`). More is never searched for what it means: it would be the prompt's meaning.
-2. `redact`: one short line, without what looks like a secret, and without what stands in the request in the same words,
-   however it got there. Names that people look for, of parameters, models and tools, are no such text.
+1. `vendor_words`: the text up to a few thousand characters, and up to the first value that is printed with its name
+   (`'input': …`, `messages = [`). Only this part is matched against wordings: the rest could be the prompt's words.
+2. `redact`: one short line, without what looks like a secret, and without passages of the request, wherever they come
+   from. Names of parameters, models and tools stay, since people search for them.
 """
 
 import re
 from collections.abc import Iterator, Mapping
 
 MAX_QUOTE_CHARS = 300
-"""Most characters of a vendor's own words that are shown."""
+"""Maximum characters of a quotation."""
 
 MAX_READ_CHARS = 4_000
-"""Most characters of them that are read."""
+"""Maximum characters of a message that are read."""
 
 ECHO_WORDS = 4
-"""So many words in a row that stand in the request too are repeated from there; fewer come together by chance."""
+"""This many words in a row that are also in the request count as an echo; fewer can be a coincidence."""
 
 MIN_ECHO_CHARS = 5
-"""Fewer characters are not looked for."""
+"""Shorter texts of the request are not searched for."""
 
 OMISSION = "[…]"
 
 
 def vendor_words(words: str) -> str:
-    """Return what a vendor says itself: the beginning of its words, up to a value of the request.
+    """Return the vendor's own words: the beginning of its message, up to a value of the request.
 
     >>> vendor_words("1 error: top_p: must be ≤ 1 [type=less_than, input_value='about Anna', input_type=str]")
     '1 error: top_p: must be ≤ 1 [type=less_than'
@@ -42,11 +42,12 @@ def vendor_words(words: str) -> str:
 
 
 def redact(words: str, *, max_chars: int = MAX_QUOTE_CHARS, request_body: Mapping[str, object] | None = None) -> str:
-    r"""Return a vendor's own words as they may be shown; `request_body` is the body of the request they answer.
+    r"""Return a vendor's words as one line that is safe to show. `request_body` is the request that it answers.
 
     >>> redact("model: x\nkey sk-ant-api03-abcdef, Bearer eyJhbGciOi.x.y")
     'model: x key [secret], [secret]'
-    >>> redact("can't do “I leave Anna in May.”", request_body={"messages": [{"content": "Well, I leave Anna in May."}]})
+    >>> body = {"messages": [{"content": "Well, I leave Anna in May."}]}
+    >>> redact("can't do “I leave Anna in May.”", request_body=body)
     "can't do “[…].”"
     """
     text = _ESCAPED.sub(_unescaped, words[:MAX_READ_CHARS])
@@ -60,7 +61,7 @@ _VALUE = re.compile(
     rf"\binput_value\s*=|['\"]?\b(?:{_KEYS})['\"]?\s*[:=]\s*(?=b?['\"“\[{{(]|-?\d|(?:none|null|true|false)\b)",
     re.IGNORECASE,
 )
-"""Where a value of the request is printed by its name."""
+"""The beginning of a value of the request that is printed with its name."""
 
 _ESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[nrt])")
 _WORD = re.compile(r"\w+")
@@ -82,7 +83,7 @@ def _unescaped(escaped: re.Match[str]) -> str:
     return chr(int(escaped[1], 16)) if escaped[1] else " "
 
 
-# ---- what the request said
+# ---- echoes of the request
 
 
 _WITH_TEXTS = ("system", "instructions", "messages", "input")
@@ -90,7 +91,7 @@ _NAMES = frozenset({"type", "role", "name", "id", "call_id", "tool_use_id", "too
 
 
 def _request_text(request_body: Mapping[str, object]) -> str:
-    """Return the words of the request's texts: each text on a line, a space around every word."""
+    """Return the words of the request's texts: each text on its own line, a space around every word."""
     texts = (text for key in _WITH_TEXTS for text in _texts_in(request_body.get(key)))
     return "".join(f"\n {' '.join(_WORD.findall(text))} \n" for text in texts)
 
@@ -108,7 +109,7 @@ def _texts_in(value: object) -> Iterator[str]:
 
 
 def _without_echo(line: str, request_text: str) -> str:
-    """Return the line with `OMISSION` for whatever in it the request said."""
+    """Return the line with `OMISSION` in place of echoes."""
     words = list(_WORD.finditer(line)) if request_text else []
     result, end = "", 0
     for first, last in _echoes([word[0] for word in words], request_text):
@@ -118,7 +119,7 @@ def _without_echo(line: str, request_text: str) -> str:
 
 
 def _echoes(words: list[str], request_text: str) -> Iterator[tuple[int, int]]:
-    """Return the first and the last of each row of words that is an echo, with at most two other words within."""
+    """Yield the first and last index of each echo, which may contain up to two other words in a row."""
     positions = sorted(
         {
             position
@@ -136,11 +137,11 @@ def _echoes(words: list[str], request_text: str) -> Iterator[tuple[int, int]]:
 
 
 def _is_echo(run: list[str], request_text: str) -> bool:
-    """Return whether the request says this; short of `ECHO_WORDS` words, whether it is all that one of its texts says."""
+    """Return whether the request contains these words; fewer than `ECHO_WORDS` must be a whole text of it."""
     text = " ".join(run)
     if len(run) == ECHO_WORDS:
         return f" {text} " in request_text
     if len(text) < MIN_ECHO_CHARS or _LOWER_LETTERS.fullmatch(text):
         return False
-    # There are languages that put no space between words, and vendors speak English.
+    # Some languages have no spaces between words, while vendors write English.
     return (f"\n {text} \n" if text.isascii() else f" {text} ") in request_text

@@ -1,4 +1,4 @@
-"""Finding the provider of a model (AGT-4)."""
+"""The registry of providers, which finds the provider of a model (AGT-4)."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 
@@ -6,14 +6,13 @@ from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelEr
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 
 ProviderFactory = Callable[[], Provider]
-"""Makes a provider when it is first asked for: a vendor's SDK is not imported by a worker that never needs it."""
+"""Creates a provider on first use, so that a worker doesn't import SDKs that it never needs."""
 
 
 class Providers:
-    """The providers of this worker, by name."""
+    """The providers of this worker, by name. Each factory is called once, on first use, and may raise `ModelError`."""
 
     def __init__(self, factories: Mapping[str, ProviderFactory]) -> None:
-        """Offer `factories`; each is called at most once, on first use, and may raise `ModelError`."""
         self._factories = dict(factories)
         self._providers: dict[str, Provider] = {}
 
@@ -32,10 +31,9 @@ class Providers:
 
 
 class OfflineProvider:
-    """`offline:` is the model with real behaviour, `offline:script` and `offline:script/NAME` play a script."""
+    """`offline:` is the offline model; `offline:script` and `offline:script/NAME` play a script."""
 
     def __init__(self, model: Provider, scripted: Provider) -> None:
-        """Ask `model` for the empty name and `scripted` for names that begin with `script`."""
         self._model = model
         self._scripted = scripted
 

@@ -19,17 +19,17 @@ Block = dict[str, JsonValue]
 """One of a vendor's own blocks."""
 
 OPENING = "(The conversation began earlier.)"
-"""Stands for a user's message before a conversation that begins with one of the assistant's, such as a summary."""
+"""A user's message for conversations that begin with the assistant, such as with a summary."""
 
 _NOT_AT_THE_TOP = frozenset({"oneOf", "anyOf", "allOf", "enum", "not"})
 _ODD = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def own_items(message: ModelMessage, api: str, *, call_id_of: Callable[[Block], str | None]) -> list[Block] | None:
-    """Return the vendor's own blocks of the message, if they are of `api` and can go back to it; else None.
+    """Return the vendor's own blocks of the message if they can go back to `api`; otherwise `None`.
 
-    `call_id_of` tells the id of a block that is a tool call. The calls among the blocks must be the message's, since
-    every vendor refuses a call without its result.
+    `call_id_of` returns the id of a block that is a tool call. The calls among the blocks must be those of the message,
+    since every vendor rejects a call without its result.
     """
     state = message.state
     if state is None or state.api != api or state.blob is not None:
@@ -42,7 +42,7 @@ def own_items(message: ModelMessage, api: str, *, call_id_of: Callable[[Block], 
 
 
 def sendable_name(name: str) -> str:
-    """Return the name of a tool, or an id, as every vendor takes it: 1 to 64 letters, digits, `_` and `-`.
+    """Return a name or id in the form that every vendor accepts: 1 to 64 letters, digits, `_` and `-`.
 
     >>> sendable_name("files.read it!"), sendable_name("")
     ('files_read_it_', '_')
@@ -51,17 +51,19 @@ def sendable_name(name: str) -> str:
 
 
 def plain_schema(tool: ToolSpec) -> Block:
-    """Return the schema of the tool's arguments as every vendor takes it: of an object, and with no choice at its top.
+    """Return the schema of the tool's arguments as every vendor accepts it: an object without alternatives at its top.
 
-    With one, the whole request would be refused. What is left open is not lost: the arguments of a call are checked
-    against the tool's own schema before it is run.
+    With those, vendors would reject the whole request. Nothing is lost: a call's arguments are validated against the
+    tool's own schema before it runs.
     """
     schema = {key: value for key, value in tool.input_schema.items() if key not in _NOT_AT_THE_TOP}
     return {**schema, "type": "object"}
 
 
 class CallIds:
-    """The ids of one request's tool calls. To be told of its messages in their order.
+    """Assigns the ids of one request's tool calls. Call its methods for the messages in their order.
+
+    `accepts_any_id`: the API accepts any text as an id, so ids stay as they are.
 
     >>> from turnkeeper.models.transcript.model_call import CallPart
     >>> calls = [CallPart(kind="call", id="c:1", name="look"), CallPart(kind="call", id="c:1", name="look")]
@@ -73,15 +75,14 @@ class CallIds:
     """
 
     def __init__(self, *, accepts_any_id: bool = False) -> None:
-        """Begin a request; `accepts_any_id`: to an API that takes any text for an id, so that they stay as they are."""
         self._spell: Callable[[str], str] = (lambda vendor_id: vendor_id or "_") if accepts_any_id else sendable_name
         self._used_ids: set[str] = set()
         self._unanswered: dict[str, list[str]] = {}
 
     def stay(self, message: ModelMessage) -> bool:
-        """Return whether the message's ids can stay, so that its blocks go back as they came; take note if they do.
+        """Return whether the message can keep its ids, and reserve them if so.
 
-        There are servers that name the calls of each answer alike, and vendors want ids that are unique.
+        Some servers use the same ids in each answer, while vendors require unique ids.
         """
         vendor_id = [call.id for call in message.tool_calls]
         are_free = len(set(vendor_id)) == len(vendor_id) and self._used_ids.isdisjoint(vendor_id)
@@ -90,7 +91,7 @@ class CallIds:
         return are_free
 
     def new_ids_for(self, message: ModelMessage) -> list[str]:
-        """Return the ids of the message's calls, in their order."""
+        """Return new ids for the message's calls, in their order."""
         ids: list[str] = []
         for call in message.tool_calls:
             ids.append(self._free(call.id))
@@ -104,7 +105,7 @@ class CallIds:
         return waiting.pop(0) if waiting else self._spell(vendor_id)
 
     def _open(self, message: ModelMessage, ids: list[str]) -> None:
-        # The results of a step follow it at once: what an earlier step left unanswered is not meant any more.
+        # The results of a step follow it directly, so calls of an earlier step can't be meant any more.
         self._used_ids.update(ids)
         self._unanswered = {}
         for call, call_id in zip(message.tool_calls, ids, strict=True):

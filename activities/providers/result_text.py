@@ -1,10 +1,10 @@
-"""Tool results where the API has no field for how a call ended (AGT-7): the text says it."""
+"""The text of tool results for APIs without a field for a call's status (AGT-7)."""
 
 from turnkeeper.models.transcript.model_call import ModelMessage
 
 
 def result_text(message: ModelMessage) -> str:
-    r"""Return the text of a tool message, its status before it unless that is `ok`.
+    r"""Return the text of a tool message, preceded by its status unless that is `ok`.
 
     >>> result_text(ModelMessage(role="tool", content="Read a.txt\n\none", status="ok"))
     'Read a.txt\n\none'

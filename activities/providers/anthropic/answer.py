@@ -1,13 +1,12 @@
-"""How an answer of Anthropic's Messages API is read from its stream (AGT-3, AGT-10).
+"""Reading an answer of Anthropic's Messages API from its stream (AGT-3, AGT-10).
 
-Theory of operation. The stream is one message: `message_start`, then its blocks one after the other, each a start,
-deltas and a stop, then `message_delta` with the reason it stopped and what was used, then `message_stop`. Two things
-are made of it. The *parts* are what we understand: thinking, text, calls. The *items* are the blocks as they came, for
-the vendor itself: kinds of blocks and deltas that are not known here are put together by what they look like, and go
-back with the others.
+The stream is one message: `message_start`, then the blocks one after the other, each a start, deltas and a stop, then
+`message_delta` with the stop reason and usage, then `message_stop`. Two things are made of it. The *parts* are what we
+understand: thinking, text, calls. The *items* are the blocks as they came, for the vendor itself: unknown kinds of
+blocks and deltas are assembled generically, and go back with the others.
 
-Only a whole message is an answer, and only one that stopped by itself has calls: arguments that were cut at the length
-limit can look whole. There are servers that say `end_turn` of a message with calls, or another API's reasons.
+Only a complete message is an answer, and only one that stopped by itself has calls: arguments that were cut at the
+length limit may look complete. Some servers say `end_turn` for a message with calls, or use reasons of other APIs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,13 +37,13 @@ _SHOWN_AS: dict[str, Literal["think", "respond"]] = {"thinking": "think", "text"
 
 
 class StreamAccumulator:
-    """An answer while it comes in. What an event of an unexpected shape raises is the caller's to name."""
+    """An answer while it arrives. The caller converts what an event of an unexpected shape raises."""
 
     def __init__(self, name: str) -> None:
         self.is_whole = False
-        """The last event has come."""
+        """The last event has arrived."""
         self.failure: Event | None = None
-        """Always: failures are events that the SDK raises."""
+        """Always `None`: the SDK raises failures."""
         self._model = name
         self._message_id = ""
         self._blocks: dict[int, _Block] = {}
@@ -52,12 +51,12 @@ class StreamAccumulator:
         self._counts: dict[str, object] = {}
 
     def add(self, event: Event) -> list[Delta]:
-        """Take in the next event, and return what there is to show of it. Kinds that are not known are passed over."""
+        """Add the next event, and return its deltas. Unknown kinds are ignored."""
         match event["type"]:
             case "message_start":
                 message = event["message"]
                 self._model, self._message_id = name_of(message.get("model")) or self._model, name_of(message.get("id"))
-                # What is written has only begun.
+                # Its output count is only that of the beginning.
                 self._count({**counts_of(message.get("usage")), "output_tokens": None})
             case "content_block_start":
                 block = self._blocks[event["index"]] = _Block(event["content_block"])
@@ -72,7 +71,7 @@ class StreamAccumulator:
         return []
 
     def response(self, *, request_id: str | None) -> ModelResponse:
-        """Return the answer, once it is whole. Raises `ModelError` where it is none."""
+        """Return the answer, once it is complete. Raises `ModelError` if it is not one."""
         stop = self._stop_reason()
         blocks = list(self._blocks.values())
         parts = [part for block in blocks if (part := block.part()) is not None]
@@ -89,11 +88,11 @@ class StreamAccumulator:
 
     @property
     def usage_so_far(self) -> Usage | None:
-        """What the vendor has counted so far; the output last of all."""
+        """The vendor's counts so far. Output tokens come last."""
         return _usage({"output_tokens": 0, **self._counts})
 
     def _count(self, usage: Mapping[str, object]) -> None:
-        # Counts are totals, and each is given when it is known: a later one replaces an earlier one.
+        # Counts are totals, so a later one replaces an earlier one.
         self._counts |= {key: count for key, count in usage.items() if count is not None}
 
     def _has_calls(self) -> bool:
@@ -104,7 +103,7 @@ class StreamAccumulator:
             case "refusal":
                 raise ModelError("refusal", _refusal(self._stop.get("stop_details")))
             case "pause_turn":
-                # Of tools that run at the vendor; none are offered to it, and asked again it would pause again.
+                # For tools that run at the vendor. We offer none, and a retry would pause again.
                 raise ModelError("bad_request", "the model paused for tools of its provider, which are not used here")
             case str(reason) if reason:
                 if is_cut(reason, vendor="Anthropic"):
@@ -114,7 +113,7 @@ class StreamAccumulator:
                 raise unclear_answer_error("Anthropic ended its answer without a reason to stop", vendor="Anthropic")
 
     def _state(self, stop: StopReason, blocks: list["_Block"]) -> ProviderState | None:
-        """Return the blocks for the vendor itself, if it would take them back: whole, every call with its result."""
+        """Return the blocks for the vendor itself, if it will accept them: complete, and every call with a result."""
         has_waiting_calls = stop != "tool_calls" and (self._has_calls() or self._stop["stop_reason"] == "tool_use")
         items = [block.item() for block in blocks]
         if not items or stop == "max_tokens" or has_waiting_calls or _has_unknown_calls(items):
@@ -123,7 +122,7 @@ class StreamAccumulator:
 
 
 def _has_unknown_calls(items: list[Block]) -> bool:
-    """Return whether there are calls of an unknown kind that the vendor has not answered itself: nobody will."""
+    """Return whether there are calls of an unknown kind without a result from the vendor: nobody else answers them."""
     answered_ids = {item.get("tool_use_id") for item in items}
     return any(
         str(item["type"]).endswith("_use") and item["type"] != "tool_use" and item.get("id") not in answered_ids
@@ -132,7 +131,7 @@ def _has_unknown_calls(items: list[Block]) -> bool:
 
 
 class _Block:
-    """A block of the message while it comes in."""
+    """A block of the message while it arrives."""
 
     def __init__(self, start: Block) -> None:
         self._fields = FieldAccumulator(start)
@@ -141,7 +140,7 @@ class _Block:
         self._start = start
 
     def initial_deltas(self) -> Iterator[Delta]:
-        """Return what there is to show of its beginning."""
+        """Yield the deltas of its beginning."""
         if self.kind == "tool_use":
             yield Delta(kind="call", text=str(self._start["name"]))
         yield from self._visible_deltas(self._start)
@@ -155,13 +154,13 @@ class _Block:
             case {"type": "signature_delta", "signature": signature}:
                 self._fields.put("signature", signature)
             case _:
-                # Fields that the block did not begin with (counts, say) are the stream's own: it could not go back.
+                # Fields that the block did not begin with, such as counts, belong to the stream and can't go back.
                 for key in self._start.keys() & delta.keys() - {"type"}:
                     self._fields.add(key, delta[key])
         yield from self._visible_deltas(delta)
 
     def part(self) -> Part | None:
-        """Return what we understand of it; None: nothing."""
+        """Return the part that we understand; `None` if there is none."""
         match self.kind:
             case "thinking" if (text := self._text("thinking")).strip():
                 return ThinkPart(kind="think", text=text)
@@ -186,7 +185,7 @@ class _Block:
         return join_pieces([str(self._fields.get(key) or "")])
 
     def _name(self, key: str) -> str:
-        return join_pieces([cast(str, self._fields.get(key))])  # raises `TypeError` where it is none
+        return join_pieces([cast(str, self._fields.get(key))])  # raises `TypeError` if it is missing
 
     def _visible_deltas(self, fields: Block) -> Iterator[Delta]:
         kind, text = _SHOWN_AS.get(self.kind), fields.get(self.kind)
@@ -195,7 +194,7 @@ class _Block:
 
 
 def _usage(counts: Mapping[str, object]) -> Usage | None:
-    """Return the tokens in our terms. Of Anthropic's counts, `input_tokens` leaves out what the cache took part in.
+    """Return the usage. Anthropic's `input_tokens` excludes tokens that were read from or written to the cache.
 
     >>> _usage({"input_tokens": 5, "cache_read_input_tokens": 90, "output_tokens": 7}).model_dump(exclude_defaults=True)
     {'input_tokens': 95, 'output_tokens': 7, 'cached_tokens': 90}
@@ -213,7 +212,7 @@ def _usage(counts: Mapping[str, object]) -> Usage | None:
             reasoning_tokens=count_or_zero(counts_of(counts.get("output_tokens_details")), "thinking_tokens"),
         )
     except ValueError:
-        return None  # what is not counted, or no count, is no reason to ask again
+        return None  # missing or invalid counts are no reason to retry
 
 
 def _refusal(details: object) -> str:
