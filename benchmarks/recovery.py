@@ -26,7 +26,7 @@ from turnkeeper.models.session.session import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationUpdate
 from turnkeeper.ops.demo.environment import demo_environment
-from turnkeeper.ops.local.supervisor import kept_running
+from turnkeeper.ops.local.supervisor import keep_running
 
 KILLS = 10
 BUSY, IDLE = 3, 2
@@ -88,7 +88,7 @@ async def _supervised() -> AsyncIterator[tuple[Client, Any]]:
             for name, script in SCRIPTS.items():
                 (scripts / f"{name}.json").write_text(json.dumps(script))
             client = await Client.connect(environment.server.address, data_converter=pydantic_data_converter)
-            async with kept_running("The worker", environment.worker, lambda line: None, stop_seconds=BOUND):
+            async with keep_running("The worker", environment.worker, lambda line: None, stop_seconds=BOUND):
                 yield client, environment.worker
 
 

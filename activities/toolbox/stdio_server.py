@@ -1,8 +1,8 @@
 """A tool server that is a program of this machine, spoken to over its input and output, one JSON message a line.
 
 The SDK's own transport would do for good servers. This one also stands the others: a line without an end, what is no
-message, bytes that are no text. And nothing of the server outlives the worker: it runs on a tether
-(`activities/toolbox/tether.py`), in a session and process group of its own.
+message, bytes that are no text. And nothing of the server outlives the worker: it runs under a process guard
+(`activities/toolbox/process_guard.py`), in a session and process group of its own.
 
 What the server writes to its stderr goes to a file of its own and not into our log, since it may quote prompts.
 """
@@ -27,12 +27,12 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
-from turnkeeper.activities.toolbox import tether
+from turnkeeper.activities.toolbox import process_guard
 from turnkeeper.activities.toolbox.messages import MOST_MESSAGE_BYTES, message_in
 from turnkeeper.stores.private_files import make_private_folder, private_opener
 
-END_SECONDS = 2 * tether.GRACE_SECONDS + 1.0
-"""How long the tether may take to end a server; then both are killed."""
+END_SECONDS = 2 * process_guard.GRACE_SECONDS + 1.0
+"""How long the guard may take to end a server; then both are killed."""
 
 STDERR_BYTES = 500_000
 """Of a server's stderr so much is kept, and once as much of what came before."""
@@ -79,12 +79,12 @@ class StdioServer:
             for stream in (received_in, received, sent, to_send):
                 stream.close()
 
-    async def _started(self) -> "_Tethered":
+    async def _started(self) -> "_GuardedProcess":
         ours, its = socket.socketpair()
         with its:
             try:
                 process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-I", "-S", tether.__file__, str(its.fileno()), self.command, *self.args),
+                    *(sys.executable, "-I", "-S", process_guard.__file__, str(its.fileno()), self.command, *self.args),
                     stdin=PIPE,
                     stdout=PIPE,
                     stderr=PIPE,
@@ -97,11 +97,11 @@ class StdioServer:
             except BaseException:
                 ours.close()
                 raise
-        return _Tethered(process, ours)
+        return _GuardedProcess(process, ours)
 
 
-class _Tethered:
-    """A server's process on its tether, which is the leader of its group, and our end of the lifeline between us."""
+class _GuardedProcess:
+    """A server's process guard, which is the leader of its group, and our end of the lifeline."""
 
     def __init__(self, process: Process, lifeline: socket.socket) -> None:
         if not (process.stdin and process.stdout and process.stderr):
@@ -111,7 +111,7 @@ class _Tethered:
         self._lifeline = lifeline
 
     async def end(self) -> None:
-        """Return once the tether, told by its lifeline, has ended the server; or once both are killed."""
+        """Return once the guard has ended the server, or once both are killed."""
         self.stdin.close()
         self._lifeline.setblocking(False)
         try:
@@ -122,7 +122,7 @@ class _Tethered:
         except (TimeoutError, OSError):
             _log.warning("the tool server of process %d did not end when told to", self._process.pid)
         finally:
-            # Everything, also where the tether itself was killed. A group of nobody is no error.
+            # Everything, also where the guard itself was killed. An empty group is no error.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._lifeline.close()
