@@ -23,7 +23,7 @@ class AcceptedPrompt(Frozen):
 
 
 class FileState(Frozen):
-    """A file at one time. `content` None: it did not exist. `version` changes with every write, even of equal content."""
+    """A file at one time. `content` None: it did not exist. `version` changes with every write."""
 
     content: str | None = None
     version: str | None = None

@@ -88,7 +88,7 @@ async def test_ops_3_ctrl_c_in_the_middle_stops_and_removes_everything(temporary
     command.signal(signal.SIGINT)
     code, rest = await command.ended()
     assert code == 130
-    assert rest.splitlines()[-1] == "Stopped, and everything removed."
+    assert rest.splitlines()[-1] == "Demo stopped. Everything was removed."
     assert "Traceback" not in rest
     for pid in pids:
         await until_ended(pid)

@@ -251,7 +251,7 @@ async def test_ops_10_a_full_pipe_to_the_supervisor_does_not_hold_up_a_worker(te
         return self
 
     monkeypatch.setattr(RunningActivities, "watch", fill)
-    monkeypatch.setattr(RunningActivities, "take", lambda self: [])
+    monkeypatch.setattr(RunningActivities, "pop_all", lambda self: [])
     monkeypatch.setattr(RunningActivities, "close", lambda self: None)
     async with supervised(temporal, folder, quick=[QUICK_ANSWER]) as on:
         session = await on.start("quick")
