@@ -109,7 +109,7 @@ class Tab:
 
     @property
     def queue(self) -> Locator:
-        return self.page.locator("#tray-list > li")
+        return self.page.locator("#queue-list > li")
 
     @property
     def state(self) -> Locator:

@@ -81,7 +81,7 @@ async def test_api_5_every_session_has_an_address_and_back_leads_back(tab: Tab, 
     await tab.page.go_back()
     await expect(tab.answers).to_have_text("echo: one")
     await tab.page.get_by_role("link", name="New session").click()
-    await expect(tab.page.get_by_role("heading", name="What shall we work on?")).to_be_visible()
+    await expect(tab.page.get_by_role("heading", name="What would you like to do?")).to_be_visible()
     await expect(tab.turns).to_have_count(0)
 
 
@@ -178,7 +178,7 @@ async def test_api_5_an_old_session_opened_by_its_link_stands_where_its_age_puts
 
 async def test_api_5_the_page_says_that_offline_is_a_stand_in_and_takes_another_model(tab: Tab, on: Stage) -> None:
     await tab.open()
-    await expect(tab.page.locator("#stand-in")).to_contain_text("The built-in demo model answers. It works offline")
+    await expect(tab.page.locator("#demo-model")).to_contain_text("The built-in demo model answers. It works offline")
     await expect(tab.page.locator("#session-model")).to_have_text("offline:")
     await tab.page.get_by_role("textbox", name="Model").fill("openai:gpt-x")
     await tab.send("Hi")
@@ -199,7 +199,7 @@ async def test_api_5_the_page_tells_what_the_model_still_remembers(tab: Tab, on:
     await expect(rows).to_have_count(6)
     await expect(rows.first).to_contain_text("prompt 5")
     await expect(rows.first).to_contain_text("in full")
-    await expect(rows.last).to_contain_text("not sent any more")
+    await expect(rows.last).to_contain_text("no longer sent")
 
 
 async def test_ctx_7_the_page_tells_what_is_sent_since_an_overflow_and_of_a_refused_turn(tab: Tab, on: Stage) -> None:
@@ -211,7 +211,7 @@ async def test_ctx_7_the_page_tells_what_is_sent_since_an_overflow_and_of_a_refu
     await tab.shows(3)
     await tab.page.get_by_role("button", name="What the model remembers").click()
     body = tab.page.locator("#context-body")
-    await expect(body).to_contain_text("An earlier request was too long for it: at most ")
+    await expect(body).to_contain_text("An earlier request was too long, so now at most ")
     await expect(tab.page.locator('.turns-in-context li[data-seen="refused"]')).to_contain_text("left out")
 
 
@@ -332,7 +332,7 @@ async def test_api_5_a_long_prompt_is_folded_until_it_is_asked_for(tab: Tab, on:
     bubble = tab.turns.locator(".bubble")
     height = "(bubble) => bubble.getBoundingClientRect().height"
     assert await bubble.evaluate(height) < 300
-    await tab.button("Show all of it").click()
+    await tab.button("Show all").click()
     assert await bubble.evaluate(height) > 1_000
 
 
