@@ -3,7 +3,7 @@
 from temporalio import activity
 
 from turnkeeper.activities.model_request.large_texts import LargeTexts
-from turnkeeper.activities.own_workflow import own_session
+from turnkeeper.activities.own_workflow import current_session_id
 from turnkeeper.models.bounds import bound_json
 from turnkeeper.models.limits import LARGE_RESULT_BYTES
 from turnkeeper.models.transcript.trajectory import BlobRef, ToolResult
@@ -26,10 +26,10 @@ class TaskTextActivities:
     @activity.defn
     async def read_large_text(self, ref: BlobRef) -> str | None:
         """Return a text that the session keeps by reference, cut to what a payload carries; `None`: can't be read."""
-        text = await self._texts.read(own_session(), ref)
+        text = await self._texts.read(current_session_id(), ref)
         return text and bound_json(text, LARGE_RESULT_BYTES, LARGE_RESULT_BYTES)
 
     @activity.defn
     async def keep_large_result(self, request: KeepResult) -> ToolResult:
         """Return the result, its content by reference if it is large; cut and marked where the store is down."""
-        return await self._texts.keep_result(own_session(), request.result, request.inline_bytes)
+        return await self._texts.keep_result(current_session_id(), request.result, request.inline_bytes)

@@ -1,4 +1,4 @@
-"""Tasks: agents that are started with what led to them (TSK-1 to TSK-4)."""
+"""Tasks: agents that start with the conversation that led to their task (TSK-1 to TSK-4)."""
 
 from typing import Annotated
 
@@ -6,14 +6,14 @@ from fastapi import APIRouter, Query, Response
 
 from turnkeeper.api.bodies import CancelTask, TaskMessage, TaskPreview
 from turnkeeper.api.dependencies import ServicesDep, TaskId
-from turnkeeper.api.http.body_limits import MOST_HISTORY_BYTES
+from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import TASK, WORKER, errors
 from turnkeeper.models.answers import PromptAccepted, Task, TaskPage, TaskReceipt
 from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.session.task import CreateTask
 from turnkeeper.models.transcript.task_view import TaskStatus
 
-router = APIRouter(tags=["tasks"], max_body_size=MOST_HISTORY_BYTES)
+router = APIRouter(tags=["tasks"], max_body_size=MAX_HISTORY_BYTES)
 
 WaitSeconds = Annotated[
     float, Query(ge=0, le=60, allow_inf_nan=False, description="Seconds to wait until it has ended or needs a person.")
@@ -26,7 +26,10 @@ WaitSeconds = Annotated[
     responses=errors(*WORKER, "too-large", "archive-unavailable"),
 )
 async def preview_task(services: ServicesDep, body: CreateTask) -> TaskPreview:
-    """Say what a task's agent would be told, and what would be mended or left out; nothing is started."""
+    """Return the context that a task's agent would get, with warnings about what would be fixed or left out.
+
+    Nothing is started.
+    """
     prepared = await services.tasks.prepare(body)
     return TaskPreview(
         context=prepared.report,

@@ -16,7 +16,7 @@ from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.session_links import session_links
-from turnkeeper.api.store_calls import ANSWERS_SECONDS, seconds_from_now
+from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now
 from turnkeeper.api.tasks.new_task import MEMO_KEY
 from turnkeeper.api.tasks.task_approvals import TaskApprovals
 from turnkeeper.api.temporal.session_reader import SessionReader
@@ -67,7 +67,7 @@ class TaskReader:
         if await self._reader.is_stuck(task_id, description):
             return await self.without_state(description, STUCK)
         state = await self._reader.state(task_id, StateRequest(limit=1))
-        until = seconds_from_now(ANSWERS_SECONDS)
+        until = seconds_from_now(RESTORE_SECONDS)
         turns = await self._texts.restore_answers(workflow_id(task_id), state.messages, until=until)
         return await self._task(description, state, turns[-1] if turns else None, with_answer=True)
 

@@ -1,14 +1,13 @@
-"""The verbs of tasks: what a task needs from elsewhere is fetched here, what follows from it is decided in `models`."""
+"""The verbs of tasks (TSK-1 to TSK-4). What follows from what they read is decided in `models`."""
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
-from temporalio.client import Client, WorkflowExecution
+from temporalio.client import WorkflowExecution
 
 from turnkeeper.api import problems
 from turnkeeper.api.bodies import TaskMessage
-from turnkeeper.api.history.transcript import Transcripts
+from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.prompts.new_prompt import new_prompt
 from turnkeeper.api.prompts.prompt_sender import PromptSender
@@ -24,24 +23,17 @@ from turnkeeper.api.tasks.new_task import (
     request_digest,
     task_input,
 )
+from turnkeeper.api.tasks.task_preparer import TaskPreparer
 from turnkeeper.api.tasks.task_reader import CANCELLING, TaskReader
 from turnkeeper.api.temporal.listing import list_task_executions
+from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
-from turnkeeper.api.temporal.sessions import Sessions
 from turnkeeper.models.answers import PromptAccepted, Task, TaskPage, TaskReceipt
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import check_text
-from turnkeeper.models.session.task import CreateTask, PreparedTask, prepare_task
+from turnkeeper.models.session.task import CreateTask, PreparedTask
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.tasks.history_policy import HistoryPolicy
-from turnkeeper.models.tasks.inheritance import Inheritance
 from turnkeeper.models.transcript.task_view import FINAL, TaskStatus
-
-MOST_PAGES = 4
-"""About 4 MB of transcript are read to inherit from: a conversation of few words in long turns is taken in part.
-
-The task is told that it was (TSK-2).
-"""
 
 CANCEL_SECONDS = 1.5
 """How long a cancellation waits for the task to have ended."""
@@ -63,32 +55,27 @@ class Tasks:
 
     def __init__(
         self,
-        client: Client,
         settings: Settings,
         reader: SessionReader,
-        sessions: Sessions,
+        sessions: SessionCommands,
         sender: PromptSender,
-        transcripts: Transcripts,
+        transcripts: TranscriptReader,
+        preparer: TaskPreparer,
         task_reader: TaskReader,
     ) -> None:
-        self._client = client
         self._settings = settings
         self._reader = reader
         self._sessions = sessions
         self._sender = sender
         self._transcripts = transcripts
+        self._preparer = preparer
         self._tasks = task_reader
 
     # ---- creating
 
     async def prepare(self, task: CreateTask) -> PreparedTask:
-        """Put together what a task's agent is told; nothing is started."""
-        parent = task.parent_to_inherit_from
-        inherited = await self._inheritance(parent, task.history_policy) if parent else None
-        prepared = prepare_task(task, now=datetime.now(UTC), inherited=inherited)
-        if task.parent and not parent:
-            await self._reader.describe(task.parent)
-        return prepared
+        """Return what a task's agent would be told; nothing is started."""
+        return await self._preparer.prepare(task)
 
     async def create(self, task: CreateTask) -> TaskReceipt:
         """Start a task. The same `idempotency_key` is the same task; with another request it is a 409."""
@@ -97,7 +84,7 @@ class Tasks:
             receipt = await self._created_before(task_id, task)
             if receipt:
                 return receipt
-            await self._transcripts.refuse_forgotten(task_id)
+            await self._transcripts.raise_if_id_was_used(task_id)
         prepared = await self.prepare(task)
         note = note_of(task, prepared)
         try:
@@ -134,7 +121,7 @@ class Tasks:
         return task.status if task else "cancelled"
 
     def _receipt(self, task_id: str, note: TaskNote, status: TaskStatus) -> TaskReceipt:
-        links = session_links(self._settings, task_id, namespace=self._client.namespace)
+        links = session_links(self._settings, task_id, namespace=self._reader.client.namespace)
         return TaskReceipt(
             task_id=task_id,
             workflow_id=task_id,
@@ -144,19 +131,6 @@ class Tasks:
             context=note.context,
             warnings=note.warnings,
         )
-
-    async def _inheritance(self, session_id: str, policy: HistoryPolicy) -> Inheritance:
-        """Take the latest messages of a session that `policy` wants, as far as there are so many in some pages."""
-        inherited, before = Inheritance(policy), None
-        for _ in range(MOST_PAGES):
-            # A turn mostly has a message of everyone; where it has not, as many are read as fit in a page.
-            limit = None if before else policy.max_messages
-            page = await self._transcripts.page(session_id, before=before, limit=limit)
-            inherited = inherited.with_older(page.messages, has_older=page.has_more)
-            if inherited.is_enough:
-                break
-            before = page.messages[0].id
-        return inherited
 
     # ---- reading
 
@@ -181,7 +155,7 @@ class Tasks:
         is_open = status is not None and status not in FINAL
         while True:
             executions, cursor = await list_task_executions(
-                self._client, parent=parent, is_open=is_open, page_size=limit - len(found), cursor=cursor
+                self._reader.client, parent=parent, is_open=is_open, page_size=limit - len(found), cursor=cursor
             )
             scanned += len(executions)
             tasks = await self._read_all(executions, until=until)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from pydantic import JsonValue
+from temporalio.client import WorkflowExecutionStatus
 
 from tests.harness import UNASKED, DrivenSession, Stage, asks, last_user_message, says
 from tests.waiting import until
@@ -310,3 +311,23 @@ async def test_tsk_5_a_session_that_goes_on_in_a_new_run_keeps_its_tasks(on: Sta
         return (await task.state()).status == "cancelled"
 
     assert await until(has_ended)
+
+
+async def test_tsk_5_a_hundred_tasks_at_once_end_with_their_root(on: Stage) -> None:
+    on.vendor.answer = delegating(agent=calls_then(("look", {})), calls=103, background=True)
+    on.tools.gate.close()
+    limits = {"max_tasks": 100, "max_tasks_at_once": 100, "max_task_depth": 1}
+    start = SessionInput.model_validate({"tool_policy": {"*": "allow"}, "limits": limits})
+    session, results = await delegated(on, start)
+    await on.tools.gate.until_arrived(100)
+
+    assert [result.status for result in results].count("ok") == 100
+    assert all("limits.max_tasks" in result.outcome for result in results if result.status == "error")
+    await session.handle.cancel()
+    ids = [sub_task_id(session.handle.id, number) for number in range(1, 101)]
+
+    async def are_all_cancelled() -> bool:
+        statuses = [(await on.client.get_workflow_handle(task_id).describe()).status for task_id in ids]
+        return all(status is WorkflowExecutionStatus.CANCELED for status in statuses)
+
+    assert await until(are_all_cancelled)
