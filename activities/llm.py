@@ -18,7 +18,7 @@ from turnkeeper.activities.model_request.spending import Spending
 from turnkeeper.activities.own_workflow import STOPPING, WorkflowSilentError, own_session
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.bounds import is_nested_over
-from turnkeeper.models.limits import ANSWER_BYTES, LARGEST_ANSWER_BYTES, MOST_LEVELS, SMALL_TEXT_BYTES
+from turnkeeper.models.limits import ANSWER_BYTES, MAX_NESTING, MAX_WHOLE_ANSWER_BYTES, SMALL_TEXT_BYTES
 from turnkeeper.models.transcript.large_texts import STATE_INLINE_BYTES, cut_response
 from turnkeeper.models.transcript.model_call import CallPart, ModelCall, ModelCallOutcome, ModelRequest, ModelResponse
 from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
@@ -65,7 +65,7 @@ class ModelActivities:
         A second run sees the same context and asks the model again: it may be billed twice, it is recorded once.
         """
         # All of it, while what is shown of it is bounded.
-        written = GrowingAnswer(tag_of(call, attempt=activity.info().attempt), most_bytes=LARGEST_ANSWER_BYTES)
+        written = GrowingAnswer(tag_of(call, attempt=activity.info().attempt), most_bytes=MAX_WHOLE_ANSWER_BYTES)
         spending = self._asking.spending(call.model, unclear_answers=call.unclear_answers)
         async with heartbeating(lambda: self._details(spending), seconds=HEARTBEAT_SECONDS), _bounded_bugs():
             try:
@@ -198,8 +198,8 @@ class ModelActivities:
         Raises `ApplicationError` `too_large` if it is too large even so.
         """
         size = _json_size(response)
-        if size > LARGEST_ANSWER_BYTES:
-            raise _too_large(size, LARGEST_ANSWER_BYTES)
+        if size > MAX_WHOLE_ANSWER_BYTES:
+            raise _too_large(size, MAX_WHOLE_ANSWER_BYTES)
         if size <= min(call.inline_bytes, STATE_INLINE_BYTES):
             return response  # as nearly always: nothing in it can be large
         for inline_bytes in (call.inline_bytes, SMALL_TEXT_BYTES):
@@ -264,13 +264,13 @@ def _without_traps(response: ModelResponse) -> ModelResponse:
     """
     parts = [_carriable(part) if isinstance(part, CallPart) else part for part in response.parts]
     state = response.state
-    if state and (response.stop == "max_tokens" or is_nested_over(state.items, MOST_LEVELS)):
+    if state and (response.stop == "max_tokens" or is_nested_over(state.items, MAX_NESTING)):
         state = None
     return response.model_copy(update={"parts": parts, "state": state})
 
 
 def _carriable(call: CallPart) -> CallPart:
-    args = to_json(call.args).decode() if is_nested_over(call.args, MOST_LEVELS) else call.args
+    args = to_json(call.args).decode() if is_nested_over(call.args, MAX_NESTING) else call.args
     return call.model_copy(update={"args": args, "name": call.name[:LONGEST_NAME]})
 
 

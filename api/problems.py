@@ -28,7 +28,7 @@ from starlette.exceptions import HTTPException
 
 from turnkeeper.api.http.body_limits import MOST_BODY_BYTES
 from turnkeeper.api.http.methods import allowed_methods, original_method
-from turnkeeper.models.errors import RefusalReason, Refused, TaskValidationError, shown
+from turnkeeper.models.errors import RejectedError, RejectionReason, TaskValidationError, preview
 from turnkeeper.models.field_paths import field_path
 from turnkeeper.models.invalid_values import reason_of
 from turnkeeper.stores.database.database import StoreUnavailableError
@@ -126,7 +126,7 @@ class ProblemError(Exception):
 
 def foreign_host(host: str | None) -> ProblemError:
     """403: the gateway is not known by the name it was asked by; None: there was no name, or there were several."""
-    name = "no single host" if host is None else f"the host {shown(host)}"
+    name = "no single host" if host is None else f"the host {preview(host)}"
     return ProblemError(
         403,
         "foreign-host",
@@ -137,7 +137,7 @@ def foreign_host(host: str | None) -> ProblemError:
 
 def foreign_origin(origin: str | None) -> ProblemError:
     """403: a page that is not the gateway's own sends the request; None: its browser does not say which."""
-    page = "A web page of another site" if origin is None else f"A web page of the origin {shown(origin)}"
+    page = "A web page of another site" if origin is None else f"A web page of the origin {preview(origin)}"
     return ProblemError(
         403,
         "foreign-origin",
@@ -236,7 +236,7 @@ def renderer_busy() -> ProblemError:
     return ProblemError(429, "rate-limited", "Too many texts are being rendered at once.", retry_after=1)
 
 
-REFUSALS: dict[RefusalReason, tuple[int, ProblemName]] = {
+REFUSALS: dict[RejectionReason, tuple[int, ProblemName]] = {
     "invalid": (422, "invalid"),
     "blank": (422, "invalid"),
     "too_long": (422, "invalid"),
@@ -252,7 +252,7 @@ REFUSALS: dict[RefusalReason, tuple[int, ProblemName]] = {
 }
 
 
-def refused(reason: RefusalReason, message: str, *, field: str | None = None) -> ProblemError:
+def refused(reason: RejectionReason, message: str, *, field: str | None = None) -> ProblemError:
     status, name = REFUSALS[reason]
     errors = [FieldError(field=field, reason=message)] if field and status == 422 else None
     return ProblemError(status, name, message, errors=errors, retry_after=5 if status == 429 else None)
@@ -272,7 +272,14 @@ MEDIA_TYPE = "application/problem+json"
 
 def install(app: FastAPI) -> None:
     """Let every error of `app` be answered as a problem."""
-    for kind in (ProblemError, Refused, TaskValidationError, StoreUnavailableError, RequestValidationError, Exception):
+    for kind in (
+        ProblemError,
+        RejectedError,
+        TaskValidationError,
+        StoreUnavailableError,
+        RequestValidationError,
+        Exception,
+    ):
         app.add_exception_handler(kind, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
 
@@ -295,7 +302,7 @@ def _problem_of(error: Exception, *, is_of_task: bool) -> ProblemError:
     match error:
         case ProblemError():
             return error
-        case Refused():
+        case RejectedError():
             return refused(error.reason, error.message, field=error.field)
         case TaskValidationError():
             return _invalid(str(error), [FieldError(field=error.field, reason=error.reason, value=error.value)])
@@ -311,7 +318,7 @@ def _problem_of(error: Exception, *, is_of_task: bool) -> ProblemError:
 def _field_error(error: dict[str, Any], *, is_of_task: bool) -> FieldError:
     # The path begins with the part of the request; of JSON that can't be parsed, a character's place follows.
     path = [] if error["type"] == "json_invalid" else error["loc"][1:]
-    value = shown(error["input"]) if is_of_task else None
+    value = preview(error["input"]) if is_of_task else None
     return FieldError(field=field_path(path) or "body", reason=reason_of(error), value=value)
 
 

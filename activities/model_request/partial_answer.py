@@ -1,7 +1,7 @@
 """An answer while the model writes it, shown to those who watch (AGT-5).
 
 Theory of operation. A vendor sends hundreds of pieces a second, people want to see some of them five times a second,
-and a carrier takes whole snapshots of at most `MOST_PARTIAL_BYTES`. So pieces are only collected when they come, and
+and a carrier takes whole snapshots of at most `MAX_PARTIAL_BYTES`. So pieces are only collected when they come, and
 put together when a snapshot is due: the first one at once, each later one a carrier's `least_pause` after the one
 before, and the last one too. What has gone out of the bound is not kept, so a snapshot costs the same however long the
 answer is.
@@ -19,7 +19,7 @@ from pydantic_core import to_json
 from turnkeeper.activities.providers.answers import joined
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.models.transcript.partial_output import (
-    MOST_PARTIAL_BYTES,
+    MAX_PARTIAL_BYTES,
     PartialKind,
     PartialOutput,
     PartialPart,
@@ -80,7 +80,7 @@ class GrowingAnswer:
     [('think', 'Hm.'), ('call', 'look'), ('call', 'pay')]
     """
 
-    def __init__(self, tag: PartialTag, *, most_bytes: int = MOST_PARTIAL_BYTES) -> None:
+    def __init__(self, tag: PartialTag, *, most_bytes: int = MAX_PARTIAL_BYTES) -> None:
         """Begin with no parts; `most_bytes` bounds a snapshot as JSON."""
         self._empty = PartialOutput(**dict(tag))
         self._most_bytes = most_bytes

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from pydantic_core import from_json
 
 from turnkeeper.models.bounds import encodable_text
-from turnkeeper.models.limits import MOST_LEVELS
+from turnkeeper.models.limits import MAX_NESTING
 
 
 def joined(pieces: Iterable[str]) -> str:
@@ -46,13 +46,13 @@ def arguments_of(text: str) -> dict[str, JsonValue] | str:
 
 
 def is_keepable(value: JsonValue) -> bool:
-    """Return whether a value can be kept as JSON: not nested over `MOST_LEVELS`, every number in it finite.
+    """Return whether a value can be kept as JSON: not nested over `MAX_NESTING`, every number in it finite.
 
     >>> is_keepable({"a": [1.5]}), is_keepable({"a": [math.inf]})
     (True, False)
     """
     level: list[JsonValue] = [value]
-    for _ in range(MOST_LEVELS + 1):
+    for _ in range(MAX_NESTING + 1):
         if any(isinstance(inner, float) and not math.isfinite(inner) for inner in level):
             return False
         level = [inner for outer in level for inner in _held(outer)]

@@ -18,7 +18,7 @@ from turnkeeper.api.temporal.ledgers import Ledger
 from turnkeeper.api.temporal.receipts import Receipt, receipt_of
 from turnkeeper.api.temporal.session_reader import RECEIPT_SECONDS, SessionReader
 from turnkeeper.api.temporal.sessions import Sessions
-from turnkeeper.models.errors import Refused
+from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.session.queue.prompts import PromptSignal
 from turnkeeper.models.session.session import SessionInput
 from turnkeeper.stores.database.database import StoreUnavailableError
@@ -114,7 +114,7 @@ class PromptSender:
                 break
         raise problems.refused(refusal.reason, refusal.message)
 
-    def _reserved(self, ledger: Ledger, prompt: PromptSignal, size: int) -> Refused | None:
+    def _reserved(self, ledger: Ledger, prompt: PromptSignal, size: int) -> RejectedError | None:
         message_id = prompt.id or ""
         refusal = ledger.refusal(message_id, size, now=_now())
         if refusal is None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from pydantic_core import to_json
 
-from turnkeeper.models.errors import Refused
+from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView
 from turnkeeper.models.session.session import SessionInput
@@ -46,7 +46,7 @@ class QueueRead:
     bytes: int
     max_prompts: int
     max_bytes: int
-    refusal: Refused | None = None
+    refusal: RejectedError | None = None
     """What the session refused any prompt with."""
 
 
@@ -59,7 +59,7 @@ def queue_read(view: QueueView, *, asked_at: float) -> QueueRead:
         bytes=view.bytes,
         max_prompts=view.max_prompts or limits.max_queued_prompts,
         max_bytes=view.max_bytes or limits.queued_bytes,
-        refusal=Refused(view.refusing, view.refusing_because or "The session takes no prompts now.")
+        refusal=RejectedError(view.refusing, view.refusing_because or "The session takes no prompts now.")
         if view.refusing
         else None,
     )
@@ -185,7 +185,7 @@ class Ledger:
 
     # ---- room
 
-    def refusal(self, message_id: str, size: int, *, now: float) -> Refused | None:
+    def refusal(self, message_id: str, size: int, *, now: float) -> RejectedError | None:
         """Return what a prompt of `size` JSON bytes is to be refused with now; `None` where there is room."""
         refuses_all = self.refuses_all(now=now)
         if refuses_all is not None:
@@ -195,23 +195,23 @@ class Ledger:
         if self.tail is not None and self.tail.is_closed:
             return None  # Temporal refuses the signal, and says why
         if self.tail is not None and self.tail.is_ending:
-            return Refused("ending", "The session is ending and takes no more prompts.")
+            return RejectedError("ending", "The session is ending and takes no more prompts.")
         max_prompts, max_bytes = self.limits
         count, bytes_ = self._waiting()
         if count >= max_prompts:
-            return Refused(
+            return RejectedError(
                 "queue_full",
                 f"{count} prompts are waiting already; limits.max_queued_prompts allows {max_prompts}.",
             )
         if bytes_ + size > max_bytes:
-            return Refused(
+            return RejectedError(
                 "queue_full",
                 f"The waiting prompts would hold {bytes_ + size:,} bytes; limits.max_queued_bytes and "
                 f"limits.max_state_bytes allow {max_bytes:,}.",
             )
         return None
 
-    def refuses_all(self, *, now: float) -> Refused | None:
+    def refuses_all(self, *, now: float) -> RejectedError | None:
         """Return what the session itself said, a moment ago, that it refuses any prompt with."""
         if self.read is not None and self.read.asked_at >= now - FRESH_SECONDS:
             return self.read.refusal

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from turnkeeper.activities.model_request.partial_answer import MOST_PARTS, GrowingAnswer, PartialAnswer
 from turnkeeper.activities.providers.answers import joined
 from turnkeeper.activities.providers.protocol import Delta
-from turnkeeper.models.transcript.partial_output import MOST_PARTIAL_BYTES, PartialKind, PartialOutput, PartialTag
+from turnkeeper.models.transcript.partial_output import MAX_PARTIAL_BYTES, PartialKind, PartialOutput, PartialTag
 from turnkeeper.stores.partials.carrier import LiveSnapshot
 
 TAG = PartialTag(message_id="a", turn=1, step=1, request=1, attempt=1)
@@ -85,7 +85,7 @@ def test_agt_5_an_answer_of_endless_parts_is_shown_up_to_a_bound() -> None:
     shown = answer.snapshot()
     assert len(shown.parts) == MOST_PARTS
     assert shown.parts[-1].text == f"{MOST_PARTS - 1} "
-    assert len(shown.model_dump_json().encode()) <= MOST_PARTIAL_BYTES
+    assert len(shown.model_dump_json().encode()) <= MAX_PARTIAL_BYTES
 
 
 def test_agt_5_a_megabyte_in_small_pieces_is_put_together_in_proportion_to_its_length(
@@ -109,7 +109,7 @@ def test_agt_5_a_megabyte_in_small_pieces_is_put_together_in_proportion_to_its_l
         if number % 1_000 == 0:
             answer.snapshot()
             snapshots += 1
-    assert encoded < snapshots * 6 * MOST_PARTIAL_BYTES
+    assert encoded < snapshots * 6 * MAX_PARTIAL_BYTES
 
 
 # ---- when it is shown

@@ -9,10 +9,10 @@ from turnkeeper.api.temporal.ledgers import (
     QueueRead,
     Tail,
 )
-from turnkeeper.models.errors import Refused
+from turnkeeper.models.errors import RejectedError
 
 
-def read(asked_at: float, *, length: int = 0, max_prompts: int = 3, refusal: Refused | None = None) -> QueueRead:
+def read(asked_at: float, *, length: int = 0, max_prompts: int = 3, refusal: RejectedError | None = None) -> QueueRead:
     return QueueRead(asked_at, length=length, bytes=length, max_prompts=max_prompts, max_bytes=10, refusal=refusal)
 
 
@@ -120,7 +120,7 @@ def test_ses_6_what_no_workflow_task_of_a_closed_session_will_take_is_left_to_te
 
 def test_ses_6_what_the_session_refuses_is_refused_for_two_seconds() -> None:
     ledger = Ledger()
-    ledger.note_read(read(0.0, refusal=Refused("state_full", "It is full.")))
+    ledger.note_read(read(0.0, refusal=RejectedError("state_full", "It is full.")))
     refusal = ledger.refusal("a", 1, now=FRESH_SECONDS)
     assert refusal is not None
     assert refusal.reason == "state_full"
