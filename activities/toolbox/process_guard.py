@@ -30,8 +30,8 @@ def main(lifeline: int, command: list[str]) -> None:
     except (OSError, ValueError) as error:
         print(f"{command[0]!r} cannot be run: {getattr(error, 'strerror', None) or error}", file=sys.stderr)  # noqa: T201  # stderr is the server's log
         sys.exit(CANNOT_BE_RUN)
-    _let_go_of_input_and_output()
-    threading.Thread(target=_end_with_the_client, args=(lifeline,), daemon=True).start()
+    _release_stdio()
+    threading.Thread(target=_end_with_client, args=(lifeline,), daemon=True).start()
     code = server.wait()
     try:
         print(f"[ended with {code}]", file=sys.stderr, flush=True)  # noqa: T201  # stderr is the server's log
@@ -39,15 +39,15 @@ def main(lifeline: int, command: list[str]) -> None:
         os.killpg(0, signal.SIGKILL)
 
 
-def _let_go_of_input_and_output() -> None:
+def _release_stdio() -> None:
     """Leave the pipes to the server alone: with a copy held here, nobody would see that it closed its own."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
-    os.dup2(nothing, 1)
-    os.close(nothing)
+    devnull = os.open(os.devnull, os.O_RDWR)
+    os.dup2(devnull, 0)
+    os.dup2(devnull, 1)
+    os.close(devnull)
 
 
-def _end_with_the_client(lifeline: int) -> None:
+def _end_with_client(lifeline: int) -> None:
     os.read(lifeline, 1)
     time.sleep(GRACE_SECONDS)
     os.killpg(0, signal.SIGTERM)
