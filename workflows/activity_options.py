@@ -39,6 +39,10 @@ ARCHIVE_PATIENCE = timedelta(seconds=25)
 ARCHIVE_RETRIES = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_attempts=2)
 """For a worker that dies; if the archive is down, `workflows/archiving.py` retries later."""
 
+TEXT_TIMEOUT = timedelta(seconds=10)
+TEXT_PATIENCE = timedelta(seconds=25)
+"""For a large text of a task: the store being down does not keep a turn waiting."""
+
 LAST_COPY_PATIENCE = timedelta(minutes=10)
 """How long an ended session tries to copy its transcript to the archive; a cancelled one tries once."""
 

@@ -1,7 +1,7 @@
 """A tool server that is a program of this machine, spoken to over its input and output, one JSON message a line.
 
 The SDK's own transport would do for good servers. This one also stands the others: a line without an end, what is no
-message, bytes that are no text. And nothing of the server outlives the worker: it runs on a tether
+message, bytes that are no text. And nothing of the server outlives the worker: it runs under a process guard
 (`activities/toolbox/process_guard.py`), in a session and process group of its own.
 
 What the server writes to its stderr goes to a file of its own and not into our log, since it may quote prompts.
@@ -111,7 +111,7 @@ class _GuardedProcess:
         self._lifeline = lifeline
 
     async def end(self) -> None:
-        """Return once the guard, told by its lifeline, has ended the server; or once both are killed."""
+        """Return once the guard has ended the server, or once both are killed."""
         self.stdin.close()
         self._lifeline.setblocking(False)
         try:
@@ -122,7 +122,7 @@ class _GuardedProcess:
         except (TimeoutError, OSError):
             _log.warning("the tool server of process %d did not end when told to", self._process.pid)
         finally:
-            # Everything, also where the guard itself was killed. A group of nobody is no error.
+            # Everything, also where the guard itself was killed. An empty group is no error.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._lifeline.close()

@@ -30,6 +30,10 @@ from turnkeeper.models.session.carried_form import read_carried, write_carried
 from turnkeeper.models.session.queue.prompt_queue import QueueState
 from turnkeeper.models.session.queue.prompts import PromptSignal, rejection_for
 from turnkeeper.models.session.session_tools import ToolsState
+from turnkeeper.models.session.tasks.outcome import TaskOutcome
+from turnkeeper.models.session.tasks.sub_tasks import SubTasksState
+from turnkeeper.models.session.tasks.task_start import TaskStart
+from turnkeeper.models.session.tasks.task_state import TaskState
 from turnkeeper.models.session.tool_policy import ToolPolicy
 from turnkeeper.models.session.turn.running_turn import CarriedTurn
 from turnkeeper.models.transcript.trajectory import Usage
@@ -101,6 +105,8 @@ class CarriedState(SessionFacts):
     context: ContextState = ContextState()
     tools: ToolsState = ToolsState()
     archive: ArchiveState = ArchiveState()
+    task: TaskState = TaskState()
+    tasks: SubTasksState = SubTasksState()
     running: CarriedTurn | None = None
 
     @property
@@ -110,6 +116,16 @@ class CarriedState(SessionFacts):
 
 Carried = Annotated[CarriedState, BeforeValidator(read_carried), WrapSerializer(write_carried)]
 """The carried state in JSON: written in the present form, read in every form that was ever written."""
+
+
+_NEWER_LIMITS = {
+    "max_tokens_per_turn",
+    "max_cost_per_turn",
+    "approval_timeout",
+    "max_task_depth",
+    "max_tasks_at_once",
+    "max_tasks",
+}
 
 
 class SessionInput(Frozen):
@@ -133,6 +149,8 @@ class SessionInput(Frozen):
     """URL of this session's chat page, for a link in the Temporal Web UI (SES-17)."""
     first_prompt: PromptSignal | str | None = None
     """Handled like a signal at the start."""
+    task: TaskStart | None = None
+    """Set if the session is a task; its first prompt is made from the task's context."""
     carried: Carried | None = None
 
     @property
@@ -142,7 +160,9 @@ class SessionInput(Frozen):
         Fields of later releases are left out, since earlier runs decided by this size and must decide the same on
         replay (SES-19); `ENVELOPE_BYTES` covers them.
         """
-        newer: Any = {"unattended": True, "limits": {"max_tokens_per_turn", "max_cost_per_turn", "approval_timeout"}}
+        newer: Any = {"unattended": True, "limits": _NEWER_LIMITS}
+        if self.task is None:
+            newer["task"] = True
         return len(self.model_dump_json(exclude=newer).encode())
 
 
@@ -231,11 +251,12 @@ class CancelReceipt(Compact):
 
 
 class SessionEnd(Compact):
-    """The workflow's result."""
+    """The workflow's result. `task`: what came of the task that the session was."""
 
     status: str
     turn_count: int
     reason: str | None = None
+    task: TaskOutcome | None = None
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -280,7 +301,8 @@ def parse_replay_request(raw: object) -> ReplayRequest:
 
 def configuration_of(start: SessionInput, *, default_rules: int) -> SessionInput:
     """Return the configuration of a session, with the defaults of `default_rules` under which it began."""
-    config = start.model_copy(update={"carried": None, "first_prompt": None})
+    task = start.task and start.task.without_context
+    config = start.model_copy(update={"carried": None, "first_prompt": None, "task": task})
     if default_rules < 2:
         config = config.model_copy(update={"limits": start.limits.with_earlier_defaults()})
     if default_rules < 3:

@@ -78,8 +78,8 @@ GivenHistory = Annotated[
 """Validated by `validate_conversation_history`, which reads only the latest messages."""
 
 
-class CreateTask(Strict):
-    """The parameters of a task; only the description is required. `timeout` is in seconds."""
+class TaskRequest(Strict):
+    """The parameters of any task; only the description is required. `timeout` is in seconds."""
 
     description: Description
     priority: Priority = "P2"
@@ -91,30 +91,39 @@ class CreateTask(Strict):
     relevant_files: StorableTexts | None = None
     related_documentation: StorableTexts | None = None
     conversation_history: GivenHistory = None
-    """The conversation that led to the task; `inherit`: that of the session `parent`."""
+    """The conversation that led to the task; `inherit`: that of the task's parent."""
     history_policy: PolicyChoice = KEEP_USER
     title: Title | None = None
     model: Annotated[ModelName, Field(max_length=200), AfterValidator(checked_model)] | None = None
-    tool_policy: ToolPolicy | None = None
     timeout: float | None = Field(None, ge=1, le=7 * 86_400, allow_inf_nan=False)
+
+    @property
+    def inherits_history(self) -> bool:
+        return self.conversation_history == "inherit"
+
+    def context(self, history: ConversationHistory | None) -> TaskContext:
+        """Return what the agent is told, with `history`; a priority only where one was given."""
+        fields = self.model_dump(include=TaskContext.model_fields.keys() - {"conversation_history"})
+        priority = self.priority if "priority" in self.model_fields_set else None
+        return TaskContext.model_validate({**fields, "priority": priority}).with_history(history)
+
+
+class CreateTask(TaskRequest):
+    """What a task is created with from outside. `parent`: the session whose conversation it may inherit."""
+
+    tool_policy: ToolPolicy | None = None
     idempotency_key: Id | None = None
     parent: Id | None = None
 
     @property
     def parent_to_inherit_from(self) -> str | None:
         """The session whose conversation is handed off; `None`: none. Raises `TaskValidationError`."""
-        if self.conversation_history != "inherit":
+        if not self.inherits_history:
             return None
         if self.parent is None:
             reason = "is needed to inherit its conversation_history: give the id of a session"
             raise TaskValidationError("parent", reason, preview(None), "missing_field")
         return self.parent
-
-    def context(self, history: ConversationHistory | None) -> TaskContext:
-        """Return the agent's context with `history`; it has a priority only if one was set."""
-        fields = self.model_dump(include=TaskContext.model_fields.keys() - {"conversation_history"})
-        priority = self.priority if "priority" in self.model_fields_set else None
-        return TaskContext.model_validate({**fields, "priority": priority}).with_history(history)
 
 
 class HandOffReport(Frozen):
@@ -141,7 +150,7 @@ class PreparedTask(Frozen):
     warnings: list[TaskValidationWarning]
 
 
-def prepare_task(task: CreateTask, *, now: datetime | str, inherited: Inheritance | None = None) -> PreparedTask:
+def prepare_task(task: TaskRequest, *, now: datetime | str, inherited: Inheritance | None = None) -> PreparedTask:
     """Validate and cut the history, and build the first prompt; nothing is started. Raises `TaskValidationError`.
 
     The messages of `inherited` replace `task.conversation_history`; warnings refer to them by index, and hard limits do

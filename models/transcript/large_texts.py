@@ -65,6 +65,11 @@ def refer_result(result: ToolResult, *, inline_bytes: int, texts: Texts) -> Tool
     )
 
 
+def fits_inline(result: ToolResult, inline_bytes: int) -> bool:
+    """Return whether the result's content has at most `inline_bytes` as JSON."""
+    return _fits(result.content, inline_bytes)
+
+
 def cut_result(result: ToolResult, *, inline_bytes: int) -> ToolResult:
     """Return the result truncated to what fits inline, and marked: for when the store is down."""
     if _fits(result.content, inline_bytes):

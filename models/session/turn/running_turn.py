@@ -56,6 +56,8 @@ class CarriedTurn(Compact):
     tool_policy: ToolPolicy = {}
     awaiting_since: UtcDatetime | None = None
     """Since when a decision is pending; `deadline` moves by the time that this takes."""
+    has_blocked_task: bool = False
+    """Whether a task that the turn waits for needs a person's decision (TSK-5)."""
     steps: int = 0
     calls: int = 0
     unsettled: bool = False
@@ -122,7 +124,7 @@ class RunningTurn(CarriedTurn):
 
     def _with_clock(self, now: datetime) -> Self:
         """Stop the clock while a call awaits a decision, and restart it otherwise."""
-        if self.awaits_approval:
+        if self.awaits_approval or self.has_blocked_task:
             return self.model_copy(update={"awaiting_since": self.awaiting_since or now})
         return self.model_copy(update={"deadline": self.deadline_at(now), "awaiting_since": None})
 
@@ -306,6 +308,9 @@ class RunningTurn(CarriedTurn):
     def with_approvals_expired(self, now: datetime) -> Self:
         """Expire the pending approvals whose time is over."""
         return self._with_calls(expire_approval(call, now=now) for call in self.newest_step.tool_calls)._with_clock(now)
+
+    def with_blocked_task(self, is_blocked: bool, *, now: datetime) -> Self:  # reads as a sentence
+        return self.model_copy(update={"has_blocked_task": is_blocked})._with_clock(now)
 
     # ---- its end: the final message
 
