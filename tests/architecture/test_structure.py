@@ -98,7 +98,7 @@ PARTS: dict[str, set[str]] = {
     },
     "view": {"digest", "open_segment", "request"},
     "current_turn": {
-        *("add_response", "add_usage", "change", "note_request", "running", "settle_step", "show_step"),
+        *("add_response", "add_usage", "change", "note_request", "running", "settle_step", "append_step_to_view"),
         *("stop_waiting", "wait_until"),
     },
 }
