@@ -1,11 +1,11 @@
-"""The texts that were read or written last, kept in memory: a text never changes under its hash (SES-15)."""
+"""A cache of large texts; a text never changes under its hash (SES-15)."""
 
 from collections import OrderedDict
 from collections.abc import Iterable
 
 
 class RecentTexts:
-    """Texts by owner and hash, at most so many characters together; the oldest are forgotten first."""
+    """Texts by owner and hash, with at most `max_chars` together; the oldest are dropped first."""
 
     def __init__(self, *, max_chars: int) -> None:
         self._max_chars = max_chars

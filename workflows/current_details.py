@@ -122,9 +122,9 @@ def _tasks(session: Session) -> list[str]:
     tasks = session.tasks.state.tasks
     if not tasks:
         return []
-    shown = [f"- {_task(session, task)}" for task in tasks[-10:]]
-    more = [f"… and {len(tasks) - len(shown)} before them"] if len(tasks) > len(shown) else []
-    return ["", f"**Tasks** ({session.tasks.state.started} started)", *shown, *more]
+    lines = [f"- {_task(session, task)}" for task in tasks[-10:]]
+    more = [f"… and {len(tasks) - len(lines)} before them"] if len(tasks) > len(lines) else []
+    return ["", f"**Tasks** ({session.tasks.state.started} started)", *lines, *more]
 
 
 def _task(session: Session, task: SubTask) -> str:

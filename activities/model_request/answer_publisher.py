@@ -2,7 +2,7 @@
 
 A vendor sends hundreds of pieces per second, people need about five updates per second, and a carrier accepts whole
 snapshots of at most `MAX_PARTIAL_BYTES`. So pieces are only collected when they arrive, and assembled when a snapshot
-is due: the first at once, each later one a carrier's `least_pause` after the one before, and the last one too. Text
+is due: the first at once, each later one a carrier's `min_pause` after the one before, and the last one too. Text
 beyond the limit is dropped, so a snapshot costs the same however long the answer is.
 
 Published text of a part is never withdrawn: later snapshots extend it, or add parts.
@@ -188,7 +188,7 @@ class AnswerPublisher:
         self._pause = None
         if self._has_grown and not self._has_failed:
             self._has_grown = False
-            self._pause = self._clock.call_later(self._carrier.least_pause, self._show)
+            self._pause = self._clock.call_later(self._carrier.min_pause, self._show)
             self._try(lambda: self._carrier.show(self._workflow_id, self._answer.snapshot(), behind=self._behind()))
 
     def _try(self, step: Callable[[], None]) -> None:

@@ -143,7 +143,7 @@ class Carrier:
 
     clock: Clock
     failing: bool = False
-    least_pause: float = 0.2
+    min_pause: float = 0.2
     shown: list[tuple[float, str]] = field(default_factory=list)
     ended: list[PartialTag] = field(default_factory=list)
     asked: int = 0
