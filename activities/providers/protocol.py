@@ -27,9 +27,9 @@ class Delta:
 class CallContext:
     """The coordinates of a request. `request` counts the session's model requests from 1.
 
-    `attempt` counts the attempts of this activity from 1. `round` counts how often the workflow has waited and scheduled
-    a new activity for this request, whose attempts then start at 1 again (AGT-9). `meter` notes the usage while the
-    answer arrives.
+    `attempt` counts the attempts of this activity from 1. `round` counts how often the workflow has waited and then
+    scheduled a new activity for this request, whose attempts start at 1 again (AGT-9). `meter` notes the usage while
+    the answer arrives.
     """
 
     session_id: str

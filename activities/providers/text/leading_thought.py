@@ -1,7 +1,7 @@
-r"""Thinking that a model writes before its answer, as `<think>…</think>`, told apart while it is written (CTX-13).
+r"""Separating the thinking that a model writes before its answer, as `<think>…</think>`, while it arrives (CTX-13).
 
-Models that think write their thinking into the text, and servers without a parser for it leave it there. What counts is
-a leading `<think>` that is closed, or that the answer was cut in: elsewhere it is text like any other.
+Servers without a parser for it leave the thinking in the text. Only a leading `<think>` counts that is closed, or in
+which the answer was cut; anywhere else it is ordinary text.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ CLOSED = "</think>"
 
 
 class LeadingThought:
-    r"""A text as it comes in, its thinking apart.
+    r"""A text while it arrives, with its thinking separated.
 
     >>> text = LeadingThought()
     >>> text.add("<thi"), text.add("nk>Left first.</th")
@@ -30,18 +30,18 @@ class LeadingThought:
     def __init__(self) -> None:
         self._state: Literal["opening", "thinking", "between", "saying"] = "opening"
         self._pending = ""
-        """What may yet become a tag, or the space around one."""
+        """Text that may become a tag, or the space around one."""
         self._lead: list[str] = []
         self._thought: list[str] = []
         self._said: list[str] = []
 
     def add(self, piece: str) -> list[Delta]:
-        """Take the next piece; return what there is to show of it."""
+        """Add the next piece; return its deltas."""
         self._pending += piece
         return list(self._settled())
 
     def finish(self, *, is_cut: bool) -> None:
-        """Take it that no more comes; of an answer that was cut, thinking need not be closed."""
+        """End the text. If the answer was cut, thinking may be unclosed."""
         rest, self._pending = self._pending, ""
         if self._state == "thinking" and is_cut:
             self._thought.append(rest)
@@ -52,7 +52,7 @@ class LeadingThought:
 
     @property
     def thought(self) -> str:
-        """The thinking; to be asked after `finish`, as all of it."""
+        """The thinking. Valid after `finish`, like the properties below."""
         return join_pieces(self._thought).strip()
 
     @property
@@ -61,7 +61,7 @@ class LeadingThought:
 
     @property
     def lead(self) -> str:
-        """All that came before the text, tags and space too: as it goes back to the model."""
+        """Everything before the text, including tags and space, in the form that goes back to the model."""
         return join_pieces(self._lead)
 
     def _settled(self) -> Iterator[Delta]:
