@@ -1,11 +1,10 @@
-"""Runs a tool server's program, and lets nothing of it outlive the one who asked for it, however that one ends.
+"""Runs a tool server's program, and ends everything that it started when the client ends, even by `kill -9`.
 
-Run as a script: `python tether.py <lifeline> <program> <argument> ...`, as the leader of a process group. The
-lifeline is one end of a pair of sockets whose other end is held by the client. Its end is the client's end, also by a
-`kill -9`, and takes everything in the group with it: first asked, then killed. Likewise nothing is left of a server
-that ends by itself; and by our end the client learns of it. The kernel's own request for a signal at the parent's
-death (`ops/local/leash.py`) would reach the program alone, which is often a launcher such as npx or uvx, and not the
-server that it started.
+Run as a script, as the leader of a process group: `python process_guard.py <lifeline> <program> <argument> ...`. The
+lifeline is one end of a socket pair whose other end the client has open. When the client closes it or dies, everything
+in the group is terminated, then killed. The same happens when the server ends by itself, and the client notices the
+end of this process. A signal from the kernel at the parent's death (`ops/local/leash.py`) would reach only the program,
+which is often a launcher such as npx or uvx, and not the server that it started.
 """
 
 import os
@@ -16,14 +15,14 @@ import threading
 import time
 
 GRACE_SECONDS = 2.0
-"""Given to a server to end once its input is closed, and again once it is asked by SIGTERM."""
+"""Time for a server to end after its input is closed, and again after SIGTERM."""
 
 CANNOT_BE_RUN = 127
 
 
 def main(lifeline: int, command: list[str]) -> None:
-    """Run `command` until it or the lifeline ends. Does not return: our own group is killed, with us in it."""
-    # A handler, and not SIG_IGN, which the server would inherit: the signal is for the server, we wait for its end.
+    """Run `command` until it or the lifeline ends. Does not return: it kills its own process group."""
+    # A handler and not SIG_IGN, which the server would inherit. SIGTERM is for the server; we wait for its end.
     signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         server = subprocess.Popen(command)  # noqa: S603  # no shell, and the operator's own command
@@ -35,12 +34,12 @@ def main(lifeline: int, command: list[str]) -> None:
     code = server.wait()
     try:
         print(f"[ended with {code}]", file=sys.stderr, flush=True)  # noqa: T201  # stderr is the server's log
-    finally:  # nobody may be left to read it
+    finally:  # the print fails if nobody reads the log
         os.killpg(0, signal.SIGKILL)
 
 
 def _release_stdio() -> None:
-    """Leave the pipes to the server alone: with a copy held here, nobody would see that it closed its own."""
+    """Close our copies of the pipes, so that the client notices when the server closes its own."""
     devnull = os.open(os.devnull, os.O_RDWR)
     os.dup2(devnull, 0)
     os.dup2(devnull, 1)

@@ -212,5 +212,5 @@ async def test_agt_5_a_carrier_that_fails_is_named_once_and_left(caplog: pytest.
             carrier.clock.advance(1)
     assert carrier.asked == 1
     assert [record.getMessage() for record in caplog.records] == [
-        "an answer is not shown while it is written (OSError)"
+        "partial output is not published (OSError)"
     ]

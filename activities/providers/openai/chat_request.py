@@ -23,8 +23,8 @@ from turnkeeper.activities.providers.text.text_protocol import STOP_SEQUENCES, c
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ToolSpec
 
 API = "openai.chat"
-"""The name of this API in `ProviderState`. Its items: the other fields of the message besides text and calls, then those
-of each call. The message's `content` is what came before the text: thinking, with its tags."""
+"""The name of this API in `ProviderState`. Its items: the other fields of the message besides text and calls, then
+those of each call. The message's `content` is what came before the text: thinking, with its tags."""
 
 OPTIONAL = frozenset({"stream_options", "max_tokens", "stop"})
 """Parameters that an endpoint may reject. `max_completion_tokens` replaces `max_tokens`."""
@@ -37,8 +37,8 @@ REASONING_ROOM = "room for reasoning"
 """The extra tokens for reasoning, which are left out where the limit would be too high."""
 
 REASONING_TOKENS = 7_000
-"""Extra tokens for reasoning in an answer of limited length, since these APIs count it. Many models accept at most 8,192
-tokens in total."""
+"""Extra tokens for reasoning in an answer of limited length, since these APIs count it. Many models accept at most
+8,192 tokens in total."""
 
 
 def encode(

@@ -1,8 +1,8 @@
 """Reading an answer of OpenAI's Responses API from its stream (AGT-3, AGT-10).
 
-Deltas are only published. The answer is made of the items of `response.output_item.done`, in the order of the output, or
-of those in the last event if there are more. The *parts* are what we understand of them: summaries of reasoning, text,
-calls. The *items* themselves are stored for the vendor, as they came.
+Deltas are only published. The answer is made of the items of `response.output_item.done`, in the order of the output,
+or of those in the last event if there are more. The *parts* are what we understand of them: summaries of reasoning,
+text, calls. The *items* themselves are stored for the vendor, as they came.
 
 An answer is complete with `response.completed`, and cut with `response.incomplete` if that was a length limit; the
 stream of any other is a failure. The statuses of the response and of its items must agree: half a call is not run, and

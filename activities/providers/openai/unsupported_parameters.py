@@ -8,8 +8,8 @@ since a rejected request was not processed, and the same one is never sent twice
 miss usage forever. That costs one rejected request per parameter and model each time. Every endpoint has a memory of
 its own.
 
-Only wordings of a rejection count. "Missing `reasoning_content`" means the opposite, with the same name: a field that is
-required is added from then on, with a placeholder where an answer has none. Parameters are the same in all requests, so
+Only wordings of a rejection count. "Missing `reasoning_content`" means the opposite, with the same name: a required
+field is added from then on, with a placeholder where an answer has none. Parameters are the same in all requests, so
 they are remembered per model; fields of messages depend on the session's past, so they are remembered per session.
 """
 

@@ -411,7 +411,7 @@ async def test_agt_6_what_is_left_out_of_a_list_is_logged(flag, caplog):
 async def test_agt_6_a_list_without_an_end_is_read_so_far_and_logged(flag, caplog):
     async with configured(a=program(flag)) as toolbox:
         assert len(await names(toolbox)) <= server_connection.MAX_PAGES + 1
-    assert "tools of 'a' is left out: it has no end" in caplog.text
+    assert "tools of 'a' are left out: its list has no end" in caplog.text
 
 
 async def test_agt_6_a_list_that_cannot_be_read_is_logged_and_takes_no_other_s_tools_away(caplog):
