@@ -510,11 +510,11 @@ async def test_agt_7_when_the_worker_is_killed_nothing_of_its_servers_is_left():
     await worker.wait()
 
 
-async def test_agt_7_a_tether_that_is_killed_leaves_no_server_once_its_client_ends():
+async def test_agt_7_a_process_guard_that_is_killed_leaves_no_server_once_its_client_ends():
     async with configured(a=program("stubborn")) as toolbox:
         pids = [await pid_of(toolbox), await pid_of(toolbox, "child")]
-        tether_pid = os.getpgid(pids[0])
-        os.kill(tether_pid, signal.SIGKILL)
-        await until(lambda: not is_running(tether_pid))
+        guard_pid = os.getpgid(pids[0])
+        os.kill(guard_pid, signal.SIGKILL)
+        await until(lambda: not is_running(guard_pid))
         assert is_running(pids[0])
     await until(lambda: not any(map(is_running, pids)))
