@@ -144,8 +144,8 @@ class _FileTools:
             entries = workspace.entries(path)
         else:
             entries, notes = self._files(workspace, path, pattern)
-        shown = [_entry_line(entry) for entry in entries[first_entry - 1 :][: self._cut_at.entries]]
-        part = _Part("entry", shown, first_entry, len(entries))
+        lines_on_page = [_entry_line(entry) for entry in entries[first_entry - 1 :][: self._cut_at.entries]]
+        part = _Part("entry", lines_on_page, first_entry, len(entries))
         return part.result(f"Listed {_display_path(path)}", notes, self._room(ctx))
 
     def file_search(
@@ -168,7 +168,7 @@ class _FileTools:
         search = _Search(query, ignore_case=ignore_case, first=first_hit, cut_at=self._cut_at)
         for file in files:
             search.look_into(workspace, file)
-        part = _Part("hit", search.shown, first_hit, search.total)
+        part = _Part("hit", search.lines_on_page, first_hit, search.total)
         return part.result(f"Searched {_display_path(path)} for {query!r}", [*notes, *search.notes()], self._room(ctx))
 
     def file_write(self, ctx: Context, path: PathArgument, content: ContentArgument) -> CallToolResult:
@@ -264,17 +264,17 @@ class _Excerpt:
 
 @dataclass(frozen=True)
 class _Part:
-    """A page of entries or hits: the lines `shown`, which begin with number `first` of `total`."""
+    """A page of entries or hits: the lines `lines_on_page`, which begin with number `first` of `total`."""
 
     unit: str
-    shown: list[str]
+    lines_on_page: list[str]
     first: int
     total: int
 
     def result(self, subject: str, notes: Sequence[str], room: int) -> CallToolResult:
         """Return as many whole lines as fit, and `notes` about what is not in the `total`."""
         _check_first(self.first, self.total, self.unit)
-        lines_shown = _whole_lines(self.shown, room) or self.shown[:1]
+        lines_shown = _whole_lines(self.lines_on_page, room) or self.lines_on_page[:1]
         last = self.first + len(lines_shown) - 1
         continue_note = [f"cut here; go on with first_{self.unit}={last + 1}"] if last < self.total else []
         return _result(
@@ -292,7 +292,7 @@ class _Search:
         self._hit_chars = cut_at.hit_chars
         self._bytes_left = cut_at.searched_bytes
         self._skipped = 0
-        self.shown: list[str] = []
+        self.lines_on_page: list[str] = []
         self.total = 0
 
     def look_into(self, workspace: Workspace, file: Entry) -> None:
@@ -320,7 +320,7 @@ class _Search:
     def _add(self, hit: str) -> None:
         self.total += 1
         if self.total in self._shown_range:
-            self.shown.append(hit)
+            self.lines_on_page.append(hit)
 
 
 def fits(path: str, pattern: str) -> bool:

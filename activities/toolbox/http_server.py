@@ -111,15 +111,15 @@ class _Events(httpx2.AsyncByteStream):
         self._response = response
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        begun = bytearray()
+        buffer = bytearray()
         async for piece in self._response.aiter_bytes():
             end = 1 + max(piece.rfind(b"\n"), piece.rfind(b"\r"))
-            begun += piece[:end]
-            if end or len(begun) > MAX_MESSAGE_BYTES:  # the SDK rejects longer events
-                yield b"".join(map(_as_read, bytes(begun).splitlines(keepends=True)))
-                begun.clear()
-            begun += piece[end:]
-        yield bytes(begun)
+            buffer += piece[:end]
+            if end or len(buffer) > MAX_MESSAGE_BYTES:  # the SDK rejects longer events
+                yield b"".join(map(_as_read, bytes(buffer).splitlines(keepends=True)))
+                buffer.clear()
+            buffer += piece[end:]
+        yield bytes(buffer)
 
     async def aclose(self) -> None:
         await self._response.aclose()

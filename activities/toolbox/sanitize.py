@@ -24,8 +24,8 @@ _log = logging.getLogger(__name__)
 @asynccontextmanager
 async def sanitized(streams: AbstractAsyncContextManager[Any], *, server: str) -> AsyncIterator[Any]:
     """Yield the SDK's two streams, with messages from `server` sanitised."""
-    async with streams as (received, sent):
-        yield _SanitizedStream(received, server), sent
+    async with streams as (received, to_send):
+        yield _SanitizedStream(received, server), to_send
 
 
 class _SanitizedStream:

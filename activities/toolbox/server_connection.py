@@ -225,8 +225,8 @@ class ServerConnection:
     def _normalised(self, tools: list[Tool]) -> list[Tool]:
         """Return the tools in a stable order, each name once, and at most `MAX_TOOLS`."""
         # The first of each name: a call could reach no other.
-        found = list({tool.name: tool for tool in reversed(tools)}.values())[::-1]
-        tools_within_limit = found[:MAX_TOOLS]
+        unique_tools = list({tool.name: tool for tool in reversed(tools)}.values())[::-1]
+        tools_within_limit = unique_tools[:MAX_TOOLS]
         if len(tools_within_limit) < len(tools):
             _log.warning(
                 "of %d tools of %r %d are left out: too many, or of the same name",

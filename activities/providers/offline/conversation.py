@@ -51,10 +51,12 @@ class Conversation:
     def __init__(self, request: ModelRequest) -> None:
         messages = request.messages
         self.tools = frozenset(tool.name for tool in request.head.tools)
-        said = [_CONTEXT_RULE.split(message.content, maxsplit=1) for message in messages if message.role == "user"]
-        self.requests = [text for text, *_ in said]
-        self.request = self.requests[-1] if said else ""
-        self.contexts = [context for _, *contexts in said for context in contexts]
+        user_texts = [
+            _CONTEXT_RULE.split(message.content, maxsplit=1) for message in messages if message.role == "user"
+        ]
+        self.requests = [text for text, *_ in user_texts]
+        self.request = self.requests[-1] if user_texts else ""
+        self.contexts = [context for _, *contexts in user_texts for context in contexts]
         """The contexts below the requests."""
         self.summaries = [
             message.content.removeprefix(SUMMARY_MARK)

@@ -88,11 +88,11 @@ def respond(request: ModelRequest, parts: Sequence[Part], *, number: int, model:
     would cost more than everything else here.
     """
     max_chars = None if request.head.max_tokens is None else request.head.max_tokens * CHARS_PER_TOKEN
-    shown = [  # cut to what was allowed, as a vendor does
+    allowed_parts = [  # cut to what was allowed, as a vendor does
         part.model_copy(update={"text": part.text[:max_chars]}) if isinstance(part, RespondPart) else part
         for part in parts
     ]
-    response = ModelResponse(parts=shown, model=model, request_id=f"offline_{number}")
+    response = ModelResponse(parts=allowed_parts, model=model, request_id=f"offline_{number}")
     reasoning = estimate_tokens([{"content": response.thinking}])
     usage = Usage(
         input_tokens=tokens_of(len(request.head.system) + sum(len(message.content) for message in request.messages)),
@@ -100,7 +100,7 @@ def respond(request: ModelRequest, parts: Sequence[Part], *, number: int, model:
         reasoning_tokens=reasoning,
         cost=0.0,  # free
     )
-    stop = "max_tokens" if shown != list(parts) else "tool_calls" if response.calls else "end_turn"
+    stop = "max_tokens" if allowed_parts != list(parts) else "tool_calls" if response.calls else "end_turn"
     return response.model_copy(update={"usage": usage, "stop": stop})
 
 

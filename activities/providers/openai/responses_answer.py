@@ -47,7 +47,7 @@ class StreamAccumulator:
     def __init__(self, name: str) -> None:
         self._name = name
         self._items: dict[int, Event] = {}
-        self._shown: dict[str, tuple[int, int]] = {}
+        self._last_places: dict[str, tuple[int, int]] = {}
         self._started_items: set[int] = set()
         self._end: Event = {}
         self._used: Mapping[str, object] = {}
@@ -60,11 +60,11 @@ class StreamAccumulator:
     def add(self, event: Event) -> list[Delta]:
         match event:
             case {"type": "response.output_text.delta" | "response.refusal.delta", "delta": str(text)}:
-                return self._show("respond", text, (event.get("output_index", 0), 0))
+                return self._delta("respond", text, (event.get("output_index", 0), 0))
             case {"type": "response.reasoning_summary_text.delta", "delta": str(text)}:
-                return self._show("think", text, (event.get("output_index", 0), event.get("summary_index", 0)))
+                return self._delta("think", text, (event.get("output_index", 0), event.get("summary_index", 0)))
             case {"type": "response.reasoning_text.delta", "delta": str(text)}:
-                return self._show("think", text, (event.get("output_index", 0), event.get("content_index", 0)))
+                return self._delta("think", text, (event.get("output_index", 0), event.get("content_index", 0)))
             case {"type": "response.output_item.added", "item": dict(item)}:
                 self._started_items.add(event.get("output_index", len(self._started_items)))
                 name = name_of(item.get("name")) if item.get("type") == "function_call" else ""
@@ -120,10 +120,10 @@ class StreamAccumulator:
         """Return whether an item that was started is incomplete or missing."""
         return len(items) < len(self._started_items) or any(item.get("status") in _HALF for item in items)
 
-    def _show(self, kind: Literal["think", "respond"], text: str, place: tuple[int, int]) -> list[Delta]:
+    def _delta(self, kind: Literal["think", "respond"], text: str, place: tuple[int, int]) -> list[Delta]:
         """Return the delta of a text, after a blank line if it belongs to another item than the text before."""
-        before = self._shown.get(kind, place)
-        self._shown[kind] = place
+        before = self._last_places.get(kind, place)
+        self._last_places[kind] = place
         return [Delta(kind, text if before == place else f"\n\n{text}")]
 
 

@@ -54,7 +54,7 @@ def description_of(tool: ToolSpec) -> str:
     if len(tool.description) <= MAX_DESCRIPTION_CHARS:
         return tool.description
     text = tool.description[: MAX_DESCRIPTION_CHARS - len(_CUT)]
-    ends = (found.end() for boundary in _BOUNDARIES if (found := boundary.match(text)))
+    ends = (match.end() for boundary in _BOUNDARIES if (match := boundary.match(text)))
     return text[: next((end for end in ends if end > len(text) // 2), None)].rstrip() + _CUT
 
 

@@ -23,7 +23,7 @@ class LeadingThought:
     >>> text.add("ink>"), text.add("\n\nI look.")
     ([], [Delta(kind='respond', text='I look.')])
     >>> text.finish(is_cut=False)
-    >>> text.thought, text.said, text.lead
+    >>> text.thought, text.text, text.lead
     ('Left first.', 'I look.', '<think>Left first.</think>\n\n')
     """
 
@@ -33,12 +33,12 @@ class LeadingThought:
         """Text that may become a tag, or the space around one."""
         self._lead: list[str] = []
         self._thought: list[str] = []
-        self._said: list[str] = []
+        self._text: list[str] = []
 
     def add(self, piece: str) -> list[Delta]:
         """Add the next piece; return its deltas."""
         self._pending += piece
-        return list(self._settled())
+        return list(self._deltas())
 
     def finish(self, *, is_cut: bool) -> None:
         """End the text. If the answer was cut, thinking may be unclosed."""
@@ -46,7 +46,7 @@ class LeadingThought:
         if self._state == "thinking" and is_cut:
             self._thought.append(rest)
         elif self._state in ("opening", "thinking"):
-            self._said, self._thought, self._lead = [*self._lead, *self._thought, rest], [], []
+            self._text, self._thought, self._lead = [*self._lead, *self._thought, rest], [], []
         else:
             self._lead.append(rest)
 
@@ -56,47 +56,49 @@ class LeadingThought:
         return join_pieces(self._thought).strip()
 
     @property
-    def said(self) -> str:
-        return join_pieces(self._said)
+    def text(self) -> str:
+        return join_pieces(self._text)
 
     @property
     def lead(self) -> str:
         """Everything before the text, including tags and space, in the form that goes back to the model."""
         return join_pieces(self._lead)
 
-    def _settled(self) -> Iterator[Delta]:
+    def _deltas(self) -> Iterator[Delta]:
         if self._state == "opening":
             self._open()
         if self._state == "thinking" and (thought := self._think()):
             yield Delta("think", thought)
         if self._state == "between":
-            self._go_on()
+            self._skip_space()
         if self._state == "saying" and self._pending:
-            said, self._pending = self._pending, ""
-            self._said.append(said)
-            yield Delta("respond", said)
+            text, self._pending = self._pending, ""
+            self._text.append(text)
+            yield Delta("respond", text)
 
     def _open(self) -> None:
-        begun = self._pending.lstrip()
-        if begun.startswith(OPENED):
-            before = len(self._pending) - len(begun) + len(OPENED)
+        stripped = self._pending.lstrip()
+        if stripped.startswith(OPENED):
+            before = len(self._pending) - len(stripped) + len(OPENED)
             self._lead.append(self._pending[:before])
             self._pending, self._state = self._pending[before:], "thinking"
-        elif not OPENED.startswith(begun):
+        elif not OPENED.startswith(stripped):
             self._state = "saying"
 
     def _think(self) -> str:
-        thought, closed, rest = self._pending.partition(CLOSED)
-        if closed:
+        thought, closing_tag, rest = self._pending.partition(CLOSED)
+        if closing_tag:
             self._pending, self._state = rest, "between"
-            self._lead += [*self._thought, thought, closed]
+            self._lead += [*self._thought, thought, closing_tag]
         else:
-            kept = next(length for length in range(len(CLOSED) - 1, -1, -1) if thought.endswith(CLOSED[:length]))
-            thought, self._pending = thought[: len(thought) - kept], thought[len(thought) - kept :]
+            pending_length = next(
+                length for length in range(len(CLOSED) - 1, -1, -1) if thought.endswith(CLOSED[:length])
+            )
+            thought, self._pending = thought[: len(thought) - pending_length], thought[len(thought) - pending_length :]
         self._thought.append(thought)
         return thought
 
-    def _go_on(self) -> None:
+    def _skip_space(self) -> None:
         text = self._pending.lstrip()
         self._lead.append(self._pending[: len(self._pending) - len(text)])
         self._pending = text

@@ -53,25 +53,25 @@ class _Block:
     is_at_mark: bool = True
     """Whether nothing has been written after the mark."""
     text: str = ""
-    held: str = ""
+    line_ends: str = ""
 
     def write(self, text: str) -> str:
         """Add `text`; return the part of it that is final."""
         if self.is_at_mark and self.is_marked:
             # One space belongs to the mark. Without it, the event may begin on a later line.
-            text, begun = (
+            text, has_begun = (
                 (text[1:], bool(text)) if text.startswith(" ") else (text.lstrip("\n"), bool(text.strip("\n")))
             )
-            self.is_at_mark = not begun
-        text = self.held + text
-        settled = text.rstrip("\n")
-        self.held = text[len(settled) :]
-        self.text += settled
-        return settled
+            self.is_at_mark = not has_begun
+        text = self.line_ends + text
+        final_text = text.rstrip("\n")
+        self.line_ends = text[len(final_text) :]
+        self.text += final_text
+        return final_text
 
     def close(self) -> None:
         """Drop the blank line between two events."""
-        self.held = self.held.removesuffix("\n").removesuffix("\n")
+        self.line_ends = self.line_ends.removesuffix("\n").removesuffix("\n")
 
 
 @dataclass
@@ -139,13 +139,13 @@ class AnswerReader:
     def _write(self, text: str) -> Iterator[Delta]:
         block = self._blocks[-1]
         before = block.text
-        settled = block.write(text)
+        final_text = block.write(text)
         if block.kind == "call":
-            named = _NAME.search(block.text[:_NAME_WITHIN])
-            if named and not _NAME.search(before[:_NAME_WITHIN]):
-                yield Delta("call", named[1])
-        elif settled:
-            yield Delta(block.kind, settled if before else self._gap() + settled)
+            name_match = _NAME.search(block.text[:_NAME_WITHIN])
+            if name_match and not _NAME.search(before[:_NAME_WITHIN]):
+                yield Delta("call", name_match[1])
+        elif final_text:
+            yield Delta(block.kind, final_text if before else self._gap() + final_text)
 
     def _gap(self) -> str:
         """Return the separator between the text that begins now and earlier text of its kind."""
@@ -175,14 +175,14 @@ def parts_of(events: Sequence[AnswerEvent], *, request: int) -> list[Part]:
 
 def _may_become_structure(line: str) -> bool:
     """Return whether the beginning of a line may still become a mark or an escaped mark."""
-    begun = line.lstrip("\\")
-    return any(mark.startswith(begun) and mark != begun for mark in _MARKS) or any(
-        header.startswith(begun) for header in (HISTORY, CURRENT)
+    unescaped = line.lstrip("\\")
+    return any(mark.startswith(unescaped) and mark != unescaped for mark in _MARKS) or any(
+        header.startswith(unescaped) for header in (HISTORY, CURRENT)
     )
 
 
 def _events_in(block: _Block) -> Iterator[AnswerEvent]:
-    text = block.text + block.held
+    text = block.text + block.line_ends
     if block.kind == "call":
         yield from _calls_in(text)
     elif block.kind == "think":
@@ -198,11 +198,11 @@ def _calls_in(text: str) -> Iterator[AnswerEvent]:
         call, end = _DECODER.raw_decode(text)
         yield CallEvent(name=call["name"], args=call.get("args", call.get("arguments", {})))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        named = _NAME.search(text)
-        yield CallEvent(name=named[1] if named else UNREADABLE, args=text)
+        name_match = _NAME.search(text)
+        yield CallEvent(name=name_match[1] if name_match else UNREADABLE, args=text)
         return
-    if said := text[end:].strip("` \n"):
-        yield RespondEvent(content=said)
+    if rest := text[end:].strip("` \n"):
+        yield RespondEvent(content=rest)
 
 
 def _refuse(constant: str) -> NoReturn:
