@@ -81,13 +81,13 @@ class UnsupportedParameters:
         until = self._clock() + MEMORY_SECONDS
         for name in sorted({*optional, *requirable} - memory.required.keys(), key=lambda name: (-len(name), name)):
             verdict = _verdict(error, name)
-            if verdict == "refused" and name in optional:
+            if verdict == "unsupported" and name in optional:
                 # Also if another request has learned it meanwhile: this one was sent with it, the next one is not.
                 if name not in memory.unsupported:
                     _log.warning("%s rejects %r: omitted for %g s", _label(key), name, MEMORY_SECONDS)
                 memory.unsupported[name] = until
                 return True
-            if verdict == "demanded" and name in requirable:
+            if verdict == "required" and name in requirable:
                 _log.warning("%s requires %r: added for %g s", _label(key), name, MEMORY_SECONDS)
                 memory.required[name] = until
                 return True
@@ -134,16 +134,16 @@ _CLAUSE_END = re.compile(r"[;\n]|(?<=[.!?])\s|\},\s*\{")
 """Separators of complaints: in sentences, in lists, and in lists as Python prints them."""
 
 
-def _verdict(error: ModelError, name: str) -> Literal["refused", "demanded"] | None:
+def _verdict(error: ModelError, name: str) -> Literal["unsupported", "required"] | None:
     """Return what the message says about `name`: the clause with the name counts, or else the whole message."""
     if not _is_blamed(error, name):
         return None
     complaints = [clause for clause in _CLAUSE_END.split(error.message) if _names(clause, name)]
     for clause in (*complaints, error.message):
         if _DEMAND.search(clause):
-            return "demanded"
+            return "required"
         if _REFUSAL.search(clause):
-            return "refused"
+            return "unsupported"
     return None
 
 
