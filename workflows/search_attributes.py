@@ -1,10 +1,12 @@
-"""The search attributes a session is listed by (SES-17). They are plain text in Temporal: never any content."""
+"""The search attributes of sessions (SES-17). Temporal stores them as plain text: they never have content."""
 
 import re
 from typing import Literal
 from urllib.parse import quote, unquote
 
 from temporalio.common import SearchAttributeKey
+
+from turnkeeper.models.session.tasks.task_start import TaskStart
 
 CoarseStatus = Literal["open", "awaiting_approval", "ended"]
 
@@ -13,21 +15,31 @@ USER = SearchAttributeKey.for_keyword("AgentUser")
 MODEL = SearchAttributeKey.for_keyword("AgentModel")
 TURNS = SearchAttributeKey.for_int("AgentTurns")
 
-ALL = (SESSION_STATUS, USER, MODEL, TURNS)
-"""What the start-up code registers; safe to repeat."""
+TASK_PARENT = SearchAttributeKey.for_keyword("AgentTaskParent")
+"""The session that started a task, or `NO_PARENT`. Other sessions have no value."""
+
+NO_PARENT = "none"
+
+ALL = (SESSION_STATUS, USER, MODEL, TURNS, TASK_PARENT)
+"""Registered at start-up."""
+
+
+def task_parent(task: TaskStart) -> str:
+    """Return a task's parent as `AgentTaskParent` has it."""
+    return task.parent or NO_PARENT
 
 
 def encoded_user(user: str) -> str:
-    """Return a user's name as `AgentUser` has it: nothing in it could end a value in a visibility filter (API-4).
+    """Return a user's name as the value of `AgentUser`, safe in a visibility filter (API-4).
 
-    Quotes are percent-encoded. Temporal's filters can be broken out of by a doubled one.
+    Quotes are percent-encoded: a doubled quote could end a value in Temporal's filters.
 
     >>> encoded_user("Miles O'Brien"), decoded_user("Miles O%27Brien"), encoded_user("Zoë Müller")
     ('Miles O%27Brien', "Miles O'Brien", 'Zoë Müller')
     """
-    return re.sub(r"[^\w .@+~-]", lambda found: quote(found[0], safe=""), user)
+    return re.sub(r"[^\w .@+~-]", lambda match: quote(match[0], safe=""), user)
 
 
 def decoded_user(attribute: str | None) -> str | None:
-    """Return the user's name of a value of `AgentUser`."""
+    """Return the user's name from a value of `AgentUser`."""
     return None if attribute is None else unquote(attribute)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from turnkeeper.activities.providers.meter import Meter
-from turnkeeper.models.errors import ErrorType
+from turnkeeper.models.errors import ErrorType, TurnkeeperError
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 
 
@@ -39,7 +39,7 @@ class CallContext:
     meter: Meter = field(default_factory=Meter, compare=False)
 
 
-class ModelError(Exception):
+class ModelError(TurnkeeperError):
     """A vendor's failure, mapped to our own types. `message` is safe to show: no key, no prompt, no stack trace."""
 
     def __init__(

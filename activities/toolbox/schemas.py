@@ -26,6 +26,7 @@ from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
 from turnkeeper.models.bounds import is_nested_over
+from turnkeeper.models.errors import TurnkeeperError
 
 MAX_STEPS = 100_000
 """Steps for validating the arguments of one call: about 0.1 s."""
@@ -55,7 +56,7 @@ _UNKNOWN_WAYS = {"$id", "$schema", "$anchor", "$dynamicRef", "$dynamicAnchor", "
 """Keys below the top that disable validation with a schema: resolving its references would search all of it."""
 
 
-class _TooManyStepsError(Exception):
+class _TooManyStepsError(TurnkeeperError):
     """The evaluation takes too many steps."""
 
 

@@ -32,6 +32,7 @@ from pydantic import JsonValue
 
 from turnkeeper.activities.toolbox.lenient_parser import NOT_SENT
 from turnkeeper.activities.toolbox.sanitize import sanitized
+from turnkeeper.models.errors import TurnkeeperError
 
 LISTING_SECONDS = 10.0
 """How long callers wait for one server's list of tools, which must not delay those of others."""
@@ -93,11 +94,11 @@ class ToolServer:
     timeout: float | None = None
 
 
-class UnreachableError(Exception):
+class UnreachableError(TurnkeeperError):
     """A server could not be reached, so nothing was called. The message is for the operator."""
 
 
-class ToolChangedError(Exception):
+class ToolChangedError(TurnkeeperError):
     """A server no longer offers the tool as it was listed, so nothing was called."""
 
 

@@ -22,6 +22,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from turnkeeper.models.errors import TurnkeeperError
+
 MAX_NAME_BYTES = 255
 MAX_LEVELS = 64
 MAX_READ_BYTES = 10_000_000
@@ -41,7 +43,7 @@ _UNSHOWABLE = {
 """Unicode categories that names must not contain, since they would not be one line of text."""
 
 
-class WorkspaceError(Exception):
+class WorkspaceError(TurnkeeperError):
     """The workspace rejects a path or an operation. The message names the path and what is allowed."""
 
 

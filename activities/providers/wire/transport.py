@@ -35,7 +35,7 @@ MAX_PAGE_ATTEMPTS = 3
 """Attempts if an address that has answered before sends a page instead of an answer, such as a proxy's."""
 
 Event = dict[str, Any]
-"""An event of a vendor's stream: a JSON object, of at most `MOST_LEVELS` levels, its numbers finite."""
+"""An event of a vendor's stream: a JSON object, of at most `MAX_NESTING` levels, its numbers finite."""
 
 MakeClient = Callable[[ModuleType, Any], Any]
 """Creates the asynchronous client of an SDK with this `http_client` and without retries. May raise what the SDK
