@@ -10,6 +10,7 @@ from turnkeeper.activities.heartbeat import heartbeating
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.own_workflow import current_session_id
 from turnkeeper.models.bounds import is_nested_over
+from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.limits import MAX_NESTING, TOOL_LIST_BYTES
 from turnkeeper.models.session.tool_list import carried_bytes, digest_of
 from turnkeeper.models.transcript.model_call import ToolInvocation, ToolList, ToolListCall, ToolSpec
@@ -18,7 +19,7 @@ from turnkeeper.models.transcript.trajectory import ToolResult
 _log = logging.getLogger(__name__)
 
 
-class ServerLostError(Exception):
+class ServerLostError(TurnkeeperError):
     """The server was lost during a call that may be repeated. `result` is for the last attempt."""
 
     def __init__(self, result: ToolResult) -> None:

@@ -25,6 +25,7 @@ from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 
 from turnkeeper.api import problems
+from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.stores.recent_texts import RecentTexts
 
 MAX_TEXTS = 64
@@ -56,7 +57,7 @@ _ATTRIBUTES = {"a": {"href", "title"}, "code": {"class"}, "ol": {"start"}, "th":
 _MAX_LANGUAGE_CHARS = len("language-") + 40
 
 
-class UnrenderableError(Exception):
+class UnrenderableError(TurnkeeperError):
     """A text took too long, or is nested so deeply that the parser would drop some of it."""
 
 

@@ -30,7 +30,7 @@ from turnkeeper.api import problem_texts as texts
 from turnkeeper.api.http.body_limits import MAX_BODY_BYTES
 from turnkeeper.api.http.methods import allowed_methods, original_method
 from turnkeeper.api.problem_texts import ProblemName
-from turnkeeper.models.errors import RejectedError, RejectionReason, TaskValidationError, preview
+from turnkeeper.models.errors import RejectedError, RejectionReason, TaskValidationError, TurnkeeperError, preview
 from turnkeeper.models.field_paths import field_path
 from turnkeeper.models.invalid_values import reason_of
 from turnkeeper.stores.database.database import StoreUnavailableError
@@ -67,7 +67,7 @@ class Problem(BaseModel):
     errors: list[FieldError] | None = None
 
 
-class ProblemError(Exception):
+class ProblemError(TurnkeeperError):
     """Ends a request with a problem."""
 
     def __init__(

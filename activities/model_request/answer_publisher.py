@@ -27,7 +27,7 @@ from turnkeeper.models.transcript.partial_output import (
 from turnkeeper.stores.partials.carrier import PartialCarrier
 
 MAX_PARTS = 500
-"""Parts beyond this number are not published: no model needs so many, and each takes some bytes."""
+"""Parts beyond this number are not published: no model needs more, and each takes some bytes."""
 
 OMITTED_DIGITS = 8
 """By how many digits the count of omitted characters may grow when text is dropped."""
@@ -40,8 +40,8 @@ class GrowingPart:
 
     def __init__(self, kind: PartialKind) -> None:
         self.kind = kind
-        self.shown = PartialPart(kind=kind, text="")
-        self.json_bytes = _json_bytes(self.shown)
+        self.snapshot_part = PartialPart(kind=kind, text="")
+        self.json_bytes = _json_bytes(self.snapshot_part)
         self._pieces: list[str] = []
 
     def grow(self, piece: str) -> None:
@@ -54,17 +54,19 @@ class GrowingPart:
         if pieces and "\ud800" <= pieces[-1][-1] < "\udc00":
             pieces[-1], half = pieces[-1][:-1], pieces[-1][-1]
             self._pieces = [half]
-        return self._show(self.shown.text + join_pieces(pieces), self.shown.omitted) if any(pieces) else 0
+        if not any(pieces):
+            return 0
+        return self._show(self.snapshot_part.text + join_pieces(pieces), self.snapshot_part.omitted)
 
     def drop_oldest(self, excess: int) -> int:
         """Drop the oldest text, `excess` bytes of JSON or everything; return by how many bytes the part has grown."""
-        text = self.shown.text
+        text = self.snapshot_part.text
         ending = _longest_ending(text, _json_bytes(text) - len('""') - excess - OMITTED_DIGITS)
-        return self._show(ending, self.shown.omitted + len(text) - len(ending)) if text else 0
+        return self._show(ending, self.snapshot_part.omitted + len(text) - len(ending)) if text else 0
 
     def _show(self, text: str, omitted: int) -> int:
-        before, self.shown = self.json_bytes, PartialPart(kind=self.kind, text=text, omitted=omitted)
-        self.json_bytes = _json_bytes(self.shown)
+        before, self.snapshot_part = self.json_bytes, PartialPart(kind=self.kind, text=text, omitted=omitted)
+        self.json_bytes = _json_bytes(self.snapshot_part)
         return self.json_bytes - before
 
 
@@ -102,7 +104,7 @@ class GrowingAnswer:
         if self._json_bytes > self._max_bytes:
             # Drops more than needed, so that the next pieces have room and this happens rarely.
             self._drop_oldest(self._json_bytes - self._max_bytes * 7 // 8)
-        return self._empty.model_copy(update={"parts": [part.shown for part in self._parts]})
+        return self._empty.model_copy(update={"parts": [part.snapshot_part for part in self._parts]})
 
     def _begin(self, kind: PartialKind) -> None:
         self._is_full = len(self._parts) == MAX_PARTS

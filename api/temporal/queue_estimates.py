@@ -213,7 +213,7 @@ class QueueEstimate:
         return None
 
     def rejection_of_all(self, *, now: float) -> RejectedError | None:
-        """Return what the session itself said, a moment ago, that it refuses any prompt with."""
+        """Return the session's own recent rejection of all prompts; `None` if there is none."""
         if self.read is not None and self.read.asked_at >= now - FRESH_SECONDS:
             return self.read.rejection
         return None

@@ -1,7 +1,7 @@
 """Moves to the archive (SES-15).
 
 A move's content never enters the history: its activity gets an `ArchiveOrder` and reads the content from the
-process-local hand-over, or from the workflow by query (AGT-2).
+local context cache, or from the workflow by query (AGT-2).
 """
 
 from hashlib import sha256
