@@ -33,7 +33,7 @@ async def test_api_6_a_gateway_that_is_restarted_in_mid_answer_is_waited_for(
         terminal.type("and this too")
         gate.open()
         async with served(temporal, settings, partials=on.partials, port=int(url.rpartition(":")[2])):
-            await terminal.until("Connected again: nothing was lost.")
+            await terminal.until("Reconnected. Nothing was lost.")
             await terminal.until("turn 3 ·")
             for once in ("The first half and the second.", "› hello", "› tell me more", "› and this too", "One."):
                 assert terminal.text.count(once) == 1, once
