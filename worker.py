@@ -19,9 +19,9 @@ from temporalio.worker import Interceptor, Worker
 from turnkeeper.activities.archive import ArchiveActivities
 from turnkeeper.activities.deletion import DeletionActivities
 from turnkeeper.activities.llm import ModelActivities
-from turnkeeper.activities.model_request.asking import Asking, ProviderRegistry
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.list_prices import ListPrices
+from turnkeeper.activities.model_request.model_client import ModelClient, ProviderRegistry
 from turnkeeper.activities.providers.anthropic.provider import AnthropicProvider
 from turnkeeper.activities.providers.offline.provider import OfflineModel
 from turnkeeper.activities.providers.offline.script import ScriptedModel
@@ -30,7 +30,7 @@ from turnkeeper.activities.providers.openai.responses import OpenAIProvider
 from turnkeeper.activities.providers.registry import OfflineProvider, Providers
 from turnkeeper.activities.running_reports import RunningReporter
 from turnkeeper.activities.summarisation import SummaryActivities
-from turnkeeper.activities.toolbox.configured import configured_servers
+from turnkeeper.activities.toolbox.configured_servers import configured_servers
 from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.activities.tools import ToolActivities, ToolSource
 from turnkeeper.models.settings.settings import Settings, load_settings
@@ -65,7 +65,7 @@ def build_worker(
 ) -> Worker:
     """Return a worker for workflows and activities on one task queue, so that they can share contexts in memory."""
     texts = LargeTexts(stores.blobs)
-    asking = Asking(providers, client, texts, ListPrices())
+    asking = ModelClient(providers, client, texts, ListPrices())
     models, summaries = ModelActivities(asking, texts, partials), SummaryActivities(asking)
     tooling = ToolActivities(tools, texts)
     archiving = ArchiveActivities(stores, client)

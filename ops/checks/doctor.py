@@ -49,7 +49,7 @@ from turnkeeper.workflows.hosting.connection import (
 )
 
 if TYPE_CHECKING:
-    from turnkeeper.activities.toolbox.connection import ToolServer
+    from turnkeeper.activities.toolbox.server_connection import ToolServer
 
 MIN_PYTHON = (3, 11)
 
@@ -273,7 +273,7 @@ def _install(extra: str) -> str:
 async def _tool_servers(settings: Settings) -> list[Finding]:
     """Start or call every foreign tool server as a worker does, all concurrently."""
     # Imported here: the tools' SDK takes a second to load, and no other command needs it.
-    from turnkeeper.activities.toolbox.configured import foreign_tool_servers
+    from turnkeeper.activities.toolbox.configured_servers import foreign_tool_servers
 
     try:
         servers = list(foreign_tool_servers(settings))
@@ -285,19 +285,19 @@ async def _tool_servers(settings: Settings) -> list[Finding]:
 
 
 async def _tool_server(server: "ToolServer") -> Finding:
-    from turnkeeper.activities.toolbox.connection import Connection, UnreachableError
-    from turnkeeper.activities.toolbox.routes import Route
+    from turnkeeper.activities.toolbox.server_connection import ServerConnection, UnreachableError
     from turnkeeper.activities.toolbox.stdio_server import StdioServer
+    from turnkeeper.activities.toolbox.tool_names import NamedTool
 
     subject = f"tools of {server.name}"
     target = server.target
     log = target.log if isinstance(target, StdioServer) else None
     start = _size(log)
-    connection = Connection(server)
+    connection = ServerConnection(server)
     try:
         async with asyncio.timeout(TOOL_SERVER_SECONDS):
             tools = await connection.read_tools()
-        rejected = [tool.name for tool in tools if Route(tool.name, connection, tool).trouble]
+        rejected = [tool.name for tool in tools if NamedTool(tool.name, connection, tool).schema_problem]
         names = ", ".join(rejected)
         note = f"; vendors reject the schema of {names}, so the model gets it as text" if rejected else ""
         return _good(subject, f"{len(tools)} tools{note}")

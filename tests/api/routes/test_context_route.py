@@ -213,7 +213,7 @@ async def test_api_2_the_context_of_no_session_is_404(http: AsyncClient) -> None
 async def test_ctx_12_history_has_about_as_many_bytes_as_it_may(
     http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.api.history.replay.HISTORY_BYTES", 20_000)
+    monkeypatch.setattr("turnkeeper.api.history.replay_text.HISTORY_BYTES", 20_000)
     session = await on.start(SMALL)
     for number in range(1, 21):
         await session.prompt(id=f"p{number}", text=prompt(number).content)
