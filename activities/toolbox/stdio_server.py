@@ -101,7 +101,7 @@ class StdioServer:
 
 
 class _GuardedProcess:
-    """A server's process on its tether, which is the leader of its group, and our end of the lifeline between us."""
+    """A server's process guard, which is the leader of its group, and our end of the lifeline between us."""
 
     def __init__(self, process: Process, lifeline: socket.socket) -> None:
         if not (process.stdin and process.stdout and process.stderr):
