@@ -120,7 +120,7 @@ def _explain(final: Final, command: str) -> None:
     if final.status == "needs_decision":
         _print_error(texts.DECIDE_WITH.format(command=command))
     elif sys.stderr.isatty():
-        _print_error(texts.CONTINUE_WITH.format(command=command))
+        _print_error(texts.RESUME_WITH.format(command=command))
 
 
 def _fail(reason: str, code: int) -> int:

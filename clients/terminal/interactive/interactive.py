@@ -119,7 +119,7 @@ class Interactive:
         return [
             Text.assemble(("Turnkeeper", "bold"), f" {Sign.DOT} {session.session_id}{title}"),
             renderer.note(texts.model(description.model if description else None)),
-            renderer.command(texts.CONTINUE_LATER.format(command=self._resume_command), style="dim"),
+            renderer.command(texts.RESUME_LATER.format(command=self._resume_command), style="dim"),
             renderer.note(texts.HINT),
         ]
 

@@ -148,7 +148,7 @@ async def test_api_8_what_is_no_gateway_is_named_by_every_call(
     call: Callable[[GatewayClient], Any], status: int
 ) -> None:
     async with client_of(answers(status, html=PAGE)) as client:
-        with pytest.raises(GatewayUnreadableError, match="no Turnkeeper gateway"):
+        with pytest.raises(GatewayUnreadableError, match="not a Turnkeeper gateway"):
             await call(client)
 
 

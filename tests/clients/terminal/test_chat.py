@@ -30,7 +30,7 @@ async def test_api_6_a_conversation_with_a_tool_is_printed_as_it_becomes_final(c
     on.tools.run = slow_look
     on.vendor.script = [asks(("look", {"at": "notes.txt"}), text="I will look."), says("It says **hello**.")]
     async with chat() as terminal:
-        assert "Continue later with: turnkeeper chat --session chat-" in terminal.text
+        assert "Resume with: turnkeeper chat --session chat-" in terminal.text
         terminal.type("read notes.txt")
         await terminal.until("turn 1 ·")
         printed = [line for line in terminal.lines[4:] if line]
@@ -123,7 +123,7 @@ async def test_api_6_ctrl_c_stops_the_turn_and_once_more_leaves_saying_how_to_co
         terminal.press("c-c")
         assert await terminal.exit_code() == 0
         session = session_in(terminal)
-        await terminal.until(f"The session goes on. Continue with: turnkeeper chat --session {session}")
+        await terminal.until(f"The session goes on. Resume with: turnkeeper chat --session {session}")
 
 
 async def test_api_6_ctrl_c_of_somebody_else_s_turn_only_leaves(chat: Chat, on: Stage, gateway: GatewayClient) -> None:
@@ -141,7 +141,7 @@ async def test_api_6_ctrl_c_of_somebody_else_s_turn_only_leaves(chat: Chat, on: 
         await terminal.until_gone("half a line")
         terminal.press("c-c")
         assert await terminal.exit_code() == 0
-        await terminal.until("The session goes on. Continue with:")
+        await terminal.until("The session goes on. Resume with:")
     gate.open()
     (turn,) = (await gateway.updates(session, wait=10)).new_messages
     while not turn.is_complete:
@@ -197,8 +197,8 @@ async def test_api_6_the_printed_commands_can_be_typed_as_they_stand(chat: Chat,
         await terminal.until("turn 1 ·")
         terminal.press("c-d")
         assert await terminal.exit_code() == 0
-        await terminal.until("The session goes on. Continue with: ")
-        command = terminal.text.rpartition("Continue with: ")[2].strip()
+        await terminal.until("The session goes on. Resume with: ")
+        command = terminal.text.rpartition("Resume with: ")[2].strip()
     assert command.split()[1:3] == ["chat", "--session"]
     async with terminal_with(["/bin/sh", "-c", command], env=plain_env(**shell), cwd=tmp_path, columns=250) as terminal:
         await terminal.until("echo: hello")
@@ -244,7 +244,7 @@ async def test_api_6_who_comes_back_is_shown_the_last_turns_and_goes_on(chat: Ch
         await terminal.until("turn 6 ·")
         assert terminal.text.count("echo: question 5") == 1
         terminal.type("/details 1")
-        await terminal.until("turn 1, opened")
+        await terminal.until("turn 1, details")
         await terminal.until("› question 1")
 
 
@@ -361,7 +361,7 @@ async def test_api_6_a_session_that_is_ended_elsewhere_is_left(chat: Chat, gatew
         await gateway.end(session_in(terminal))
         await terminal.until("The session is over (ended).")
         assert await terminal.exit_code() == 0
-        assert "Continue with" not in terminal.text[terminal.text.index("is over") :]
+        assert "Resume with" not in terminal.text[terminal.text.index("is over") :]
 
 
 async def test_api_6_a_session_that_is_over_can_still_be_read(chat: Chat, gateway: GatewayClient) -> None:

@@ -73,9 +73,9 @@ async def test_api_6_an_unknown_session_is_said_in_a_sentence(url: str, tmp_path
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
-        ("--session", "", "--session '' is not a session's id, which has 1 to 128 letters, digits or . _ ~ -."),
-        ("--session", "a/b", "--session 'a/b' is not a session's id, which has 1 to 128 letters, digits or . _ ~ -."),
-        ("--url", "", "--url is blank. Give the gateway's address, as http://HOST:PORT."),
+        ("--session", "", "--session '' is not a session id. An id has 1 to 128 letters, digits or . _ ~ -."),
+        ("--session", "a/b", "--session 'a/b' is not a session id. An id has 1 to 128 letters, digits or . _ ~ -."),
+        ("--url", "", "--url is blank. Set it to the gateway's address, such as http://HOST:PORT."),
     ],
 )
 async def test_api_6_what_names_nothing_is_refused_at_the_door(

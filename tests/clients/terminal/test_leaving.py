@@ -63,4 +63,4 @@ async def test_api_6_who_does_not_wait_is_told_what_was_not_sent(chat: Chat, rel
         assert await terminal.exit_code() == 1
         await terminal.until("May not have arrived: first")
         await terminal.until("Not sent: second")
-        assert "Continue with" in terminal.text[terminal.text.index("Not sent") :]
+        assert "Resume with" in terminal.text[terminal.text.index("Not sent") :]
