@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 import anyio
-from fastapi import Depends, FastAPI, HTTPException
+from fastapi import APIRouter, Depends, FastAPI, HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from temporalio.client import Client
 
@@ -42,6 +42,17 @@ DRAIN_SECONDS = 5.0
 """How much of a rejected body is read and discarded, and for how long."""
 
 
+def _routes_of_the_api() -> APIRouter:
+    router = APIRouter(dependencies=[Depends(reject_unknown_parameters)])
+    for routes in (sessions, conversation, events, approvals, context, tasks, blobs, markdown, ai_sdk, health):
+        router.include_router(routes.router)
+    return router
+
+
+ROUTES = _routes_of_the_api()
+"""FastAPI takes 0.1 s to prepare them for the first request: once for all apps of a process."""
+
+
 def create_app(settings: Settings, *, client: Client | None = None, partials: PartialCarrier | None = None) -> FastAPI:
     """Build the gateway. It connects to Temporal when it starts, unless it is given a `client`. Raises `SettingsError`.
 
@@ -64,6 +75,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
         version="0.1.0",
         summary="Durable AI-agent sessions on Temporal.",
         lifespan=lifespan,
+        routes=list(ROUTES.routes),
         dependencies=[Depends(reject_unknown_parameters)],
         openapi_tags=TAGS,
         servers=[{"url": "/", "description": "This gateway."}],
@@ -71,8 +83,6 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
         redoc_url=None,
     )
     problems.install(app)
-    for routes in (sessions, conversation, events, approvals, context, tasks, blobs, markdown, ai_sdk, health):
-        app.include_router(routes.router)
     page.install(app, settings)
     api_docs.install(app)
     app.add_middleware(HeadRequestMiddleware)

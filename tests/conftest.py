@@ -5,9 +5,10 @@ import os
 import pkgutil
 import shutil
 import sys
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,6 +19,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from turnkeeper.ops.local.dev_server import QUERIES
 from turnkeeper.workflows import search_attributes
+from turnkeeper.workflows.hosting.evicting_runner import EvictingRunner
 
 settings.register_profile(
     "turnkeeper",
@@ -60,6 +62,21 @@ def _no_vendors_of_the_developer_s_own(request: pytest.FixtureRequest, monkeypat
     for variable in list(os.environ):
         if variable.startswith(("ANTHROPIC_", "OPENAI_", "TURNKEEPER_OPENAI_CHAT__")):
             monkeypatch.delenv(variable)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _workflows_are_validated_once() -> Iterator[None]:
+    """Let only the first worker of a process validate the workflows: it takes 30 ms, and they are always the same."""
+    validate, validated = EvictingRunner.prepare_workflow, set[type]()
+
+    def prepare_workflow(runner: EvictingRunner, definition: Any) -> None:
+        if definition.cls not in validated:
+            validate(runner, definition)
+            validated.add(definition.cls)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EvictingRunner, "prepare_workflow", prepare_workflow)
+        yield
 
 
 PATIENT_SECONDS = 20.0

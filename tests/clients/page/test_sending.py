@@ -82,20 +82,20 @@ async def test_api_5_what_was_written_offline_is_sent_by_itself_in_its_order(tab
     assert await asked(tab) == ["zero", *PROMPTS]
 
 
-async def test_api_5_what_could_not_be_sent_is_tried_again_while_the_stream_stays_live(tab: Tab, on: Stage) -> None:
-    await tab.page.clock.install()
-    await tab.open()
-    await tab.send("one")
-    await tab.shows(1)
-    tab.may_be_cut_off = True
-    await tab.page.route("**/prompt", lambda route: route.abort())
-    await tab.send("two")
+async def test_api_5_what_could_not_be_sent_is_tried_again_while_the_stream_stays_live(own_tab: Tab, on: Stage) -> None:
+    await own_tab.page.clock.install()
+    await own_tab.open()
+    await own_tab.send("one")
+    await own_tab.shows(1)
+    own_tab.may_be_cut_off = True
+    await own_tab.page.route("**/prompt", lambda route: route.abort())
+    await own_tab.send("two")
     for _ in range(4):
-        await tab.page.clock.run_for(2_500)
-    await expect(tab.page.locator("#queue-title")).to_have_text("1 prompt not sent")
-    await tab.page.unroute("**/prompt")
-    await tab.page.clock.run_for(60_000)
-    await tab.shows(2)
+        await own_tab.page.clock.run_for(2_500)
+    await expect(own_tab.page.locator("#queue-title")).to_have_text("1 prompt not sent")
+    await own_tab.page.unroute("**/prompt")
+    await own_tab.page.clock.run_for(60_000)
+    await own_tab.shows(2)
 
 
 async def test_api_5_a_prompt_that_a_closed_session_refuses_is_not_offered_to_be_sent_again(

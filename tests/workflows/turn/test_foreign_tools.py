@@ -197,7 +197,7 @@ async def test_agt_6_a_renewal_takes_no_tool_away_of_a_server_that_could_not_be_
         on.tools.unread = ["mail", "news"]
         for number in range(1, 2 * FRESH_TURNS):
             await session.prompt(f"turn {number}")
-            await session.idle(turns=number + 1)
+        await session.idle(turns=2 * FRESH_TURNS)
         assert on.tools.listings > 1
         names = [tool.name for tool in on.vendor.requests[-1].head.tools[len(built_in) :]]
         assert names == ["send_mail", "read_news"]
