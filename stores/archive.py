@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Table, func, select
 
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import Step
-from turnkeeper.models.transcript.transcript import shown_size
+from turnkeeper.models.transcript.transcript import visible_size
 from turnkeeper.models.wire import Frozen
 from turnkeeper.stores.database.database import Database, StoreUnavailableError
 from turnkeeper.stores.database.rows import delete_rows, insert_missing
@@ -200,7 +200,7 @@ def _row_of(session_id: str, archived: ArchivedTurn) -> dict[str, object]:
         "session_id": session_id,
         "number": archived.number,
         "turn_id": archived.turn.id,
-        "shown_bytes": shown_size(archived.turn),
+        "shown_bytes": visible_size(archived.turn),
         "turn": to_json(archived.turn.without_defaults()).decode(),
     }
 

@@ -1,7 +1,7 @@
 """Publishing an answer while the model writes it (AGT-5).
 
 A vendor sends hundreds of pieces per second, people need about five updates per second, and a carrier accepts whole
-snapshots of at most `MOST_PARTIAL_BYTES`. So pieces are only collected when they arrive, and assembled when a snapshot
+snapshots of at most `MAX_PARTIAL_BYTES`. So pieces are only collected when they arrive, and assembled when a snapshot
 is due: the first at once, each later one a carrier's `least_pause` after the one before, and the last one too. Text
 beyond the limit is dropped, so a snapshot costs the same however long the answer is.
 
@@ -18,7 +18,7 @@ from pydantic_core import to_json
 from turnkeeper.activities.providers.answer_fields import join_pieces
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.models.transcript.partial_output import (
-    MOST_PARTIAL_BYTES,
+    MAX_PARTIAL_BYTES,
     PartialKind,
     PartialOutput,
     PartialPart,
@@ -79,10 +79,10 @@ class GrowingAnswer:
     [('think', 'Hm.'), ('call', 'look'), ('call', 'pay')]
     """
 
-    def __init__(self, tag: PartialTag, *, most_bytes: int = MOST_PARTIAL_BYTES) -> None:
-        """Begin without parts. `most_bytes` limits the JSON of a snapshot."""
+    def __init__(self, tag: PartialTag, *, max_bytes: int = MAX_PARTIAL_BYTES) -> None:
+        """Begin without parts. `max_bytes` limits the JSON of a snapshot."""
         self._empty = PartialOutput(**dict(tag))
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._json_bytes = _json_bytes(self._empty)
         self._parts: list[GrowingPart] = []
         self._is_full = False
@@ -99,9 +99,9 @@ class GrowingAnswer:
     def snapshot(self) -> PartialOutput:
         """Return all parts, without the oldest text if they are over the limit."""
         self._json_bytes += sum(part.apply_pieces() for part in self._parts)
-        if self._json_bytes > self._most_bytes:
+        if self._json_bytes > self._max_bytes:
             # Drops more than needed, so that the next pieces have room and this happens rarely.
-            self._drop_oldest(self._json_bytes - self._most_bytes * 7 // 8)
+            self._drop_oldest(self._json_bytes - self._max_bytes * 7 // 8)
         return self._empty.model_copy(update={"parts": [part.shown for part in self._parts]})
 
     def _begin(self, kind: PartialKind) -> None:

@@ -22,7 +22,7 @@ from mcp_types import (
 from pydantic import JsonValue
 
 from turnkeeper.models.bounds import encodable
-from turnkeeper.models.limits import MOST_LEVELS
+from turnkeeper.models.limits import MAX_NESTING
 
 MAX_MESSAGE_BYTES = 10_000_000
 """A longer message is not read: it would be held in memory as a whole, several times."""
@@ -80,7 +80,7 @@ def _parse_strictly(text: str) -> JSONRPCMessage | None:
 
 def _parse_repaired(text: str) -> JSONRPCMessage | None:
     try:
-        return jsonrpc_message_adapter.validate_python(encodable(_cut(json.loads(text), MOST_LEVELS)), by_name=False)
+        return jsonrpc_message_adapter.validate_python(encodable(_cut(json.loads(text), MAX_NESTING)), by_name=False)
     except (ValueError, RecursionError):
         return None
 

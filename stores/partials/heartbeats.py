@@ -9,7 +9,7 @@ many watch as many as one. Every heartbeat has to repeat the snapshot: one witho
 The server hands the details of an attempt on to the next one. They stay to be seen until that one's first snapshot, and
 the tag in them says whose they are. They are gone with the activity, with one exception: where Temporal itself ends it,
 since the turn's time is over or too many workers have died, the event that says so has the last ones in it. That costs
-no event more, at most `MOST_PARTIAL_BYTES` once in such a turn, and goes when the session is deleted.
+no event more, at most `MAX_PARTIAL_BYTES` once in such a turn, and goes when the session is deleted.
 """
 
 import asyncio

@@ -17,7 +17,7 @@ from pydantic import Field, JsonValue, ValidationError
 from turnkeeper.activities.providers.offline.provider import deltas_of, respond
 from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError
 from turnkeeper.models.errors import ErrorType
-from turnkeeper.models.session.queue.prompts import sentence_of
+from turnkeeper.models.session.queue.prompts import sentence_for
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelRequest,
@@ -157,7 +157,7 @@ def _load(path: Path) -> Script:
     except OSError as error:
         raise ModelError("bad_request", f"the script {path.name!r} cannot be read: {error.strerror}") from error
     except ValidationError as error:
-        raise ModelError("bad_request", f"the script {path.name!r} is malformed: {sentence_of(error)}") from error
+        raise ModelError("bad_request", f"the script {path.name!r} is malformed: {sentence_for(error)}") from error
 
 
 def _parts_of(response: ScriptedResponse, request: ModelRequest, context: CallContext) -> list[Part]:

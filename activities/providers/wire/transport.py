@@ -36,7 +36,7 @@ MAX_PAGE_ATTEMPTS = 3
 """How often a page in place of an answer may pass, at an address that has answered before: a proxy's, say."""
 
 Event = dict[str, Any]
-"""An event of a vendor's stream: a JSON object, of at most `MOST_LEVELS` levels, its numbers finite."""
+"""An event of a vendor's stream: a JSON object, of at most `MAX_NESTING` levels, its numbers finite."""
 
 MakeClient = Callable[[ModuleType, Any], Any]
 """Makes the asynchronous client of an SDK with this `http_client`, and without retries of its own. May raise whatever
