@@ -8,6 +8,8 @@ GatewayError
 
 from pydantic import BaseModel, ValidationError
 
+from turnkeeper.models.errors import TurnkeeperError
+
 TEMPORARY_STATUSES = frozenset({429, 502, 503, 504})
 """HTTP statuses after which a later call may succeed: too many requests, or a service behind the gateway is down."""
 
@@ -39,7 +41,7 @@ class Problem(BaseModel):
         return self.type.rpartition(":")[2]
 
 
-class GatewayError(Exception):
+class GatewayError(TurnkeeperError):
     """A call of the gateway failed."""
 
 

@@ -10,12 +10,13 @@ from typing import TypeVar
 
 from turnkeeper.clients.python.conversation import Conversation
 from turnkeeper.clients.python.events import ConnectionLostEvent, Event, PartialEvent, QueueEvent, UpdateEvent
+from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.transcript.conversation import ConversationMessage
 
 Result = TypeVar("Result")
 
 
-class NotObservedError(Exception):
+class NotObservedError(TurnkeeperError):
     """An expected event did not arrive in time; the message is a sentence that names it."""
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from turnkeeper.clients.terminal import texts
+from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.transcript.trajectory import ApprovalDecision
 from turnkeeper.models.wire import REASON_CHARS
 
@@ -15,7 +16,7 @@ class Command:
     text: str = ""
 
 
-class InputError(Exception):
+class InputError(TurnkeeperError):
     """An invalid line; the message says what is valid."""
 
 
