@@ -17,10 +17,10 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 
 from tests.waiting import BOUND, growing_pauses, until
-from turnkeeper.activities.model_request.asking import ProviderRegistry
+from turnkeeper.activities.model_request.model_client import ProviderRegistry
 from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError, Provider
 from turnkeeper.activities.tools import ToolSource
-from turnkeeper.api.temporal.temporal_calls import repeated
+from turnkeeper.api.temporal.temporal_calls import retry_undone
 from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.context.summary import INSTRUCTION
@@ -210,7 +210,7 @@ class DrivenSession:
         await self.handle.signal("prompt", args=[fields] if fields else list(args))
 
     async def update(self, name: str, argument: Any = None, **kwargs: Any) -> Any:
-        return await repeated(lambda: self.handle.execute_update(name, argument, **kwargs))
+        return await retry_undone(lambda: self.handle.execute_update(name, argument, **kwargs))
 
     async def state(self, argument: Any = None) -> ConversationState:
         return await self._ask("get_conversation_state", argument, ConversationState)

@@ -223,7 +223,7 @@ async def test_ctx_5_stopping_a_turn_while_it_is_summarised_loses_nothing(on: St
 async def test_ctx_5_the_evicted_are_asked_of_the_workflow_where_they_were_not_handed_over(
     on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.activities.model_request.asking.REQUESTS.get", lambda key: None)
+    monkeypatch.setattr("turnkeeper.activities.model_request.model_client.REQUESTS.get", lambda key: None)
     monkeypatch.setattr("turnkeeper.models.limits.Limits.page_bytes", 300)
     on.vendor.summarise = lambda request: says("They counted.")
     session = await on.start(started())
