@@ -61,7 +61,7 @@ LONG_PAUSE = 0.2
 def wait_in_workflow_beyond(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Let Temporal's retries wait for a vendor for at most `seconds`, and the workflow for longer; usually 5 s."""
     for module in ("activities.failures", "workflows.turn.model_calls"):
-        monkeypatch.setattr(f"turnkeeper.{module}.LONGEST_RETRY_DELAY", seconds)
+        monkeypatch.setattr(f"turnkeeper.{module}.MAX_RETRY_DELAY", seconds)
 
 
 def says(text: str) -> ModelResponse:
@@ -268,8 +268,8 @@ class DrivenSession:
     ) -> ConversationState:
         """Return the first state for which `is_so` holds; a change of the session is what is waited for.
 
-        With `turns`, the state holds the newest so many only: it costs less. `max_pause` is for states that last: up
-        to so many seconds pass between two questions, the more the longer it takes.
+        With `turns`, the state holds the newest so many only: it costs less. `max_pause`, in
+        seconds, is for states that last: the pauses between two questions grow up to it.
         """
         deadline = asyncio.get_running_loop().time() + bound
         pauses = growing_pauses(max_pause)
