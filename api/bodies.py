@@ -148,6 +148,22 @@ class SendPrompt(Strict):
     mode: PromptMode = "enqueue"
 
 
+class TaskMessage(Strict):
+    """A further prompt for a task. The same `id` sent twice is one prompt."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"text": "also the Python files", "id": "m-1"}]})
+
+    text: PromptText
+    id: Id | None = None
+    mode: PromptMode = "enqueue"
+
+
+class CancelTask(Strict):
+    """Cancel a task; the `reason` is in Temporal's history."""
+
+    reason: Reason | None = None
+
+
 class Chat(Strict):
     """Start or continue a session in one call. `user_name` is used only if the call starts a session.
 

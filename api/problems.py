@@ -2,10 +2,10 @@
 
     400 malformed-request
     403 foreign-host, foreign-origin
-    404 unknown-session, unknown-prompt, unknown-turn, unknown-call, unknown-blob, not-found
+    404 unknown-session, unknown-task, unknown-prompt, unknown-turn, unknown-call, unknown-blob, not-found
     405 method-not-allowed
     409 session-exists, session-ended, state-full, not-waiting, not-running, not-failed, not-awaiting-approval,
-        other-arguments
+        other-arguments, idempotency-key-reused
     408 request-timeout         413 too-large          422 invalid
     429 queue-full, rate-limited                       431 head-too-large
     500 internal
@@ -106,6 +106,16 @@ def foreign_origin(origin: str | None) -> ProblemError:
 def unknown_session(session_id: str) -> ProblemError:
     """404: it never existed, was deleted, or is another tenant's."""
     return ProblemError(404, "unknown-session", texts.UNKNOWN_SESSION.format(session_id=session_id))
+
+
+def unknown_task(task_id: str) -> ProblemError:
+    """404: there is no such session, or it is no task."""
+    return ProblemError(404, "unknown-task", texts.UNKNOWN_TASK.format(task_id=task_id))
+
+
+def idempotency_key_reused(key: str) -> ProblemError:
+    """409: another task was created with this key."""
+    return ProblemError(409, "idempotency-key-reused", texts.IDEMPOTENCY_KEY_REUSED.format(key=key))
 
 
 def unknown_prompt(message_id: str) -> ProblemError:

@@ -22,6 +22,7 @@ import httpx2
 from turnkeeper.clients.python.calls import TIMEOUT, Calls, checked_address, given
 from turnkeeper.clients.python.conversation import Cursor
 from turnkeeper.clients.python.events import Event, follow
+from turnkeeper.clients.python.tasks import TaskCalls
 from turnkeeper.models.answers import (
     ApprovalDecided,
     Cancelling,
@@ -67,6 +68,7 @@ class GatewayClient:
             base_url=checked_address(url), timeout=TIMEOUT, transport=transport, trust_env=False
         )
         self._calls = Calls(self._http, self.url, patience=patience)
+        self.tasks = TaskCalls(self._calls)
 
     async def __aenter__(self) -> Self:
         return self

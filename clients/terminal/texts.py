@@ -2,6 +2,7 @@
 
 from turnkeeper.clients.terminal.formatting import counted
 from turnkeeper.models.transcript.conversation import SessionStatus
+from turnkeeper.models.transcript.task_view import TaskStatus
 
 # ---- one question, without a person at the terminal
 
@@ -13,6 +14,28 @@ APPROVAL_NEEDED = "Approval needed: {calls}"
 APPROVAL_NEEDED_EARLIER = "Approval needed, for an earlier prompt: {calls}"
 DECIDE_WITH = "The prompt is safe. Decide with: {command}"
 CONTINUE_WITH = "Continue with: {command}"
+
+# ---- tasks
+
+TASK_STATUS: dict[TaskStatus, str] = {
+    "working": "working",
+    "input_required": "needs a decision",
+    "completed": "completed",
+    "failed": "failed",
+    "cancelled": "cancelled",
+}
+TASK_CREATED = "{task_id}\n  Watch it: {url}"
+TASK_WARNING = "Warning: {field}: {message}"
+TASK_FIELD_ERROR = "  {field}: {reason} (got {value})"
+TASK_DECIDE = "Decide at {url}"
+TASK_CREATE_FAILED = "The task was not created."
+NO_TASKS = "There are no tasks."
+MORE_TASKS = "More: --cursor {cursor}"
+TASK_MESSAGE_SENT = "Sent. See what comes of it: {command}"
+INHERIT_NEEDS_PARENT = "--inherit needs --parent: whose conversation the task inherits."
+INHERIT_AND_HISTORY = "--inherit and a conversation_history in --context exclude each other."
+CONTEXT_UNREADABLE = "--context {path} can't be used: {reason}"
+CONTEXT_NO_OBJECT = "it is not a JSON object of fields; the description is given on the command line."
 
 # ---- coming and leaving
 

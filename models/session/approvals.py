@@ -64,8 +64,13 @@ class ApprovalReceipt(Compact):
 
 
 class PendingApproval(Frozen):
-    """A call that waits for a decision. `args` are the whole arguments; with an `args_blob`, that text is, as JSON."""
+    """A call that waits for a decision. `args` are the whole arguments; with an `args_blob`, that text is, as JSON.
 
+    `workflow_id` is the session that the call belongs to, which may be a task of the one that was asked; the session
+    itself leaves it out.
+    """
+
+    workflow_id: str | None = None
     call_id: str
     message_id: str
     tool: str

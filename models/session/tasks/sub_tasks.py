@@ -159,7 +159,7 @@ class SubTasks:
         self._on_change()
 
 
-def sub_task_id(session_id: str, number: int) -> str:
+def sub_task_id(session_id: str, number: int | str) -> str:
     """Return the id of a session's task, as a session of its own (TSK-5); a long one is cut and made unique.
 
     >>> sub_task_id("s1", 2)
