@@ -88,13 +88,13 @@ GATEWAY_BOUNDS = {
         "turnkeeper.api.prompts.prompt_fates.RECEIPT_SECONDS",
         "turnkeeper.api.prompts.prompt_sender.RECEIPT_SECONDS",
         "turnkeeper.api.prompts.prompt_sender.SEND_SECONDS",
-        "turnkeeper.api.ai_sdk.streams.ANSWERS_SECONDS",
+        "turnkeeper.api.ai_sdk.streams.RESTORE_SECONDS",
         "turnkeeper.api.history.deletion.ARCHIVE_SECONDS",
-        "turnkeeper.api.history.replay.REQUEST_SECONDS",
-        "turnkeeper.api.history.transcript.ANSWERS_SECONDS",
-        "turnkeeper.api.history.transcript.REQUEST_SECONDS",
-        "turnkeeper.api.live.shared_reader.ANSWERS_SECONDS",
-        "turnkeeper.api.prompts.prompt_fates.ANSWERS_SECONDS",
+        "turnkeeper.api.history.replay_text.REQUEST_SECONDS",
+        "turnkeeper.api.history.transcript_reader.RESTORE_SECONDS",
+        "turnkeeper.api.history.transcript_reader.REQUEST_SECONDS",
+        "turnkeeper.api.live.shared_reader.RESTORE_SECONDS",
+        "turnkeeper.api.prompts.prompt_fates.RESTORE_SECONDS",
     )
 }
 """How long the gateway waits for an answer of Temporal or of its store in production."""

@@ -33,10 +33,10 @@ from temporalio import worker as sdk
 from temporalio.contrib.pydantic import pydantic_data_converter
 
 from turnkeeper import worker
-from turnkeeper.activities.model_request.asking import ProviderRegistry
+from turnkeeper.activities.model_request.model_client import ProviderRegistry
 from turnkeeper.activities.providers.protocol import CallContext, Delta, Provider
-from turnkeeper.activities.toolbox.configured import own_tool_server
-from turnkeeper.activities.toolbox.connection import ToolServer
+from turnkeeper.activities.toolbox.configured_servers import own_tool_server
+from turnkeeper.activities.toolbox.server_connection import ToolServer
 from turnkeeper.activities.toolbox.toolbox import IDEMPOTENCY_KEY, Toolbox
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse

@@ -128,7 +128,7 @@ async def archived_turns(on: Stage) -> DrivenSession:
     session = await on.start(SessionInput.model_validate({"limits": {"max_state_bytes": 40_000}}))
     for number in range(16):
         await session.prompt(f"turn {number} " + "x" * 300)
-        await session.idle(turns=number + 1)
+    await session.idle(turns=16)
     await session.until(lambda s: s.archived_count > 0)
     await session.handle.signal("end_chat")
     await session.handle.result()
@@ -208,7 +208,8 @@ async def summarised(on: Stage) -> DrivenSession:
     session = await on.start(SessionInput.model_validate({"history": window, "limits": limits}))
     for number in range(30):
         await session.prompt(f"turn {number}, with some more words")
-        await session.idle(turns=number + 1)
+        if number % 10 == 9:
+            await session.idle(turns=number + 1)
     view = await session.context()
     assert view.summary is not None
     assert view.summaries_failed == 2
@@ -366,7 +367,8 @@ async def summarised_by_default(on: Stage) -> DrivenSession:
     await session.update("configure", {"history": {"summarize_on_trim": True}})
     for number in range(60):
         await session.prompt(f"turn {number}")
-        await session.idle(turns=number + 1)
+        if number % 10 == 9:
+            await session.idle(turns=number + 1)
     assert (await session.context()).summary is not None
     return session
 

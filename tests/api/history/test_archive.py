@@ -122,7 +122,7 @@ async def test_api_1_any_turn_is_a_place_to_read_from(shared_http: AsyncClient, 
 async def test_api_1_a_page_is_as_long_as_it_may_be_and_no_longer(
     shared_http: AsyncClient, long_chat: DrivenSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.api.history.transcript.PAGE_BYTES", 7_500)
+    monkeypatch.setattr("turnkeeper.api.history.transcript_reader.PAGE_BYTES", 7_500)
     pages = await walk(shared_http, full(long_chat))
     assert walked(pages) == list(range(1, 31))
     sizes = [sum(map(json_bytes, page["messages"])) for page in pages]
@@ -221,7 +221,7 @@ async def test_ses_15_a_long_turn_that_runs_keeps_its_omitted_steps(http: AsyncC
 async def test_ses_15_a_turn_longer_than_a_page_is_a_page_of_its_own(
     http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.api.history.transcript.PAGE_BYTES", 8_000)
+    monkeypatch.setattr("turnkeeper.api.history.transcript_reader.PAGE_BYTES", 8_000)
     on.tools.run = read
     on.vendor.script = [says("one"), *(asks(("look", {"n": n})) for n in range(40)), says("two"), says("three")]
     session = await on.start(SMALL)

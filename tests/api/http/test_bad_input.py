@@ -352,7 +352,7 @@ async def test_api_7_head_is_wherever_get_is(shared_http: AsyncClient, shared_on
 async def test_api_2_head_on_a_path_without_get_is_told_of_head(http_nowhere: AsyncClient) -> None:
     by_head = await http_nowhere.head("/workflow/x/cancel")
     by_put = await http_nowhere.put("/workflow/x/cancel")
-    assert by_put.json()["detail"] == "/workflow/x/cancel takes no PUT request; allowed: OPTIONS, POST."
+    assert by_put.json()["detail"] == "/workflow/x/cancel doesn't support PUT. Supported: OPTIONS, POST."
     # Of an answer to HEAD only the length of its body is seen.
     expected = by_put.text.replace("PUT", "HEAD")
     assert (by_head.status_code, by_head.headers["content-length"]) == (405, str(len(expected)))

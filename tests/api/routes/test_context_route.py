@@ -212,7 +212,7 @@ async def test_api_2_the_context_of_no_session_is_404(shared_http: AsyncClient) 
 async def test_ctx_12_history_has_about_as_many_bytes_as_it_may(
     shared_http: AsyncClient, long_chat: DrivenSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.api.history.replay.HISTORY_BYTES", 20_000)
+    monkeypatch.setattr("turnkeeper.api.history.replay_text.HISTORY_BYTES", 20_000)
     answer = await get(shared_http, long_chat, max_history=0)
     assert 10_000 < len(answer.text) < 25_000
     assert answer.text.startswith("=== HISTORY ===\n(showing last ")

@@ -1,8 +1,9 @@
 """A real browser before a real gateway: what a person sees and does, and what must never happen meanwhile."""
 
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from playwright.async_api import Browser, async_playwright
@@ -10,8 +11,10 @@ from temporalio.client import Client
 
 from tests.api.conftest import served
 from tests.clients.page.tab import Tab, tabs_of
-from tests.harness import Stage, stage
-from turnkeeper.models.settings.settings import Settings
+from tests.harness import Stage, Tools, Vendor, stage
+from turnkeeper.activities.providers.protocol import CallContext, Delta, Provider
+from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation, ToolList
+from turnkeeper.models.transcript.trajectory import ToolResult
 from turnkeeper.stores.partials.in_process import InProcessCarrier
 
 CHROMIUM = (
@@ -42,22 +45,86 @@ async def browser() -> AsyncIterator[Browser]:
         yield browser
 
 
-@pytest.fixture
-async def on(temporal: Client) -> AsyncIterator[Stage]:
-    async with stage(temporal, partials=InProcessCarrier()) as staged:
+class Vendors:
+    """Leads each session to the vendor and the tools of the test that it belongs to: one worker serves all tests."""
+
+    def __init__(self) -> None:
+        self.newest: Stage | None = None
+        self._stages: dict[str, Stage] = {}
+
+    def resolve(self, model: str) -> tuple[Provider, str]:
+        return self, model
+
+    def stream(
+        self, name: str, request: ModelRequest, context: CallContext
+    ) -> AsyncGenerator[Delta | ModelResponse, None]:
+        return self._stage_of(context.session_id).vendor.stream(name, request, context)
+
+    async def list_tools(self) -> ToolList:
+        assert self.newest is not None
+        return await self.newest.tools.list_tools()
+
+    async def call(self, invocation: ToolInvocation) -> ToolResult:
+        return await self._stage_of(invocation.session_id).tools.call(invocation)
+
+    def _stage_of(self, session: str) -> Stage:
+        assert self.newest is not None
+        return self._stages.setdefault(session, self.newest)
+
+
+@pytest.fixture(scope="package")
+def vendors() -> Vendors:
+    return Vendors()
+
+
+@pytest.fixture(scope="package")
+async def shared_stage(temporal: Client, vendors: Vendors) -> AsyncIterator[Stage]:
+    carrier = InProcessCarrier()
+    async with stage(temporal, providers=vendors, toolbox=vendors, partials=carrier, model="offline:") as staged:
         yield staged
 
 
 @pytest.fixture
-async def url(temporal: Client, on: Stage) -> AsyncIterator[str]:
+async def on(shared_stage: Stage, vendors: Vendors) -> AsyncIterator[Stage]:
+    """The worker of all tests of the page, with a vendor and tools of this test's own."""
+    vendors.newest = on = replace(shared_stage, vendor=Vendor(), tools=Tools(), sessions=[])
+    yield on
+    for session in on.sessions:
+        await session.watches.close()
+
+
+@pytest.fixture(scope="package")
+async def shared_url(temporal: Client, shared_stage: Stage) -> AsyncIterator[str]:
     """Where the gateway listens, with a worker behind it in the same process."""
-    settings = Settings(task_queue=on.task_queue, state_dir=on.settings.state_dir, task_timeout=2)
-    async with served(temporal, settings, partials=on.partials) as url:
+    settings = shared_stage.settings.model_copy(update={"task_timeout": 2})
+    async with served(temporal, settings, partials=shared_stage.partials) as url:
         yield url
 
 
 @pytest.fixture
-async def tab(browser: Browser, url: str) -> AsyncIterator[Tab]:
-    """A tab at the gateway's address, and nothing else open."""
+async def url(shared_url: str, on: Stage) -> str:
+    return shared_url
+
+
+@pytest.fixture(scope="package")
+async def shared_tab(browser: Browser, shared_url: str) -> AsyncIterator[Tab]:
+    context = await browser.new_context()
+    yield await Tab.opened(context, shared_url)
+    await context.close()
+
+
+@pytest.fixture
+async def tab(shared_tab: Tab, url: str) -> AsyncIterator[Tab]:
+    """A tab at the gateway's address: the same for all tests, and nothing of the test before is left in it."""
+    try:
+        yield shared_tab
+        await shared_tab.check()
+    finally:
+        await shared_tab.forget()
+
+
+@pytest.fixture
+async def own_tab(browser: Browser, url: str) -> AsyncIterator[Tab]:
+    """A tab of this test's own, for what a tab keeps: a clock in the test's hands, for one."""
     async with tabs_of(browser, url) as open_tab:
         yield await open_tab()

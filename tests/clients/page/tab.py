@@ -70,6 +70,17 @@ class Tab:
         assert self.strays == []
         assert await self.page.evaluate("window.violations") == []
 
+    async def forget(self) -> None:
+        """Leave nothing of one test to the next: neither routes nor permissions, storage nor notes."""
+        await self.page.unroute_all(behavior="ignoreErrors")
+        await self.page.context.clear_permissions()
+        await self.page.context.set_offline(False)
+        await self.page.goto(f"{self.url}/static/icon.svg")  # without scripts, where no page writes what it keeps
+        await self.page.evaluate("localStorage.clear(), sessionStorage.clear()")
+        self.faults.clear()
+        self.strays.clear()
+        self.may_be_cut_off = False
+
     # ---- going somewhere
 
     async def open(self, session: str | None = None) -> None:
@@ -109,7 +120,7 @@ class Tab:
 
     @property
     def queue(self) -> Locator:
-        return self.page.locator("#tray-list > li")
+        return self.page.locator("#queue-list > li")
 
     @property
     def state(self) -> Locator:

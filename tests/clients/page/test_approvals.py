@@ -48,12 +48,12 @@ async def test_api_5_a_call_is_rejected_with_a_reason_that_the_model_is_told(tab
     on.vendor.script = [asks(PAY), says("I see.")]
     await tab.send("Pay")
     await tab.button("Reject…").click()
-    await tab.page.get_by_label("Reason for the model").fill("Far too much")
+    await tab.page.get_by_label("Reason, sent to the model").fill("Far too much")
     await tab.page.keyboard.press("Escape")  # back to the choice, and not Stop
     await expect(tab.button("Approve")).to_be_focused()
     await expect(tab.stop).to_be_visible()
     await tab.button("Reject…").click()
-    await expect(tab.page.get_by_label("Reason for the model")).to_have_value("Far too much")
+    await expect(tab.page.get_by_label("Reason, sent to the model")).to_have_value("Far too much")
     await tab.button("Reject").click()
     await tab.shows(2)
     assert on.tools.calls == []
@@ -81,10 +81,10 @@ async def test_api_5_what_is_written_in_one_card_survives_the_decision_in_anothe
     await expect(tab.page.locator(".approval")).to_have_count(2)
     second = tab.page.locator(".tool", has_text="Landlord")
     await second.get_by_role("button", name="Reject…").click()
-    await second.get_by_label("Reason for the model").fill("Not this month")
+    await second.get_by_label("Reason, sent to the model").fill("Not this month")
     await tab.page.locator(".tool", has_text="Registrar").get_by_role("button", name="Approve").click()
     await expect(tab.page.locator(".approval")).to_have_count(1)
-    await expect(second.get_by_label("Reason for the model")).to_have_value("Not this month")
+    await expect(second.get_by_label("Reason, sent to the model")).to_have_value("Not this month")
     await second.get_by_role("button", name="Reject", exact=True).click()
     await tab.shows(2)
     assert [call.args["to"] for call in on.tools.calls] == ["Registrar"]

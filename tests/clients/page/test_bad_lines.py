@@ -84,8 +84,7 @@ async def test_api_5_an_answer_that_a_dead_stream_keeps_back_is_missed_and_fetch
 async def test_api_5_an_answer_that_is_cut_in_its_middle_is_asked_for_again(
     tab: Tab, line: Line, on: Stage, request_line: str
 ) -> None:
-    session = f"{on.task_queue}-s"
-    await started(line.target, session, "one")
+    session = await started(line.target, "one")
     line.cuts.append(request_line)
     await tab.open(session)
     await tab.shows(1)
@@ -94,8 +93,7 @@ async def test_api_5_an_answer_that_is_cut_in_its_middle_is_asked_for_again(
 
 
 async def test_api_5_a_prompt_whose_acceptance_is_cut_off_is_one_turn(tab: Tab, line: Line, on: Stage) -> None:
-    session = f"{on.task_queue}-s"
-    await started(line.target, session, "one")
+    session = await started(line.target, "one")
     await tab.open(session)
     await tab.shows(1)
     line.cuts.append("POST /workflow/[^/]+/prompt")

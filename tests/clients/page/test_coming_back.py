@@ -179,7 +179,7 @@ async def test_api_5_the_page_says_that_no_worker_answers_and_goes_on_when_one_i
             await tab.shows(1)
             await on.worker.shutdown()
             await tab.send("two")
-            await expect(tab.state).to_contain_text("No worker is answering")
+            await expect(tab.state).to_contain_text("No worker is running")
             await expect(tab.log.get_by_text("two", exact=True)).to_have_count(1)
             async with stage(temporal, task_queue=queue):
                 await tab.shows(2)
@@ -204,8 +204,7 @@ async def test_api_5_a_session_that_is_not_there_is_said_to_be_not_there(tab: Ta
 
 
 async def test_api_5_a_session_that_can_t_be_read_is_not_called_new(tab: Tab, on: Stage) -> None:
-    session = f"{on.task_queue}-s"
-    await started(tab.url, session, "one")
+    session = await started(tab.url, "one")
     tab.may_be_cut_off = True
     await tab.page.route(f"**/workflow/{session}**", lambda route: route.abort())
     await tab.open(session)

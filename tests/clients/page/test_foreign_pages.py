@@ -142,7 +142,7 @@ class Victim:
 async def victim(url: str, on: Stage) -> Victim:
     on.tools.specs = [*on.tools.specs, ToolSpec(name="file_write", effect="idempotent", built_in=True)]
     on.vendor.script = [asks(("file_write", {"path": "Makefile", "content": SECRET}))]
-    session = await on.start(id=f"victim-{on.task_queue}")
+    session = await on.start()
     await session.prompt(id="p1", text=SECRET)
     await session.awaited_approvals()
     return Victim(url, session.handle.id)

@@ -2,6 +2,7 @@
 
 import re
 from datetime import UTC, datetime, timedelta
+from uuid import uuid4
 
 import httpx
 from playwright.async_api import Browser, Route, expect
@@ -16,13 +17,15 @@ from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ModelResponse, RespondPart
 
 
-async def started(url: str, session: str, *prompts: str, **start: object) -> None:
-    """A session with so many answered turns."""
+async def started(url: str, *prompts: str, **start: object) -> str:
+    """Return the id of a session in which each of `prompts` is answered."""
+    session = f"s-{uuid4()}"
     async with httpx.AsyncClient(base_url=url, timeout=60) as http:
         (await http.post("/workflow", json={"id": session, **start})).raise_for_status()
         for prompt in prompts:
             answer = await http.post(f"/workflow/{session}/prompt?wait=30", json={"message": prompt})
             assert answer.status_code == 200
+    return session
 
 
 FOUR_MESSAGES = {"max_messages": 4, "preserve_first_n": 0, "preserve_last_n": 2, "evict_block": 0}
@@ -34,11 +37,11 @@ async def _states(http: httpx.AsyncClient, stem: str) -> list[str]:
 
 
 async def test_api_5_sessions_are_listed_with_titles_and_states_searched_and_filtered(tab: Tab, on: Stage) -> None:
-    stem = on.task_queue[:8]
-    await started(tab.url, f"{stem}-a", title=f"{stem} Apples")
-    await started(tab.url, f"{stem}-p", title=f"{stem} Pears")
+    stem = uuid4().hex[:8]
+    await started(tab.url, title=f"{stem} Apples")
+    pears = await started(tab.url, title=f"{stem} Pears")
     async with httpx.AsyncClient(base_url=tab.url) as http:
-        (await http.post(f"/workflow/{stem}-p/end")).raise_for_status()
+        (await http.post(f"/workflow/{pears}/end")).raise_for_status()
 
         async def are_listed() -> bool:
             return await _states(http, stem) == ["ended", "open"]
@@ -57,8 +60,7 @@ async def test_api_5_sessions_are_listed_with_titles_and_states_searched_and_fil
 
 
 async def test_api_5_a_session_without_turns_says_that_it_has_none(tab: Tab, on: Stage) -> None:
-    session = f"{on.task_queue}-empty"
-    await started(tab.url, session)
+    session = await started(tab.url)
     await tab.open(session)
     note = tab.page.locator("#no-turns")
     await expect(note).to_have_text("No prompts yet. Write the first one below.")
@@ -68,9 +70,8 @@ async def test_api_5_a_session_without_turns_says_that_it_has_none(tab: Tab, on:
 
 
 async def test_api_5_every_session_has_an_address_and_back_leads_back(tab: Tab, on: Stage) -> None:
-    first, second = f"{on.task_queue}-1", f"{on.task_queue}-2"
-    await started(tab.url, first, "one", title="First")
-    await started(tab.url, second, "two", title="Second")
+    first = await started(tab.url, "one", title="First")
+    second = await started(tab.url, "two", title="Second")
     await tab.open(first)
     await expect(tab.answers).to_have_text("echo: one")
     await tab.page.get_by_label("Search sessions").fill("Second")
@@ -81,13 +82,12 @@ async def test_api_5_every_session_has_an_address_and_back_leads_back(tab: Tab, 
     await tab.page.go_back()
     await expect(tab.answers).to_have_text("echo: one")
     await tab.page.get_by_role("link", name="New session").click()
-    await expect(tab.page.get_by_role("heading", name="What shall we work on?")).to_be_visible()
+    await expect(tab.page.get_by_role("heading", name="What would you like to do?")).to_be_visible()
     await expect(tab.turns).to_have_count(0)
 
 
 async def test_api_5_a_session_is_renamed_given_another_model_and_ended(tab: Tab, on: Stage) -> None:
-    session = f"{on.task_queue}-s"
-    await started(tab.url, session, "one")
+    session = await started(tab.url, "one")
     await tab.open(session)
     more = tab.page.get_by_role("button", name="More about this session")
     await more.click()
@@ -109,8 +109,7 @@ async def test_api_5_a_session_is_renamed_given_another_model_and_ended(tab: Tab
 
 
 async def test_api_5_a_model_that_there_cannot_be_is_refused_in_words(tab: Tab, on: Stage) -> None:
-    session = f"{on.task_queue}-s"
-    await started(tab.url, session, "one")
+    session = await started(tab.url, "one")
     tab.may_be_cut_off = True  # the browser notes the 422
     await tab.open(session)
     await expect(tab.page.locator("#session-model")).to_have_text("offline:")
@@ -122,35 +121,33 @@ async def test_api_5_a_model_that_there_cannot_be_is_refused_in_words(tab: Tab, 
     await expect(tab.page.locator("#session-model")).to_have_text("offline:")
 
 
-async def test_api_5_what_was_not_done_stays_beside_the_state_until_it_is_dismissed(tab: Tab, on: Stage) -> None:
+async def test_api_5_what_was_not_done_stays_beside_the_state_until_it_is_dismissed(own_tab: Tab, on: Stage) -> None:
     """U12: it neither hides what goes on nor goes away unread."""
-    session = f"{on.task_queue}-s"
-    await started(tab.url, session, "one")
-    tab.may_be_cut_off = True  # the browser notes the 422
-    await tab.page.clock.install()
-    await tab.open(session)
-    await tab.page.get_by_role("button", name="More about this session").click()
-    await tab.button("Change the model…").click()
-    await tab.page.locator("#model-name").fill("nonsense")
-    await tab.button("Change").click()
-    await expect(tab.notice).to_contain_text("nonsense")
+    session = await started(own_tab.url, "one")
+    own_tab.may_be_cut_off = True  # the browser notes the 422
+    await own_tab.page.clock.install()
+    await own_tab.open(session)
+    await own_tab.page.get_by_role("button", name="More about this session").click()
+    await own_tab.button("Change the model…").click()
+    await own_tab.page.locator("#model-name").fill("nonsense")
+    await own_tab.button("Change").click()
+    await expect(own_tab.notice).to_contain_text("nonsense")
     gate = Gate(is_open=False)
     on.vendor.script = [[Delta("respond", "Half"), gate, says("Half and half.")]]
-    await tab.send("two")
-    await expect(tab.state).to_have_text("Working on it")
-    await tab.page.clock.run_for(60_000)
-    await expect(tab.notice).to_contain_text("nonsense")
+    await own_tab.send("two")
+    await expect(own_tab.state).to_have_text("Working on it")
+    await own_tab.page.clock.run_for(60_000)
+    await expect(own_tab.notice).to_contain_text("nonsense")
     gate.open()
-    await tab.shows(2)
-    await tab.button("Dismiss").click()
-    await expect(tab.notice).to_have_count(0)
-    await expect(tab.text).to_be_focused()
+    await own_tab.shows(2)
+    await own_tab.button("Dismiss").click()
+    await expect(own_tab.notice).to_have_count(0)
+    await expect(own_tab.text).to_be_focused()
 
 
 async def test_api_5_an_old_session_opened_by_its_link_stands_where_its_age_puts_it(tab: Tab, on: Stage) -> None:
     """U4: beyond the list's first page."""
-    session = f"{on.task_queue}-old"
-    await started(tab.url, session, "one", title="An old one")
+    session = await started(tab.url, "one", title="An old one")
 
     def listed(number: int, hour: int) -> dict[str, object]:
         at = datetime(2099 if hour else 2000, 1, 1, hour, tzinfo=UTC).isoformat()
@@ -178,7 +175,7 @@ async def test_api_5_an_old_session_opened_by_its_link_stands_where_its_age_puts
 
 async def test_api_5_the_page_says_that_offline_is_a_stand_in_and_takes_another_model(tab: Tab, on: Stage) -> None:
     await tab.open()
-    await expect(tab.page.locator("#stand-in")).to_contain_text("The built-in demo model answers. It works offline")
+    await expect(tab.page.locator("#demo-model")).to_contain_text("The built-in demo model answers. It works offline")
     await expect(tab.page.locator("#session-model")).to_have_text("offline:")
     await tab.page.get_by_role("textbox", name="Model").fill("openai:gpt-x")
     await tab.send("Hi")
@@ -187,8 +184,7 @@ async def test_api_5_the_page_says_that_offline_is_a_stand_in_and_takes_another_
 
 
 async def test_api_5_the_page_tells_what_the_model_still_remembers(tab: Tab, on: Stage) -> None:
-    session = f"{on.task_queue}-s"
-    await started(tab.url, session, *(f"prompt {n}" for n in range(6)), history=FOUR_MESSAGES)
+    session = await started(tab.url, *(f"prompt {n}" for n in range(6)), history=FOUR_MESSAGES)
     await tab.open(session)
     await tab.shows(6)
     forgotten = tab.turns.first.locator(".seen")
@@ -199,30 +195,28 @@ async def test_api_5_the_page_tells_what_the_model_still_remembers(tab: Tab, on:
     await expect(rows).to_have_count(6)
     await expect(rows.first).to_contain_text("prompt 5")
     await expect(rows.first).to_contain_text("in full")
-    await expect(rows.last).to_contain_text("not sent any more")
+    await expect(rows.last).to_contain_text("no longer sent")
 
 
 async def test_ctx_7_the_page_tells_what_is_sent_since_an_overflow_and_of_a_refused_turn(tab: Tab, on: Stage) -> None:
-    session = f"{on.task_queue}-o"
     too_long = ModelError("context_too_long", "200001 tokens")
     on.vendor.script = [says("hello"), too_long, says("again"), ModelError("refusal", "no")]
-    await started(tab.url, session, "prompt 0", "prompt 1", "a bad prompt")
+    session = await started(tab.url, "prompt 0", "prompt 1", "a bad prompt")
     await tab.open(session)
     await tab.shows(3)
     await tab.page.get_by_role("button", name="What the model remembers").click()
     body = tab.page.locator("#context-body")
-    await expect(body).to_contain_text("An earlier request was too long for it: at most ")
+    await expect(body).to_contain_text("An earlier request was too long, so now at most ")
     await expect(tab.page.locator('.turns-in-context li[data-seen="refused"]')).to_contain_text("left out")
 
 
 async def test_api_5_of_a_long_session_the_newest_turns_are_shown_and_older_ones_come_without_a_jump(
     tab: Tab, on: Stage
 ) -> None:
-    session = f"{on.task_queue}-long"
     on.vendor.answer = lambda request: ModelResponse(
         parts=[RespondPart(kind="respond", text="\n\n".join(["A paragraph of the answer."] * 8))], model="test"
     )
-    await started(tab.url, session, *(f"prompt {n}" for n in range(75)))
+    session = await started(tab.url, *(f"prompt {n}" for n in range(75)))
     await tab.open(session)
     await expect(tab.turns).to_have_count(30)
     await expect(tab.turns.last).to_be_in_viewport()
@@ -241,10 +235,9 @@ async def test_api_5_of_a_long_session_the_newest_turns_are_shown_and_older_ones
 
 
 async def test_api_5_who_reads_above_stays_there_and_who_is_at_the_end_stays_at_the_end(tab: Tab, on: Stage) -> None:
-    session = f"{on.task_queue}-scroll"
     gate = Gate(is_open=False)
     on.vendor.answer = lambda request: says("\n\n".join(["A paragraph of the answer."] * 20))
-    await started(tab.url, session, "one", "two")
+    session = await started(tab.url, "one", "two")
     await tab.open(session)
     await tab.shows(2)
     on.vendor.script = [[Delta("respond", "more\n" * 60), gate, says("more\n" * 60)]]
@@ -265,9 +258,8 @@ async def test_api_5_who_reads_above_stays_there_and_who_is_at_the_end_stays_at_
 
 
 async def test_api_5_who_is_at_the_end_stays_there_while_the_log_shrinks_and_grows(tab: Tab, on: Stage) -> None:
-    session = f"{on.task_queue}-shrinks"
     on.vendor.answer = lambda request: says("\n\n".join(["A paragraph of the answer."] * 40))
-    await started(tab.url, session, "one", "two")
+    session = await started(tab.url, "one", "two")
     await tab.open(session)
     await tab.shows(2)
     distance = await tab.log.evaluate(
@@ -287,9 +279,8 @@ async def test_api_5_who_is_at_the_end_stays_there_while_the_log_shrinks_and_gro
 
 
 async def test_api_5_an_update_touches_only_the_turns_that_changed(tab: Tab, on: Stage) -> None:
-    session = f"{on.task_queue}-still"
     gate = Gate(is_open=False)
-    await started(tab.url, session, "one", "two")
+    session = await started(tab.url, "one", "two")
     await tab.open(session)
     await tab.shows(2)
     await expect(tab.page.locator("#session-title")).to_have_text("one")
@@ -332,7 +323,7 @@ async def test_api_5_a_long_prompt_is_folded_until_it_is_asked_for(tab: Tab, on:
     bubble = tab.turns.locator(".bubble")
     height = "(bubble) => bubble.getBoundingClientRect().height"
     assert await bubble.evaluate(height) < 300
-    await tab.button("Show all of it").click()
+    await tab.button("Show all").click()
     assert await bubble.evaluate(height) > 1_000
 
 
@@ -366,8 +357,7 @@ async def test_api_5_a_session_that_waits_for_the_model_says_until_when(tab: Tab
 
 
 async def test_api_5_a_session_that_is_stuck_says_so(tab: Tab, on: Stage) -> None:
-    session = f"{on.task_queue}-s"
-    await started(tab.url, session, "one")
+    session = await started(tab.url, "one")
     stuck = {"type": "urn:turnkeeper:problem:session-stuck", "status": 504, "detail": "It is stuck."}
     tab.may_be_cut_off = True  # the browser notes the 504
     await tab.page.route("**/conversation/full*", lambda route: route.fulfill(status=504, json=stuck))
@@ -377,20 +367,22 @@ async def test_api_5_a_session_that_is_stuck_says_so(tab: Tab, on: Stage) -> Non
     await tab.shows(1)
 
 
-async def test_api_5_a_tab_that_nobody_sees_lets_its_connection_go_and_takes_it_up_again(tab: Tab, on: Stage) -> None:
-    await tab.page.clock.install()
-    await tab.open()
-    await tab.send("one")
-    await tab.shows(1)
-    await tab.page.evaluate(SEEN.format(state="hidden"))
-    async with tab.page.expect_event("requestfailed", lambda request: "/events" in request.url):
-        await tab.page.clock.run_for(61_000)
-    async with httpx.AsyncClient(base_url=tab.url, timeout=60) as http:
-        await http.post(f"/workflow/{tab.session}/prompt?wait=30", json={"message": "two"})
-    await expect(tab.turns).to_have_count(1)
-    await tab.page.evaluate(SEEN.format(state="visible"))
-    await tab.shows(2)
-    await tab.shows_the_transcript()
+async def test_api_5_a_tab_that_nobody_sees_lets_its_connection_go_and_takes_it_up_again(
+    own_tab: Tab, on: Stage
+) -> None:
+    await own_tab.page.clock.install()
+    await own_tab.open()
+    await own_tab.send("one")
+    await own_tab.shows(1)
+    await own_tab.page.evaluate(SEEN.format(state="hidden"))
+    async with own_tab.page.expect_event("requestfailed", lambda request: "/events" in request.url):
+        await own_tab.page.clock.run_for(61_000)
+    async with httpx.AsyncClient(base_url=own_tab.url, timeout=60) as http:
+        await http.post(f"/workflow/{own_tab.session}/prompt?wait=30", json={"message": "two"})
+    await expect(own_tab.turns).to_have_count(1)
+    await own_tab.page.evaluate(SEEN.format(state="visible"))
+    await own_tab.shows(2)
+    await own_tab.shows_the_transcript()
 
 
 SEEN = """() => {{

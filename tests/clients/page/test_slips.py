@@ -11,9 +11,8 @@ from turnkeeper.activities.providers.protocol import Delta
 
 
 async def test_api_5_a_question_about_one_session_is_not_answered_of_another(tab: Tab, on: Stage) -> None:
-    first, second = f"{on.task_queue}-1", f"{on.task_queue}-2"
-    await started(tab.url, first, "one", title="First")
-    await started(tab.url, second, "two", title="Second")
+    first = await started(tab.url, "one", title="First")
+    second = await started(tab.url, "two", title="Second")
     await tab.open(second)
     await expect(tab.answers).to_have_text("echo: two")
     await tab.page.get_by_label("Search sessions").fill("First")

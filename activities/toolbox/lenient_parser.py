@@ -24,7 +24,7 @@ from pydantic import JsonValue
 from turnkeeper.models.bounds import encodable
 from turnkeeper.models.limits import MOST_LEVELS
 
-MOST_MESSAGE_BYTES = 10_000_000
+MAX_MESSAGE_BYTES = 10_000_000
 """A longer message is not read: it would be held in memory as a whole, several times."""
 
 NOT_SENT = -32_099
@@ -36,49 +36,49 @@ LOST = (CONNECTION_CLOSED, REQUEST_TIMEOUT, PARSE_ERROR)
 _ID_AT_THE_BEGINNING = re.compile(r'\s*\{\s*("jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(?P<id>\d{1,15})\s*[,}]')
 
 
-def message_in(sent: bytes) -> JSONRPCMessage | None:
+def parse_message(raw: bytes) -> JSONRPCMessage | None:
     r"""Return the message in a line or body; `None` if there is none, and nothing that answers a request of ours.
 
     What claims to be an answer and can't be read becomes an error for the one who waits.
 
-    >>> message_in(b'{"jsonrpc": "2.0", "id": 3, "result": {"text": "a\\ud800b"}}').result
+    >>> parse_message(b'{"jsonrpc": "2.0", "id": 3, "result": {"text": "a\\ud800b"}}').result
     {'text': 'a\ufffdb'}
-    >>> message_in(b'{"jsonrpc": "2.0", "id": 3, "result": [').error.message
+    >>> parse_message(b'{"jsonrpc": "2.0", "id": 3, "result": [').error.message
     'The answer could not be read.'
-    >>> message_in(b"Listening on stdio ...")
+    >>> parse_message(b"Listening on stdio ...")
     """
-    text = sent.decode(errors="replace")
-    return whole_message_in(text) or _no_answer(text)
+    text = raw.decode(errors="replace")
+    return parse_whole_message(text) or _no_answer(text)
 
 
-def whole_message_in(text: str) -> JSONRPCMessage | None:
+def parse_whole_message(text: str) -> JSONRPCMessage | None:
     """Return the message in a text; `None` if it is none, or not all of one.
 
     NUL and lone surrogates are replaced, and so is what is nested too deeply for the SDK. No error of a server bears a
     code of ours.
 
-    >>> whole_message_in('{"jsonrpc": "2.0", "id": 3, "error": {"code": -32000, "message": "no money"}}').error.code
+    >>> parse_whole_message('{"jsonrpc": "2.0", "id": 3, "error": {"code": -32000, "message": "no money"}}').error.code
     -32603
     """
-    message = _good(text) or _mended(text)
+    message = _parse_strictly(text) or _parse_repaired(text)
     if isinstance(message, JSONRPCError) and message.error.code in (*LOST, NOT_SENT):
         message.error.code = INTERNAL_ERROR
     return message
 
 
-def lost(request_id: int | str | None, told: str, *, code: int = CONNECTION_CLOSED) -> JSONRPCError:
+def lost_answer_error(request_id: int | str | None, message: str, *, code: int = CONNECTION_CLOSED) -> JSONRPCError:
     """Return an error in the place of an answer that will not come: nobody knows what became of the request."""
-    return JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData(code=code, message=told))
+    return JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData(code=code, message=message))
 
 
-def _good(text: str) -> JSONRPCMessage | None:
+def _parse_strictly(text: str) -> JSONRPCMessage | None:
     try:
         return jsonrpc_message_adapter.validate_json(text, by_name=False)
     except ValueError:
         return None
 
 
-def _mended(text: str) -> JSONRPCMessage | None:
+def _parse_repaired(text: str) -> JSONRPCMessage | None:
     try:
         return jsonrpc_message_adapter.validate_python(encodable(_cut(json.loads(text), MOST_LEVELS)), by_name=False)
     except (ValueError, RecursionError):
@@ -98,7 +98,7 @@ def _cut(value: JsonValue, levels: int) -> JsonValue:
 
 def _no_answer(text: str) -> JSONRPCMessage | None:
     request_id = _id_in(text)
-    return None if request_id is None else lost(request_id, "The answer could not be read.")
+    return None if request_id is None else lost_answer_error(request_id, "The answer could not be read.")
 
 
 def _id_in(text: str) -> int | None:

@@ -1,7 +1,7 @@
 /**
- * The prompts that wait, above the composer: each can be taken back, and one that was not sent can be sent again.
+ * The waiting prompts, above the composer. Each can be removed; one that was not sent can be sent again.
  *
- * A prompt that nothing stands in front of is shown in the log instead, where its turn will be.
+ * The prompt that starts next is shown in the log instead, where its turn will be.
  *
  * @import {Conversation, Waiting} from "../conversation/conversation.js"
  */
@@ -10,10 +10,10 @@ import { arrange, button, byId, h, iconButton, setText } from "../dom.js";
 import { echoOf } from "../turns/log_view.js";
 import { TEXTS, waitingTitle, waitingWords } from "../words.js";
 
-export class TrayView {
-  #tray = byId("tray", HTMLElement);
-  #title = byId("tray-title", HTMLElement);
-  #list = byId("tray-list", HTMLElement);
+export class QueuePanel {
+  #panel = byId("queue-panel", HTMLElement);
+  #title = byId("queue-title", HTMLElement);
+  #list = byId("queue-list", HTMLElement);
   /** @type {Map<string, {element: HTMLElement, key: string}>} */
   #rows = new Map();
   #echoKey = "";
@@ -53,7 +53,7 @@ export class TrayView {
 
   /** @param {Conversation | null} conversation @param {Waiting[]} waiting */
   #showRows(conversation, waiting) {
-    this.#tray.hidden = !waiting.length;
+    this.#panel.hidden = !waiting.length;
     if (!conversation) return;
     setText(this.#title, waitingTitle(waiting));
     arrange(
@@ -89,7 +89,7 @@ export class TrayView {
       this.#onEdit(prompt.text);
     };
     return [
-      ...(prompt.mayPass ? [button("button small", TEXTS.retry, () => conversation.resend())] : []),
+      ...(prompt.isTemporary ? [button("button small", TEXTS.retry, () => conversation.resend())] : []),
       button("button small", TEXTS.edit, edit),
       this.#removeButton(conversation, prompt),
     ];

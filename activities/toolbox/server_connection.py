@@ -29,8 +29,8 @@ from mcp.server.mcpserver import MCPServer
 from mcp_types import CallToolResult, RequestParamsMeta, Tool, ToolListChangedNotification
 from pydantic import JsonValue
 
-from turnkeeper.activities.toolbox.messages import NOT_SENT
-from turnkeeper.activities.toolbox.screen import screened
+from turnkeeper.activities.toolbox.lenient_parser import NOT_SENT
+from turnkeeper.activities.toolbox.sanitize import sanitized
 
 LISTING_SECONDS = 10.0
 """How long anybody waits for one server's list of tools; it must not hold up the others'."""
@@ -45,10 +45,10 @@ LIST_COUNTS_SECONDS = 60.0
 """How long its list of tools counts before a call of one: few servers say that it has changed, and a person may have
 taken a day to approve of the call."""
 
-REST_SECONDS = 5.0
+FIRST_PAUSE_SECONDS = 5.0
 """How long a server that could not be asked for its tools is not asked again; twice as long after each further time."""
 
-MOST_REST_SECONDS = 300.0
+MAX_PAUSE_SECONDS = 300.0
 """After how long it is asked again in any case: to ask one that hangs costs somebody `LISTING_SECONDS`."""
 
 PROBE_SECONDS = 3.0
@@ -63,8 +63,8 @@ PREDECESSOR_SECONDS = 6.0
 CLOSE_SECONDS = 10.0
 """How long the end of a link may take; more than a server's process is given."""
 
-MOST_TOOLS_OF_A_SERVER = 1_000
-MOST_PAGES = 100
+MAX_TOOLS = 1_000
+MAX_PAGES = 100
 
 _log = logging.getLogger(__name__)
 
@@ -72,8 +72,8 @@ _log = logging.getLogger(__name__)
 class Remote(Protocol):
     """How a server outside this process is reached: `StdioServer` or `HttpServer`."""
 
-    def connected(self, over: asyncio.Event) -> AbstractAsyncContextManager[Any]:
-        """Have the SDK's two streams inside the block; `over` is set once they lead nowhere."""
+    def connected(self, stopping: asyncio.Event) -> AbstractAsyncContextManager[Any]:
+        """Have the SDK's two streams inside the block; `stopping` is set once they lead nowhere."""
         ...
 
 
@@ -96,11 +96,11 @@ class UnreachableError(Exception):
     """A server could not be reached: nothing was called. The message says why, to the operator."""
 
 
-class OtherToolsError(Exception):
+class ToolChangedError(Exception):
     """A server no longer offers the tool as it was known: nothing was called."""
 
 
-class Connection:
+class ServerConnection:
     """A server, reached when it is first needed."""
 
     def __init__(self, server: ToolServer) -> None:
@@ -114,15 +114,15 @@ class Connection:
         self._background: set[asyncio.Task[None]] = set()
         self._reading: asyncio.Task[None] | None = None
         self._patience_ends = 0.0
-        self._rest_seconds = 0.0
-        self._rests_until = 0.0
+        self._pause_seconds = 0.0
+        self._paused_until = 0.0
 
     def begin_to_read(self) -> None:
         """Read its tools in the background, unless that is under way, or it has just failed."""
         now = asyncio.get_running_loop().time()
-        if now >= self._rests_until and (self._reading is None or self._reading.done()):
+        if now >= self._paused_until and (self._reading is None or self._reading.done()):
             self._patience_ends = now + LISTING_SECONDS
-            self._reading = self._in_background(self._read())
+            self._reading = self._start_task(self._read())
 
     async def refresh(self) -> None:
         """Have `tools` as they are now; as they were, if the server can't be asked or takes too long."""
@@ -143,16 +143,16 @@ class Connection:
     async def _listed_over(self, link: "Link") -> list[Tool]:
         client = await link.client()
         page = await client.list_tools()
-        tools, asked_for = page.tools, set[str]()
-        while page.next_cursor is not None and page.next_cursor not in asked_for:
-            if len(asked_for) >= MOST_PAGES or len(tools) >= MOST_TOOLS_OF_A_SERVER:
+        tools, cursors = page.tools, set[str]()
+        while page.next_cursor is not None and page.next_cursor not in cursors:
+            if len(cursors) >= MAX_PAGES or len(tools) >= MAX_TOOLS:
                 break
-            asked_for.add(page.next_cursor)
+            cursors.add(page.next_cursor)
             page = await client.list_tools(cursor=page.next_cursor)
             tools = [*tools, *page.tools]
         if page.next_cursor is not None:
             _log.warning("what comes after %d tools of %r is left out: it has no end", len(tools), self.server.name)
-        return self._kept(tools)
+        return self._normalised(tools)
 
     async def call(self, tool: Tool, args: dict[str, JsonValue], meta: RequestParamsMeta) -> CallToolResult:
         """Call a tool, if the server still offers it just so.
@@ -166,7 +166,7 @@ class Connection:
         for _ in range(2):
             link = self._usable_link()
             client = await link.client()
-            await self._see_that_it_offers(tool, link)
+            await self._check_still_offered(tool, link)
             try:
                 if link.is_usable:
                     return await self._answer(link, client.call_tool(tool.name, args, meta=meta))
@@ -183,20 +183,20 @@ class Connection:
         links = self._ending | ({self._link} if self._link else set())
         await asyncio.gather(*(link.aclose() for link in links))
 
-    async def _see_that_it_offers(self, tool: Tool, link: "Link") -> None:
+    async def _check_still_offered(self, tool: Tool, link: "Link") -> None:
         """Have the tools read over this very link, and not long ago: a server can become another version of itself.
 
-        Raises `OtherToolsError` or `UnreachableError` where the tool is not among them just so.
+        Raises `ToolChangedError` or `UnreachableError` where the tool is not among them just so.
         """
         if not link.list_counts and not await self._is_listed_anew(link):
             raise UnreachableError("it does not say which tools it has")
         if tool not in self.tools:
-            raise OtherToolsError
+            raise ToolChangedError
 
     async def _is_listed_anew(self, link: "Link") -> bool:
         for _ in range(2):  # one that is under way may be another link's
             if self._reading is None or self._reading.done():
-                self._reading = self._in_background(self._read())
+                self._reading = self._start_task(self._read())
             await asyncio.wait([self._reading])
             if link.is_listed:
                 return True
@@ -210,40 +210,40 @@ class Connection:
                 tools = await self._listed_over(link)
         except Exception as error:  # noqa: BLE001  # one broken server must not take the others' tools away
             if isinstance(error, TimeoutError):
-                link.give_up()
+                link.drain_and_end()
             self.is_known = False
             link.forget_list()
-            self._rest_seconds = min(MOST_REST_SECONDS, 2 * self._rest_seconds or REST_SECONDS)
-            self._rests_until = asyncio.get_running_loop().time() + self._rest_seconds
+            self._pause_seconds = min(MAX_PAUSE_SECONDS, 2 * self._pause_seconds or FIRST_PAUSE_SECONDS)
+            self._paused_until = asyncio.get_running_loop().time() + self._pause_seconds
             _log.warning("the tools of %r could not be read", self.server.name, exc_info=error)
         else:
             self.tools, self.is_known = tools, True
             link.end_list()
-            self._rest_seconds = 0.0
+            self._pause_seconds = 0.0
 
-    def _kept(self, tools: list[Tool]) -> list[Tool]:
+    def _normalised(self, tools: list[Tool]) -> list[Tool]:
         """Return the tools in a stable order, each name once, and no more than anybody could use."""
         # Of the same name the first is meant: a call could reach no other.
         found = list({tool.name: tool for tool in reversed(tools)}.values())[::-1]
-        kept = found[:MOST_TOOLS_OF_A_SERVER]
-        if len(kept) < len(tools):
+        tools_within_limit = found[:MAX_TOOLS]
+        if len(tools_within_limit) < len(tools):
             _log.warning(
                 "of %d tools of %r %d are left out: too many, or of the same name",
-                *(len(tools), self.server.name, len(tools) - len(kept)),
+                *(len(tools), self.server.name, len(tools) - len(tools_within_limit)),
             )
         # Foreign servers promise no order; the model's cached context needs one.
-        return kept if self.server.built_in else sorted(kept, key=lambda tool: tool.name)
+        return tools_within_limit if self.server.built_in else sorted(tools_within_limit, key=lambda tool: tool.name)
 
     async def _answer(self, link: "Link", call: Coroutine[Any, Any, CallToolResult]) -> CallToolResult:
-        asking = link.asking(call)
+        call_task = link.track(call)
         try:
             async with asyncio.timeout(self.server.timeout):
                 # Shielded: to tell the server of a cancellation may take a while, and we don't wait for it.
-                return await asyncio.shield(asking)
+                return await asyncio.shield(call_task)
         finally:
-            if not asking.done():
-                asking.cancel()
-                self._in_background(self._give_up_if_it_hangs(link))
+            if not call_task.done():
+                call_task.cancel()
+                self._start_task(self._give_up_if_it_hangs(link))
 
     async def _give_up_if_it_hangs(self, link: "Link") -> None:
         if isinstance(self.server.target, MCPServer | Server):
@@ -253,7 +253,7 @@ class Connection:
                 await (await link.client()).list_tools()
         except Exception as error:  # noqa: BLE001  # however it fails to answer
             _log.warning("the tool server %r hangs: it gets a new connection", self.server.name, exc_info=error)
-            link.give_up()
+            link.drain_and_end()
 
     def _usable_link(self) -> "Link":
         if self._link is None or not self._link.is_usable:
@@ -263,7 +263,7 @@ class Connection:
                 before.keeper.add_done_callback(lambda _: self._ending.discard(before))
         return self._link
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
@@ -275,7 +275,7 @@ class Link:
 
     def __init__(self, server: ToolServer, *, after: "Link | None" = None) -> None:
         """Begin to open it, once the link `after` which it comes has had its time to end."""
-        self.over = asyncio.Event()
+        self.stopping = asyncio.Event()
         """Set once it is to take no further calls; it ends with the last of those it has."""
         self._listed_at: float | None = None
         self._list_is_old = False
@@ -288,7 +288,7 @@ class Link:
     @property
     def is_usable(self) -> bool:
         """Whether it is open, or being opened."""
-        return not (self.over.is_set() or self.keeper.done())
+        return not (self.stopping.is_set() or self.keeper.done())
 
     @property
     def is_listed(self) -> bool:
@@ -319,21 +319,21 @@ class Link:
         # Shielded: a caller that is cancelled must not cancel what others wait for.
         return await asyncio.shield(self._client)
 
-    def asking(self, call: Coroutine[Any, Any, CallToolResult]) -> asyncio.Task[CallToolResult]:
+    def track(self, call: Coroutine[Any, Any, CallToolResult]) -> asyncio.Task[CallToolResult]:
         """Return a call as a task that the link waits for; nobody else need."""
         task = asyncio.create_task(call)
         self._calls.add(task)
         task.add_done_callback(self._forget)
         return task
 
-    def give_up(self) -> None:
+    def drain_and_end(self) -> None:
         """Have it take no further calls, and end soon, whether or not it answers those it has."""
         self._drain_seconds = DRAIN_SECONDS
-        self.over.set()
+        self.stopping.set()
 
     async def aclose(self) -> None:
         """End it, with all calls it still has."""
-        self.over.set()
+        self.stopping.set()
         for call in self._calls:
             call.cancel()
         if not self._client.done():
@@ -355,19 +355,19 @@ class Link:
             async with AsyncExitStack() as opened:
                 async with asyncio.timeout(CONNECT_SECONDS):
                     client = await opened.enter_async_context(
-                        Client(self._target(), cache=None, message_handler=self._hear)
+                        Client(self._target(), cache=None, message_handler=self._on_message)
                     )
                 self._client.set_result(client)
-                await self.over.wait()
+                await self.stopping.wait()
                 if self._calls:
                     await asyncio.wait(self._calls, timeout=self._drain_seconds)
         except Exception as error:  # noqa: BLE001  # told to whoever waits for it
             self._fail(error)
         finally:
-            self.over.set()
+            self.stopping.set()
             self._client.cancel()  # of no effect once it has a result
 
-    async def _hear(self, message: object) -> None:
+    async def _on_message(self, message: object) -> None:
         if isinstance(message, ToolListChangedNotification):
             self.forget_list()
 
@@ -375,26 +375,26 @@ class Link:
         target = self._server.target
         if isinstance(target, MCPServer | Server):
             return target
-        return screened(target.connected(self.over), server=self._server.name)
+        return sanitized(target.connected(self.stopping), server=self._server.name)
 
     def _fail(self, error: Exception) -> None:
         if self._client.done():
             _log.warning("the connection to %r broke", self._server.name, exc_info=error)
             return
-        unreachable = UnreachableError(_told(error))
+        unreachable = UnreachableError(_reason(error))
         unreachable.__cause__ = error
         self._client.set_exception(unreachable)
         self._client.exception()  # so that nobody complains where nobody waits
 
 
-def _told(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     """Say why a server could not be connected, in the system's words or the server's own.
 
-    >>> _told(FileNotFoundError(2, "No such file or directory", "/secret")), _told(RuntimeError("secret"))
+    >>> _reason(FileNotFoundError(2, "No such file or directory", "/secret")), _reason(RuntimeError("secret"))
     ('No such file or directory', 'RuntimeError')
     """
     if isinstance(error, BaseExceptionGroup):
-        return _told(error.exceptions[0])
+        return _reason(error.exceptions[0])
     if isinstance(error, TimeoutError):
         return f"it did not answer within {CONNECT_SECONDS:.0f} s"
     if isinstance(error, MCPError):

@@ -15,20 +15,20 @@ from mcp_types.methods import parse_server_result
 from mcp_types.version import LATEST_HANDSHAKE_VERSION
 from pydantic import ValidationError
 
-MOST_SCREENED = 10_000
+MAX_SANITIZED = 10_000
 """Of a longer list the rest is left out unseen: each costs some microseconds, in which nothing else goes on."""
 
 _log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def screened(streams: AbstractAsyncContextManager[Any], *, server: str) -> AsyncIterator[Any]:
+async def sanitized(streams: AbstractAsyncContextManager[Any], *, server: str) -> AsyncIterator[Any]:
     """Have the SDK's two streams inside the block, what comes from the `server` screened."""
     async with streams as (received, sent):
-        yield _Screen(received, server), sent
+        yield _SanitizedStream(received, server), sent
 
 
-class _Screen:
+class _SanitizedStream:
     """A stream of messages as the SDK reads it."""
 
     def __init__(self, stream: Any, server: str) -> None:
@@ -41,10 +41,10 @@ class _Screen:
         return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> Any:
-        return self._screened(await self._stream.receive())
+        return self._sanitize(await self._stream.receive())
 
     async def __anext__(self) -> Any:
-        return self._screened(await self._stream.__anext__())
+        return self._sanitize(await self._stream.__anext__())
 
     def __aiter__(self) -> Self:
         return self
@@ -59,23 +59,23 @@ class _Screen:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        ended: bool | None = await self._stream.__aexit__(kind, error, trace)
-        return ended
+        is_suppressed: bool | None = await self._stream.__aexit__(kind, error, trace)
+        return is_suppressed
 
-    def _screened(self, item: Any) -> Any:
+    def _sanitize(self, item: Any) -> Any:
         message = getattr(item, "message", None)
         if isinstance(message, JSONRPCResponse):
-            if isinstance(listed := message.result.get("tools"), list):
-                message.result["tools"] = self._tools_of(listed)
+            if isinstance(tools := message.result.get("tools"), list):
+                message.result["tools"] = self._tools_of(tools)
             if isinstance(blocks := message.result.get("content"), list):
                 message.result["content"] = _blocks_of(blocks)
         return item
 
-    def _tools_of(self, listed: list[Any]) -> list[Any]:
-        kept = [tool for tool in listed[:MOST_SCREENED] if is_list_of_tools([tool])]
-        if left := len(listed) - len(kept):
-            _log.warning("of %d tools of %r %d are none, or too many", len(listed), self._server, left)
-        return kept
+    def _tools_of(self, tools: list[Any]) -> list[Any]:
+        sanitized = [tool for tool in tools[:MAX_SANITIZED] if is_list_of_tools([tool])]
+        if omitted := len(tools) - len(sanitized):
+            _log.warning("of %d tools of %r %d are none, or too many", len(tools), self._server, omitted)
+        return sanitized
 
 
 def is_list_of_tools(tools: list[Any]) -> bool:
@@ -105,13 +105,13 @@ def _is_taken(method: str, result: dict[str, Any]) -> bool:
 
 
 def _blocks_of(blocks: list[Any]) -> list[Any]:
-    kept = [block if is_content([block]) else _named(block) for block in blocks[:MOST_SCREENED]]
-    if left := len(blocks) - len(kept):
-        kept.append({"type": "text", "text": f"[{left:,} more, left out]"})
-    return kept
+    sanitized = [block if is_content([block]) else _placeholder(block) for block in blocks[:MAX_SANITIZED]]
+    if omitted := len(blocks) - len(sanitized):
+        sanitized.append({"type": "text", "text": f"[{omitted:,} more, left out]"})
+    return sanitized
 
 
-def _named(block: Any) -> dict[str, str]:
+def _placeholder(block: Any) -> dict[str, str]:
     """Return a text in the place of what is no block of content."""
     kind = block.get("type") if isinstance(block, dict) else None
     return {"type": "text", "text": f"[{kind:.40}, left out]" if isinstance(kind, str) else "[of no type, left out]"}

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from turnkeeper.activities.toolbox.built_in import built_in_server
-from turnkeeper.activities.toolbox.connection import Remote, ToolServer
 from turnkeeper.activities.toolbox.http_server import HttpServer
+from turnkeeper.activities.toolbox.server_connection import Remote, ToolServer
 from turnkeeper.activities.toolbox.stdio_server import StdioServer
 from turnkeeper.models.settings.mcp_config import OUR_OWN, ForeignServer, configuration, load_foreign_servers
 from turnkeeper.models.settings.settings import Settings

@@ -1,12 +1,11 @@
-"""An answer while the model writes it, shown to those who watch (AGT-5).
+"""Publishing an answer while the model writes it (AGT-5).
 
-Theory of operation. A vendor sends hundreds of pieces a second, people want to see some of them five times a second,
-and a carrier takes whole snapshots of at most `MOST_PARTIAL_BYTES`. So pieces are only collected when they come, and
-put together when a snapshot is due: the first one at once, each later one a carrier's `least_pause` after the one
-before, and the last one too. What has gone out of the bound is not kept, so a snapshot costs the same however long the
-answer is.
+A vendor sends hundreds of pieces per second, people need about five updates per second, and a carrier accepts whole
+snapshots of at most `MOST_PARTIAL_BYTES`. So pieces are only collected when they arrive, and assembled when a snapshot
+is due: the first at once, each later one a carrier's `least_pause` after the one before, and the last one too. Text
+beyond the limit is dropped, so a snapshot costs the same however long the answer is.
 
-What is shown of a part is never taken back: what follows is always more of it, or a later part.
+Published text of a part is never withdrawn: later snapshots extend it, or add parts.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ from typing import Self
 
 from pydantic_core import to_json
 
-from turnkeeper.activities.providers.answers import joined
+from turnkeeper.activities.providers.answer_fields import join_pieces
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.models.transcript.partial_output import (
     MOST_PARTIAL_BYTES,
@@ -27,17 +26,17 @@ from turnkeeper.models.transcript.partial_output import (
 )
 from turnkeeper.stores.partials.carrier import PartialCarrier
 
-MOST_PARTS = 500
-"""An answer of more parts is shown up to there: no model has reason to begin so many, and each takes some bytes."""
+MAX_PARTS = 500
+"""Parts beyond this number are not published: no model needs so many, and each takes some bytes."""
 
 OMITTED_DIGITS = 8
-"""By how much the number of what is left out may grow when something is."""
+"""By how many digits the count of omitted characters may grow when text is dropped."""
 
 _log = logging.getLogger(__name__)
 
 
 class GrowingPart:
-    """A part of the answer: its end, as far as it is kept, and the pieces that came since it was looked at."""
+    """A part of the answer: its end within the limit, and the pieces that came since the last snapshot."""
 
     def __init__(self, kind: PartialKind) -> None:
         self.kind = kind
@@ -48,20 +47,20 @@ class GrowingPart:
     def grow(self, piece: str) -> None:
         self._pieces.append(piece)
 
-    def catch_up(self) -> int:
-        """Show what has come since; return by how many bytes of JSON the part has grown."""
+    def apply_pieces(self) -> int:
+        """Append the new pieces; return by how many bytes of JSON the part has grown."""
         pieces, self._pieces = self._pieces, []
-        # Of a character in two halves the first one waits for the other.
+        # The first half of a surrogate pair waits for the second.
         if pieces and "\ud800" <= pieces[-1][-1] < "\udc00":
             pieces[-1], half = pieces[-1][:-1], pieces[-1][-1]
             self._pieces = [half]
-        return self._show(self.shown.text + joined(pieces), self.shown.omitted) if any(pieces) else 0
+        return self._show(self.shown.text + join_pieces(pieces), self.shown.omitted) if any(pieces) else 0
 
-    def leave_out(self, excess: int) -> int:
-        """Leave out the oldest text, `excess` bytes of JSON or all there is; return by how many the part has grown."""
+    def drop_oldest(self, excess: int) -> int:
+        """Drop the oldest text, `excess` bytes of JSON or everything; return by how many bytes the part has grown."""
         text = self.shown.text
-        kept = _longest_ending(text, _json_bytes(text) - len('""') - excess - OMITTED_DIGITS)
-        return self._show(kept, self.shown.omitted + len(text) - len(kept)) if text else 0
+        ending = _longest_ending(text, _json_bytes(text) - len('""') - excess - OMITTED_DIGITS)
+        return self._show(ending, self.shown.omitted + len(text) - len(ending)) if text else 0
 
     def _show(self, text: str, omitted: int) -> int:
         before, self.shown = self.json_bytes, PartialPart(kind=self.kind, text=text, omitted=omitted)
@@ -70,7 +69,7 @@ class GrowingPart:
 
 
 class GrowingAnswer:
-    """All parts of an answer, to be looked at as a bounded snapshot.
+    """All parts of an answer, from which bounded snapshots are made.
 
     >>> tag = PartialTag(message_id="a", turn=1, step=1, request=1, attempt=1)
     >>> answer = GrowingAnswer(tag)
@@ -81,7 +80,7 @@ class GrowingAnswer:
     """
 
     def __init__(self, tag: PartialTag, *, most_bytes: int = MOST_PARTIAL_BYTES) -> None:
-        """Begin with no parts; `most_bytes` bounds a snapshot as JSON."""
+        """Begin without parts. `most_bytes` limits the JSON of a snapshot."""
         self._empty = PartialOutput(**dict(tag))
         self._most_bytes = most_bytes
         self._json_bytes = _json_bytes(self._empty)
@@ -89,7 +88,7 @@ class GrowingAnswer:
         self._is_full = False
 
     def grow(self, kind: PartialKind, text: str) -> None:
-        """Add a piece: to the newest part, or as a part of its own. A call is always one: its piece is its name."""
+        """Add a piece to the newest part or as a new part. A call is always a new part: its piece is its name."""
         if not text:
             return
         if not self._parts or kind == "call" or self._parts[-1].kind != kind:
@@ -98,36 +97,36 @@ class GrowingAnswer:
             self._parts[-1].grow(text)
 
     def snapshot(self) -> PartialOutput:
-        """Return all there is, without its oldest text where it would be over the bound."""
-        self._json_bytes += sum(part.catch_up() for part in self._parts)
+        """Return all parts, without the oldest text if they are over the limit."""
+        self._json_bytes += sum(part.apply_pieces() for part in self._parts)
         if self._json_bytes > self._most_bytes:
-            # Somewhat more than needed: the next pieces then have room, and this is seldom done.
-            self._leave_out(self._json_bytes - self._most_bytes * 7 // 8)
+            # Drops more than needed, so that the next pieces have room and this happens rarely.
+            self._drop_oldest(self._json_bytes - self._most_bytes * 7 // 8)
         return self._empty.model_copy(update={"parts": [part.shown for part in self._parts]})
 
     def _begin(self, kind: PartialKind) -> None:
-        self._is_full = len(self._parts) == MOST_PARTS
+        self._is_full = len(self._parts) == MAX_PARTS
         if self._is_full:
             return
         self._parts.append(GrowingPart(kind))
         self._json_bytes += self._parts[-1].json_bytes + len(",")
 
-    def _leave_out(self, excess: int) -> None:
+    def _drop_oldest(self, excess: int) -> None:
         for part in self._parts:
             if excess <= 0:
                 break
-            grown = part.leave_out(excess)
-            self._json_bytes += grown
-            excess += grown
+            growth = part.drop_oldest(excess)
+            self._json_bytes += growth
+            excess += growth
 
 
 def _longest_ending(text: str, room: int) -> str:
-    """Return as much of the end of `text` as takes at most `room` bytes within JSON.
+    """Return the longest end of `text` that takes at most `room` bytes within JSON.
 
     >>> _longest_ending('say "hi"', 6), _longest_ending('say "hi"', 5), _longest_ending("no room", -1)
     ('"hi"', 'hi"', '')
     """
-    # What is kept begins within `text[first:last]`. By halves, so that each character is looked at about twice.
+    # The result begins within `text[first:last]`. Halving it visits each character about twice.
     first, last = 0, len(text)
     while first < last:
         middle = (first + last) // 2
@@ -143,8 +142,8 @@ def _json_bytes(value: object) -> int:
     return len(to_json(value))
 
 
-class PartialAnswer:
-    """The answer of one attempt, shown through a carrier while it grows; to be used as a context manager."""
+class AnswerPublisher:
+    """Publishes the answer of one attempt through a carrier while it grows. Use it as a context manager."""
 
     def __init__(
         self,
@@ -155,9 +154,9 @@ class PartialAnswer:
         clock: asyncio.AbstractEventLoop | None = None,
         behind: Callable[[], Sequence[object]] = tuple,
     ) -> None:
-        """Show nothing until it grows. `clock`: the running event loop.
+        """Publish nothing until the answer grows. `clock`: the running event loop.
 
-        `behind` returns what heartbeats are to carry behind what is shown.
+        `behind` returns further details for heartbeats, after the partial output.
         """
         self._carrier = carrier
         self._workflow_id = workflow_id
@@ -170,7 +169,7 @@ class PartialAnswer:
         self._has_failed = False
 
     def grow(self, delta: Delta) -> None:
-        """Add a piece of the answer. It is shown now, or when the pause after the one shown before is over."""
+        """Add a piece of the answer. It is published now, or when the pause after the last snapshot is over."""
         self._answer.grow(delta.kind, delta.text)
         self._has_grown = True
         if self._pause is None:
@@ -180,24 +179,24 @@ class PartialAnswer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Show nothing any more: the answer is whole, or the attempt has failed."""
+        """Stop publishing: the answer is complete, or the attempt has failed."""
         if self._pause is not None:
             self._pause.cancel()
-        self._attempt(lambda: self._carrier.end(self._workflow_id, self._tag))
+        self._try(lambda: self._carrier.end(self._workflow_id, self._tag))
 
     def _show(self) -> None:
         self._pause = None
         if self._has_grown and not self._has_failed:
             self._has_grown = False
             self._pause = self._clock.call_later(self._carrier.least_pause, self._show)
-            self._attempt(lambda: self._carrier.show(self._workflow_id, self._answer.snapshot(), behind=self._behind()))
+            self._try(lambda: self._carrier.show(self._workflow_id, self._answer.snapshot(), behind=self._behind()))
 
-    def _attempt(self, step: Callable[[], None]) -> None:
-        # Whatever is wrong with showing: the answer is worth more.
+    def _try(self, step: Callable[[], None]) -> None:
+        # A failure to publish must not fail the answer.
         try:
             step()
-        except Exception as error:  # noqa: BLE001  # whatever a carrier does
+        except Exception as error:  # noqa: BLE001  # carriers may raise anything
             if not self._has_failed:
-                # The name alone: messages can hold what the model wrote.
-                _log.warning("an answer is not shown while it is written (%s)", type(error).__name__)
+                # Only the error's name: messages can contain what the model wrote.
+                _log.warning("partial output is not published (%s)", type(error).__name__)
             self._has_failed = True

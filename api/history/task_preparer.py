@@ -1,29 +1,26 @@
-"""The verbs of tasks: what a task needs from elsewhere is fetched here, what follows from it is decided in `models`."""
+"""Preparing tasks: reads what a task inherits; the decisions are in `models`."""
 
 from datetime import UTC, datetime
 
-from turnkeeper.api.history.transcript import Transcripts
+from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.session.task import CreateTask, PreparedTask, prepare_task
 from turnkeeper.models.tasks.history_policy import HistoryPolicy
 from turnkeeper.models.tasks.inheritance import Inheritance
 
-MOST_PAGES = 4
-"""About 4 MB of transcript are read to inherit from: a conversation of few words in long turns is taken in part.
-
-The task is told that it was (TSK-2).
-"""
+MAX_PAGES = 4
+"""About 4 MB of transcript. From a longer conversation a task inherits only the newest part, with a warning (TSK-2)."""
 
 
-class Tasks:
-    """All tasks. Methods raise `ProblemError` and `TaskValidationError`."""
+class TaskPreparer:
+    """Prepares tasks. Methods raise `ProblemError` and `TaskValidationError`."""
 
-    def __init__(self, reader: SessionReader, transcripts: Transcripts) -> None:
+    def __init__(self, reader: SessionReader, transcripts: TranscriptReader) -> None:
         self._reader = reader
         self._transcripts = transcripts
 
     async def prepare(self, task: CreateTask) -> PreparedTask:
-        """Put together what a task's agent is told; nothing is started."""
+        """Return the context that a task's agent would get. Nothing is started."""
         parent = task.parent_to_inherit_from
         inherited = await self._inheritance(parent, task.history_policy) if parent else None
         prepared = prepare_task(task, now=datetime.now(UTC), inherited=inherited)
@@ -32,10 +29,10 @@ class Tasks:
         return prepared
 
     async def _inheritance(self, session_id: str, policy: HistoryPolicy) -> Inheritance:
-        """Take the latest messages of a session that `policy` wants, as far as there are so many in some pages."""
+        """Return the latest messages of a session that `policy` inherits, from at most `MAX_PAGES` pages."""
         inherited, before = Inheritance(policy), None
-        for _ in range(MOST_PAGES):
-            # A turn mostly has a message of everyone; where it has not, as many are read as fit in a page.
+        for _ in range(MAX_PAGES):
+            # Most turns have messages of all roles. Otherwise the next page is as large as possible.
             limit = None if before else policy.max_messages
             page = await self._transcripts.page(session_id, before=before, limit=limit)
             inherited = inherited.with_older(page.messages, has_older=page.has_more)

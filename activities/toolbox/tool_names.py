@@ -32,15 +32,15 @@ from mcp_types import (
 from pydantic import JsonValue
 from pydantic_core import to_json
 
-from turnkeeper.activities.toolbox.connection import Connection, UnreachableError
-from turnkeeper.activities.toolbox.messages import LOST
-from turnkeeper.activities.toolbox.schemas import OPEN, misfits, trouble_with
-from turnkeeper.activities.tools import LostCallError
+from turnkeeper.activities.toolbox.lenient_parser import LOST
+from turnkeeper.activities.toolbox.schemas import ANY_OBJECT, argument_errors, schema_problem
+from turnkeeper.activities.toolbox.server_connection import ServerConnection, UnreachableError
+from turnkeeper.activities.tools import ServerLostError
 from turnkeeper.models.bounds import bound_text, encodable, encodable_text
 from turnkeeper.models.transcript.model_call import ToolEffect, ToolInvocation, ToolSpec
 from turnkeeper.models.transcript.trajectory import ToolResult, ToolStatus
 
-MOST_NAME_CHARS = 64
+MAX_NAME_CHARS = 64
 """What every vendor's API accepts as a tool name."""
 
 OUTCOME_CHARS = 300
@@ -50,17 +50,17 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Route:
+class NamedTool:
     """The way from a name to a tool of a server, and what is known of the tool."""
 
     name: str
-    connection: Connection
+    connection: ServerConnection
     tool: Tool
 
     @property
     def qualified_name(self) -> str:
         """The name with the server's before it, whether or not that is needed."""
-        return _usable(f"{self.connection.server.name}__{self.tool.name}")
+        return _sanitized_name(f"{self.connection.server.name}__{self.tool.name}")
 
     def is_meant_by(self, invocation: ToolInvocation) -> bool:
         """Return whether a call is of this tool, by the name it has now or one it had.
@@ -71,7 +71,7 @@ class Route:
         server = self.connection.server
         if (invocation.server and invocation.server != server.name) or (invocation.built_in and not server.built_in):
             return False
-        names = {self.name, self.qualified_name, *([_usable(self.tool.name)] if invocation.server else [])}
+        names = {self.name, self.qualified_name, *([_sanitized_name(self.tool.name)] if invocation.server else [])}
         return invocation.name in names
 
     def is_as_shown(self, invocation: ToolInvocation) -> bool:
@@ -80,21 +80,21 @@ class Route:
         Our own tools stay what they are under their names: what they take may grow with a release, what they do does
         not. Sessions of earlier releases do not say what they know.
         """
-        known_as = self.spec.model_copy(update={"name": invocation.name})
-        return not invocation.tool_digest or invocation.tool_digest == known_as.digest
+        spec = self.spec.model_copy(update={"name": invocation.name})
+        return not invocation.tool_digest or invocation.tool_digest == spec.digest
 
     @cached_property
-    def trouble(self) -> str | None:
+    def schema_problem(self) -> str | None:
         """Why vendors would refuse the tool with its schema, and with it every request; `None`: they would not."""
-        return trouble_with(self._schema_json)
+        return schema_problem(self._schema_json)
 
     @cached_property
     def spec(self) -> ToolSpec:
         """The tool as the session keeps it. Where vendors would refuse its schema, that is in its description."""
         server, description, schema = self.connection.server, self.tool.description or "", self._schema
-        if self.trouble:
+        if self.schema_problem:
             description = f"{description}\n\nIts arguments, in its server's words: {self._schema_json}"
-            schema = OPEN
+            schema = ANY_OBJECT
         return ToolSpec(
             name=self.name,
             description=bound_text(description, DESCRIPTION_CHARS, 4 * DESCRIPTION_CHARS),
@@ -112,11 +112,11 @@ class Route:
     def _schema_json(self) -> str:
         return to_json(self._schema, inf_nan_mode="null").decode()
 
-    def complaints(self, args: Mapping[str, JsonValue]) -> list[str]:
+    def argument_errors(self, args: Mapping[str, JsonValue]) -> list[str]:
         """Say what is wrong with the arguments: nothing if they fit, or if that is left to the server."""
-        return [_complaint(error) for error in misfits(self._schema_json, args)]
+        return [_complaint(error) for error in argument_errors(self._schema_json, args)]
 
-    def told(self, answer: CallToolResult) -> ToolResult:
+    def result_of(self, answer: CallToolResult) -> ToolResult:
         """Return what the server answered, as an outcome and its content."""
         texts = [_text_of(block) for block in answer.content]
         if not texts and answer.structured_content is not None:
@@ -130,10 +130,10 @@ class Route:
         outcome = f"{self.name} failed" if answer.is_error else f"Called {self.name}"
         return ToolResult(outcome=outcome, content=content, status=status)
 
-    def failure(self, error: Exception) -> ToolResult:
+    def failure_result(self, error: Exception) -> ToolResult:
         """Return what is known after `error`; of a tool that must not be repeated it may be that nothing is known.
 
-        Raises `LostCallError` of a tool that may be repeated, where that may help.
+        Raises `ServerLostError` of a tool that may be repeated, where that may help.
         """
         if isinstance(error, MCPError) and error.code not in LOST:
             return error_result(f"{self.name} failed", error.message)
@@ -141,19 +141,19 @@ class Route:
         _log.warning("the call of %r failed", self.name, exc_info=error)
         may_be_repeated = self.spec.effect != "at_most_once"
         if isinstance(error, UnreachableError):
-            unreached = error_result(f"{self.name} was not called", "Its server can't be reached now.")
-            return _lost(unreached) if may_be_repeated else unreached
-        why = self._why(error)
+            result = error_result(f"{self.name} was not called", "Its server can't be reached now.")
+            return _raise_server_lost(result) if may_be_repeated else result
+        why = self._failure_reason(error)
         if may_be_repeated:
-            failed = error_result(f"{self.name} failed", why)
-            return _lost(failed) if isinstance(error, MCPError) else failed
+            result = error_result(f"{self.name} failed", why)
+            return _raise_server_lost(result) if isinstance(error, MCPError) else result
         return ToolResult(
             outcome=f"{self.name}: outcome unknown",
             content=f"{why} The call may have taken effect, so it was not repeated.",
             status="outcome_unknown",
         )
 
-    def _why(self, error: Exception) -> str:
+    def _failure_reason(self, error: Exception) -> str:
         if isinstance(error, TimeoutError):
             return f"No answer came within {self.connection.server.timeout:g} s."
         if isinstance(error, MCPError):
@@ -161,8 +161,8 @@ class Route:
         return "Its answer could not be read."
 
 
-def _lost(result: ToolResult) -> NoReturn:
-    raise LostCallError(result)
+def _raise_server_lost(result: ToolResult) -> NoReturn:
+    raise ServerLostError(result)
 
 
 def effect_of(annotations: ToolAnnotations | None, *, trusted: bool) -> ToolEffect:
@@ -180,48 +180,50 @@ def effect_of(annotations: ToolAnnotations | None, *, trusted: bool) -> ToolEffe
     return "idempotent" if annotations.idempotent_hint else "at_most_once"
 
 
-class Names:
+class ToolNames:
     """Which tool has which name, and had it: names are unique, and never go from one tool to another (AGT-6)."""
 
     def __init__(self, reserved: Collection[str] = ()) -> None:
         self._reserved = frozenset(reserved)
-        self._given: dict[str, tuple[str, str]] = {}
+        self._owners: dict[str, tuple[str, str]] = {}
 
-    def routes_over(self, connections: Iterable[Connection]) -> dict[str, Route]:
+    def assign(self, connections: Iterable[ServerConnection]) -> dict[str, NamedTool]:
         """Return all tools by their names: with the server's before it where several servers offer the same.
 
         Our own keep their names in any case: prompts and policies speak of them.
         """
-        offers = [(connection, tool) for connection in connections for tool in connection.tools]
-        offered = Counter(_usable(tool.name) for _, tool in offers)
-        routes: dict[str, Route] = {}
-        for connection, tool in offers:
-            plain, qualified = _usable(tool.name), _usable(f"{connection.server.name}__{tool.name}")
+        tools = [(connection, tool) for connection in connections for tool in connection.tools]
+        plain_counts = Counter(_sanitized_name(tool.name) for _, tool in tools)
+        routes: dict[str, NamedTool] = {}
+        for connection, tool in tools:
+            plain, qualified = _sanitized_name(tool.name), _sanitized_name(f"{connection.server.name}__{tool.name}")
             owner = (connection.server.name, tool.name)
-            is_free = connection.server.built_in or offered[plain] == 1 or self._given.get(plain) == owner
-            numbered = (_usable(f"{qualified}_{number}") for number in count(2))
-            name = self._first_free(chain([plain] if is_free else [], [qualified], numbered), owner)
-            routes[name] = Route(name, connection, tool)
+            is_free = connection.server.built_in or plain_counts[plain] == 1 or self._owners.get(plain) == owner
+            numbered_names = (_sanitized_name(f"{qualified}_{number}") for number in count(2))
+            name = self._first_free(chain([plain] if is_free else [], [qualified], numbered_names), owner)
+            routes[name] = NamedTool(name, connection, tool)
         return routes
 
     def _first_free(self, candidates: Iterable[str], owner: tuple[str, str]) -> str:
         """Give `owner` the first name that is nobody else's."""
-        name = next(name for name in candidates if name not in self._reserved and self._given.get(name, owner) == owner)
-        self._given[name] = owner
+        name = next(
+            name for name in candidates if name not in self._reserved and self._owners.get(name, owner) == owner
+        )
+        self._owners[name] = owner
         return name
 
 
-def _usable(name: str) -> str:
+def _sanitized_name(name: str) -> str:
     """Return a name that every vendor accepts; what is too long keeps apart by a digest.
 
-    >>> _usable("search.web"), len(_usable("x" * 100)), _usable("x" * 100) == _usable("x" * 101)
+    >>> _sanitized_name("search.web"), len(_sanitized_name("x" * 100)), _sanitized_name("x" * 100) == _sanitized_name("x" * 101)
     ('search_web', 64, False)
     """
     usable = re.sub(r"[^A-Za-z0-9_-]", "_", name) or "_"
-    if len(usable) <= MOST_NAME_CHARS:
+    if len(usable) <= MAX_NAME_CHARS:
         return usable
     digest = hashlib.sha256(name.encode(errors="replace")).hexdigest()[:8]
-    return f"{usable[: MOST_NAME_CHARS - 9]}_{digest}"
+    return f"{usable[: MAX_NAME_CHARS - 9]}_{digest}"
 
 
 def _complaint(error: ValidationError) -> str:

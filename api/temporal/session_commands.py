@@ -1,8 +1,7 @@
-"""The verbs that change a session, spoken to Temporal: the gateway translates and never decides.
+"""Commands that change a session: starts, signals and updates of its workflow.
 
-A prompt is a signal, so it is safe from the moment Temporal has it, whether or not a worker runs. What the session
-makes of it is read afterwards (`session_reader.py`), with a bound: the receipt says where it stands as soon as a worker
-can say (SES-6). Whether there is room for it is decided before, in `prompt_sender.py`.
+A prompt is a signal, so it is safe as soon as Temporal has it, even if no worker runs. Its position is read afterwards,
+within a time limit (`session_reader.py`, SES-6). Whether there is room for it is decided before (`prompt_sender.py`).
 """
 
 import asyncio
@@ -23,9 +22,9 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from turnkeeper.api import problems
 from turnkeeper.api.session_ids import workflow_id
-from turnkeeper.api.temporal.ledgers import first_read
+from turnkeeper.api.temporal.queue_estimates import initial_queue_read
 from turnkeeper.api.temporal.session_reader import SessionReader
-from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, repeated, rpc_timeout
+from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, retry_undone, rpc_timeout
 from turnkeeper.models.bounds import head_within
 from turnkeeper.models.session.approvals import ApprovalReceipt, ResolveApproval
 from turnkeeper.models.session.queue.prompts import PromptSignal
@@ -41,31 +40,31 @@ from turnkeeper.models.settings.settings import Settings
 from turnkeeper.workflows import search_attributes
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 
-UPDATES_AT_ONCE = 4
-"""Of one session; the others wait their turn. Temporal takes ten that are under way, those of other gateways too, and
-undoes what is beyond."""
+MAX_CONCURRENT_UPDATES = 4
+"""Updates of one session that run at once; others wait. Temporal allows ten, including those of other gateways, and
+fails the rest."""
 
 MAX_SUMMARY_BYTES = 200
-"""What Temporal takes as a workflow's summary."""
+"""Temporal's limit of a workflow's summary."""
 
-Receipt = TypeVar("Receipt", bound=BaseModel)
+UpdateResult = TypeVar("UpdateResult", bound=BaseModel)
 
 
-class Sessions:
-    """All sessions, by their ids. Every method raises `ProblemError` for what can go wrong."""
+class SessionCommands:
+    """Changes sessions by their ids. Every method raises `ProblemError`."""
 
     def __init__(self, client: Client, settings: Settings, reader: SessionReader) -> None:
         self._client = client
         self._settings = settings
         self._watches = reader.watches
-        self._ledgers = reader.ledgers
+        self._estimates = reader.estimates
         self._update_slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     # ---- starting
 
     async def start(self, session_id: str, start: SessionInput) -> None:
-        """Start a session under an id that was never used. Raises 409 if it was."""
-        starting = self._client.start_workflow(
+        """Start a session. Raises 409 if its id was used before."""
+        start_call = self._client.start_workflow(
             AgenticAIWorkflow.run,
             start,
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
@@ -73,14 +72,14 @@ class Sessions:
         )
         asked_at = asyncio.get_running_loop().time()
         try:
-            await call_temporal(starting, session_id)
-            self._ledgers.of(session_id).note_read(first_read(start, asked_at=asked_at))
+            await call_temporal(start_call, session_id)
+            self._estimates.of(session_id).note_read(initial_queue_read(start, asked_at=asked_at))
         except WorkflowAlreadyStartedError as error:
             raise problems.id_was_used(session_id) from error
 
     async def start_or_prompt(self, session_id: str, start: SessionInput, prompt: PromptSignal) -> None:
-        """Signal the session, starting it in the same breath if it doesn't exist; a closed one stays closed."""
-        starting = self._client.start_workflow(
+        """Signal the session, and start it in the same call if it doesn't exist. Raises 409 if it is closed."""
+        start_call = self._client.start_workflow(
             AgenticAIWorkflow.run,
             start,
             start_signal="prompt",
@@ -89,7 +88,7 @@ class Sessions:
         )
         try:
             with self._watches.writing(workflow_id(session_id)):
-                await call_temporal(starting, session_id)
+                await call_temporal(start_call, session_id)
         except WorkflowAlreadyStartedError as error:
             raise problems.session_ended(session_id) from error
 
@@ -116,7 +115,7 @@ class Sessions:
     # ---- prompts
 
     async def prompt(self, session_id: str, prompt: PromptSignal) -> None:
-        """Hand a prompt to Temporal; from here it survives any crash. Raises 404 and 409 by what Temporal says."""
+        """Signal a prompt. From here it survives any crash. Raises 404 and 409 as Temporal responds."""
         await self._signal(session_id, "prompt", prompt)
 
     # ---- changing
@@ -125,12 +124,12 @@ class Sessions:
         await self._update(session_id, "withdraw_prompt", WithdrawPrompt(id=message_id))
 
     async def cancel_turn(self, session_id: str, request: CancelTurn) -> CancelReceipt:
-        """Stop a running turn; no effect once it has ended."""
+        """Stop a running turn. No effect once it has ended."""
         receipt: CancelReceipt = await self._update(session_id, "cancel_turn", request, result_type=CancelReceipt)
         return receipt
 
     async def resolve_approval(self, session_id: str, request: ResolveApproval) -> ApprovalReceipt:
-        """Decide on a tool call; the same decision twice is one (AGT-8)."""
+        """Decide on a tool call. Repeating the decision has no effect (AGT-8)."""
         receipt: ApprovalReceipt = await self._update(
             session_id, "resolve_approval", request, result_type=ApprovalReceipt
         )
@@ -141,16 +140,16 @@ class Sessions:
         await self._update(session_id, "configure", change)
 
     async def end(self, session_id: str, request: EndSession) -> None:
-        """Ask the session to end; like a prompt it is safe while no worker runs."""
+        """Signal the session to end. Like a prompt, this is safe even if no worker runs."""
         await self._signal(session_id, "end_chat", request)
 
     async def _signal(self, session_id: str, name: str, argument: BaseModel) -> None:
-        signalling = self._handle(session_id).signal(name, argument, rpc_timeout=rpc_timeout())
+        signal_call = self._handle(session_id).signal(name, argument, rpc_timeout=rpc_timeout())
         with self._watches.writing(workflow_id(session_id)):
-            await call_temporal(signalling, session_id)
+            await call_temporal(signal_call, session_id)
 
     async def _update(
-        self, session_id: str, name: str, argument: BaseModel, *, result_type: type[Receipt] | None = None
+        self, session_id: str, name: str, argument: BaseModel, *, result_type: type[UpdateResult] | None = None
     ) -> Any:
         handle, update_id = self._handle(session_id), str(uuid4())
 
@@ -163,9 +162,9 @@ class Sessions:
                 rpc_timeout=rpc_timeout(),
             )
 
-        async with self._update_slots.setdefault(session_id, asyncio.Semaphore(UPDATES_AT_ONCE)):
+        async with self._update_slots.setdefault(session_id, asyncio.Semaphore(MAX_CONCURRENT_UPDATES)):
             with self._watches.writing(workflow_id(session_id)):
-                return await call_worker(self._client, repeated(update), session_id, workflow_id(session_id))
+                return await call_worker(self._client, retry_undone(update), session_id, workflow_id(session_id))
 
     def _handle(self, session_id: str) -> WorkflowHandle[Any, Any]:
         return self._client.get_workflow_handle(workflow_id(session_id))

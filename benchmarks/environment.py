@@ -1,4 +1,4 @@
-"""What every measurement runs on: one real server in memory, one worker of ours, one for the floor."""
+"""The environment of a measurement: a real server in memory, our worker, and a worker for the floor."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ FILES = {"notes.txt": LINE * 8, "report.txt": LINE * 80}
 
 
 def four_calls(file: str) -> dict[str, Any]:
-    """Return a script of four model calls and three tool calls, one after the other, over and over."""
+    """Return a repeating script of four model calls and three tool calls, one after the other."""
     return {
         "repeat": True,
         "responses": [
@@ -65,7 +65,7 @@ SCRIPTS = {
 
 @dataclass
 class BenchSession:
-    """A session or a floor workflow, and how many rounds it has done."""
+    """A session or a floor workflow; `rounds` counts its prompts."""
 
     client: Client
     handle: WorkflowHandle[Any, Any]
@@ -73,10 +73,10 @@ class BenchSession:
     rounds: int = 0
 
     async def round(self) -> float:
-        """Return the seconds from a prompt's signal until its answer is visible to a client that watches."""
+        """Return the seconds from a prompt's signal until a watching client sees its answer."""
         self.rounds += 1
         async with self.watches.watching(self.handle.id) as watch:
-            began = perf_counter()
+            started_at = perf_counter()
             await self.handle.signal(
                 "prompt", {"id": f"m{self.rounds}", "text": f"Question {self.rounds}: what is it?"}
             )
@@ -86,10 +86,10 @@ class BenchSession:
                 if not await watch.wait_beyond(version, until=until):
                     raise TimeoutError(f"round {self.rounds} of {self.handle.id} is not done after {BOUND:g} s")
                 version = watch.version
-            return perf_counter() - began
+            return perf_counter() - started_at
 
     async def is_done(self) -> bool:
-        """Tell whether the last round's answer can be seen."""
+        """Return whether the last round's answer is visible."""
         raise NotImplementedError
 
     async def history_bytes(self) -> int:
@@ -103,10 +103,9 @@ class BenchSession:
 
 
 class FloorSession(BenchSession):
-    """The floor."""
+    """A floor workflow."""
 
     async def is_done(self) -> bool:
-        """Ask the bare workflow."""
         return await self.handle.query(FloorWorkflow.is_done, {"rounds": self.rounds, "limit": 1})
 
 
@@ -114,15 +113,15 @@ class OurSession(BenchSession):
     """A session of ours."""
 
     async def is_done(self) -> bool:
-        """Ask for updates as a client does that has seen the turn."""
+        """Query updates as a client does that has seen the turn start."""
         cursor = {"last_seen_message_id": f"m{self.rounds}", "limit": 1}
         update = await self.handle.query("get_conversation_updates", cursor, result_type=ConversationUpdate)
         return not update.reset and any(turn.is_complete for turn in update.updated_messages)
 
 
 @dataclass
-class BenchStage:
-    """Where sessions are started."""
+class BenchEnvironment:
+    """Starts sessions."""
 
     client: Client
     settings: Settings
@@ -137,14 +136,13 @@ class BenchStage:
         return OurSession(self.client, handle, self.watches)
 
     async def floor(self) -> FloorSession:
-        """Start a floor workflow."""
         handle = await self.client.start_workflow(FloorWorkflow.run, id=f"floor-{uuid4()}", task_queue="floor")
         return FloorSession(self.client, handle, self.watches)
 
 
 @asynccontextmanager
-async def bench_stage() -> AsyncIterator[BenchStage]:
-    """Start server and workers; what our worker is, is what `turnkeeper worker` runs."""
+async def bench_environment() -> AsyncIterator[BenchEnvironment]:
+    """Run the server, the worker that `turnkeeper worker` runs, and the floor's worker."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         settings = _settings(folder)
@@ -163,7 +161,7 @@ async def bench_stage() -> AsyncIterator[BenchStage]:
         )
         watches = WatchRegistry(client)
         stack.push_async_callback(watches.close)
-        yield BenchStage(client, settings, watches)
+        yield BenchEnvironment(client, settings, watches)
 
 
 def _settings(folder: Path) -> Settings:
@@ -181,25 +179,25 @@ def _settings(folder: Path) -> Settings:
 
 @asynccontextmanager
 async def gateway(app: FastAPI) -> AsyncIterator[str]:
-    """Serve the gateway on a free port, as `turnkeeper api` does; its address is given."""
+    """Serve `app` on a free port; yields its address."""
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
-        listening.bind((LOOPBACK, 0))
-        serving = asyncio.create_task(server.serve(sockets=[listening]))
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        listener.bind((LOOPBACK, 0))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             async with asyncio.timeout(BOUND):
                 while not server.started:  # noqa: ASYNC110  # uvicorn has no event for it
                     await asyncio.sleep(0.01)
-            yield f"http://{LOOPBACK}:{listening.getsockname()[1]}"
+            yield f"http://{LOOPBACK}:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
             await serving
 
 
 async def interleaved(rounds: int, *measurements: Callable[[], Awaitable[float]]) -> list[list[float]]:
-    """Return `rounds` samples of each measurement, taken in turn, so that a noisy machine is noisy for all."""
+    """Return `rounds` samples of each measurement, taken in turn, so that noise affects all of them."""
     samples: list[list[float]] = [[] for _ in measurements]
     for _ in range(rounds):
-        for taken, measure in zip(samples, measurements, strict=True):
-            taken.append(await measure())
+        for values, measure in zip(samples, measurements, strict=True):
+            values.append(await measure())
     return samples

@@ -24,7 +24,7 @@ from typing import Literal
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.stores.bounded_dict import BoundedDict
 
-MOST_REMEMBERED = 10_000
+MAX_REMEMBERED = 10_000
 """Models, or sessions, that are remembered; beyond it, the one is forgotten that was not asked for the longest."""
 
 MEMORY_SECONDS = 600.0
@@ -34,90 +34,90 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass
-class _Known:
+class _Memory:
     """Until when each name counts as refused, or as demanded."""
 
-    refused: dict[str, float] = field(default_factory=dict)
-    demanded: dict[str, float] = field(default_factory=dict)
+    unsupported: dict[str, float] = field(default_factory=dict)
+    required: dict[str, float] = field(default_factory=dict)
 
     def forget(self, now: float) -> None:
-        self.refused = {name: until for name, until in self.refused.items() if until > now}
-        self.demanded = {name: until for name, until in self.demanded.items() if until > now}
+        self.unsupported = {name: until for name, until in self.unsupported.items() if until > now}
+        self.required = {name: until for name, until in self.required.items() if until > now}
 
 
-class RefusedParameters:
+class UnsupportedParameters:
     """What each model, or each session, was found to refuse and to demand."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Begin by supposing that everything is taken and nothing demanded. `clock` returns seconds."""
         self._clock = clock
-        self._known = BoundedDict[Hashable, _Known](max_entries=MOST_REMEMBERED)
+        self._memories = BoundedDict[Hashable, _Memory](max_entries=MAX_REMEMBERED)
 
-    def of(self, whose: Hashable) -> frozenset[str]:
-        """Return the names of what is to be left out of requests to the model, or of the session, `whose` they are."""
-        known = self._known_of(whose)
-        return frozenset(known.refused.keys() - known.demanded.keys())
+    def of(self, key: Hashable) -> frozenset[str]:
+        """Return the names of what is to be left out of requests to the model, or of the session, `key` they are."""
+        memory = self._memory_of(key)
+        return frozenset(memory.unsupported.keys() - memory.required.keys())
 
-    def demanded_of(self, whose: Hashable) -> frozenset[str]:
+    def required_of(self, key: Hashable) -> frozenset[str]:
         """Return the names of what is to be sent even where there is nothing of it."""
-        return frozenset(self._known_of(whose).demanded)
+        return frozenset(self._memory_of(key).required)
 
     def learn(
-        self, whose: Hashable, error: ModelError, *, optional: Collection[str], demandable: Collection[str] = ()
+        self, key: Hashable, error: ModelError, *, optional: Collection[str], requirable: Collection[str] = ()
     ) -> bool:
         """Take note if `error` blames what can be changed; return whether there is a changed request to be sent.
 
-        `optional`: what of the refused request can be left out (`held_in`); `demandable`: what it lacks and can have.
+        `optional`: what of the refused request can be left out (`present_in`); `requirable`: what it lacks and can have.
 
-        >>> refused = RefusedParameters()
+        >>> unsupported = UnsupportedParameters()
         >>> error = ModelError("bad_request", "Unsupported parameter: 'stream_options'")
-        >>> [refused.learn("m", error, optional=["stream_options"]) for _ in range(2)], refused.of("m")
+        >>> [unsupported.learn("m", error, optional=["stream_options"]) for _ in range(2)], unsupported.of("m")
         ([True, True], frozenset({'stream_options'}))
-        >>> refused.learn("m", ModelError("bad_request", "Missing 'stream_options'"), optional=["stream_options"])
+        >>> unsupported.learn("m", ModelError("bad_request", "Missing 'stream_options'"), optional=["stream_options"])
         False
         """
         if error.error_type != "bad_request":
             return False
-        known = self._known_of(whose)
+        memory = self._memory_of(key)
         # The longest first: a model may take `reasoning`, and refuse but `reasoning.summary`.
         until = self._clock() + MEMORY_SECONDS
-        for name in sorted({*optional, *demandable} - known.demanded.keys(), key=lambda name: (-len(name), name)):
+        for name in sorted({*optional, *requirable} - memory.required.keys(), key=lambda name: (-len(name), name)):
             verdict = _verdict(error, name)
             if verdict == "refused" and name in optional:
                 # Also where another request has learned it meanwhile: this one was sent with it, the next one is not.
-                if name not in known.refused:
-                    _log.warning("%s does not take %r: left out for %g s", _shown(whose), name, MEMORY_SECONDS)
-                known.refused[name] = until
+                if name not in memory.unsupported:
+                    _log.warning("%s does not take %r: left out for %g s", _label(key), name, MEMORY_SECONDS)
+                memory.unsupported[name] = until
                 return True
-            if verdict == "demanded" and name in demandable:
-                _log.warning("%s demands %r: sent for %g s", _shown(whose), name, MEMORY_SECONDS)
-                known.demanded[name] = until
+            if verdict == "demanded" and name in requirable:
+                _log.warning("%s demands %r: sent for %g s", _label(key), name, MEMORY_SECONDS)
+                memory.required[name] = until
                 return True
         return False
 
-    def _known_of(self, whose: Hashable) -> _Known:
-        known = self._known[whose] = self._known.get(whose) or _Known()
-        known.forget(self._clock())
-        return known
+    def _memory_of(self, key: Hashable) -> _Memory:
+        memory = self._memories[key] = self._memories.get(key) or _Memory()
+        memory.forget(self._clock())
+        return memory
 
 
-def _shown(whose: Hashable) -> str:
+def _label(key: Hashable) -> str:
     """Return the name of a model, or of a model and a session, as the log has it."""
-    return " in session ".join(map(str, whose)) if isinstance(whose, tuple) else str(whose)
+    return " in session ".join(map(str, key)) if isinstance(key, tuple) else str(key)
 
 
-def held_in(body: Mapping[str, object], names: Iterable[str]) -> frozenset[str]:
+def present_in(body: Mapping[str, object], names: Iterable[str]) -> frozenset[str]:
     """Return those of the `names` that a request's body has: without the others, it would be the same.
 
-    >>> sorted(held_in({"reasoning": {"summary": "auto"}}, ["reasoning.summary", "reasoning.effort", "reasoning"]))
+    >>> sorted(present_in({"reasoning": {"summary": "auto"}}, ["reasoning.summary", "reasoning.effort", "reasoning"]))
     ['reasoning', 'reasoning.summary']
     """
-    return frozenset(name for name in names if _is_held(body, name))
+    return frozenset(name for name in names if _is_present(body, name))
 
 
-def _is_held(body: object, name: str) -> bool:
+def _is_present(body: object, name: str) -> bool:
     first, _, rest = name.partition(".")
-    return isinstance(body, Mapping) and first in body and (not rest or _is_held(body[first], rest))
+    return isinstance(body, Mapping) and first in body and (not rest or _is_present(body[first], rest))
 
 
 _DEMAND = re.compile(
@@ -141,10 +141,10 @@ def _verdict(error: ModelError, name: str) -> Literal["refused", "demanded"] | N
     if not _is_blamed(error, name):
         return None
     complaints = [clause for clause in _CLAUSE_END.split(error.message) if _names(clause, name)]
-    for said in (*complaints, error.message):
-        if _DEMAND.search(said):
+    for clause in (*complaints, error.message):
+        if _DEMAND.search(clause):
             return "demanded"
-        if _REFUSAL.search(said):
+        if _REFUSAL.search(clause):
             return "refused"
     return None
 
