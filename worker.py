@@ -30,6 +30,7 @@ from turnkeeper.activities.providers.openai.responses import OpenAIProvider
 from turnkeeper.activities.providers.registry import OfflineProvider, Providers
 from turnkeeper.activities.running_reports import RunningReporter
 from turnkeeper.activities.summarisation import SummaryActivities
+from turnkeeper.activities.task_texts import TaskTextActivities
 from turnkeeper.activities.toolbox.configured_servers import configured_servers
 from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.activities.tools import ToolActivities, ToolSource
@@ -68,6 +69,7 @@ def build_worker(
     asking = ModelClient(providers, client, texts, ListPrices())
     models, summaries = ModelActivities(asking, texts, partials), SummaryActivities(asking)
     tooling = ToolActivities(tools, texts)
+    task_texts = TaskTextActivities(texts)
     archiving = ArchiveActivities(stores, client)
     deletion = DeletionActivities(client, stores, partials)
     runner = EvictingRunner(client)
@@ -82,6 +84,8 @@ def build_worker(
             summaries.summarise,
             tooling.list_tools,
             tooling.call_tool,
+            task_texts.read_large_text,
+            task_texts.keep_large_result,
             archiving.move_to_archive,
             archiving.unpark,
             deletion.stop_session,

@@ -19,7 +19,7 @@ from turnkeeper.models.transcript.large_texts import (
     resolve_request,
 )
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation
-from turnkeeper.models.transcript.trajectory import ToolResult
+from turnkeeper.models.transcript.trajectory import BlobRef, ToolResult
 from turnkeeper.stores.blobs import Blobs, opaque_owner
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.recent_texts import RecentTexts
@@ -66,6 +66,10 @@ class LargeTexts:
         texts = await self._read(session_id, [invocation.args_blob.hash])
         args = resolve_args(invocation.args, invocation.args_blob, texts)
         return None if args is None else invocation.model_copy(update={"args": args, "args_blob": None})
+
+    async def read(self, session_id: str, ref: BlobRef) -> str | None:
+        """Return the text that `ref` refers to; `None` where it can't be read."""
+        return (await self._read(session_id, [ref.hash])).get(ref.hash)
 
     async def _store(self, session_id: str, texts: Texts) -> bool:
         try:

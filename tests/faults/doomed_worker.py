@@ -4,6 +4,7 @@ Theory of operation. A turn passes named points, each of them once:
 
     prompt p2 arrives               in the workflow task that takes a prompt up
     pay is scheduled                in the workflow task that asks for an activity, before Temporal hears of it
+    a task is started               in the workflow task that starts a child workflow, before Temporal hears of it
     pay begins, pay has run         around an activity, its result not yet reported
     pay is about to act, has acted  inside a tool, around its effect
     model call 2 has written 3      after three pieces of a streamed answer
@@ -190,6 +191,13 @@ class Interceptor(client.Interceptor, sdk.Interceptor):
                 if not workflow.unsafe.is_replaying():
                     course.passes(f"{name_of(input.activity, next(iter(input.args), None))} is scheduled")
                 return super().start_activity(input)
+
+            async def start_child_workflow(
+                self, input: sdk.StartChildWorkflowInput
+            ) -> workflow.ChildWorkflowHandle[Any, Any]:
+                if not workflow.unsafe.is_replaying():
+                    course.passes("a task is started")
+                return await super().start_child_workflow(input)
 
         class Arrivals(sdk.WorkflowInboundInterceptor):
             def init(self, outbound: sdk.WorkflowOutboundInterceptor) -> None:
