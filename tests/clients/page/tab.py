@@ -61,7 +61,7 @@ class Tab:
 
     def _note_request(self, request: Request) -> None:
         address = urlsplit(request.url)
-        if address.scheme != "data" and f"{address.scheme}://{address.netloc}" != self.url:
+        if address.scheme not in ("blob", "data") and f"{address.scheme}://{address.netloc}" != self.url:
             self.strays.append(request.url)
 
     async def check(self) -> None:

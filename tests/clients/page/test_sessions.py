@@ -2,6 +2,7 @@
 
 import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from uuid import uuid4
 
 import httpx
@@ -28,6 +29,7 @@ async def started(url: str, *prompts: str, **start: object) -> str:
     return session
 
 
+PAGE = Path(__file__).parents[3] / "clients" / "page"
 FOUR_MESSAGES = {"max_messages": 4, "preserve_first_n": 0, "preserve_last_n": 2, "evict_block": 0}
 
 
@@ -210,28 +212,38 @@ async def test_ctx_7_the_page_tells_what_is_sent_since_an_overflow_and_of_a_refu
     await expect(tab.page.locator('.turns-in-context li[data-seen="refused"]')).to_contain_text("left out")
 
 
+async def with_short_pages(route: Route) -> None:
+    """Let the page fetch six turns at a time, where it fetches 30."""
+    module = (PAGE / "conversation" / "conversation.js").read_text()
+    short = module.replace("PAGE_TURNS = 30", "PAGE_TURNS = 6")
+    assert short != module
+    await route.fulfill(content_type="text/javascript", body=short)
+
+
 async def test_api_5_of_a_long_session_the_newest_turns_are_shown_and_older_ones_come_without_a_jump(
     tab: Tab, on: Stage
 ) -> None:
     on.vendor.answer = lambda request: ModelResponse(
         parts=[RespondPart(kind="respond", text="\n\n".join(["A paragraph of the answer."] * 8))], model="test"
     )
-    session = await started(tab.url, *(f"prompt {n}" for n in range(75)))
+    await tab.page.route("**/conversation/conversation.js", with_short_pages)
+    session = await started(tab.url, *(f"prompt {n}" for n in range(15)))
     await tab.open(session)
-    await expect(tab.turns).to_have_count(30)
+    await expect(tab.turns).to_have_count(6)
     await expect(tab.turns.last).to_be_in_viewport()
-    await expect(tab.turns.first.locator(".bubble")).to_have_text("prompt 45")
-    first = tab.turns.filter(has_text="prompt 45")
+    await expect(tab.turns.first.locator(".bubble")).to_have_text("prompt 9")
+    first = tab.turns.filter(has_text="prompt 9")
     top = "(turn) => turn.getBoundingClientRect().top"
     await tab.page.locator("#log").evaluate("(log) => { log.scrollTop = 400; }")
+    await expect(tab.button("Jump to latest")).to_be_visible()
     before = await first.evaluate(top)
     await tab.page.locator("#older").evaluate("(button) => button.click()")
-    await expect(tab.turns).to_have_count(60)
+    await expect(tab.turns).to_have_count(12)
     assert abs(await first.evaluate(top) - before) <= 2
     await tab.page.locator("#log").evaluate("(log) => { log.scrollTop = 0; }")
-    await expect(tab.turns).to_have_count(75)
+    await expect(tab.turns).to_have_count(15)
     await expect(tab.page.locator("#older")).to_be_hidden()
-    assert [turn["asked"] for turn in await tab.shown_turns()] == [f"prompt {n}" for n in range(75)]
+    assert [turn["asked"] for turn in await tab.shown_turns()] == [f"prompt {n}" for n in range(15)]
 
 
 async def test_api_5_who_reads_above_stays_there_and_who_is_at_the_end_stays_at_the_end(tab: Tab, on: Stage) -> None:

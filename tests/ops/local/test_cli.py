@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.ops.conftest import BOUND, needs_linux, until_ended
+from tests.processes.forked import PIPE, STDOUT, ForkedProcess, fork
 from tests.waiting import until
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local.gateway import Gateway
-from turnkeeper.ops.local.supervisor import own_command
 from turnkeeper.workflows.hosting.connection import EmbeddedServer
 
 LAST_LINE = "Ctrl-C stops everything. Sessions continue at the next start."
@@ -24,19 +24,17 @@ LAST_LINE = "Ctrl-C stops everything. Sessions continue at the next start."
 class Command:
     """A `turnkeeper` command that runs."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process | ForkedProcess) -> None:
         self._process = process
         self.pid = process.pid
 
     @classmethod
     async def start(cls, *arguments: str, program: Path | None = None, **env: str) -> "Command":
         """Run our own command, or that of another installation."""
-        process = await asyncio.create_subprocess_exec(
-            *([str(program), *arguments] if program else own_command(*arguments)),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env={**os.environ, "TERM": "dumb", **env},
-        )
+        env = {**os.environ, "TERM": "dumb", **env}
+        if program is None:
+            return cls(await fork("turnkeeper.cli", *arguments, env=env, cwd=Path.cwd(), stdout=PIPE, stderr=STDOUT))
+        process = await asyncio.create_subprocess_exec(program, *arguments, stdout=PIPE, stderr=STDOUT, env=env)
         return cls(process)
 
     async def until_said(self, text: str) -> str:
