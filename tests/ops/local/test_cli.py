@@ -168,14 +168,12 @@ async def test_ops_2_what_dies_is_started_again_and_said(folder, stack):
     assert EmbeddedServer.recorded(folder / ".turnkeeper").address == server.address
 
 
-async def test_ops_2_a_second_stack_on_the_same_folder_is_refused(stack):
+@needs_linux
+async def test_ops_2_a_second_stack_on_the_same_folder_is_refused_and_nothing_outlives_the_first_that_is_killed(stack):
     code, output = await run("up")
     assert code == 1
     assert "temporal.db is in use by the Temporal server at 127.0.0.1:" in output
 
-
-@needs_linux
-async def test_ops_2_nothing_outlives_a_stack_that_is_killed(stack):
     children = stack.children()
     assert len(children) == 3
     stack.signal(signal.SIGKILL)
