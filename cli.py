@@ -1,6 +1,6 @@
 """The `turnkeeper` command.
 
-Each command imports what only it needs: a worker that was killed is back the sooner.
+Each command imports what only it needs, so that a worker restarts fast after a crash.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ from turnkeeper.models.settings.mcp_config import load_foreign_servers
 from turnkeeper.models.settings.settings import Settings, SettingsError, load_settings
 from turnkeeper.ops.local.gateway import Gateway
 from turnkeeper.ops.local.logs import set_up_logging
+from turnkeeper.ops.local.paused_collector import paused_collector
 from turnkeeper.ops.local.ports import is_free, usable_port
-from turnkeeper.ops.local.quick_imports import collector_paused
 from turnkeeper.stores.private_files import close_to_others
 from turnkeeper.workflows.hosting.connection import TemporalAccessError, connect
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from turnkeeper.ops.checks.doctor import Finding
 
 WORKER_PATIENCE_SECONDS = 30.0
-"""How long a worker waits for a server that is just starting."""
+"""How long a worker waits for a Temporal server that is starting."""
 
-CANNOT_TELL = 2
-"""What `replay-check` and `demo` end with when they could not look: 1 would say that something is wrong."""
+NOT_CHECKED = 2
+"""Exit code of `replay-check` and `demo` if they could not check; 1 means that something is wrong."""
 
 MARKS = {"good": "ok    ", "broken": "BROKEN", "unknown": "  ?   "}
 
@@ -43,7 +43,7 @@ commands = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    # Of the paragraphs of a docstring only Markdown is wrapped to the terminal's width.
+    # Only Markdown paragraphs are wrapped to the terminal's width.
     rich_markup_mode="markdown",
 )
 
@@ -57,12 +57,12 @@ def up() -> None:
     settings = _settings()
     set_up_logging(settings.model_copy(update={"log_level": "warning"}))
     try:
-        # What would stop the worker, again and again, stops the start.
+        # Checked here, since a worker that can't read the file would restart again and again.
         load_foreign_servers(settings)
         _make_workspace(settings.workspace_root)
-        run_until_signalled(run_stack(settings, _say))
+        run_until_signalled(run_stack(settings, _print_line))
     except (DevServerError, SettingsError, TemporalAccessError) as error:
-        _refuse(error)
+        _exit_with(error)
 
 
 @commands.command()
@@ -71,20 +71,20 @@ def worker(
         int | None, typer.Option(metavar="FD", hidden=True, help="Used by `turnkeeper up`.")
     ] = None,
 ) -> None:
-    """Run a worker, which executes the sessions. Any number may run."""
+    """Run a worker, which executes sessions. You can run any number."""
     settings = _settings()
     set_up_logging(settings)
     close_to_others(settings.state_dir)
     try:
         asyncio.run(_run_worker(settings, activity_reports))
     except (TemporalAccessError, SettingsError) as error:
-        _refuse(error)
+        _exit_with(error)
 
 
 @commands.command()
 def api() -> None:
-    """Run a gateway: the HTTP API and the chat page."""
-    with collector_paused():
+    """Run a gateway, which serves the HTTP API and the chat page."""
+    with paused_collector():
         from turnkeeper.api.app import create_app
         from turnkeeper.api.http.bounded_connections import ConnectionBounds
         from turnkeeper.api.http.server import GatewayServer
@@ -94,12 +94,12 @@ def api() -> None:
     close_to_others(settings.state_dir)
     port = settings.api_port or usable_port(0, settings.api_host)
     if not is_free(port, settings.api_host):
-        _refuse(f"Port {port} on {settings.api_host} is in use. Stop that program or set api_port.")
+        _exit_with(f"Port {port} on {settings.api_host} is in use. Stop that program or set api_port.")
     try:
         gateway = create_app(settings)
     except SettingsError as error:
-        _refuse(error)
-    # Uvicorn stops in good order and then raises the signal again: that is no failure.
+        _exit_with(error)
+    # After its shutdown uvicorn raises the signal again, which is no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     with contextlib.suppress(KeyboardInterrupt):
         bounds = ConnectionBounds.of(settings)
@@ -109,47 +109,49 @@ def api() -> None:
 @commands.command()
 def chat(
     message: Annotated[
-        str | None, typer.Argument(metavar="MESSAGE", help="What to ask. Without it: what is piped in, or typed.")
+        str | None, typer.Argument(metavar="MESSAGE", help="The first prompt. Default: stdin, or what you type.")
     ] = None,
     session: Annotated[
-        str | None, typer.Option(metavar="ID", help="Continue this session. Without it: a new one.")
+        str | None, typer.Option(metavar="ID", help="Continue this session. Default: a new one.")
     ] = None,
     url: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="The gateway's address. Without it: that of the stack in this folder."),
+        typer.Option(metavar="URL", help="The gateway's address. Default: the stack of this folder."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print every event, one JSON object a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON.")] = False,
 ) -> None:
     """Chat with a session in the terminal.
 
-    MESSAGE is sent first, and you go on from there. You can type while an answer is being written. Ctrl-C stops a turn
-    that you started here; pressed twice it leaves, and the session goes on. /help lists the commands.
+    MESSAGE is sent first; then you can go on. You can type while an answer is being written. Ctrl-C stops a turn that
+    you started here; press it twice to leave. The session goes on without you. /help lists the commands.
 
-    In a pipe it asks one question and prints only the answer. Exit code 1: there is no answer; 2: the gateway can't be
-    reached; 3: a tool call needs approval first, and stderr says how to decide.
+    In a pipe, it sends one prompt and prints only the answer. Exit code 1: no answer; 2: the gateway can't be reached;
+    3: a tool call needs your approval, and stderr says how to decide.
 
-    With --json and no MESSAGE it watches the session until it ends. Each line of stdin is sent as a prompt, a refused
-    one is an event of its own, and the end of stdin changes nothing. Ctrl-C leaves, and at a terminal Ctrl-D too.
+    With --json and no MESSAGE, it prints the session's events until the session ends. Each line of stdin is sent as a
+    prompt; a rejected one is printed as an event. The end of stdin changes nothing. Ctrl-C leaves; at a terminal,
+    Ctrl-D too.
     """
     from turnkeeper.clients.terminal.chat import ChatOptions
     from turnkeeper.clients.terminal.chat import chat as run_chat
 
     if session is not None and not is_id(session):
-        _refuse(f"--session {session!r} is not a session's id, which has {ID_RULE}.")
+        _exit_with(f"--session {session!r} is not a session id. An id has {ID_RULE}.")
     if url is not None and not url.strip():
-        _refuse("--url is blank. Give the gateway's address, as http://HOST:PORT.")
-    found = url or Gateway.find(_settings()).url
-    raise typer.Exit(run_chat(ChatOptions(url=found, message=message, session=session, given_url=url, as_json=as_json)))
+        _exit_with("--url is blank. Set it to the gateway's address, such as http://HOST:PORT.")
+    address = url or Gateway.find(_settings()).url
+    options = ChatOptions(url=address, message=message, session=session, url_option=url, as_json=as_json)
+    raise typer.Exit(run_chat(options))
 
 
 @commands.command()
 def demo(
-    keep: Annotated[bool, typer.Option("--keep", help="Leave everything running afterwards, until Ctrl-C.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep everything running afterwards, until Ctrl-C.")] = False,
 ) -> None:
     """Play a short demo: prompts, tools, an approval, a queue and two crashes. It takes about 20 s.
 
-    It runs offline, in a temporary folder and on free ports, and touches nothing of yours. Exit code 1: a promise was
-    broken, and it says which; 2: the demo could not run.
+    It runs offline, in a temporary folder and on free ports, and touches none of your files or sessions. Exit code 1:
+    a promise was broken, and the output says which; 2: the demo could not run.
     """
     from turnkeeper.ops.demo.environment import DemoError
     from turnkeeper.ops.demo.run import STOPPED, run_demo
@@ -159,61 +161,59 @@ def demo(
     try:
         code = run_demo(keep=keep)
     except (DevServerError, DemoError) as error:
-        _refuse(error, code=CANNOT_TELL)
+        _exit_with(error, code=NOT_CHECKED)
     if code == STOPPED:
-        _say("Stopped, and everything removed.")
+        _print_line("Demo stopped. Everything was removed.")
     raise typer.Exit(code)
 
 
 @commands.command()
 def doctor() -> None:
-    """Check the installation: one line per problem, with the fix. Exit code 1 if something is broken."""
-    # What libraries say of a server that fails is told in our own line.
+    """Check the installation and say how to fix what is broken. Exit code 1 if something is."""
+    # Our own lines replace what libraries log about a failing server.
     logging.basicConfig(handlers=[logging.NullHandler()])
-    if asyncio.run(_examine()):
+    if asyncio.run(_run_doctor()):
         raise typer.Exit(1)
 
 
 @commands.command()
 def replay_check(
     histories: Annotated[
-        list[Path] | None, typer.Argument(metavar="[PATH]...", help="Exported histories, or folders of them.")
+        list[Path] | None, typer.Argument(metavar="[PATH]...", help="Exported histories, or folders with them.")
     ] = None,
     session: Annotated[list[str] | None, typer.Option(metavar="ID", help="Only this session; repeatable.")] = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="Ended sessions too, as far as Temporal still has them.")
-    ] = False,
+    every: Annotated[bool, typer.Option("--all", help="Also ended sessions that Temporal still retains.")] = False,
     limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Check at most N sessions, the newest first.")
+        int | None, typer.Option(min=1, metavar="N", help="Check at most N sessions, newest first.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each result as a line of JSON.")] = False,
 ) -> None:
-    """Replay sessions with this code before you deploy it: those in files, or all that are open.
+    """Replay sessions with this code before you deploy it: from files, or all open sessions.
 
     Exit code 1: a run differs; 2: something could not be checked. See docs/replay-check.md.
     """
     if sum(map(bool, (histories, session, every or limit))) > 1:
-        raise typer.BadParameter("PATHs, --session, and --all with --limit exclude each other.")
+        raise typer.BadParameter("Use only one of: PATHs, --session, or --all and --limit.")
     try:
         code = asyncio.run(_replay_check(histories, session, every=every, limit=limit, as_json=as_json))
     except TemporalAccessError as error:
-        _refuse(error, code=CANNOT_TELL)
+        _exit_with(error, code=NOT_CHECKED)
     raise typer.Exit(code)
 
 
 @commands.command()
 def version() -> None:
-    """Print the versions that matter in a bug report."""
-    print(f"turnkeeper {_installed('turnkeeper')}")
-    print(f"temporalio {_installed('temporalio')}, {asyncio.run(_embedded_server())}")
+    """Print the versions that a bug report needs."""
+    print(f"turnkeeper {_version_of('turnkeeper')}")
+    print(f"temporalio {_version_of('temporalio')}, {asyncio.run(_embedded_server())}")
     print(f"Python {platform.python_version()}, {platform.platform()}")
 
 
 def app() -> NoReturn:
-    """Run the command line, and leave without the interpreter's own clean-up.
+    """Run the command line, then exit without the interpreter's own clean-up.
 
-    The SDK's threads may still be handing over a result while the interpreter is taken down, and that crashes it
-    (temporalio/sdk-python#300): a clean stop would now and then look like a crash.
+    A thread of the SDK that delivers a result during that clean-up crashes the interpreter (temporalio/sdk-python#300),
+    so a clean stop would sometimes look like a crash.
     """
     code = _run()
     logging.shutdown()
@@ -226,8 +226,8 @@ def app() -> NoReturn:
 def _run() -> int:
     try:
         commands()
-    except SystemExit as left:
-        return left.code if isinstance(left.code, int) else int(left.code is not None)
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
     return 0
 
 
@@ -235,30 +235,30 @@ def _settings(*, code: int = 1) -> Settings:
     try:
         return load_settings()
     except SettingsError as error:
-        _refuse(error, code=code)
+        _exit_with(error, code=code)
 
 
 def _make_workspace(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        _refuse(f"workspace_root={str(folder)!r} cannot be created: {error.strerror}.")
+        _exit_with(f"workspace_root={str(folder)!r} cannot be created: {error.strerror}.")
 
 
-def _say(line: str) -> None:
-    # A terminal that was closed is no reason to stop watching what runs.
+def _print_line(line: str) -> None:
+    # The supervisor goes on after its terminal was closed.
     with contextlib.suppress(OSError):
         print(line, flush=True)
 
 
-def _refuse(reason: Exception | str, *, code: int = 1) -> NoReturn:
+def _exit_with(reason: Exception | str, *, code: int = 1) -> NoReturn:
     print(reason, file=sys.stderr)
     raise typer.Exit(code)
 
 
 async def _run_worker(settings: Settings, activity_reports: int | None) -> None:
-    with collector_paused():
-        # Tools' and vendors' SDKs are loaded by the worker only.
+    with paused_collector():
+        # Only the worker loads the SDKs of tools and vendors.
         from turnkeeper.worker import run_worker
 
     client = await connect(settings, patience=WORKER_PATIENCE_SECONDS)
@@ -268,40 +268,41 @@ async def _run_worker(settings: Settings, activity_reports: int | None) -> None:
 async def _replay_check(
     histories: list[Path] | None, sessions: list[str] | None, *, every: bool, limit: int | None, as_json: bool
 ) -> int:
-    """Tell what is not as it should be, as it is found, then the sum of it all; return the exit code."""
+    """Print each problem, then the totals; return the exit code."""
     from turnkeeper.ops.checks.replay_check import Tally, check_files, check_sessions
-    from turnkeeper.ops.checks.replaying import silence
+    from turnkeeper.ops.checks.run_replayer import silence_sdk
 
-    silence()
+    silence_sdk()
     if histories:
         findings = check_files(histories)
     else:
-        client = await connect(_settings(code=CANNOT_TELL))
+        client = await connect(_settings(code=NOT_CHECKED))
         findings = check_sessions(client, ids=sessions or (), closed=every, limit=limit)
     tally = Tally()
     async for finding in findings:
         tally.add(finding)
-        if finding.is_news:
-            _say(finding.to_json() if as_json else finding.line())
-    _say(tally.to_json() if as_json else tally.line())
+        if finding.is_problem:
+            _print_line(finding.to_json() if as_json else finding.line())
+    _print_line(tally.to_json() if as_json else tally.line())
     return tally.exit_code
 
 
-async def _examine() -> bool:
+async def _run_doctor() -> bool:
+    """Print every finding; return whether something is broken."""
     from turnkeeper.ops.checks.doctor import examine
 
-    broken = False
+    is_broken = False
     async for finding in examine():
         print(_line(finding), flush=True)
-        broken = broken or finding.state == "broken"
-    return broken
+        is_broken = is_broken or finding.state == "broken"
+    return is_broken
 
 
 def _line(finding: "Finding") -> str:
-    if not finding.mend:
-        return f"{MARKS[finding.state]}  {finding.subject:<18}{finding.told}"
-    told = finding.told if finding.told.endswith((".", "?", "!")) else f"{finding.told}."
-    return f"{MARKS[finding.state]}  {finding.subject:<18}{told} Fix: {finding.mend}."
+    line = f"{MARKS[finding.state]}  {finding.subject:<18}{finding.message}"
+    if not finding.fix:
+        return line
+    return f"{line}{'' if line.endswith(('.', '?', '!')) else '.'} Fix: {finding.fix}."
 
 
 async def _embedded_server() -> str:
@@ -314,7 +315,7 @@ async def _embedded_server() -> str:
         return str(error)
 
 
-def _installed(package: str) -> str:
+def _version_of(package: str) -> str:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

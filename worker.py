@@ -1,6 +1,6 @@
-"""The worker's composition root: settings in, providers and tools built, the worker run.
+"""The worker's composition root: builds providers, tools and stores from the settings, and runs the worker.
 
-Nobody imports this module but the commands that start a worker; here alone the vendors' and tools' SDKs come in.
+Only commands that start a worker import this module, since it loads the SDKs of vendors and tools.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from temporalio.worker import Interceptor, Worker
 from turnkeeper.activities.archive import ArchiveActivities
 from turnkeeper.activities.deletion import DeletionActivities
 from turnkeeper.activities.llm import ModelActivities
-from turnkeeper.activities.model_request.asking import Asking, ProviderRegistry
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.list_prices import ListPrices
+from turnkeeper.activities.model_request.model_client import ModelClient, ProviderRegistry
 from turnkeeper.activities.providers.anthropic.provider import AnthropicProvider
 from turnkeeper.activities.providers.offline.provider import OfflineModel
 from turnkeeper.activities.providers.offline.script import ScriptedModel
@@ -30,7 +30,8 @@ from turnkeeper.activities.providers.openai.responses import OpenAIProvider
 from turnkeeper.activities.providers.registry import OfflineProvider, Providers
 from turnkeeper.activities.running_reports import RunningReporter
 from turnkeeper.activities.summarisation import SummaryActivities
-from turnkeeper.activities.toolbox.configured import configured_servers
+from turnkeeper.activities.task_texts import TaskTextActivities
+from turnkeeper.activities.toolbox.configured_servers import configured_servers
 from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.activities.tools import ToolActivities, ToolSource
 from turnkeeper.models.settings.settings import Settings, load_settings
@@ -46,10 +47,9 @@ from turnkeeper.workflows.hosting.evicting_runner import EvictingRunner
 from turnkeeper.workflows.hosting.task_slots import task_tuner
 
 HEARTBEAT_THROTTLE = timedelta(seconds=0.2)
-"""How often a heartbeat may reach the server (OPS-8); the activities' own timer is slower, partial text is not."""
+"""The shortest time between two heartbeats (OPS-8). Activities send them less often, but partial text is faster."""
 
-
-DEADLOCK_BOUND = "_deadlock_timeout_seconds"
+DEADLOCK_TIMEOUT = "_deadlock_timeout_seconds"
 SDK_DEADLOCK_SECONDS = 2
 EVICTION = "request_workflow_eviction"
 
@@ -64,11 +64,12 @@ def build_worker(
     partials: PartialCarrier,
     interceptors: Sequence[Interceptor] = (),
 ) -> Worker:
-    """Return a worker for workflow and activities on one task queue, so that contexts are handed over in memory."""
+    """Return a worker for workflows and activities on one task queue, so that they can share contexts in memory."""
     texts = LargeTexts(stores.blobs)
-    asking = Asking(providers, client, texts, ListPrices())
+    asking = ModelClient(providers, client, texts, ListPrices())
     models, summaries = ModelActivities(asking, texts, partials), SummaryActivities(asking)
     tooling = ToolActivities(tools, texts)
+    task_texts = TaskTextActivities(texts)
     archiving = ArchiveActivities(stores, client)
     deletion = DeletionActivities(client, stores, partials)
     runner = EvictingRunner(client)
@@ -83,6 +84,8 @@ def build_worker(
             summaries.summarise,
             tooling.list_tools,
             tooling.call_tool,
+            task_texts.read_large_text,
+            task_texts.keep_large_result,
             archiving.move_to_archive,
             archiving.unpark,
             deletion.stop_session,
@@ -98,49 +101,49 @@ def build_worker(
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
     )
-    runner.evict = evict_from(worker)
-    bear_with_slow_tasks(worker, seconds=settings.task_timeout)
+    runner.evict = eviction_of(worker)
+    extend_deadlock_timeout(worker, seconds=settings.task_timeout)
     return worker
 
 
-def evict_from(worker: Worker) -> Callable[[str], None]:
-    """Return what makes the worker forget a run. The SDK has it, but does not offer it.
+def eviction_of(worker: Worker) -> Callable[[str], None]:
+    """Return a function that evicts a run from the worker's cache. The SDK has it, but not in its public API.
 
     Raises:
-        RuntimeError: The SDK has it elsewhere; a release of it has changed.
+        RuntimeError: This release of the SDK has no such function.
     """
     bridge = worker._bridge_worker
     if not hasattr(bridge, EVICTION):
         raise RuntimeError(f"temporalio {temporalio.__version__} has no {EVICTION}: see worker.py")
 
     def evict(run_id: str) -> None:
-        with suppress(AttributeError):  # the worker has just ended
+        with suppress(AttributeError):  # the worker has just stopped
             getattr(bridge, EVICTION)(run_id)
 
     return evict
 
 
-def bear_with_slow_tasks(worker: Worker, *, seconds: float) -> None:
-    """Let a workflow task run for `seconds`, at least the SDK's own 2, before it counts as a deadlock.
+def extend_deadlock_timeout(worker: Worker, *, seconds: float) -> None:
+    """Let a workflow task run for `seconds`, and at least the SDK's own 2, before it counts as a deadlock.
 
-    On a machine whose cores are taken, a task that needs 0.3 s of a processor takes over 2 s: it would be interrupted,
-    and begin anew with all of its replay, again and again. Beyond the task's own timeout its result is worth nothing.
-    The SDK has no option for it.
+    On a busy machine, a task that needs 0.3 s of CPU time can take over 2 s. The SDK would interrupt it and replay it
+    from its start, again and again. After the task's own timeout, its result is of no use. The SDK has no option for
+    this.
 
     Raises:
-        RuntimeError: The SDK keeps the bound elsewhere; a release of it has changed.
+        RuntimeError: This release of the SDK has no such attribute.
     """
     workflows = worker._workflow_worker
-    if workflows is None or not hasattr(workflows, DEADLOCK_BOUND):
-        raise RuntimeError(f"temporalio {temporalio.__version__} keeps no {DEADLOCK_BOUND}: see worker.py")
-    if getattr(workflows, DEADLOCK_BOUND) is not None:  # None: a debugger is at work
-        setattr(workflows, DEADLOCK_BOUND, max(SDK_DEADLOCK_SECONDS, seconds))
+    if workflows is None or not hasattr(workflows, DEADLOCK_TIMEOUT):
+        raise RuntimeError(f"temporalio {temporalio.__version__} has no {DEADLOCK_TIMEOUT}: see worker.py")
+    if getattr(workflows, DEADLOCK_TIMEOUT) is not None:  # None: a debugger is attached
+        setattr(workflows, DEADLOCK_TIMEOUT, max(SDK_DEADLOCK_SECONDS, seconds))
 
 
 def new_identity() -> str:
-    """Return a name that no other worker has, nor this one after a restart: in a container every process is number 1.
+    """Return a name that is unique among workers and across restarts: in containers, every process id is 1.
 
-    By it the gateway tells whether the worker that has a session in memory is still there (API-3).
+    By it the gateway knows whether the worker with a session in memory is still running (API-3).
     """
     return f"{os.getpid()}@{socket.gethostname()}-{uuid4().hex[:8]}"
 
@@ -169,24 +172,24 @@ def build_providers(settings: Settings) -> Providers:
 
 
 def build_toolbox(settings: Settings) -> Toolbox:
-    """Return the tools of this worker: the built-in ones, in `workspace_root`, and those of `mcp.json`.
+    """Return this worker's tools: the built-in ones, in `workspace_root`, and those of `mcp.json`.
 
     Raises:
-        SettingsError: The file of foreign servers can't be used.
+        SettingsError: `mcp.json` can't be used.
     """
     return Toolbox(configured_servers(settings))
 
 
 async def run_worker(settings: Settings, client: Client, *, activity_reports: int | None = None) -> None:
-    """Serve until SIGTERM or SIGINT; then finish what runs, or hand it over, within `shutdown_grace`.
+    """Run a worker until SIGTERM or SIGINT; running activities then have `shutdown_grace` to finish.
 
-    `activity_reports`: the descriptor of the pipe by which `turnkeeper up` learns what runs; None: nobody asks.
+    `activity_reports` is the descriptor of the pipe to `turnkeeper up`, which reports running activities.
     """
     interceptors = [] if activity_reports is None else [RunningReporter(activity_reports)]
     await prepare(client)
-    asked_to_stop = asyncio.Event()
+    stop_requested = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, asked_to_stop.set)
+        asyncio.get_running_loop().add_signal_handler(number, stop_requested.set)
     providers = build_providers(settings)
     async with (
         Stores.of(settings) as stores,
@@ -202,12 +205,12 @@ async def run_worker(settings: Settings, client: Client, *, activity_reports: in
             interceptors=interceptors,
         ),
     ):
-        await asked_to_stop.wait()
+        await stop_requested.wait()
 
 
 async def main() -> None:
     settings = load_settings()
-    # Before any tool server is built: theirs would log with rich, which breaks within the workflow sandbox.
+    # Before any tool server is built: its own logging uses rich, which breaks in the workflow sandbox.
     set_up_logging(settings)
     await run_worker(settings, await connect(settings))
 

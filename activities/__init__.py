@@ -1,1 +1,1 @@
-"""What touches the world: model calls, tool calls, summaries, archive; each says what a second run of it does."""
+"""Activities: model calls, tool calls, summaries, archive. Each docstring says what a second run does."""

@@ -1,11 +1,16 @@
-"""What a session gives to the archive and fetches from it: `move_to_archive` and `unpark` (SES-6, SES-15)."""
+"""Moving parts of a session to the archive, and parked prompts back: `move_to_archive`, `unpark` (SES-6, SES-15)."""
 
 from temporalio import activity
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
-from turnkeeper.activities.model_request.hand_over import MOVES, HandOverKey
-from turnkeeper.activities.own_workflow import WorkflowSilentError, ask_own_workflow, own_run, own_session
+from turnkeeper.activities.model_request.local_context_cache import MOVES, ContextKey
+from turnkeeper.activities.own_workflow import (
+    WorkflowSilentError,
+    current_run_id,
+    current_session_id,
+    query_own_workflow,
+)
 from turnkeeper.activities.store_failures import store_failures
 from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE
 from turnkeeper.models.session.archive.archive_state import (
@@ -20,7 +25,7 @@ from turnkeeper.stores.stores import Stores
 
 
 class ArchiveActivities:
-    """Activities that write to the archive."""
+    """Activities of the archive."""
 
     def __init__(self, stores: Stores, client: Client) -> None:
         self._stores = stores
@@ -28,29 +33,29 @@ class ArchiveActivities:
 
     @activity.defn
     async def move_to_archive(self, order: ArchiveOrder) -> None:
-        """Have the archive hold exactly what the order names.
+        """Write exactly what the order names to the archive.
 
-        A second run writes the same under the same keys, to no effect: a turn is archived once (SES-15).
+        A second run writes the same data to the same keys, to no effect: a turn is archived once (SES-15).
         """
-        key = HandOverKey(own_run(), order.move, order.digest)
+        key = ContextKey(current_run_id(), order.move, order.digest)
         move = MOVES.get(key) or await self._ask_workflow(order)
         with store_failures():
-            await self._store(own_session(), move)
+            await self._store(current_session_id(), move)
         MOVES.discard(key)
 
     @activity.defn
     async def unpark(self, order: UnparkOrder) -> UnparkedPrompts:
-        """Return the next parked prompts; they stay parked until the session has recorded that it has them.
+        """Return the next parked prompts. They stay parked until the session has recorded that it has them.
 
-        A second run deletes the same and returns the same.
+        A second run deletes and returns the same prompts.
         """
-        session_id, prompts = own_session(), self._stores.prompts
+        session_id, prompts = current_session_id(), self._stores.prompts
         with store_failures():
             await prompts.forget_parked(session_id, below=order.forget_below)
-            found = await prompts.parked(
+            parked = await prompts.parked(
                 session_id, first=order.first, max_prompts=order.max_prompts, max_bytes=order.max_bytes
             )
-        return UnparkedPrompts(prompts=found)
+        return UnparkedPrompts(prompts=parked)
 
     async def _store(self, session_id: str, move: ArchiveMove) -> None:
         # The texts first: once the turns are gone, the model view refers to them.
@@ -70,7 +75,7 @@ class ArchiveActivities:
     async def _ask_workflow(self, order: ArchiveOrder) -> ArchiveMove:
         try:
             query = ArchiveMoveQuery(move=order.move)
-            move = await ask_own_workflow(self._client, "get_archive_move", query, ArchiveMove)
+            move = await query_own_workflow(self._client, "get_archive_move", query, ArchiveMove)
         except WorkflowSilentError as error:
             raise ApplicationError(str(error), type=ARCHIVE_UNAVAILABLE) from error
         if move.digest != order.digest:

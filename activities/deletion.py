@@ -1,7 +1,7 @@
-"""What deleting a session takes: `stop_session`, `clear_stores` and `delete_runs` (API-1, SES-15).
+"""The steps of deleting a session: `stop_session`, `clear_stores` and `delete_runs` (API-1, SES-15).
 
-Each finds the session by the id of the deletion's own workflow. A session that has begun under the same id since is
-another, and is left alone: then the deletion fails, and whoever asks again begins one of that session.
+Each finds the session by the id of the deletion workflow. If another session has started with the same id since, it is
+not touched: the deletion fails, and the next request starts a deletion of that session.
 """
 
 from datetime import timedelta
@@ -14,7 +14,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.activities.heartbeat import heartbeating
-from turnkeeper.activities.own_workflow import own_session
+from turnkeeper.activities.own_workflow import current_session_id
 from turnkeeper.activities.store_failures import store_failures
 from turnkeeper.models.deletion import DeletionOrder, SessionRuns, StoppedSession, deleted_session
 from turnkeeper.models.errors import DELETION_REFUSED
@@ -24,7 +24,7 @@ from turnkeeper.stores.stores import Stores
 RPC_TIMEOUT = timedelta(seconds=5)
 
 NOT_ALLOWED = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED)
-"""What Temporal answers where workers may not terminate or delete workflows."""
+"""Temporal's response where workers may not terminate or delete workflows."""
 
 
 class DeletionActivities:
@@ -37,15 +37,15 @@ class DeletionActivities:
 
     @activity.defn
     async def stop_session(self, order: DeletionOrder) -> StoppedSession:
-        """Terminate the session, if it still runs, and return what there is of it.
+        """Terminate the session, if it still runs, and return its runs and number of archived turns.
 
-        A second run finds it terminated, cannot tell any more whether it was idle, and takes it for busy.
+        A second run finds it terminated, and must assume that it was busy.
         """
         async with heartbeating():
             before = await self._own_session(order)
             if before is not None:
                 await self._terminate(order)
-            # Described again only now: until it was terminated it could go on in another run.
+            # Described again: until it was terminated it could continue as new.
             last = await self._own_session(order)
             if last is not None and last.status == WorkflowExecutionStatus.RUNNING:
                 raise ApplicationError("The session could not be stopped.", type="still_running")
@@ -54,36 +54,36 @@ class DeletionActivities:
             if before is None or last is None:
                 return StoppedSession(archived_turns=archived_turns)
             runs = await self._runs_back_from(last.run_id or "")
-        busy_at = None if _was_idle(before, last) else last.close_time
+        busy_at = None if _is_idle_before_stop(before, last) else last.close_time
         return StoppedSession(runs=runs, archived_turns=archived_turns, busy_at=busy_at)
 
     @activity.defn
     async def clear_stores(self, order: DeletionOrder) -> int:
-        """Delete the session from archive, large texts, prompts and partial output; return its archived turns.
+        """Delete the session from archive, large texts, prompts and partial output; return the number of turns.
 
         A second run deletes what the first one left, or what was written since.
         """
         async with heartbeating():
-            await self._own_session(order)  # the stores know sessions by their ids alone
-            # What a killed worker had shown would be taken for later than all that a next session under this id shows.
+            await self._own_session(order)  # raises if another session has the id: stores have only ids
+            # Leftover partial output would count as newer than that of a later session with this id.
             await self._partials.forget(_session())
             with store_failures():
                 return await self._stores.delete(_session())
 
     @activity.defn
     async def delete_runs(self, session: SessionRuns) -> SessionRuns:
-        """Ask Temporal to delete closed runs, and return those that it still has: it takes up to a minute.
+        """Request the deletion of closed runs, and return those that Temporal still has; it takes up to a minute.
 
-        The newest comes last: it holds the id. A second run asks for the same once more, to no other effect.
+        The newest is deleted last, since it keeps the id in use. A second run requests the same, to no other effect.
         """
         async with heartbeating():
             return SessionRuns(runs=[run_id for run_id in session.runs if await self._delete_run(run_id)])
 
     async def _own_session(self, order: DeletionOrder) -> WorkflowExecutionDescription | None:
-        """Describe the newest run of the session that is deleted; `None` where Temporal has forgotten it.
+        """Describe the newest run of the session to delete; `None` if Temporal no longer has it.
 
         Raises:
-            ApplicationError: Another session has begun under its id.
+            ApplicationError: Another session has started with its id.
         """
         try:
             description = await self._client.get_workflow_handle(_session()).describe(rpc_timeout=RPC_TIMEOUT)
@@ -104,10 +104,10 @@ class DeletionActivities:
             await session.terminate(reason="deleted by request", rpc_timeout=RPC_TIMEOUT)
         except RPCError as error:
             if error.status != RPCStatusCode.NOT_FOUND:  # it had ended already
-                raise _explained(error) from error
+                raise _deletion_error(error) from error
 
     async def _runs_back_from(self, newest: str) -> list[str]:
-        """Return the ids of all runs of the chain that Temporal still has, oldest first."""
+        """Return the ids of all runs of the session that Temporal still has, oldest first."""
         runs, run_id = list[str](), newest
         while run_id:
             request = GetWorkflowExecutionHistoryRequest(
@@ -119,40 +119,40 @@ class DeletionActivities:
             except RPCError as error:
                 if error.status != RPCStatusCode.NOT_FOUND:
                     raise
-                break  # Temporal keeps older runs for a time only, or an earlier deletion got this far
+                break  # past Temporal's retention, or deleted by an earlier attempt
             runs.insert(0, run_id)
-            started = history.history.events[0].workflow_execution_started_event_attributes
-            run_id = started.continued_execution_run_id
+            start_event = history.history.events[0].workflow_execution_started_event_attributes
+            run_id = start_event.continued_execution_run_id
         return runs
 
     async def _delete_run(self, run_id: str) -> bool:
-        """Ask Temporal to delete a run; return whether it had the run still."""
+        """Request the deletion of a run; return whether Temporal still had it."""
         request = DeleteWorkflowExecutionRequest(namespace=self._client.namespace, workflow_execution=_run(run_id))
         try:
             await self._client.workflow_service.delete_workflow_execution(request, timeout=RPC_TIMEOUT)
         except RPCError as error:
             if error.status == RPCStatusCode.NOT_FOUND:
                 return False
-            raise _explained(error) from error
+            raise _deletion_error(error) from error
         return True
 
 
-def _explained(error: RPCError) -> Exception:
-    """Return the error that says why a workflow was not terminated or deleted; it is tried again in any case."""
+def _deletion_error(error: RPCError) -> Exception:
+    """Return the error that says why a workflow was not terminated or deleted. It is retried in any case."""
     if error.status not in NOT_ALLOWED:
         return error
     return ApplicationError(f"Temporal answered {error.status.name}.", type=DELETION_REFUSED)
 
 
 def _session() -> str:
-    return deleted_session(own_session())
+    return deleted_session(current_session_id())
 
 
 def _run(run_id: str) -> WorkflowExecution:
     return WorkflowExecution(workflow_id=_session(), run_id=run_id)
 
 
-def _was_idle(before: WorkflowExecutionDescription, last: WorkflowExecutionDescription) -> bool:
-    """Return whether no activity was under way when the session was terminated, just after `before` was seen."""
+def _is_idle_before_stop(before: WorkflowExecutionDescription, last: WorkflowExecutionDescription) -> bool:
+    """Return whether no activity was running when the session was terminated, just after `before`."""
     was_at_rest = before.status == WorkflowExecutionStatus.RUNNING and not before.raw_description.pending_activities
     return was_at_rest and last.run_id == before.run_id and last.history_length == before.history_length + 1

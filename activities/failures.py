@@ -1,9 +1,9 @@
-"""The one judgement of what went wrong with a model, and what to do about it (AGT-9).
+"""The only place that judges a model's failure and decides what to do about it (AGT-9).
 
-answer later, soon     an `ApplicationError` that Temporal retries after the given delay
-answer later, not soon `wait_seconds`: the workflow sleeps on a timer and shows until when
-never with this one    `repeat`: the workflow changes the request and asks again
-never                  a non-retryable `ApplicationError`; the turn ends with its `type`
+retry soon             an `ApplicationError` that Temporal retries after the given delay
+retry later            `wait_seconds`: the workflow sleeps on a timer and shows until when
+change and retry       `repeat`: the workflow changes the request and sends it again
+give up                a non-retryable `ApplicationError`; the turn ends with its `type`
 """
 
 from datetime import timedelta
@@ -17,44 +17,44 @@ from turnkeeper.models.errors import RETRYABLE, ErrorType
 from turnkeeper.models.transcript.model_call import ModelCallOutcome
 
 FIRST_DELAY = 0.5
-LONGEST_RETRY_DELAY = 5.0
-"""Up to here a delay is Temporal's to wait, beyond it is the workflow's, and visible."""
+MAX_RETRY_DELAY = 5.0
+"""A longer delay is not left to Temporal's retries: the workflow waits on a timer, visibly."""
 
-MOST_ATTEMPTS = 8
-"""Attempts of one model call that end with an error; a worker that dies or stops is not counted, the turn's time
-bounds those."""
+MAX_ATTEMPTS = 8
+"""Attempts of one model call that end with an error. Workers that die or stop are not counted; the turn's time limits
+those."""
 
-MOST_SOON = 4
-"""How many attempts in a row are made soon. What the fifth still meets is a storm, and the workflow's to wait out,
-whatever short time the vendor names: Temporal's attempts would be used up within it."""
+MAX_QUICK_ATTEMPTS = 4
+"""Quick attempts in a row. After that it is an outage that the workflow waits out, however soon the vendor says to
+retry: otherwise Temporal's attempts would be used up during the outage."""
 
-LONGEST_WAIT = 600.0
-"""A vendor's `retry-after` counts at most this many seconds."""
+MAX_WAIT = 600.0
+"""The maximum of a vendor's `retry-after`, in seconds."""
 
-MOST_ROUNDS = 10
-"""How often the workflow waits out one request before the turn fails."""
+MAX_WAITS = 10
+"""How often the workflow waits before it retries one request, until the turn fails."""
 
 WORKER_DIED = "worker_died"
-"""The `type` of an attempt's failure where `ops/local/worker_process.py` saw the worker's process end."""
+"""The `type` of an attempt's failure if `ops/local/worker_process.py` saw the worker's process end."""
 
 NEVER_RETRIED: frozenset[str] = frozenset({"auth", "quota"})
-"""Mended by a person, whatever the vendor says of retrying."""
+"""Errors that only a person can fix, whatever the vendor says about retrying."""
 
 
-def judge(error: ModelError, *, attempt: int, rounds: int, unclear: int = 1) -> ModelCallOutcome:
-    """Return what the workflow is to act upon. Raises the `ApplicationError` that Temporal is to act upon.
+def judge(error: ModelError, *, attempt: int, wait_count: int, unclear: int = 1) -> ModelCallOutcome:
+    """Return the outcome for the workflow to act on. Raises the `ApplicationError` for Temporal to act on.
 
-    `attempt` counts this activity's tries from 1, `rounds` the waits of this request so far, `unclear` the answers to
-    it that were unclear, this one included: failures of other kinds, and workers that died, use up none of those.
+    `attempt` counts this activity's attempts from 1, `wait_count` the workflow's waits for this request, and `unclear`
+    the unclear answers to it, including this one. Other failures and workers that died don't count as unclear.
     """
     if error.error_type in ("context_too_long", "stale_reasoning"):
         return ModelCallOutcome(repeat=error.error_type)
     if not _may_be_retried(error, unclear=unclear):
         raise ApplicationError(error.message, type=error.error_type, non_retryable=True)
-    delay = _delay(error, attempt=attempt, rounds=rounds)
-    if delay <= LONGEST_RETRY_DELAY:
+    delay = _delay(error, attempt=attempt, wait_count=wait_count)
+    if delay <= MAX_RETRY_DELAY:
         raise ApplicationError(error.message, type=error.error_type, next_retry_delay=timedelta(seconds=delay))
-    if rounds >= MOST_ROUNDS:
+    if wait_count >= MAX_WAITS:
         raise ApplicationError(error.message, type=error.error_type, non_retryable=True)
     return ModelCallOutcome(wait_seconds=delay, wait_reason=reason_of(error))
 
@@ -67,17 +67,17 @@ def _may_be_retried(error: ModelError, *, unclear: int) -> bool:
     return error.should_retry
 
 
-def _delay(error: ModelError, *, attempt: int, rounds: int) -> float:
-    asked = max(error.retry_after or 0.0, 0.0)
-    attempt = min(attempt, MOST_ATTEMPTS)  # workers that died are among them
-    if attempt > MOST_SOON:
-        # The storm's wait begins where the attempts before it left off, and doubles with each round.
-        return min(max(asked, FIRST_DELAY * 2.0 ** (attempt - 1 + rounds)), LONGEST_WAIT)
+def _delay(error: ModelError, *, attempt: int, wait_count: int) -> float:
+    requested_delay = max(error.retry_after or 0.0, 0.0)
+    attempt = min(attempt, MAX_ATTEMPTS)  # more only if workers died
+    if attempt > MAX_QUICK_ATTEMPTS:
+        # The first wait of an outage continues where the quick attempts left off; each further one doubles.
+        return min(max(requested_delay, FIRST_DELAY * 2.0 ** (attempt - 1 + wait_count)), MAX_WAIT)
     # Attempts 1 to 4 double from half a second to four.
-    return min(FIRST_DELAY * 2.0 ** (attempt - 1) if error.retry_after is None else asked, LONGEST_WAIT)
+    return min(FIRST_DELAY * 2.0 ** (attempt - 1) if error.retry_after is None else requested_delay, MAX_WAIT)
 
 
-_SENTENCES: dict[str, str] = {
+_PROBLEMS: dict[str, str] = {
     "rate_limited": "{} is limiting requests",
     "overloaded": "{} is overloaded",
     "provider_error": "{} had an error",
@@ -91,24 +91,24 @@ _SENTENCES: dict[str, str] = {
     "context_too_long": "the conversation is too long for the model",
     "too_large": "the answer was too large to keep",
 }
-"""What failed, by a turn's `error_type`; `{}` is the vendor."""
+"""What happened, by `error_type`; `{}` is the vendor."""
 
-LONGEST_REASON = 500
-"""Most characters of why the model is not available: it is shown beside other facts of the session."""
+MAX_REASON_CHARS = 500
+"""Maximum characters of the reason why a model is unavailable: it is shown beside other facts of the session."""
 
 
 def reason_of(error: ModelError) -> str:
-    """Return why the model is not available, as a sentence that names the vendor and is safe to show.
+    """Return why the model is unavailable, as a sentence that names the vendor and is safe to show.
 
     >>> reason_of(ModelError("overloaded", "HTTP 529, request req_1", vendor="Anthropic"))
     'Anthropic is overloaded: HTTP 529, request req_1.'
     """
     sentence = _sentence(error.error_type, error.message, vendor=error.vendor or "the model's provider")
-    return sentence if len(sentence) <= LONGEST_REASON else f"{sentence[: LONGEST_REASON - 1]}…"
+    return sentence if len(sentence) <= MAX_REASON_CHARS else f"{sentence[: MAX_REASON_CHARS - 1]}…"
 
 
 def _sentence(error_type: str, message: str, *, vendor: str = "the model's provider") -> str:
-    what = _SENTENCES.get(error_type, "the turn failed").format(vendor)
+    what = _PROBLEMS.get(error_type, "the turn failed").format(vendor)
     whole = f"{what[0].upper()}{what[1:]}: {message}"
     return whole if whole.endswith(".") else f"{whole}."
 
@@ -117,7 +117,7 @@ _WORKER_STOPPED = "The worker stopped while the model was answering, more often 
 
 
 def describe_failure(error: ActivityError) -> tuple[ErrorType, str]:
-    """Say how a failed model call ends the turn: its `error_type` and a sentence that is safe to show."""
+    """Return the `error_type` of a failed model call, and a sentence that is safe to show."""
     cause = error.cause
     if isinstance(cause, ActivityTimeout):
         is_silent = cause.type == TimeoutType.HEARTBEAT

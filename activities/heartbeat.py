@@ -1,4 +1,4 @@
-"""Heartbeats from a timer, so that a silent vendor or a slow tool does not look like a dead worker."""
+"""Periodic heartbeats, so that a silent vendor or a slow tool doesn't look like a dead worker."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -13,10 +13,10 @@ HEARTBEAT_SECONDS = 1.0
 async def heartbeating(
     details: Callable[[], Sequence[object]] = tuple, *, seconds: float = HEARTBEAT_SECONDS
 ) -> AsyncIterator[None]:
-    """Heartbeat every `seconds` inside the block; a cancellation is delivered with the answer to a heartbeat (OPS-8).
+    """Heartbeat every `seconds` inside the block. Cancellations are delivered in response to heartbeats (OPS-8).
 
-    Each has the `details` of its moment: those that an activity sends with heartbeats of its own have to be among them,
-    since the server keeps what the newest one had, if only nothing.
+    `details` is called for each heartbeat. It must include what the activity sends with heartbeats of its own, since
+    the server keeps only the newest details, even if they are empty.
     """
     beating = asyncio.create_task(_beat(details, seconds))
     try:

@@ -9,13 +9,13 @@ from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from turnkeeper.activities.failures import MOST_ATTEMPTS, judge
+from turnkeeper.activities.failures import MAX_ATTEMPTS, judge
 from turnkeeper.activities.heartbeat import heartbeating
-from turnkeeper.activities.model_request.asking import Asking
+from turnkeeper.activities.model_request.answer_publisher import AnswerPublisher, GrowingAnswer
 from turnkeeper.activities.model_request.large_texts import LargeTexts
-from turnkeeper.activities.model_request.partial_answer import GrowingAnswer, PartialAnswer
+from turnkeeper.activities.model_request.model_client import ModelClient
 from turnkeeper.activities.model_request.spending import Spending
-from turnkeeper.activities.own_workflow import STOPPING, WorkflowSilentError, own_session
+from turnkeeper.activities.own_workflow import STOPPING, WorkflowSilentError, current_session_id
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.bounds import is_nested_over
 from turnkeeper.models.limits import ANSWER_BYTES, LARGEST_ANSWER_BYTES, MOST_LEVELS, SMALL_TEXT_BYTES
@@ -25,136 +25,138 @@ from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTa
 from turnkeeper.models.transcript.unfinished import unfinished_answer
 from turnkeeper.stores.partials.carrier import PartialCarrier
 
-TRIES_A_ROUND = 1_000_000
-"""More than a turn has time for."""
+ATTEMPTS_PER_WAIT = 1_000_000
+"""More attempts than a turn has time for."""
 
 SILENCE_SECONDS = 1.0
-"""Pause after the session itself has not answered."""
+"""Pause after the session did not answer a query."""
 
 SILENCE_REASON = "The worker could not read the conversation from Temporal in time."
 
-LONGEST_NAME = 256
-"""Most characters of a call's name: four times what a tool may be called."""
+MAX_CALL_NAME_CHARS = 256
+"""Maximum characters of a call's name: four times the longest name of a tool."""
 
-SPENT_SECONDS = 1.0
-"""Pause before a model is asked again by a turn whose budget was spent in vain: there it ends."""
+OVER_BUDGET_SECONDS = 1.0
+"""Pause before the workflow checks a turn whose budget was used up by failed attempts, and ends it."""
 
 HEARTBEAT_SECONDS = 0.5
-"""A silent model's call is cancelled by the answer to a heartbeat, and the workflow waits for what was written for no
-more than 1.5 s (SES-9)."""
+"""A cancellation arrives in response to a heartbeat, and the workflow waits at most 1.5 s for the unfinished answer
+(SES-9)."""
 
 STORE_SECONDS = 0.5
-"""How long the store of large texts may take to keep an unfinished answer; after that the answer is cut."""
+"""How long storing an unfinished answer's large texts may take; after that the answer is cut."""
 
 RETRIED_FAILURE_BYTES = 2_048
-"""JSON bytes of an unfinished answer in a failure that may be retried: Temporal drops the details of one over 4 KB."""
+"""JSON bytes of an unfinished answer in a failure that is retried: Temporal drops the details of one over 4 KB."""
 
 
 class ModelActivities:
-    """Activities that ask a model for a turn's next step."""
+    """The activity that calls a model for a turn's next step."""
 
-    def __init__(self, asking: Asking, texts: LargeTexts, partials: PartialCarrier) -> None:
-        self._asking = asking
+    def __init__(self, model_client: ModelClient, texts: LargeTexts, partials: PartialCarrier) -> None:
+        self._model_client = model_client
         self._texts = texts
         self._partials = partials
 
     @activity.defn
     async def call_model(self, call: ModelCall) -> ModelCallOutcome:
-        """Return the model's whole answer to exactly the context that `call.digest` names (AGT-2).
+        """Return the model's whole answer to exactly the context of `call.digest` (AGT-2).
 
-        A second run sees the same context and asks the model again: it may be billed twice, it is recorded once.
+        A second run calls the model again with the same context: it may be billed twice, it is recorded once.
         """
-        # All of it, while what is shown of it is bounded.
-        written = GrowingAnswer(tag_of(call, attempt=activity.info().attempt), most_bytes=LARGEST_ANSWER_BYTES)
-        spending = self._asking.spending(call.model, unclear_answers=call.unclear_answers)
+        # The whole answer; what is published of it is smaller.
+        answer_so_far = GrowingAnswer(tag_of(call, attempt=activity.info().attempt), most_bytes=LARGEST_ANSWER_BYTES)
+        spending = self._model_client.spending(call.model, unclear_answers=call.unclear_answers)
         async with heartbeating(lambda: self._details(spending), seconds=HEARTBEAT_SECONDS), _bounded_bugs():
             try:
-                outcome = await self._outcome(call, written, spending)
+                outcome = await self._outcome(call, answer_so_far, spending)
                 spent, unclear_answers = spending.total, spending.unclear_answers
                 return outcome.model_copy(update={"spent": spent, "unclear_answers": unclear_answers})
             except asyncio.CancelledError:
                 cancellation = activity.cancellation_details()
-                # Any other cause (this worker shuts down, say) is worth another attempt, and Temporal makes it.
+                # Any other cause, such as this worker's shutdown, is worth another attempt, which Temporal makes.
                 if cancellation is None or not cancellation.cancel_requested:
                     raise
                 spent = spending.total
-                unfinished = await self._unfinished(written.snapshot(), call, max_bytes=call.max_bytes)
+                unfinished = await self._unfinished_answer(answer_so_far.snapshot(), call, max_bytes=call.max_bytes)
                 return ModelCallOutcome(unfinished=unfinished, spent=spent)
 
     def _details(self, spending: Spending) -> Sequence[object]:
-        """Return what a heartbeat carries: what is shown now, and behind it what was spent in vain."""
-        return spending.behind(self._partials.heartbeat_details(own_session()))
+        """Return the details of a heartbeat: the current partial output, then the usage of failed attempts."""
+        return spending.heartbeat_details(self._partials.heartbeat_details(current_session_id()))
 
-    async def _outcome(self, call: ModelCall, written: GrowingAnswer, spending: Spending) -> ModelCallOutcome:
+    async def _outcome(self, call: ModelCall, answer_so_far: GrowingAnswer, spending: Spending) -> ModelCallOutcome:
         if spending.is_over(tokens_left=call.tokens_left, cost_left=call.cost_left):
-            # By a worker that died: what it had shown is all that anybody has of its answer.
-            unfinished = await self._unfinished(_shown_before(), call, max_bytes=call.max_bytes)
-            return ModelCallOutcome(wait_seconds=SPENT_SECONDS, unfinished=unfinished)
+            # A worker died: its last partial output is all that is left of the answer.
+            unfinished = await self._unfinished_answer(_previous_attempt_output(), call, max_bytes=call.max_bytes)
+            return ModelCallOutcome(wait_seconds=OVER_BUDGET_SECONDS, unfinished=unfinished)
         try:
-            request = await self._asking.context_of(call.request, digest=call.digest)
+            request = await self._model_client.context_of(call.request, digest=call.digest)
         except WorkflowSilentError:
-            # No try of the model's: the workflow schedules anew, for as long as the turn has time.
+            # Not a failure of the model: the workflow schedules the activity again, as long as the turn has time.
             return ModelCallOutcome(wait_seconds=SILENCE_SECONDS, wait_reason=SILENCE_REASON)
         if request is None:
             return ModelCallOutcome(repeat="digest_mismatch")
         response: ModelResponse | None = None
         try:
-            response = await self._answer(call, request, written, spending)
+            response = await self._answer(call, request, answer_so_far, spending)
             if call.repeats_empty and _is_empty(response):
                 spending.add(response.usage)
                 return ModelCallOutcome(repeat="empty_answer")
-            return ModelCallOutcome(response=await self._storable(_without_traps(response), call))
+            return ModelCallOutcome(response=await self._storable(_sanitized(response), call))
         except ModelError as error:
             failure = error
-        except ApplicationError as too_large:
+        except ApplicationError as error:
             spending.add(response.usage if response else None)
-            raise await self._with_unfinished(too_large, written, call, spending) from None
+            raise await self._with_details(error, answer_so_far, call, spending) from None
         try:
             outcome = judge(
                 failure,
                 attempt=activity.info().attempt,
-                rounds=call.round - call.silences,
+                wait_count=call.round - call.silences,
                 unclear=spending.unclear_answers,
             )
-        except ApplicationError as judgement:
+        except ApplicationError as failure_to_raise:
             is_over = spending.is_over(tokens_left=call.tokens_left, cost_left=call.cost_left)
-            if judgement.non_retryable or not is_over:
-                raise await self._with_unfinished(judgement, written, call, spending) from None
-            # No further attempt: the workflow looks at the turn's budget before it asks again.
-            outcome = ModelCallOutcome(wait_seconds=SPENT_SECONDS)
+            if failure_to_raise.non_retryable or not is_over:
+                raise await self._with_details(failure_to_raise, answer_so_far, call, spending) from None
+            # No further attempt: the workflow checks the turn's budget first.
+            outcome = ModelCallOutcome(wait_seconds=OVER_BUDGET_SECONDS)
         if outcome.wait_seconds is None:
             return outcome
         return outcome.model_copy(
-            update={"unfinished": await self._unfinished(written.snapshot(), call, max_bytes=call.max_bytes)}
+            update={
+                "unfinished": await self._unfinished_answer(answer_so_far.snapshot(), call, max_bytes=call.max_bytes)
+            }
         )
 
     async def _answer(
-        self, call: ModelCall, request: ModelRequest, written: GrowingAnswer, spending: Spending
+        self, call: ModelCall, request: ModelRequest, answer_so_far: GrowingAnswer, spending: Spending
     ) -> ModelResponse:
-        """Return the model's whole answer; show it while it is written. Raises `ModelError`."""
-        with self._shown(call, spending) as show:
+        """Return the model's whole answer, and publish it while it is written. Raises `ModelError`."""
+        with self._publishing(call, spending) as publish:
 
             def take(delta: Delta) -> None:
-                written.grow(delta.kind, delta.text)
-                if show:
-                    show(delta)
+                answer_so_far.grow(delta.kind, delta.text)
+                if publish:
+                    publish(delta)
 
             try:
-                return await self._asking.answer(
-                    call.model, request, number=call.request, rounds=call.round, spending=spending, on_delta=take
+                return await self._model_client.answer(
+                    call.model, request, number=call.request, wait_count=call.round, spending=spending, on_delta=take
                 )
             except (ModelError, asyncio.CancelledError):
-                activity.heartbeat(*self._details(spending))  # while it is shown: the next attempt is told of it
+                activity.heartbeat(*self._details(spending))  # now: the next attempt reads these details
                 raise
 
-    async def _with_unfinished(
-        self, failure: ApplicationError, written: GrowingAnswer, call: ModelCall, spending: Spending
+    async def _with_details(
+        self, failure: ApplicationError, answer_so_far: GrowingAnswer, call: ModelCall, spending: Spending
     ) -> ApplicationError:
-        """Return the failure with what was written, and what was spent, as details: it may end the turn (SES-9)."""
-        is_final = failure.non_retryable or activity.info().attempt >= MOST_ATTEMPTS
+        """Return the failure with the unfinished answer and the usage as details, since it may end the turn (SES-9)."""
+        is_final = failure.non_retryable or activity.info().attempt >= MAX_ATTEMPTS
         max_bytes = call.max_bytes if is_final else RETRIED_FAILURE_BYTES
-        unfinished = await self._unfinished(written.snapshot(), call, max_bytes=max_bytes)
-        details = spending.behind(() if unfinished is None else (unfinished,))
+        unfinished = await self._unfinished_answer(answer_so_far.snapshot(), call, max_bytes=max_bytes)
+        details = spending.heartbeat_details(() if unfinished is None else (unfinished,))
         if not details:
             return failure
         return ApplicationError(
@@ -165,80 +167,84 @@ class ModelActivities:
             next_retry_delay=failure.next_retry_delay,
         )
 
-    async def _unfinished(
-        self, written: PartialOutput | None, call: ModelCall, *, max_bytes: int
+    async def _unfinished_answer(
+        self, answer_so_far: PartialOutput | None, call: ModelCall, *, max_bytes: int
     ) -> ModelResponse | None:
-        """Return what was written as the session can hold it, in `max_bytes` of JSON; `None` where nothing was."""
-        parts = written.parts if written else ()
+        """Return the unfinished answer in at most `max_bytes` of JSON; `None` if nothing was written."""
+        parts = answer_so_far.parts if answer_so_far else ()
         answer = unfinished_answer(parts, model=call.model, max_bytes=ANSWER_BYTES)
         if answer is None:
             return None
         inline_bytes = min(call.inline_bytes, max_bytes // 4)
         try:
             async with asyncio.timeout(STORE_SECONDS):
-                kept = await self._texts.keep_response(own_session(), answer, inline_bytes, max_bytes=max_bytes)
+                stored = await self._texts.keep_response(
+                    current_session_id(), answer, inline_bytes, max_bytes=max_bytes
+                )
         except TimeoutError:
-            kept = cut_response(answer, answer_bytes=max_bytes)
-        if _json_size(kept) <= max_bytes:
-            return kept
-        return kept.model_copy(update={"parts": [part for part in kept.parts if not isinstance(part, CallPart)]})
+            stored = cut_response(answer, answer_bytes=max_bytes)
+        if _json_size(stored) <= max_bytes:
+            return stored
+        return stored.model_copy(update={"parts": [part for part in stored.parts if not isinstance(part, CallPart)]})
 
     @contextmanager
-    def _shown(self, call: ModelCall, spending: Spending) -> Iterator[Callable[[Delta], None] | None]:
+    def _publishing(self, call: ModelCall, spending: Spending) -> Iterator[Callable[[Delta], None] | None]:
         if not call.message_id:
             yield None
             return
         tag = tag_of(call, attempt=activity.info().attempt)
-        with PartialAnswer(self._partials, own_session(), tag, behind=spending.last_report) as answer:
+        with AnswerPublisher(self._partials, current_session_id(), tag, behind=spending.last_report) as answer:
             yield answer.grow
 
     async def _storable(self, response: ModelResponse, call: ModelCall) -> ModelResponse:
-        """Return the response as the session can hold it: large texts by reference (SES-15, SES-16).
+        """Return the response with large texts by reference (SES-15, SES-16).
 
-        Raises `ApplicationError` `too_large` if it is too large even so.
+        Raises `ApplicationError` `too_large` if the response is still too large.
         """
         size = _json_size(response)
         if size > LARGEST_ANSWER_BYTES:
             raise _too_large(size, LARGEST_ANSWER_BYTES)
         if size <= min(call.inline_bytes, STATE_INLINE_BYTES):
-            return response  # as nearly always: nothing in it can be large
+            return response  # the usual case: no text in it can be large
         for inline_bytes in (call.inline_bytes, SMALL_TEXT_BYTES):
-            kept = await self._texts.keep_response(own_session(), response, inline_bytes, max_bytes=call.max_bytes)
-            size = _json_size(kept)
+            stored = await self._texts.keep_response(
+                current_session_id(), response, inline_bytes, max_bytes=call.max_bytes
+            )
+            size = _json_size(stored)
             if size <= call.max_bytes:
-                return kept
+                return stored
         raise _too_large(size, call.max_bytes)
 
 
 @asynccontextmanager
 async def _bounded_bugs() -> AsyncIterator[None]:
-    """End the turn at an error nobody foresaw after `MOST_ATTEMPTS`; a worker that dies raises none.
+    """Make an unexpected error final after `MAX_ATTEMPTS`, so that a bug of ours ends the turn.
 
-    A vendor's failures are judged before, and are few; a worker that stops gives the call back, as often as it takes.
+    Vendors' failures are judged before. A worker that stops may hand the call on any number of times.
     """
     try:
         yield
     except ApplicationError as error:
-        if error.type == STOPPING or error.non_retryable or activity.info().attempt < MOST_ATTEMPTS:
+        if error.type == STOPPING or error.non_retryable or activity.info().attempt < MAX_ATTEMPTS:
             raise
         raise ApplicationError(error.message, *error.details, type=error.type, non_retryable=True) from error
     except Exception as error:
-        if activity.info().attempt < MOST_ATTEMPTS:
+        if activity.info().attempt < MAX_ATTEMPTS:
             raise
         raise ApplicationError(str(error), type=type(error).__name__, non_retryable=True) from error
 
 
-def _shown_before() -> PartialOutput | None:
-    """Return what the attempt before this one had shown; `None` where its heartbeats do not say."""
+def _previous_attempt_output() -> PartialOutput | None:
+    """Return the last partial output of the previous attempt; `None` if its heartbeats have none."""
     details = activity.info().heartbeat_details
     try:
         return PartialOutput.model_validate(details[0]) if details else None
     except ValidationError:
-        return None  # nothing was shown, or by another release
+        return None  # no partial output, or from another release
 
 
 def tag_of(call: ModelCall, *, attempt: int) -> PartialTag:
-    """Return what the partial output of a try is known by; each try after a wait counts on beyond those before it.
+    """Return the tag of an attempt's partial output. Attempts after a wait have higher numbers than those before.
 
     `step` is the number that the recorded step will have: the workflow counts both from 1, one for each answer.
 
@@ -246,21 +252,23 @@ def tag_of(call: ModelCall, *, attempt: int) -> PartialTag:
     >>> tag_of(call, attempt=1).attempt > tag_of(call.model_copy(update={"round": 0}), attempt=90_000).attempt
     True
     """
-    tries = call.round * TRIES_A_ROUND + attempt
-    return PartialTag(message_id=call.message_id, turn=call.turn, step=call.step, request=call.request, attempt=tries)
+    attempts = call.round * ATTEMPTS_PER_WAIT + attempt
+    return PartialTag(
+        message_id=call.message_id, turn=call.turn, step=call.step, request=call.request, attempt=attempts
+    )
 
 
 def _is_empty(response: ModelResponse) -> bool:
-    """Return whether the model said nothing and called nothing, though it was not cut."""
+    """Return whether the answer has neither text nor calls, although it was not cut."""
     return response.stop != "max_tokens" and not response.calls and not response.text.strip()
 
 
-def _without_traps(response: ModelResponse) -> ModelResponse:
-    """Return the response as every later request can hold it.
+def _sanitized(response: ModelResponse) -> ModelResponse:
+    """Return the response in a form that every later request can include.
 
-    Arguments that are nested too deeply to be read back become text, and names no tool has are cut: nothing is run by
-    either. The vendor's own blocks go without a trace where they are nested like that, and where the answer was cut: a
-    call in them that was not taken up would be an orphan, which makes vendors refuse every later request.
+    Arguments that are nested too deeply to be read back become text, and overlong names are cut; neither can be run.
+    The vendor's own blocks are dropped if they are nested too deeply or the answer was cut: a call in them without a
+    result would make the vendor reject every later request.
     """
     parts = [_carriable(part) if isinstance(part, CallPart) else part for part in response.parts]
     state = response.state
@@ -271,7 +279,7 @@ def _without_traps(response: ModelResponse) -> ModelResponse:
 
 def _carriable(call: CallPart) -> CallPart:
     args = to_json(call.args).decode() if is_nested_over(call.args, MOST_LEVELS) else call.args
-    return call.model_copy(update={"args": args, "name": call.name[:LONGEST_NAME]})
+    return call.model_copy(update={"args": args, "name": call.name[:MAX_CALL_NAME_CHARS]})
 
 
 def _json_size(response: ModelResponse) -> int:

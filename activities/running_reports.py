@@ -1,8 +1,8 @@
-"""Reports of the activities that run here, by their task tokens, to the process that started this worker (OPS-10).
+"""Reports of running activities to the process that started this worker (OPS-10).
 
-That process fails those still open at once when this one has died; Temporal itself would notice only after the
-heartbeat timeout. A report is one line in a pipe: `+` where an activity begins and `-` where it has ended, then what
-names the activity, in Base64. Reports are an aid and never a hindrance: one that the pipe doesn't take is left out.
+When this process dies, that one fails its open activities at once by their task tokens; Temporal itself would notice
+only after the heartbeat timeout. A report is one line in a pipe: `+` when an activity begins and `-` when it has ended,
+then its token and ids in Base64. Reports are optional: a line that the pipe doesn't accept is dropped.
 """
 
 import base64
@@ -21,7 +21,7 @@ _EVENTS = {mark: event for event, mark in _MARKS.items()}
 
 
 class RunningActivity(NamedTuple):
-    """An attempt of an activity, by its task token, and where Temporal shows it."""
+    """An attempt of an activity: its task token, and the ids by which Temporal shows it."""
 
     token: bytes
     workflow_id: str
@@ -30,10 +30,10 @@ class RunningActivity(NamedTuple):
 
 
 class RunningReporter(Interceptor):
-    """Reports the beginning and the end of every activity of a worker."""
+    """Reports the beginning and the end of every activity of a worker to a pipe."""
 
     def __init__(self, descriptor: int) -> None:
-        """Report to the pipe `descriptor`, whose writing does not block; no process that is started here gets it.
+        """Report to the non-blocking pipe `descriptor`, which child processes don't inherit.
 
         Raises:
             OSError: There is no such descriptor.
@@ -45,15 +45,15 @@ class RunningReporter(Interceptor):
         return _ReportedActivity(next, self)
 
     def report(self, event: Event, running: RunningActivity) -> None:
-        """Write one line, if the pipe takes it whole and at once."""
+        """Write one line, if the pipe accepts it whole and at once."""
         line = render_report(event, running)
-        # Up to this size a pipe takes a line whole or not at all.
+        # Up to this size a pipe accepts a line whole or not at all.
         if len(line) > select.PIPE_BUF:
             return
         try:
             os.write(self._descriptor, line)
         except OSError:
-            # Full, or nobody reads it any more: then the heartbeat timeout does what it does elsewhere.
+            # The pipe is full, or nobody reads it: then the heartbeat timeout applies.
             return
 
 

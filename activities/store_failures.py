@@ -1,4 +1,4 @@
-"""What an activity fails with while the stores can't be reached."""
+"""The failure of activities while the stores can't be reached."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from turnkeeper.stores.database.database import StoreUnavailableError
 
 @contextmanager
 def store_failures() -> Iterator[None]:
-    """Raise `StoreUnavailableError` as the failure that workflows and gateways know: it may pass."""
+    """Convert `StoreUnavailableError` to the retryable failure that workflows and gateways recognise."""
     try:
         yield
     except StoreUnavailableError as error:

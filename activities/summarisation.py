@@ -7,7 +7,7 @@ from temporalio.exceptions import ApplicationError
 
 from turnkeeper.activities.failures import judge
 from turnkeeper.activities.heartbeat import heartbeating
-from turnkeeper.activities.model_request.asking import Asking
+from turnkeeper.activities.model_request.model_client import ModelClient
 from turnkeeper.activities.model_request.spending import Spending
 from turnkeeper.activities.own_workflow import WorkflowSilentError
 from turnkeeper.activities.providers.protocol import ModelError
@@ -25,45 +25,45 @@ from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse,
 
 
 class SummaryActivities:
-    """Activities that ask a model what is worth remembering."""
+    """The activity that summarises evicted messages."""
 
-    def __init__(self, asking: Asking) -> None:
-        self._asking = asking
+    def __init__(self, model_client: ModelClient) -> None:
+        self._model_client = model_client
 
     @activity.defn
     async def summarise(self, call: SummaryCall) -> SummaryOutcome:
-        """Return a summary of exactly the messages that `call.digest` names, or say why there is none that is any good.
+        """Return a summary of exactly the messages of `call.digest`, or why there is no usable one.
 
-        A second run sees the same messages and asks the model again: it may be billed twice, it is recorded once.
+        A second run calls the model again with the same messages: it may be billed twice, it is recorded once.
         """
-        spending = self._asking.spending(call.model)
-        async with heartbeating(lambda: spending.behind(())):
+        spending = self._model_client.spending(call.model)
+        async with heartbeating(lambda: spending.heartbeat_details(())):
             try:
-                evicted = await self._asking.context_of(call.request, digest=call.digest)
+                evicted = await self._model_client.context_of(call.request, digest=call.digest)
             except WorkflowSilentError:
                 return SummaryOutcome(trouble="its messages could not be handed over in time")
             if evicted is None:
                 return SummaryOutcome(trouble="its messages could not be handed over unchanged")
             try:
-                response = await self._asked(call, evicted, spending)
+                response = await self._ask_model(call, evicted, spending)
             except ApplicationError as failure:
-                activity.heartbeat(*spending.behind(()))
-                raise _with_details(failure, spending.behind(())) from None
+                activity.heartbeat(*spending.heartbeat_details(()))
+                raise _with_details(failure, spending.heartbeat_details(())) from None
         return _outcome_of(response, evicted).model_copy(update={"spent": spending.total})
 
-    async def _asked(self, call: SummaryCall, evicted: ModelRequest, spending: Spending) -> ModelResponse:
-        """Return the model's answer, to a shorter request where the first is too long for it."""
+    async def _ask_model(self, call: SummaryCall, evicted: ModelRequest, spending: Spending) -> ModelResponse:
+        """Return the model's answer, to a shorter request if the first is too long for it."""
         for most_chars in (PROMPT_CHARS, PROMPT_CHARS // 2, PROMPT_CHARS // 4):
             request = summary_request(evicted.messages, has_earlier=call.has_earlier, most_chars=most_chars)
             try:
-                return await self._asking.answer(call.model, request, number=call.request, spending=spending)
+                return await self._model_client.answer(call.model, request, number=call.request, spending=spending)
             except ModelError as error:
                 failure = error
                 if error.error_type != "context_too_long":
                     break
-        # Raises what is worth another attempt, soon.
-        judge(failure, attempt=activity.info().attempt, rounds=0, unclear=spending.unclear_answers)
-        # What the turn's own calls would wait out for long, a summary is not worth.
+        # Raises if a quick retry may help.
+        judge(failure, attempt=activity.info().attempt, wait_count=0, unclear=spending.unclear_answers)
+        # Unlike the turn's own calls, a summary is not worth a long wait.
         raise ApplicationError(failure.message, type=failure.error_type, non_retryable=True) from failure
 
 
@@ -78,13 +78,13 @@ def _with_details(failure: ApplicationError, details: Sequence[object]) -> Appli
 
 
 def _outcome_of(response: ModelResponse, evicted: ModelRequest) -> SummaryOutcome:
-    """Return what the session can keep of the answer, or why that is nothing."""
+    """Return the bounded summary, or why the answer is not usable."""
     text, files = response.text.strip(), files_written(evicted.messages, evicted.head.tools)
-    # One that was cut lacks what came last: where things stand.
+    # A summary that was cut lacks the current state, which comes last.
     is_cut = response.stop == "max_tokens"
     trouble = "it was cut before its end" if is_cut else summary_trouble(text, files, evicted.messages)
     if trouble:
         return SummaryOutcome(trouble=trouble, usage=response.usage)
-    listed, omitted = listed_files(files)
-    bounded = bound_json(text, SUMMARY_CHARS, SUMMARY_BYTES)
-    return SummaryOutcome(text=bounded, files=listed, files_omitted=omitted, usage=response.usage)
+    file_list, omitted = listed_files(files)
+    bounded_text = bound_json(text, SUMMARY_CHARS, SUMMARY_BYTES)
+    return SummaryOutcome(text=bounded_text, files=file_list, files_omitted=omitted, usage=response.usage)

@@ -1,4 +1,4 @@
-"""Reading which tools there are, and running one: the activities `list_tools` and `call_tool`."""
+"""Listing tools and calling one: the activities `list_tools` and `call_tool`."""
 
 import logging
 from typing import Protocol
@@ -8,7 +8,7 @@ from temporalio.exceptions import ApplicationError
 
 from turnkeeper.activities.heartbeat import heartbeating
 from turnkeeper.activities.model_request.large_texts import LargeTexts
-from turnkeeper.activities.own_workflow import own_session
+from turnkeeper.activities.own_workflow import current_session_id
 from turnkeeper.models.bounds import is_nested_over
 from turnkeeper.models.limits import MOST_LEVELS, TOOL_LIST_BYTES
 from turnkeeper.models.session.tool_list import carried_bytes, digest_of
@@ -18,8 +18,8 @@ from turnkeeper.models.transcript.trajectory import ToolResult
 _log = logging.getLogger(__name__)
 
 
-class LostCallError(Exception):
-    """The server was lost in a call that may be repeated. `result`: what the call came to, should it stay at that."""
+class ServerLostError(Exception):
+    """The server was lost during a call that may be repeated. `result` is for the last attempt."""
 
     def __init__(self, result: ToolResult) -> None:
         super().__init__(result.outcome)
@@ -27,14 +27,14 @@ class LostCallError(Exception):
 
 
 class ToolSource(Protocol):
-    """The tools of this worker; the composition root injects `turnkeeper.activities.toolbox`."""
+    """The tools of this worker. The composition root injects `turnkeeper.activities.toolbox`."""
 
     async def list_tools(self) -> ToolList:
-        """Return all tools in a stable order, their names unique, and the servers that could not be asked."""
+        """Return all tools in a stable order with unique names, and the servers that could not be reached."""
         ...
 
     async def call(self, invocation: ToolInvocation) -> ToolResult:
-        """Run one call; whatever goes wrong is a result. Raises `LostCallError` where a second run may help."""
+        """Run one call. Failures are results. Raises `ServerLostError` if a second run may help."""
         ...
 
 
@@ -47,50 +47,50 @@ class ToolActivities:
 
     @activity.defn
     async def list_tools(self, call: ToolListCall | None = None) -> ToolList:
-        """Return the tools there are now; those that the session knows already are not written into its history again.
+        """Return the current tools, or `unchanged` if the session has them already: its history stays smaller.
 
         A second run reads them again, to no effect.
         """
         async with heartbeating():
-            listed = await self._toolbox.list_tools()
-        tools = _carriable(listed.tools)
-        if call and call.known == digest_of(tools) and not listed.unread:
+            tool_list = await self._toolbox.list_tools()
+        tools = _carriable(tool_list.tools)
+        if call and call.known == digest_of(tools) and not tool_list.unread:
             return ToolList(unchanged=True)
-        return listed.model_copy(update={"tools": tools})
+        return tool_list.model_copy(update={"tools": tools})
 
     @activity.defn
     async def call_tool(self, invocation: ToolInvocation) -> ToolResult:
-        """Run a tool and return what it came to.
+        """Run a tool and return its result.
 
-        A second run happens only for tools that are read-only or idempotent (`workflows/activity_options.py`), with
-        the same call id as idempotency key; every other tool is run at most once (AGT-7).
+        A second run happens only for tools that are read-only or idempotent (`workflows/activity_options.py`), with the
+        same idempotency key; every other tool runs at most once (AGT-7).
         """
-        session_id = own_session()
+        session_id = current_session_id()
         async with heartbeating():
-            resolved = await self._texts.resolve_call(session_id, invocation)
-            if resolved is None:
+            invocation_with_args = await self._texts.resolve_call(session_id, invocation)
+            if invocation_with_args is None:
                 return ToolResult(outcome=f"{invocation.name} was not called: {_UNREADABLE}", status="error")
-            result = await self._called(resolved.model_copy(update={"session_id": session_id}))
+            result = await self._call_or_raise(invocation_with_args.model_copy(update={"session_id": session_id}))
             return await self._texts.keep_result(session_id, result, invocation.inline_bytes)
 
-    async def _called(self, invocation: ToolInvocation) -> ToolResult:
-        """Call the tool; its server being lost in it fails the attempt, or after the last one is the result."""
+    async def _call_or_raise(self, invocation: ToolInvocation) -> ToolResult:
+        """Call the tool. A lost server fails the attempt; on the last attempt it is the result."""
         try:
             return await self._toolbox.call(invocation)
-        except LostCallError as lost:
+        except ServerLostError as error:
             info = activity.info()
-            most = info.retry_policy.maximum_attempts if info.retry_policy else 1
-            if info.attempt < most:
-                raise ApplicationError(str(lost), type="tool_server_lost") from None
-            return lost.result
+            max_attempts = info.retry_policy.maximum_attempts if info.retry_policy else 1
+            if info.attempt < max_attempts:
+                raise ApplicationError(str(error), type="tool_server_lost") from None
+            return error.result
 
 
 _UNREADABLE = "its arguments are in the store of large texts, which can't be read now"
 
 
 def _carriable(tools: list[ToolSpec]) -> list[ToolSpec]:
-    """Return as many tools, in their order, as a session can carry from run to run (SES-16)."""
-    room, kept = TOOL_LIST_BYTES, list[ToolSpec]()
+    """Return the first tools, as many as a session can carry from run to run (SES-16)."""
+    room, carried_tools = TOOL_LIST_BYTES, list[ToolSpec]()
     for tool in tools:
         if is_nested_over(tool.input_schema, MOST_LEVELS):
             _log.warning("the tool %s is left out: its schema is nested over %d levels", tool.name, MOST_LEVELS)
@@ -98,8 +98,10 @@ def _carriable(tools: list[ToolSpec]) -> list[ToolSpec]:
         room -= carried_bytes(tool)
         if room < 0:
             _log.warning(
-                "%d of %d tools are left out: a session has room for no more", len(tools) - len(kept), len(tools)
+                "%d of %d tools are left out: a session has room for no more",
+                len(tools) - len(carried_tools),
+                len(tools),
             )
             break
-        kept.append(tool)
-    return kept
+        carried_tools.append(tool)
+    return carried_tools

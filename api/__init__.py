@@ -1,1 +1,1 @@
-"""The gateway: HTTP to Temporal and back. It translates and never decides."""
+"""The gateway: it translates HTTP to Temporal and back, and makes no decisions about sessions."""

@@ -1,4 +1,4 @@
-"""What the gateway takes and gives beyond the session's own models. Unknown fields are errors that name them."""
+"""Request and response bodies of the gateway that are not models of a session. Unknown fields are errors."""
 
 from typing import Annotated, Literal
 
@@ -14,7 +14,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticKnownError
 
-from turnkeeper.api.markdown import MOST_CHARS, MOST_TEXTS
+from turnkeeper.api.markdown import MAX_CHARS, MAX_TEXTS
 from turnkeeper.models.bounds import count_unencodable
 from turnkeeper.models.context.window import HistoryChange
 from turnkeeper.models.ids import ID_PATTERN
@@ -43,18 +43,18 @@ PromptText = Annotated[
 ]
 
 
-def _inside(folder: str) -> str:
+def _check_folder(folder: str) -> str:
     parts = folder.split("/") if folder else []
     if any(not part or part.startswith(".") or "\0" in part for part in parts):
         raise ValueError("must be a folder below the workspace root, without '..', hidden folders or a leading '/'")
     return folder
 
 
-def _renderable(texts: list[str]) -> list[str]:
+def _check_renderable(texts: list[str]) -> list[str]:
     if any(count_unencodable(text) for text in texts):
-        raise ValueError("may hold no NUL and no lone surrogate")
-    if sum(map(len, texts)) > MOST_CHARS:
-        raise ValueError(f"may have {MOST_CHARS:,} characters together")
+        raise ValueError("must not contain NUL or lone surrogates")
+    if sum(map(len, texts)) > MAX_CHARS:
+        raise ValueError(f"must not exceed {MAX_CHARS:,} characters in total")
     return texts
 
 
@@ -63,44 +63,44 @@ _FOLDER_NAME = r"[^./\u0000][^/\u0000]*"
 Folder = Annotated[
     str,
     Field(max_length=512),
-    AfterValidator(_inside),
+    AfterValidator(_check_folder),
     WithJsonSchema(
         {"type": "string", "maxLength": 512, "pattern": f"^({_FOLDER_NAME}(/{_FOLDER_NAME})*)?$", "default": ""}
     ),
 ]
 
 
-class _AsTyped(BaseModel):
-    """Takes no text or boolean for a number, and only booleans for a boolean, as its schema says."""
+class _StrictNumbers(BaseModel):
+    """Accepts only numbers for numbers and booleans for booleans, as the schema says; pydantic would convert."""
 
     @field_validator("*", mode="before")
     @classmethod
-    def _refuse_other_types(cls, value: object, info: ValidationInfo) -> object:
+    def _reject_other_types(cls, value: object, info: ValidationInfo) -> object:
         is_boolean = cls.model_fields[info.field_name or ""].annotation is bool
         if value is not None and (isinstance(value, str) or isinstance(value, bool) != is_boolean):
             raise PydanticKnownError("bool_type" if is_boolean else "float_type")
         return value
 
 
-class LimitsBody(_AsTyped, LimitsChange):
-    """Limits to change; the others stay as they are."""
+class LimitsBody(_StrictNumbers, LimitsChange):
+    """Limits to change. The others keep their values."""
 
     max_state_bytes: int = Field(1_000_000, ge=LEAST_STATE_BYTES, le=1_000_000)
 
 
-class HistoryBody(_AsTyped, HistoryChange):
-    """Settings of the window to change; the others stay as they are."""
+class HistoryBody(_StrictNumbers, HistoryChange):
+    """Settings of the window to change. The others keep their values."""
 
 
 class ConfigureBody(Configure):
-    """Change a session from its next turn on; `limits` and `history` change only the fields given."""
+    """Change a session from its next turn on. `limits` and `history` change only the fields that are present."""
 
     limits: LimitsBody | None = None
     history: HistoryBody | None = None
 
 
 class StartSession(Strict):
-    """A new session; everything is optional. `limits` and `history` change only the fields given."""
+    """A new session. Every field is optional; `limits` and `history` change only the fields that are present."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -132,7 +132,7 @@ class StartSession(Strict):
 
 
 class SendPrompt(Strict):
-    """A prompt. The same `id` sent twice is one turn; the `Idempotency-Key` header does the same."""
+    """A prompt. Sending the same `id` twice makes one turn; the `Idempotency-Key` header does the same."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -149,9 +149,9 @@ class SendPrompt(Strict):
 
 
 class Chat(Strict):
-    """Start or continue in one call. `user_name` is the user of a session that this call starts.
+    """Start or continue a session in one call. `user_name` is used only if the call starts a session.
 
-    The same `id` sent twice is one prompt; the `Idempotency-Key` header does the same.
+    Sending the same `id` twice makes one prompt; the `Idempotency-Key` header does the same.
     """
 
     model_config = ConfigDict(
@@ -170,26 +170,26 @@ class Chat(Strict):
 
 
 class Cancel(Strict):
-    """Stop the turn `message_id`, or the one that is running now."""
+    """Stop the turn `message_id`, or by default the running one."""
 
     message_id: Id | None = None
     reason: Reason | None = None
 
 
 class End(EndSession):
-    """End the session after its queue; with `discard_queue`, without it."""
+    """End the session when its queue is done, or at once with `discard_queue`."""
 
     discard_queue: StrictBool = False
 
 
 class Retry(Strict):
-    """Send the prompt of the failed turn `message_id` again, or that of the newest one the session holds."""
+    """Send the prompt of the failed turn `message_id` again, or by default that of the newest failed turn."""
 
     message_id: Id | None = None
 
 
 class TaskPreview(BaseModel):
-    """A task as it would be started: the messages of its history and what became of them, and its first `prompt`."""
+    """A task as it would start: its history, a report on how the history was cut, and its first `prompt`."""
 
     context: HandOffReport
     warnings: list[TaskValidationWarning]
@@ -200,19 +200,19 @@ class TaskPreview(BaseModel):
 class RenderMarkdown(Strict):
     """Texts to render, together at most 200,000 characters."""
 
-    texts: Annotated[Items[str], AfterValidator(_renderable)] = Field(
-        max_length=MOST_TEXTS, examples=[["Read **this**: [docs](https://example.org)"]]
+    texts: Annotated[Items[str], AfterValidator(_check_renderable)] = Field(
+        max_length=MAX_TEXTS, examples=[["Read **this**: [docs](https://example.org)"]]
     )
 
 
 class RenderedMarkdown(BaseModel):
-    """The HTML of each text, in their order: sanitised, and safe to be put into a page."""
+    """The sanitised HTML of each text, in the same order. It is safe to insert into a page."""
 
     html: list[str] = Field(examples=[["<p>Read <strong>this</strong>.</p>\n"]])
 
 
 class Readiness(BaseModel):
-    """Temporal is reachable and a worker is polling. `archive`: whether it can be read; sessions go on without it."""
+    """Temporal is reachable and a worker is polling. Sessions continue while the `archive` is unavailable."""
 
     status: Literal["ready"] = "ready"
     temporal: str

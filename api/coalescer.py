@@ -1,8 +1,8 @@
-"""Calls that several callers share, so that what many want at the same time is asked once.
+"""Calls that concurrent callers share, so that the same question is asked once.
 
-A caller who gives up, or is cancelled, leaves the result to the others. Two rules say which call a caller may join:
-`Coalescer` lets it join one that is in progress; `SerialCoalescer` only one that has not started, so that whatever the
-caller did before is in the result.
+A caller that is cancelled doesn't cancel the call for the others. The two classes differ in which call may be joined:
+`Coalescer` joins one in progress; `SerialCoalescer` only one that has not started, so that the result includes what
+the caller did before.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ class SharedCall(Generic[Result]):
 
     def __init__(self, call: Coroutine[Any, Any, Result]) -> None:
         self.waiters = 0
-        """Callers who wait for the result at this moment."""
+        """Callers that wait for the result now."""
         self._task = asyncio.create_task(call)
         self._task.add_done_callback(_mark_as_retrieved)
 
@@ -28,7 +28,7 @@ class SharedCall(Generic[Result]):
         return self._task.done()
 
     def peek(self) -> Result | None:
-        """Return the result if it is there; `None` while the call is in progress, and where it has failed."""
+        """Return the result; `None` while the call is in progress, and if it failed."""
         is_there = self._task.done() and not self._task.cancelled() and self._task.exception() is None
         return self._task.result() if is_there else None
 
@@ -41,7 +41,7 @@ class SharedCall(Generic[Result]):
             self.waiters -= 1
 
     def when_done(self, callback: Callable[[], object]) -> None:
-        """Run `callback` once the call is done, before those who wait for it go on."""
+        """Run `callback` once the call is done, before its waiters resume."""
         self._task.add_done_callback(lambda _: callback())
 
     async def cancel(self) -> None:
@@ -57,7 +57,7 @@ class Coalescer(Generic[Key, Result]):
         self._calls: dict[Key, SharedCall[Result]] = {}
 
     async def run(self, key: Key, call: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-        """Return the result of the call in progress, or of `call` where there is none. Raises what the call raises."""
+        """Return the result of the call in progress, or else of `call`. Raises what the call raises."""
         shared = self._calls.get(key)
         if shared is None:
             shared = self._calls[key] = SharedCall(call())
@@ -78,7 +78,7 @@ class SerialCoalescer(Generic[Key, Result]):
     async def run(self, group: str, key: Key, call: Callable[[], Awaitable[Result]]) -> Result:
         """Return the result of a call that starts after this moment. Raises what the call raises.
 
-        A call that nobody waits for any more when its turn comes is not made.
+        The call is skipped if all its callers have given up before it starts.
         """
         calls = self._groups.setdefault(group, _Group())
         shared = calls.pending.get(key)
@@ -113,6 +113,6 @@ async def _run_in_turn(calls: _Group[Key, Result], key: Key, call: Callable[[], 
 
 
 def _mark_as_retrieved(task: "asyncio.Task[Any]") -> None:
-    # Every caller has been told of a failure; without one left, asyncio would log it as never retrieved.
+    # Otherwise asyncio logs a failure as never retrieved where all callers have given up.
     if not task.cancelled():
         task.exception()

@@ -1,6 +1,6 @@
-"""What routes are given: the services, what a path names, and checks that hold for all routes.
+"""Dependencies of the routes: the services, path parameters, and checks that all routes share.
 
-All are `async`: FastAPI would run a plain function in a thread, and a request then waits for ten of them.
+All are `async`: FastAPI runs plain functions in threads, and a request would wait for ten of them.
 """
 
 from typing import Annotated
@@ -10,6 +10,7 @@ from fastapi.dependencies.utils import get_flat_params
 from fastapi.params import Query
 from fastapi.routing import APIRoute
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.services import Services
 from turnkeeper.models.ids import CALL_ID_PATTERN, ID_PATTERN
@@ -20,16 +21,16 @@ async def get_services(request: Request) -> Services:
     return services
 
 
-async def refuse_unknown_parameters(request: Request) -> None:
-    """Refuse a query parameter the route does not know: an option is never ignored (API-2)."""
+async def reject_unknown_parameters(request: Request) -> None:
+    """Reject query parameters that the route doesn't have, so that no option is silently ignored (API-2)."""
     route = request.scope.get("route")
     if not isinstance(route, APIRoute):
         return
-    known = {field.alias for field in get_flat_params(route.dependant) if isinstance(field.field_info, Query)}
+    parameters = {field.alias for field in get_flat_params(route.dependant) if isinstance(field.field_info, Query)}
     for name in request.query_params:
-        if name not in known:
-            allowed = ", ".join(sorted(known)) or "none"
-            raise problems.invalid(ascii(name)[1:61].rstrip("'"), f"is no parameter of this route; allowed: {allowed}")
+        if name not in parameters:
+            allowed = ", ".join(sorted(parameters)) or "none"
+            raise problems.invalid(ascii(name)[1:61].rstrip("'"), texts.UNKNOWN_PARAMETER.format(allowed=allowed))
 
 
 ServicesDep = Annotated[Services, Depends(get_services)]

@@ -1,12 +1,11 @@
-"""Markdown of models, tools and people, made into HTML that is safe to put into a page (API-5).
+"""Markdown rendered to HTML that is safe to insert into a page (API-5).
 
-Theory of operation. The text is anybody's, so two walls stand in its way: markdown-it-py takes no HTML from it, and nh3
-lets nothing through but a list of harmless elements. Links lead to the web or to mail, images become links: a page that
-shows an answer loads nothing that the answer names.
+The text is untrusted, so there are two barriers: markdown-it-py accepts no HTML, and nh3 allows only harmless elements.
+Links lead to the web or to mail. Images become links, so that a page loads nothing that an answer names.
 
-Some texts are made to be slow, and Python renders one at a time. So a parser that has used up its time is stopped in
-the middle, by a rule that it tries at every place of the text, and such a text is shown as it was written. The time is
-that of the processor alone: a busy machine changes nothing. The latest texts are remembered with their HTML.
+Some texts are written to be slow, and Python renders one at a time. A rule that the parser tries at every position
+stops it once its processor time is used up; the text is then shown as it was written. Processor time, unlike wall
+time, doesn't depend on what else the machine does. The latest texts are cached with their HTML.
 """
 
 import asyncio
@@ -28,25 +27,24 @@ from markdown_it.utils import EnvType, OptionsDict
 from turnkeeper.api import problems
 from turnkeeper.stores.recent_texts import RecentTexts
 
-MOST_TEXTS = 64
-"""Texts of one request."""
+MAX_TEXTS = 64
+"""Of one request."""
 
-MOST_CHARS = 200_000
-"""Characters of one request, all texts together; about half a second of ordinary Markdown."""
+MAX_CHARS = 200_000
+"""Of all texts of one request; about half a second of ordinary Markdown."""
 
 TEXT_SECONDS = 0.5
 REQUEST_SECONDS = 1.5
-"""Processor time that parsing takes of a text, and of all texts of a request; what is not parsed by then is shown as it
-was written. The HTML of what is parsed is written and cleaned in any case: at most about 0.3 s more, for `MOST_CHARS`
-of what becomes the longest HTML."""
+"""Processor time for parsing one text, and all texts of a request; the rest is shown as it was written. Writing and
+cleaning the HTML is not limited: it takes at most about 0.3 s more."""
 
-REMEMBERED_CHARS = 8 * 1024 * 1024
+CACHED_CHARS = 8 * 1024 * 1024
 
-DEEPEST = 80
-"""Levels of quotes and lists. The parser itself would drop what is beyond 100, without a word."""
+MAX_NESTING = 80
+"""Levels of quotes and lists. Beyond 100 the parser itself drops text without notice."""
 
 PATIENCE_SECONDS = 1.0
-"""How long a request waits for those before it."""
+"""How long a request waits for earlier ones."""
 
 _NO_OWNER = ""
 
@@ -55,30 +53,30 @@ _ELEMENTS = {
     *("h1", "h2", "h3", "h4", "h5", "h6", "table", "thead", "tbody", "tr", "th", "td"),
 }
 _ATTRIBUTES = {"a": {"href", "title"}, "code": {"class"}, "ol": {"start"}, "th": {"align"}, "td": {"align"}}
-_LONGEST_LANGUAGE = len("language-") + 40
+_MAX_LANGUAGE_CHARS = len("language-") + 40
 
 
 class UnrenderableError(Exception):
-    """A text took its time and is not rendered yet, or is nested so deeply that some of it would be left out."""
+    """A text took too long, or is nested so deeply that the parser would drop some of it."""
 
 
-class Markdown:
-    """Renders texts, one at a time, beside the event loop."""
+class MarkdownRenderer:
+    """Renders texts in a thread, one at a time."""
 
-    def __init__(self, *, remembered_chars: int = REMEMBERED_CHARS) -> None:
-        self._remembered = RecentTexts(most_chars=remembered_chars)
+    def __init__(self, *, cached_chars: int = CACHED_CHARS) -> None:
+        self._cache = RecentTexts(most_chars=cached_chars)
         self._rendering = asyncio.Lock()
-        # Of its own: whatever hangs in the loop's threads, a store say, holds no text up.
+        # A thread of its own: a store that hangs in the loop's default threads must not delay rendering.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="markdown")
 
     async def render(self, texts: Sequence[str]) -> list[str]:
-        """Return the HTML of each of the texts. Raises a 429 where others keep the renderer busy."""
+        """Return the HTML of each text. Raises a 429 while other requests keep the renderer busy."""
         names = [sha256(text.encode()).hexdigest() for text in texts]
-        known = self._remembered.find(_NO_OWNER, names)
-        missing = {name: text for name, text in zip(names, texts, strict=True) if name not in known}
+        cached = self._cache.find(_NO_OWNER, names)
+        missing = {name: text for name, text in zip(names, texts, strict=True) if name not in cached}
         if missing:
-            known |= await self._render(missing)
-        return [known[name] if name in known else as_written(text) for name, text in zip(names, texts, strict=True)]
+            cached |= await self._render(missing)
+        return [cached[name] if name in cached else as_written(text) for name, text in zip(names, texts, strict=True)]
 
     async def _render(self, texts: dict[str, str]) -> dict[str, str]:
         try:
@@ -87,28 +85,28 @@ class Markdown:
         except TimeoutError:
             raise problems.renderer_busy() from None
         try:
-            # A second thread would not make it faster, and would take more of the event loop's time.
+            # A second thread would not be faster, because of the GIL, and would slow the event loop down.
             loop = asyncio.get_running_loop()
-            rendered = await loop.run_in_executor(self._thread, _render_within, texts, REQUEST_SECONDS)
+            rendered_html = await loop.run_in_executor(self._thread, _render_within, texts, REQUEST_SECONDS)
         finally:
             self._rendering.release()
-        self._remembered.remember(_NO_OWNER, rendered)
-        return rendered
+        self._cache.remember(_NO_OWNER, rendered_html)
+        return rendered_html
 
 
 def _render_within(texts: dict[str, str], seconds: float) -> dict[str, str]:
-    """Return the HTML of as many of the texts as there is time for."""
-    until, rendered = time.thread_time() + seconds, dict[str, str]()
+    """Return the HTML of those texts that can be rendered in time."""
+    until, rendered_html = time.thread_time() + seconds, dict[str, str]()
     for name, text in texts.items():
-        left = until - time.thread_time()
-        if left <= 0:
+        remaining = until - time.thread_time()
+        if remaining <= 0:
             break
-        rendered[name] = render_markdown(text, seconds=min(left, TEXT_SECONDS))
-    return rendered
+        rendered_html[name] = render_markdown(text, seconds=min(remaining, TEXT_SECONDS))
+    return rendered_html
 
 
 def render_markdown(text: str, *, seconds: float = TEXT_SECONDS) -> str:
-    r"""Return `text` as safe HTML, or as it was written where parsing it takes over `seconds` of the processor.
+    r"""Return `text` as safe HTML, or as it was written if parsing takes over `seconds` of processor time.
 
     >>> render_markdown("**Hi** <b>you</b>")
     '<p><strong>Hi</strong> &lt;b&gt;you&lt;/b&gt;</p>\n'
@@ -121,13 +119,13 @@ def render_markdown(text: str, *, seconds: float = TEXT_SECONDS) -> str:
         unsafe = _PARSER.render(text, {"until": time.thread_time() + seconds})
     except UnrenderableError:
         return as_written(text)
-    rendered: str = _CLEANER.clean(unsafe)
-    # Markdown has what is never shown: a definition of a link, say. An answer is not to vanish for it.
-    return rendered if rendered or not text.strip() else as_written(text)
+    rendered_html: str = _CLEANER.clean(unsafe)
+    # Some Markdown renders to nothing, such as a link definition. An answer must not vanish because of it.
+    return rendered_html if rendered_html or not text.strip() else as_written(text)
 
 
 def as_written(text: str) -> str:
-    """Return `text` as HTML that shows it character by character.
+    """Return `text` as preformatted HTML.
 
     >>> as_written("a < b")
     '<pre><code>a &lt; b</code></pre>'
@@ -151,7 +149,7 @@ def _build_parser() -> MarkdownIt:
 
 
 def _check_time(env: EnvType) -> bool:
-    """Match nothing, so that the parser goes on with its other rules. Raises `UnrenderableError`."""
+    """Match nothing, so that the parser tries its other rules. Raises `UnrenderableError`."""
     if time.thread_time() > env["until"]:
         raise UnrenderableError
     return False
@@ -162,7 +160,7 @@ def _inline_in_time(state: StateInline, silent: bool) -> bool:
 
 
 def _block_in_time(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    if state.level >= DEEPEST:
+    if state.level >= MAX_NESTING:
         raise UnrenderableError
     return _check_time(state.env)
 
@@ -170,7 +168,7 @@ def _block_in_time(state: StateBlock, start: int, end: int, silent: bool) -> boo
 def _image_as_link(
     renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
 ) -> str:
-    """Show where an image is: what an answer names is not loaded."""
+    """Render an image as a link, so that the page doesn't load it."""
     token = tokens[index]
     source = str(token.attrs.get("src", ""))
     words = renderer.renderInlineAsText(token.children, options, env) or source
@@ -180,7 +178,7 @@ def _image_as_link(
 def _cell_without_style(
     renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
 ) -> str:
-    """Say a column's alignment without a style, which the page's policy would refuse."""
+    """Render a column's alignment as an attribute: the page's policy blocks inline styles."""
     token = tokens[index]
     style = str(token.attrs.pop("style", ""))
     if style:
@@ -188,10 +186,10 @@ def _cell_without_style(
     return renderer.renderToken(tokens, index, options, env)
 
 
-def _harmless(element: str, attribute: str, value: str) -> str | None:
-    """Let a code block have the class that names its language, and nothing else."""
+def _filter_attribute(element: str, attribute: str, value: str) -> str | None:
+    """Allow a code block the class that names its language, and no other class."""
     if attribute == "class":
-        return value if value.startswith("language-") and len(value) <= _LONGEST_LANGUAGE else None
+        return value if value.startswith("language-") and len(value) <= _MAX_LANGUAGE_CHARS else None
     return value
 
 
@@ -200,7 +198,7 @@ _PARSER = _build_parser()
 _CLEANER: Any = nh3.Cleaner(
     tags=_ELEMENTS,
     attributes=_ATTRIBUTES,
-    attribute_filter=_harmless,
+    attribute_filter=_filter_attribute,
     url_schemes={"http", "https", "mailto"},
     url_relative="deny",
     link_rel="noopener noreferrer nofollow",

@@ -1,4 +1,4 @@
-"""Every error answer of the gateway: RFC 9457 `application/problem+json` with a stable `type` (API-2).
+"""Every error response of the gateway: RFC 9457 `application/problem+json` with a stable `type` (API-2).
 
     400 malformed-request
     403 foreign-host, foreign-origin
@@ -13,12 +13,12 @@
         no-worker
     504 no-worker, session-stuck
 
-Nothing internal and nothing a caller sent is repeated in them, but for ids, paths, field names, and in short a foreign
-host or origin and what a parameter of a task was given (TSK-1).
+They contain nothing internal and nothing that the caller sent, except for ids, paths, field names, and shortened: a
+foreign host or origin, and the value of a task's parameter (TSK-1). The texts are in `problem_texts.py`.
 """
 
 from http import HTTPStatus
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -26,51 +26,18 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
-from turnkeeper.api.http.body_limits import MOST_BODY_BYTES
+from turnkeeper.api import problem_texts as texts
+from turnkeeper.api.http.body_limits import MAX_BODY_BYTES
 from turnkeeper.api.http.methods import allowed_methods, original_method
+from turnkeeper.api.problem_texts import ProblemName
 from turnkeeper.models.errors import RefusalReason, Refused, TaskValidationError, shown
 from turnkeeper.models.field_paths import field_path
 from turnkeeper.models.invalid_values import reason_of
 from turnkeeper.stores.database.database import StoreUnavailableError
 
-ProblemName = Literal[
-    "malformed-request",
-    "foreign-host",
-    "foreign-origin",
-    "unknown-session",
-    "unknown-prompt",
-    "unknown-turn",
-    "unknown-call",
-    "unknown-blob",
-    "not-found",
-    "method-not-allowed",
-    "session-exists",
-    "session-ended",
-    "state-full",
-    "not-waiting",
-    "not-running",
-    "not-failed",
-    "not-awaiting-approval",
-    "other-arguments",
-    "request-timeout",
-    "too-large",
-    "head-too-large",
-    "too-many-connections",
-    "invalid",
-    "queue-full",
-    "rate-limited",
-    "temporal-unreachable",
-    "archive-unavailable",
-    "deletion-refused",
-    "stopping",
-    "no-worker",
-    "session-stuck",
-    "internal",
-]
-
 
 class FieldError(BaseModel):
-    """A field that is wrong, by its path, and what is allowed; of a task also what was given, in short."""
+    """An invalid field: its path, what is allowed, and for tasks the shortened value."""
 
     field: str
     reason: str
@@ -78,14 +45,14 @@ class FieldError(BaseModel):
 
 
 class Problem(BaseModel):
-    """An error answer (RFC 9457). `type` is stable; `errors` names every field of an invalid request."""
+    """An error response (RFC 9457). `type` is stable; `errors` names every invalid field."""
 
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
                 {
                     "type": "urn:turnkeeper:problem:unknown-session",
-                    "title": "Unknown session",
+                    "title": "Session not found",
                     "status": 404,
                     "detail": "There is no session 'support-42'.",
                 }
@@ -112,11 +79,11 @@ class ProblemError(Exception):
         errors: list[FieldError] | None = None,
         retry_after: int | None = None,
     ) -> None:
-        """Answer with `status`; `detail` is a sentence for people, `retry_after` is in seconds."""
+        """Respond with `status`. `detail` is a sentence for people, `retry_after` is in seconds."""
         super().__init__(detail)
         self.problem = Problem(
             type=f"urn:turnkeeper:problem:{name}",
-            title=name.replace("-", " ").capitalize(),
+            title=texts.TITLES[name],
             status=status,
             detail=detail,
             errors=errors,
@@ -125,118 +92,107 @@ class ProblemError(Exception):
 
 
 def foreign_host(host: str | None) -> ProblemError:
-    """403: the gateway is not known by the name it was asked by; None: there was no name, or there were several."""
-    name = "no single host" if host is None else f"the host {shown(host)}"
-    return ProblemError(
-        403,
-        "foreign-host",
-        f"The request names {name}. This gateway answers to localhost, 127.0.0.1, [::1], api_host and the host of "
-        "public_url; add other names to the setting allowed_hosts.",
-    )
+    """403: `host` is not a name of the gateway. `None`: the request has no `Host`, or several."""
+    name = texts.NO_SINGLE_HOST if host is None else texts.NAMED_HOST.format(host=shown(host))
+    return ProblemError(403, "foreign-host", texts.FOREIGN_HOST.format(host=name))
 
 
 def foreign_origin(origin: str | None) -> ProblemError:
-    """403: a page that is not the gateway's own sends the request; None: its browser does not say which."""
-    page = "A web page of another site" if origin is None else f"A web page of the origin {shown(origin)}"
-    return ProblemError(
-        403,
-        "foreign-origin",
-        f"{page} sends this request, and only the gateway's own page may. If people reach the gateway at that address, "
-        "set public_url to it.",
-    )
+    """403: a page of another site sent the request. `None`: the browser doesn't say which."""
+    page = texts.PAGE_OF_ANOTHER_SITE if origin is None else texts.PAGE_OF_ORIGIN.format(origin=shown(origin))
+    return ProblemError(403, "foreign-origin", texts.FOREIGN_ORIGIN.format(page=page))
 
 
 def unknown_session(session_id: str) -> ProblemError:
-    """404: never existed, was deleted, or is someone else's."""
-    return ProblemError(404, "unknown-session", f"There is no session {session_id!r}.")
+    """404: it never existed, was deleted, or is another tenant's."""
+    return ProblemError(404, "unknown-session", texts.UNKNOWN_SESSION.format(session_id=session_id))
 
 
 def unknown_prompt(message_id: str) -> ProblemError:
     """404: the session has never accepted a prompt with this id."""
-    return ProblemError(404, "unknown-prompt", f"The session knows no prompt {message_id!r}.")
+    return ProblemError(404, "unknown-prompt", texts.UNKNOWN_PROMPT.format(message_id=message_id))
 
 
 def unknown_turn(turn_id: str) -> ProblemError:
-    """404: neither the session nor the archive has it."""
-    return ProblemError(404, "unknown-turn", f"The session has no turn {turn_id!r}.")
+    """404: neither session nor archive has it."""
+    return ProblemError(404, "unknown-turn", texts.UNKNOWN_TURN.format(turn_id=turn_id))
+
+
+def not_running() -> ProblemError:
+    return ProblemError(409, "not-running", texts.NOT_RUNNING)
 
 
 def not_failed(detail: str) -> ProblemError:
-    """409: there is no failed turn to send again."""
+    """409: there is no failed turn to retry."""
     return ProblemError(409, "not-failed", detail)
 
 
 def unknown_blob(name: str) -> ProblemError:
-    """404: the session keeps no text with that hash."""
-    return ProblemError(404, "unknown-blob", f"The session keeps no text {name!r}.")
+    """404: the session has no text with this hash."""
+    return ProblemError(404, "unknown-blob", texts.UNKNOWN_BLOB.format(name=name))
 
 
 def session_ended(session_id: str) -> ProblemError:
-    """409: it is closed; it can still be read."""
-    return ProblemError(409, "session-ended", f"Session {session_id!r} has ended; it takes nothing more.")
+    """409: it has ended. It can still be read."""
+    return ProblemError(409, "session-ended", texts.SESSION_ENDED.format(session_id=session_id))
 
 
 def id_was_used(session_id: str) -> ProblemError:
-    """409: another session has or had this id."""
-    return ProblemError(409, "session-exists", f"The id {session_id!r} was used before; choose another.")
+    """409: another session has or had the id."""
+    return ProblemError(409, "session-exists", texts.ID_WAS_USED.format(session_id=session_id))
 
 
 def temporal_unreachable() -> ProblemError:
-    """503: nothing can be said about any session."""
-    return ProblemError(
-        503,
-        "temporal-unreachable",
-        "Temporal can't be reached. Nothing was changed that was not confirmed; try again.",
-        retry_after=2,
-    )
+    """503: the state of sessions is unknown."""
+    return ProblemError(503, "temporal-unreachable", texts.TEMPORAL_UNREACHABLE, retry_after=2)
 
 
 def stopping() -> ProblemError:
-    """503: this gateway is about to end."""
-    return ProblemError(503, "stopping", "This gateway is stopping; come back to the next one.", retry_after=2)
+    """503: this gateway is shutting down."""
+    return ProblemError(503, "stopping", texts.STOPPING, retry_after=2)
 
 
 def archive_unavailable(reason: str) -> ProblemError:
-    """503: what is asked for is in the archive only; the session itself goes on."""
+    """503: only the archive has the answer. The session itself continues."""
     return ProblemError(503, "archive-unavailable", reason, retry_after=5)
 
 
 def deletion_refused(reason: str) -> ProblemError:
-    """503: Temporal does not let workers terminate or delete workflows."""
+    """503: workers may not terminate or delete workflows."""
     return ProblemError(503, "deletion-refused", reason, retry_after=30)
 
 
 def no_worker(session_id: str) -> ProblemError:
-    """504: the session exists, and nobody answers for it."""
-    return ProblemError(
-        504,
-        "no-worker",
-        f"No worker answered for session {session_id!r}. What it has accepted is safe and goes on when one is back.",
-        retry_after=2,
-    )
+    """504: the session exists, but no worker answers."""
+    return ProblemError(504, "no-worker", texts.NO_WORKER.format(session_id=session_id), retry_after=2)
+
+
+def no_polling_worker(task_queue: str) -> ProblemError:
+    """503: the gateway is not ready."""
+    return ProblemError(503, "no-worker", texts.NO_POLLING_WORKER.format(task_queue=task_queue))
 
 
 def session_stuck(session_id: str) -> ProblemError:
-    """504: its workflow task keeps failing; a bug of ours, mended by a deploy."""
-    return ProblemError(
-        504,
-        "session-stuck",
-        f"Session {session_id!r} is stuck: its workflow task keeps failing. Nothing is lost; it goes on after a fix.",
-        retry_after=30,
-    )
+    """504: the session's workflow task keeps failing. That is a bug of ours; a deployment fixes it."""
+    return ProblemError(504, "session-stuck", texts.SESSION_STUCK.format(session_id=session_id), retry_after=30)
 
 
 def malformed() -> ProblemError:
-    """400: what came is no HTTP request; the connection is closed."""
-    return ProblemError(400, "malformed-request", "This is not a valid HTTP request.")
+    """400: the bytes are not an HTTP request. The connection is closed."""
+    return ProblemError(400, "malformed-request", texts.MALFORMED)
+
+
+def temporal_rate_limit() -> ProblemError:
+    """429: Temporal accepts no further requests of this namespace at the moment."""
+    return ProblemError(429, "rate-limited", texts.TEMPORAL_RATE_LIMIT, retry_after=1)
 
 
 def renderer_busy() -> ProblemError:
-    """429: so many texts are being rendered that this one would take too long; it can be shown as it is."""
-    return ProblemError(429, "rate-limited", "Too many texts are being rendered at once.", retry_after=1)
+    """429: the renderer is busy. The text can be shown as it is."""
+    return ProblemError(429, "rate-limited", texts.RENDERER_BUSY, retry_after=1)
 
 
-REFUSALS: dict[RefusalReason, tuple[int, ProblemName]] = {
+REJECTIONS: dict[RefusalReason, tuple[int, ProblemName]] = {
     "invalid": (422, "invalid"),
     "blank": (422, "invalid"),
     "too_long": (422, "invalid"),
@@ -252,14 +208,19 @@ REFUSALS: dict[RefusalReason, tuple[int, ProblemName]] = {
 }
 
 
-def refused(reason: RefusalReason, message: str, *, field: str | None = None) -> ProblemError:
-    status, name = REFUSALS[reason]
+def rejected(reason: RefusalReason, message: str, *, field: str | None = None) -> ProblemError:
+    status, name = REJECTIONS[reason]
     errors = [FieldError(field=field, reason=message)] if field and status == 422 else None
     return ProblemError(status, name, message, errors=errors, retry_after=5 if status == 429 else None)
 
 
+def prompt_not_waiting(message_id: str, fate: str) -> ProblemError:
+    """409: the prompt was withdrawn, discarded or steered before."""
+    return rejected("not_waiting", texts.NOT_WAITING.format(message_id=message_id, fate=fate))
+
+
 def invalid(field: str, reason: str) -> ProblemError:
-    """422: one field is wrong."""
+    """422: one field is invalid."""
     return _invalid(f"{field}: {reason}", [FieldError(field=field, reason=reason)])
 
 
@@ -271,7 +232,7 @@ MEDIA_TYPE = "application/problem+json"
 
 
 def install(app: FastAPI) -> None:
-    """Let every error of `app` be answered as a problem."""
+    """Make `app` respond to every error with a problem."""
     for kind in (ProblemError, Refused, TaskValidationError, StoreUnavailableError, RequestValidationError, Exception):
         app.add_exception_handler(kind, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -296,20 +257,20 @@ def _problem_of(error: Exception, *, is_of_task: bool) -> ProblemError:
         case ProblemError():
             return error
         case Refused():
-            return refused(error.reason, error.message, field=error.field)
+            return rejected(error.reason, error.message, field=error.field)
         case TaskValidationError():
             return _invalid(str(error), [FieldError(field=error.field, reason=error.reason, value=error.value)])
         case StoreUnavailableError():
-            return archive_unavailable(f"{error} Nothing is lost; the session itself goes on.")
+            return archive_unavailable(texts.ARCHIVE_DOWN.format(reason=error))
         case RequestValidationError():
             fields = [_field_error(one, is_of_task=is_of_task) for one in error.errors()[:20]]
             return _invalid("; ".join(f"{one.field}: {one.reason}" for one in fields), fields)
         case _:
-            return ProblemError(500, "internal", "An internal error. It is in the gateway's log.")
+            return ProblemError(500, "internal", texts.INTERNAL)
 
 
 def _field_error(error: dict[str, Any], *, is_of_task: bool) -> FieldError:
-    # The path begins with the part of the request; of JSON that can't be parsed, a character's place follows.
+    # The path begins with the part of the request. For JSON that can't be parsed, a character position follows.
     path = [] if error["type"] == "json_invalid" else error["loc"][1:]
     value = shown(error["input"]) if is_of_task else None
     return FieldError(field=field_path(path) or "body", reason=reason_of(error), value=value)
@@ -317,44 +278,48 @@ def _field_error(error: dict[str, Any], *, is_of_task: bool) -> FieldError:
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 500)
-    if status == 400:  # FastAPI's answer to a body it can't parse at all
-        return answer(invalid("body", "is not valid JSON").problem)
+    if status == 400:  # FastAPI's response to a body that it can't parse at all
+        return answer(invalid("body", texts.NOT_JSON).problem)
     if status == 413:
         return answer(ProblemError(413, "too-large", str(getattr(error, "detail", ""))).problem)
     if status == 405:
         return await _on_other_method(request)
     name: ProblemName = "not-found" if status == 404 else "invalid"
-    detail = f"{original_method(request.scope)} {request.url.path}: {HTTPStatus(status).phrase.lower()}."
+    detail = texts.OTHER_HTTP_ERROR.format(
+        method=original_method(request.scope), path=request.url.path, phrase=HTTPStatus(status).phrase.lower()
+    )
     headers = getattr(error, "headers", None) or {}
     return answer(ProblemError(status, name, detail).problem, dict(headers))
 
 
 def request_timeout() -> ProblemError:
-    """408: the rest of the request did not come in time."""
-    return ProblemError(408, "request-timeout", "The rest of the request did not come in time.")
+    """408: the rest of the request did not arrive in time."""
+    return ProblemError(408, "request-timeout", texts.REQUEST_TIMEOUT)
 
 
 def head_too_large(limit: int) -> ProblemError:
-    """431: the head of the request has no end within the limit."""
-    return ProblemError(431, "head-too-large", f"The request's head has over {limit:,} bytes.")
+    """431: the request's headers are over the limit."""
+    return ProblemError(431, "head-too-large", texts.HEAD_TOO_LARGE.format(limit=limit))
 
 
 def too_many_connections(limit: int) -> ProblemError:
-    """503: further connections are taken once others are closed."""
-    detail = f"The gateway has {limit:,} connections already; set api_max_connections to allow more."
+    """503: the gateway accepts further connections once others are closed."""
+    detail = texts.TOO_MANY_CONNECTIONS.format(limit=limit)
     return ProblemError(503, "too-many-connections", detail, retry_after=1)
 
 
 async def _on_other_method(request: Request) -> Response:
-    """Answer a request by a method that its path does not have; to `OPTIONS`, say which it has."""
+    """Respond to a method that the path doesn't support; to `OPTIONS` with those that it supports."""
     allowed = ", ".join(allowed_methods(request.app.routes, request.scope))
     headers = {"Allow": allowed} if allowed else {}
     if request.method == "OPTIONS":
         return Response(status_code=204, headers=headers)
-    detail = f"{request.url.path} takes no {original_method(request.scope)} request; allowed: {allowed or 'none'}."
+    detail = texts.METHOD_NOT_ALLOWED.format(
+        path=request.url.path, method=original_method(request.scope), allowed=allowed or "none"
+    )
     return answer(ProblemError(405, "method-not-allowed", detail).problem, headers)
 
 
-def too_large(most_bytes: int = MOST_BODY_BYTES) -> ProblemError:
-    """413: the body is over the route's limit; it was not read to its end."""
-    return ProblemError(413, "too-large", f"The request's body is over {most_bytes // 1024**2} MiB.")
+def too_large(max_bytes: int = MAX_BODY_BYTES) -> ProblemError:
+    """413: the body is over the route's limit. It was not read completely."""
+    return ProblemError(413, "too-large", texts.TOO_LARGE.format(mib=max_bytes // 1024**2))

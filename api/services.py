@@ -1,4 +1,4 @@
-"""Everything that a route can use: made once when the gateway starts, and handed to each route as one object."""
+"""Everything that routes can use: built once when the gateway starts, and passed to each route as one object."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -6,19 +6,19 @@ from typing import Self
 from temporalio.client import Client
 
 from turnkeeper.api.history.deletion import SessionDeleter
-from turnkeeper.api.history.replay import Replays
-from turnkeeper.api.history.tasks import Tasks
+from turnkeeper.api.history.replay_text import ReplayTextReader
+from turnkeeper.api.history.task_preparer import TaskPreparer
 from turnkeeper.api.history.text_restorer import TextRestorer
-from turnkeeper.api.history.transcript import Transcripts
+from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.live.feed import UpdateFeed
 from turnkeeper.api.live.poller import Poller
 from turnkeeper.api.live.shared_reader import SharedReader
-from turnkeeper.api.markdown import Markdown
+from turnkeeper.api.markdown import MarkdownRenderer
 from turnkeeper.api.prompts.prompt_fates import PromptFates
 from turnkeeper.api.prompts.prompt_sender import PromptSender
 from turnkeeper.api.temporal.cache_warmer import CacheWarmer
+from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
-from turnkeeper.api.temporal.sessions import Sessions
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.stores import Stores
@@ -26,7 +26,7 @@ from turnkeeper.stores.stores import Stores
 
 @dataclass(frozen=True)
 class Services:
-    """The services of one gateway. Each is built of those above it."""
+    """The services of one gateway. Each depends only on those above it."""
 
     settings: Settings
     client: Client
@@ -35,33 +35,33 @@ class Services:
 
     # Reading and changing sessions, over Temporal
     reader: SessionReader
-    sessions: Sessions
+    sessions: SessionCommands
 
-    # Prompts on their way in
+    # Sending prompts
     fates: PromptFates
     sender: PromptSender
 
-    # What sessions and stores have together
+    # Reading over both session and stores, and deleting from both
     texts: TextRestorer
-    transcripts: Transcripts
-    replays: Replays
-    tasks: Tasks
+    transcripts: TranscriptReader
+    replays: ReplayTextReader
+    tasks: TaskPreparer
     deleter: SessionDeleter
 
-    # What is new, for those who watch and those who poll
+    # Updates for watching and polling clients
     cache_warmer: CacheWarmer
     poller: Poller
     feed: UpdateFeed
 
-    markdown: Markdown
+    markdown: MarkdownRenderer
 
     @classmethod
     def of(cls, client: Client, settings: Settings, stores: Stores, partials: PartialCarrier) -> Self:
         reader = SessionReader(client)
-        sessions = Sessions(client, settings, reader)
+        sessions = SessionCommands(client, settings, reader)
         fates = PromptFates(reader, stores)
         texts = TextRestorer(stores.blobs)
-        transcripts = Transcripts(reader, stores.archive, texts)
+        transcripts = TranscriptReader(reader, stores.archive, texts)
         cache_warmer = CacheWarmer(client, settings.task_queue)
         shared_reader = SharedReader(reader, texts, cache_warmer)
         return cls(
@@ -74,17 +74,17 @@ class Services:
             sender=PromptSender(sessions, reader, fates),
             texts=texts,
             transcripts=transcripts,
-            replays=Replays(reader, stores.archive, texts),
-            tasks=Tasks(reader, transcripts),
+            replays=ReplayTextReader(reader, stores.archive, texts),
+            tasks=TaskPreparer(reader, transcripts),
             deleter=SessionDeleter(settings, reader, stores),
             cache_warmer=cache_warmer,
             poller=Poller(shared_reader, reader.watches),
             feed=UpdateFeed(shared_reader, reader.watches, partials),
-            markdown=Markdown(),
+            markdown=MarkdownRenderer(),
         )
 
     async def close(self) -> None:
-        """End all streams, and stop what goes on in the background."""
+        """End all streams and background tasks."""
         self.feed.stop()
         await self.cache_warmer.close()
         await self.reader.close()

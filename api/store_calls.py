@@ -1,29 +1,30 @@
-"""Reading the stores with a bound (API-2): a dead disk must not hold up an answer that Temporal has given in time."""
+"""Store reads with a time limit (API-2): a hanging disk must not delay what Temporal has answered in time."""
 
 import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.stores.database.database import StoreUnavailableError
 
 Answer = TypeVar("Answer")
 
 REQUEST_SECONDS = 2.7
-"""Everything a request needs of session and stores is there after so long, or it is answered without (API-2)."""
+"""Time for all reads of one request; after that it is answered without the rest (API-2)."""
 
-ANSWERS_SECONDS = 0.7
-"""Most time for restoring an answer that is kept by reference: its excerpt in time is better than all of it late."""
+RESTORE_SECONDS = 0.7
+"""Time for restoring answers that are stored by reference; after that the client gets their excerpts."""
 
 
 async def read_store(reading: Awaitable[Answer], *, until: float) -> Answer:
-    """Return what is read, if it is there before the loop's clock reaches `until`. Raises `StoreUnavailableError`."""
+    """Return the result of `reading`. Raises `StoreUnavailableError` once the loop's clock reaches `until`."""
     try:
         async with asyncio.timeout_at(until):
             return await reading
     except TimeoutError:
-        raise StoreUnavailableError("The store did not answer in time.") from None
+        raise StoreUnavailableError(texts.STORE_TIMEOUT) from None
 
 
 def seconds_from_now(seconds: float) -> float:
-    """Return that time on the loop's clock."""
+    """Return the time in `seconds`, on the loop's clock."""
     return asyncio.get_running_loop().time() + seconds

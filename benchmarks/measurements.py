@@ -1,4 +1,4 @@
-"""The measurements of OPS-11 that exist so far. Each returns rows: what, measured, floor, ratio, to reach."""
+"""The measurements of turns, long sessions and throughput (OPS-11). Each returns rows of the results."""
 
 import asyncio
 from dataclasses import dataclass
@@ -7,18 +7,18 @@ from time import perf_counter
 
 import httpx
 
-from benchmarks.stage import BenchSession, BenchStage, OurSession, gateway, interleaved
+from benchmarks.environment import BenchEnvironment, BenchSession, OurSession, gateway, interleaved
 from turnkeeper.api.app import create_app
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState, ConversationUpdate
 from turnkeeper.models.transcript.trajectory import ModelStep
 
 EARLY, LATE, SAMPLES = 5, 200, 20
-"""Turns early and late in a session, and how many of them around each are taken."""
+"""An early and a late turn of a session, and how many turns around each are measured."""
 
 POLLS = 200
 MONTHS = 2_000
-"""Turns of a session that lives for months."""
+"""The turns of a session that lives for months."""
 
 SESSIONS = 32
 TURNS_EACH = 4
@@ -26,34 +26,34 @@ TURNS_EACH = 4
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the results. `reached` is `None` where there is nothing to reach."""
+    """One line of the results. `reached` is None if there is no goal."""
 
     what: str
     measured: str
     floor: str
     ratio: str
-    to_reach: str
+    goal: str
     reached: bool | None
 
 
 def row(
     what: str, measured: str, floor: str, ratio: float, *, at_most: float | None = None, at_least: float = 0
 ) -> Row:
-    """Make a line of a ratio and its bound."""
+    """Return the line of a ratio and its goal."""
     if at_most is not None:
         return Row(what, measured, floor, f"{ratio:.2f}", f"≤ {at_most:g} times", ratio <= at_most)
     return Row(what, measured, floor, f"{ratio:.2f}", f"≥ {at_least:g} times", ratio >= at_least)
 
 
-async def turns(stage: BenchStage) -> list[Row]:
-    """Latency and history of a turn with 4 model calls and 3 tools, at turn 5 and at turn 200."""
-    ours, floor = await stage.session("four"), await stage.floor()
+async def turns(environment: BenchEnvironment) -> list[Row]:
+    """Measure latency and history of a turn with 4 model calls and 3 tools, at turn 5 and at turn 200."""
+    ours, floor = await environment.session("four"), await environment.floor()
     early = await _around(EARLY, ours, floor)
     while ours.rounds < LATE - SAMPLES // 2:
         await ours.round()
         await floor.round()
     late = await _around(LATE, ours, floor)
-    longer = await stage.session("long")
+    longer = await environment.session("long")
     long_bytes = (await _around(EARLY, longer, floor)).our_bytes
     text = mean(map(_own_text, (await _state(longer)).messages[-5:]))
     bound = late.floor_bytes + text
@@ -93,7 +93,7 @@ class _Sample:
     our_bytes: float
     floor_bytes: float
     ratio: float
-    """Median over the pairs of samples taken one after the other: what slows both down leaves it alone."""
+    """The median over pairs of consecutive samples, which a busy machine does not change."""
 
 
 async def _around(turn: int, ours: BenchSession, floor: BenchSession) -> _Sample:
@@ -104,19 +104,20 @@ async def _around(turn: int, ours: BenchSession, floor: BenchSession) -> _Sample
 
 
 async def _side_by_side(ours: BenchSession, floor: BenchSession) -> _Sample:
-    """Take samples of both in turn; one in which a new run began has no bytes."""
-    grown: dict[int, list[int]] = {id(ours): [], id(floor): []}
+    """Measure both in turn; a sample in which a new run starts has no bytes."""
+    new_bytes: dict[int, list[int]] = {id(ours): [], id(floor): []}
 
     async def measured(session: BenchSession) -> float:
         run, before = await session.run_id(), await session.history_bytes()
         seconds = await session.round()
         if await session.run_id() == run:
-            grown[id(session)].append(await session.history_bytes() - before)
+            new_bytes[id(session)].append(await session.history_bytes() - before)
         return seconds
 
     samples = await interleaved(SAMPLES, lambda: measured(ours), lambda: measured(floor))
-    ratio = median(mine / bare for mine, bare in zip(*samples, strict=True))
-    return _Sample(median(samples[0]), median(samples[1]), median(grown[id(ours)]), median(grown[id(floor)]), ratio)
+    ratio = median(our_seconds / floor_seconds for our_seconds, floor_seconds in zip(*samples, strict=True))
+    our_bytes, floor_bytes = median(new_bytes[id(ours)]), median(new_bytes[id(floor)])
+    return _Sample(median(samples[0]), median(samples[1]), our_bytes, floor_bytes, ratio)
 
 
 async def _state(session: OurSession) -> ConversationState:
@@ -124,19 +125,19 @@ async def _state(session: OurSession) -> ConversationState:
 
 
 def _own_text(turn: ConversationMessage) -> int:
-    """Return the bytes of everything that was said in a turn, once."""
-    said = [turn.user_message]
+    """Return the bytes of a turn's texts, each counted once."""
+    texts = [turn.user_message]
     for step in turn.steps:
         if isinstance(step, ModelStep):
-            said += [step.thinking or "", step.text or ""]
+            texts += [step.thinking or "", step.text or ""]
             for call in step.tool_calls:
-                said += [call.name, str(call.args)]
-                said += [call.result.outcome, call.result.content] if call.result else []
-    return sum(len(part.encode()) for part in said)
+                texts += [call.name, str(call.args)]
+                texts += [call.result.outcome, call.result.content] if call.result else []
+    return sum(len(text.encode()) for text in texts)
 
 
 async def _totals(session: OurSession) -> list[Row]:
-    """Return what the whole session came to: bytes of all runs, hand-overs, and the largest state handed over."""
+    """Return totals of a session: the bytes of all runs, its continue-as-new, and its largest carried state."""
     sizes, carried = [], []
     run_id: str | None = (await session.handle.describe()).raw_description.workflow_execution_info.first_run_id
     while run_id:
@@ -162,19 +163,19 @@ async def _totals(session: OurSession) -> list[Row]:
     ]
 
 
-async def months(stage: BenchStage) -> list[Row]:
-    """Measure a session of 2,000 turns with tools beside one of 10: polls with no news, a turn, and its bytes.
+async def months(environment: BenchEnvironment) -> list[Row]:
+    """Compare a session of 2,000 turns with one of 10: polls without news, a turn, and its bytes.
 
-    The long one was handed over dozens of times and has most of its turns in the archive.
+    The long one has continued as new dozens of times and has most of its turns in the archive.
     """
     limits = Limits(max_history_events=500)
-    short = await stage.session("tool", limits=limits)
-    long = await stage.session("tool", limits=limits)
-    for session, turns_wanted in ((short, 10), (long, MONTHS)):
-        while session.rounds < turns_wanted:
+    short = await environment.session("tool", limits=limits)
+    long = await environment.session("tool", limits=limits)
+    for session, turn_count in ((short, 10), (long, MONTHS)):
+        while session.rounds < turn_count:
             await session.round()
     async with (
-        gateway(create_app(stage.settings, client=stage.client)) as url,
+        gateway(create_app(environment.settings, client=environment.client)) as url,
         httpx.AsyncClient(base_url=url, timeout=30) as http,
     ):
         polls = await interleaved(
@@ -229,12 +230,12 @@ async def _poll(http: httpx.AsyncClient, session: BenchSession) -> float:
             await http.get(f"/workflow/{session.handle.id}/conversation?last_seen_message_id=m{session.rounds}")
         ).json()
         session.revision = first["conversation_update"]["revision"]  # type: ignore[attr-defined]
-    began = perf_counter()
+    started_at = perf_counter()
     answer = await http.get(
         f"/workflow/{session.handle.id}/conversation",
         params={"last_seen_message_id": f"m{session.rounds}", "since_revision": session.revision},  # type: ignore[attr-defined]
     )
-    seconds = perf_counter() - began
+    seconds = perf_counter() - started_at
     update = answer.json()["conversation_update"]
     if update["new_messages"] or update["updated_messages"]:
         raise AssertionError("something was new")
@@ -243,24 +244,24 @@ async def _poll(http: httpx.AsyncClient, session: BenchSession) -> float:
 
 async def _bare(session: BenchSession) -> float:
     cursor = {"last_seen_message_id": f"m{session.rounds}", "since_revision": session.revision}  # type: ignore[attr-defined]
-    began = perf_counter()
+    started_at = perf_counter()
     await session.handle.query("get_conversation_updates", cursor, result_type=ConversationUpdate)
-    return perf_counter() - began
+    return perf_counter() - started_at
 
 
-async def throughput(stage: BenchStage) -> list[Row]:
-    """Count turns a second over 32 sessions at once, beside as many floor workflows."""
-    ours = [await stage.session("four") for _ in range(SESSIONS)]
-    floor = [await stage.floor() for _ in range(SESSIONS)]
+async def throughput(environment: BenchEnvironment) -> list[Row]:
+    """Measure turns a second of 32 concurrent sessions, and of 32 floor workflows."""
+    ours = [await environment.session("four") for _ in range(SESSIONS)]
+    floor = [await environment.floor() for _ in range(SESSIONS)]
 
     async def rate(sessions: list[OurSession] | list[BenchSession]) -> float:
-        async def some(session: BenchSession) -> None:
+        async def run_turns(session: BenchSession) -> None:
             for _ in range(TURNS_EACH):
                 await session.round()
 
-        began = perf_counter()
-        await asyncio.gather(*(some(session) for session in sessions))
-        return SESSIONS * TURNS_EACH / (perf_counter() - began)
+        started_at = perf_counter()
+        await asyncio.gather(*(run_turns(session) for session in sessions))
+        return SESSIONS * TURNS_EACH / (perf_counter() - started_at)
 
     samples = await interleaved(3, lambda: rate(ours), lambda: rate(list(floor)))
     our_rate, floor_rate = map(median, samples)

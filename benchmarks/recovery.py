@@ -1,4 +1,4 @@
-"""A worker killed under `turnkeeper up`: when what it ran goes on, and when the next prompt is answered (OPS-10)."""
+"""How soon sessions continue after `turnkeeper up`'s worker is killed (OPS-10)."""
 
 import asyncio
 import json
@@ -20,17 +20,17 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError
 
+from benchmarks.environment import BOUND
 from benchmarks.measurements import Row
-from benchmarks.stage import BOUND
 from turnkeeper.models.session.session import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationUpdate
 from turnkeeper.ops.demo.environment import demo_environment
-from turnkeeper.ops.local.supervisor import kept_running
+from turnkeeper.ops.local.supervisor import keep_running
 
 KILLS = 10
 BUSY, IDLE = 3, 2
-"""Sessions that the worker is killed with: those a model is answering, and those that are then asked something."""
+"""Sessions with a running model call, and sessions that get a prompt as the worker is killed."""
 
 SCRIPTS = {
     "slow": {"responses": [{"text": "word " * 1_000, "chunk_delay": 0.2}]},
@@ -46,22 +46,22 @@ Session = WorkflowHandle[Any, Any]
 
 
 async def recovery() -> list[Row]:
-    """Kill the worker again and again, each time in the middle of model calls."""
+    """Kill the worker `KILLS` times, each time in the middle of model calls."""
     attempts, answers = list[float](), list[float]()
     async with _supervised() as (client, worker):
         idle = [await _start(client, "quick") for _ in range(IDLE)]
-        await asyncio.gather(*(_answered(session, FIRST) for session in idle))
+        await asyncio.gather(*(_until_answered(session, FIRST) for session in idle))
         for kill in range(KILLS):
             busy = [await _start(client, "slow") for _ in range(BUSY)]
-            await asyncio.gather(*(_is_answering(session) for session in busy))
+            await asyncio.gather(*(_until_model_is_called(session) for session in busy))
             killed_at = time()
             os.kill(worker.pid or 0, signal.SIGKILL)
-            began, answered = await asyncio.gather(
+            attempt_times, answer_times = await asyncio.gather(
                 asyncio.gather(*(_second_attempt(session) for session in busy)),
-                asyncio.gather(*(_asked(session, f"prompt-{kill}") for session in idle)),
+                asyncio.gather(*(_prompt(session, f"prompt-{kill}") for session in idle)),
             )
-            attempts += [at - killed_at for at in began]
-            answers += [at - killed_at for at in answered]
+            attempts += [at - killed_at for at in attempt_times]
+            answers += [at - killed_at for at in answer_times]
             for session in busy:
                 await session.terminate()
     return [
@@ -73,14 +73,14 @@ async def recovery() -> list[Row]:
 
 
 def _row(what: str, seconds: float, at_most: float | None) -> Row:
-    to_reach = "" if at_most is None else f"≤ {at_most:g} s"
+    goal = "" if at_most is None else f"≤ {at_most:g} s"
     reached = None if at_most is None else seconds <= at_most
-    return Row(what, f"{seconds:.2f} s", floor="", ratio="", to_reach=to_reach, reached=reached)
+    return Row(what, f"{seconds:.2f} s", floor="", ratio="", goal=goal, reached=reached)
 
 
 @asynccontextmanager
 async def _supervised() -> AsyncIterator[tuple[Client, Any]]:
-    """Run the demo's server and worker, the worker watched by the supervisor of `turnkeeper up`."""
+    """Run the demo's server and worker, and let the supervisor of `turnkeeper up` restart the worker."""
     with TemporaryDirectory() as folder:
         async with demo_environment(Path(folder)) as environment:
             scripts = Path(folder) / "state" / "scripts"
@@ -88,7 +88,7 @@ async def _supervised() -> AsyncIterator[tuple[Client, Any]]:
             for name, script in SCRIPTS.items():
                 (scripts / f"{name}.json").write_text(json.dumps(script))
             client = await Client.connect(environment.server.address, data_converter=pydantic_data_converter)
-            async with kept_running("The worker", environment.worker, lambda line: None, stop_seconds=BOUND):
+            async with keep_running("The worker", environment.worker, lambda line: None, stop_seconds=BOUND):
                 yield client, environment.worker
 
 
@@ -105,15 +105,15 @@ async def _start(client: Client, script: str) -> Session:
     )
 
 
-async def _is_answering(session: Session) -> None:
+async def _until_model_is_called(session: Session) -> None:
     """Wait until a model call has sent a heartbeat."""
     async with asyncio.timeout(BOUND):
-        while not [one for one in await _model_calls(session) if one.HasField("last_heartbeat_time")]:  # noqa: ASYNC110
+        while not [call for call in await _model_calls(session) if call.HasField("last_heartbeat_time")]:  # noqa: ASYNC110
             await asyncio.sleep(POLL_SECONDS)
 
 
 async def _second_attempt(session: Session) -> float:
-    """Return when Temporal gave the model call to a worker for the second time."""
+    """Return when Temporal started the second attempt of the model call."""
     async with asyncio.timeout(BOUND):
         while True:
             for call in await _model_calls(session):
@@ -124,15 +124,15 @@ async def _second_attempt(session: Session) -> float:
 
 async def _model_calls(session: Session) -> list[PendingActivityInfo]:
     pending = (await session.describe()).raw_description.pending_activities
-    return [one for one in pending if one.activity_type.name == "call_model"]
+    return [activity for activity in pending if activity.activity_type.name == "call_model"]
 
 
-async def _answered(session: Session, message_id: str) -> float:
-    """Return when a client that asks over and over sees the answer to a prompt."""
+async def _until_answered(session: Session, message_id: str) -> float:
+    """Return when a polling client sees the answer to a prompt."""
     cursor = {"last_seen_message_id": message_id, "limit": 1}
     async with asyncio.timeout(BOUND):
         while True:
-            with suppress(RPCError):  # no worker answers
+            with suppress(RPCError):  # no worker is running
                 update = await session.query(
                     "get_conversation_updates", cursor, result_type=ConversationUpdate, rpc_timeout=QUERY_TIMEOUT
                 )
@@ -141,6 +141,6 @@ async def _answered(session: Session, message_id: str) -> float:
             await asyncio.sleep(POLL_SECONDS)
 
 
-async def _asked(session: Session, message_id: str) -> float:
+async def _prompt(session: Session, message_id: str) -> float:
     await session.signal("prompt", {"id": message_id, "text": "And now?"})
-    return await _answered(session, message_id)
+    return await _until_answered(session, message_id)

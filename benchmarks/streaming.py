@@ -1,8 +1,7 @@
-"""How soon people see what a model writes, by each carrier, and what that costs in history (AGT-5).
+"""How soon a client sees partial output with each carrier, and what that costs in history (AGT-5).
 
-The one who sees it is the Python client, at a gateway's event stream: it is there before the prompt, and stays. All of
-it is measured: the worker's pauses, the carrier, the gateway's feed and HTTP. Worker, gateway and client share one
-process, and so one clock and one event loop.
+The Python client follows the gateway's event stream from before the prompt. The measured time includes the worker's
+pauses, the carrier, the gateway's feed and HTTP. Worker, gateway and client share one process, clock and event loop.
 """
 
 import asyncio
@@ -15,8 +14,8 @@ from uuid import uuid4
 
 from temporalio.client import Client, WorkflowHandle
 
+from benchmarks.environment import BOUND, BenchEnvironment, gateway
 from benchmarks.measurements import Row
-from benchmarks.stage import BOUND, BenchStage, gateway
 from tests.stores.partials.redis_server import find_redis, running
 from turnkeeper.activities.providers.protocol import CallContext, Delta, Provider
 from turnkeeper.api.app import create_app
@@ -34,18 +33,18 @@ from turnkeeper.stores.stores import Stores
 from turnkeeper.worker import build_toolbox, build_worker
 
 ANSWERS, CHUNKS, CHUNK_SECONDS = 20, 60, 0.02
-"""Answers measured with each carrier, chunks in each, and the pause after one: 50 a second."""
+"""Answers for each carrier, chunks of each answer, and the pause after each chunk."""
 
 SILENCES = [0.3 + 0.4 * answer / ANSWERS for answer in range(ANSWERS)]
-"""Before the first chunk of each answer: who looks at an answer from time to time is met at every moment between."""
+"""The time before each answer's first chunk; it varies, to meet a periodic reader at every phase."""
 
 WORD = "word "
-MOST_SECONDS = 0.5
+MAX_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
-class Way:
-    """A carrier, which the worker and the gateway come to in the same manner."""
+class CarrierSetup:
+    """A carrier, which worker and gateway create in the same way."""
 
     name: str
     carrier: Callable[[Client], PartialCarrier]
@@ -53,7 +52,7 @@ class Way:
 
 @dataclass
 class PacedModel:
-    """A vendor that writes word by word after a silence, and remembers when each was written."""
+    """A model that writes word by word after a silence, and records when it wrote each."""
 
     chunks: int = CHUNKS
     silence: float = 0.0
@@ -72,13 +71,13 @@ class PacedModel:
         yield ModelResponse(parts=[RespondPart(kind="respond", text=WORD * CHUNKS)], model="paced")
 
     def resolve(self, model: str) -> tuple[Provider, str]:
-        """Answer for every model."""
+        """Return this model for every name."""
         return self, model
 
 
 @dataclass
 class WatchedSession:
-    """A session that somebody watches over HTTP, from before its first prompt."""
+    """A session that a client watches over HTTP, from before its first prompt."""
 
     handle: WorkflowHandle[object, object]
     client: GatewayClient
@@ -86,66 +85,74 @@ class WatchedSession:
     rounds: int = 0
 
     async def round(self) -> AsyncIterator[tuple[float, int]]:
-        """Send a prompt; yield when how many characters of the answer are seen, the last time with the whole answer."""
+        """Send a prompt; yield pairs of a time and how many characters are visible then, last the whole answer."""
         self.rounds += 1
-        turn, seen = f"m{self.rounds}", 0
+        turn, visible = f"m{self.rounds}", 0
         async with asyncio.timeout(BOUND):
             await self.client.prompt(self.handle.id, "What is it?", message_id=turn)
             async for event in self.events:
                 if isinstance(event, PartialEvent) and event.partial.message_id == turn:
-                    seen = _chars_after(event.partial, seen)
-                    yield perf_counter(), seen
+                    visible = _chars_after(event.partial, visible)
+                    yield perf_counter(), visible
                 if isinstance(event, UpdateEvent) and _is_complete(turn, event.update):
                     yield perf_counter(), len(WORD) * CHUNKS
                     return
 
 
-def _chars_after(growth: PartialGrowth, seen: int) -> int:
-    """Return how much of the answer is seen with `growth`."""
-    return (0 if growth.fresh else seen) + sum(part.omitted + len(part.text) for part in growth.parts)
+def _chars_after(growth: PartialGrowth, visible: int) -> int:
+    """Return how many characters of the answer are visible after `growth`."""
+    return (0 if growth.fresh else visible) + sum(part.omitted + len(part.text) for part in growth.parts)
 
 
 def _is_complete(turn: str, update: ConversationUpdate) -> bool:
-    told = [*update.new_messages, *update.updated_messages]
-    return any(message.id == turn and message.is_complete for message in told)
+    messages = [*update.new_messages, *update.updated_messages]
+    return any(message.id == turn and message.is_complete for message in messages)
 
 
-async def streaming(stage: BenchStage) -> list[Row]:
-    """Measure each carrier there is on this machine, with a worker and a gateway of its own."""
+async def streaming(environment: BenchEnvironment) -> list[Row]:
+    """Measure every carrier on this machine, each with its own worker and gateway."""
     rows: list[Row] = []
     with ExitStack() as servers:
-        for way in _ways(stage.settings, servers):
+        for setup in _setups(environment.settings, servers):
             model = PacedModel()
-            async with _watched(stage, way, model) as session:
-                rows += _lag_rows(way.name, [await _lags(session, model, silence) for silence in SILENCES])
-                rows.append(await _history_row(way.name, session, model))
+            async with _watched_session(environment, setup, model) as session:
+                rows += _lag_rows(setup.name, [await _lags(session, model, silence) for silence in SILENCES])
+                rows.append(await _history_row(setup.name, session, model))
     return rows
 
 
-def _ways(settings: Settings, servers: ExitStack) -> list[Way]:
-    """Return every carrier there is on this machine."""
+def _setups(settings: Settings, servers: ExitStack) -> list[CarrierSetup]:
+    """Return every carrier that this machine has."""
     shared = InProcessCarrier()
-    ways = [Way("heartbeats", chosen_carrier(settings)), Way("in process", lambda _: shared)]
+    setups = [
+        CarrierSetup("heartbeats", chosen_carrier(settings)),
+        CarrierSetup("in process", lambda _: shared),
+    ]
     if program := find_redis():
         server = servers.enter_context(running(program))
-        ways.append(Way("redis", chosen_carrier(settings.model_copy(update={"redis_url": server.url}))))
-    return ways
+        redis_settings = settings.model_copy(update={"redis_url": server.url})
+        setups.append(CarrierSetup("redis", chosen_carrier(redis_settings)))
+    return setups
 
 
 @asynccontextmanager
-async def _watched(stage: BenchStage, way: Way, model: PacedModel) -> AsyncIterator[WatchedSession]:
-    """Have a session led by a worker whose vendor is `model`, and watched through a gateway."""
-    settings = stage.settings.model_copy(update={"task_queue": f"streaming-{uuid4()}", "shutdown_grace": 0.0})
+async def _watched_session(
+    environment: BenchEnvironment, setup: CarrierSetup, model: PacedModel
+) -> AsyncIterator[WatchedSession]:
+    """Run a worker with `model` and a gateway, and start a session with a client."""
+    settings = environment.settings.model_copy(update={"task_queue": f"streaming-{uuid4()}", "shutdown_grace": 0.0})
     async with (
         Stores.of(settings) as stores,
-        way.carrier(stage.client) as of_worker,
-        way.carrier(stage.client) as of_gateway,
+        setup.carrier(environment.client) as worker_carrier,
+        setup.carrier(environment.client) as gateway_carrier,
         build_toolbox(settings) as tools,
-        build_worker(stage.client, settings, providers=model, tools=tools, stores=stores, partials=of_worker),
-        gateway(create_app(settings, client=stage.client, partials=of_gateway)) as url,
+        build_worker(
+            environment.client, settings, providers=model, tools=tools, stores=stores, partials=worker_carrier
+        ),
+        gateway(create_app(settings, client=environment.client, partials=gateway_carrier)) as url,
         GatewayClient(url) as client,
     ):
-        handle = await stage.client.start_workflow(
+        handle = await environment.client.start_workflow(
             "AgenticAIWorkflow", SessionInput(user="bench"), id=f"ours-{uuid4()}", task_queue=settings.task_queue
         )
         async with aclosing(client.events(handle.id)) as events:
@@ -154,11 +161,11 @@ async def _watched(stage: BenchStage, way: Way, model: PacedModel) -> AsyncItera
 
 
 async def _lags(session: WatchedSession, model: PacedModel, silence: float) -> list[float]:
-    """Return of each chunk of an answer the seconds until it was seen, as partial text or with the whole answer."""
+    """Return the seconds from each chunk of an answer until the client saw it."""
     lags: list[float] = []
     model.silence = silence
     async for seen_at, chars in session.round():
-        lags += [seen_at - written for written in model.written_at[len(lags) : chars // len(WORD)]]
+        lags += [seen_at - written_at for written_at in model.written_at[len(lags) : chars // len(WORD)]]
     if len(lags) != CHUNKS:
         raise AssertionError(f"{len(lags)} of {CHUNKS} chunks were written")
     return lags
@@ -174,7 +181,7 @@ def _lag_rows(name: str, answers: list[list[float]]) -> list[Row]:
 
 def _lag_row(what: str, lags: list[float], name: str, high: Callable[[list[float]], float]) -> Row:
     measured = f"{median(lags) * 1000:.1f} ms, {name} {high(lags) * 1000:.1f} ms"
-    return Row(what, measured, "", "", f"≤ {MOST_SECONDS * 1000:.0f} ms", high(lags) <= MOST_SECONDS)
+    return Row(what, measured, "", "", f"≤ {MAX_SECONDS * 1000:.0f} ms", high(lags) <= MAX_SECONDS)
 
 
 def _p95(lags: list[float]) -> float:
@@ -182,7 +189,7 @@ def _p95(lags: list[float]) -> float:
 
 
 async def _history_row(name: str, session: WatchedSession, model: PacedModel) -> Row:
-    """Compare the history of a turn whose answer comes in chunks with that of one which comes at once."""
+    """Compare the history of an answer in chunks with that of an answer without chunks."""
     events: list[int] = []
     for model.chunks in (0, CHUNKS):
         before = await _history_length(session)

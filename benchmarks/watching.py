@@ -1,8 +1,8 @@
-"""What watching a session costs, and how soon who watches sees an answer (API-3, OPS-11).
+"""What watching a session costs, and how soon watchers see an answer (API-3, OPS-11).
 
-The gateway runs in a process of its own, as `turnkeeper api` does, and is read over plain sockets, so that two hundred
-clients cost little more than what is sent to them. An answer is complete when Temporal has the result of the model call
-that wrote it; it is visible when the bytes that say so have arrived at a client.
+The gateway runs in its own process and is read over plain sockets, so that 200 clients cost little more than the bytes
+that they receive. An answer is complete when Temporal has the result of its model call. It is visible when its last
+bytes have arrived at a client.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ import httpx
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, Interceptor, OutboundInterceptor, QueryWorkflowInput, StartWorkflowUpdateInput
 
+from benchmarks.environment import BenchEnvironment, OurSession
 from benchmarks.measurements import Row, row
-from benchmarks.stage import BenchStage, OurSession
 from turnkeeper.api.app import create_app
 from turnkeeper.models.session.session import UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationUpdate
@@ -38,18 +38,18 @@ BOUND = 30.0
 COMPLETE = b'"is_complete":true'
 
 
-async def watching(stage: BenchStage) -> list[Row]:
-    """Measure how soon an answer is visible, to one and to many, what polling gives, and what idle watchers cost."""
+async def watching(environment: BenchEnvironment) -> list[Row]:
+    """Measure how soon one and many watchers see an answer, the rate of polls, and the cost of idle watchers."""
     async with (
-        _gateway(stage) as port,
+        _gateway(environment) as port,
         httpx.AsyncClient(base_url=f"http://{LOOPBACK}:{port}", timeout=2 * BOUND) as http,
     ):
-        session = await stage.session("tool")
+        session = await environment.session("tool")
         await session.round()
         waiting = [lag for _ in range(SAMPLES) for lag in await _lags(session, lambda: _wait(http, session))]
-        one, many = await _one_and_many(stage, port)
+        one, many = await _one_and_many(environment, port)
         alone, together = await _polls_a_second(port, session, 1), await _polls_a_second(port, session, WATCHERS)
-    queries, tasks = await _idle_minute(stage)
+    queries, tasks = await _idle_minute(environment)
     return [
         _within("answer to a waiting client, p50", median(waiting), at_most=0.05),
         _within("answer to a watcher, p50", median(one), at_most=0.05),
@@ -77,17 +77,17 @@ def _within(what: str, seconds: float, *, at_most: float) -> Row:
 
 
 @asynccontextmanager
-async def _gateway(stage: BenchStage) -> AsyncIterator[int]:
-    """Run the gateway on a free port, which is given."""
+async def _gateway(environment: BenchEnvironment) -> AsyncIterator[int]:
+    """Run the gateway; yields its port."""
     port = usable_port(0, LOOPBACK)
     with TemporaryDirectory() as folder:
-        own = {
-            "TEMPORAL_ADDRESS": stage.client.service_client.config.target_host,
-            "TURNKEEPER_STATE_DIR": str(stage.settings.state_dir),
+        variables = {
+            "TEMPORAL_ADDRESS": environment.client.service_client.config.target_host,
+            "TURNKEEPER_STATE_DIR": str(environment.settings.state_dir),
             "TURNKEEPER_API_PORT": str(port),
         }
         command = own_command("api")
-        program = Program(command, log=Path(folder) / "gateway.log", env={**os.environ, **own})
+        program = Program(command, log=Path(folder) / "gateway.log", env={**os.environ, **variables})
         await program.start()
         try:
             async with asyncio.timeout(BOUND):
@@ -109,60 +109,60 @@ async def _answers(port: int) -> bool:
 
 # ---- how soon an answer is visible
 
-Seen = Awaitable[list[float]]
-"""Becomes when each of those who watch has seen the answer, by the clock on the wall."""
+ArrivalTimes = Awaitable[list[float]]
+"""When each watcher has seen the answer, as wall-clock time."""
 
 
-async def _lags(session: OurSession, begin: Callable[[], Awaitable[Seen]]) -> list[float]:
-    """Return, of each who watches, the seconds from an answer's completion until it was seen.
+async def _lags(session: OurSession, watch: Callable[[], Awaitable[ArrivalTimes]]) -> list[float]:
+    """Return, for each watcher, the seconds from an answer's completion until it was visible.
 
-    None where the session has begun a new run meanwhile.
+    Empty if the session has started a new run meanwhile.
     """
-    seen = await begin()
+    arrivals = await watch()
     session.rounds += 1
-    # Nobody else may ask: Temporal lets the second of two queries at once wait, for up to a second.
+    # No query here: Temporal delays the second of two concurrent queries for up to a second.
     await session.handle.signal("prompt", {"id": f"m{session.rounds}", "text": "What is it?"})
-    at = await asyncio.wait_for(seen, BOUND)
+    arrival_times = await asyncio.wait_for(arrivals, BOUND)
     completed_at = await _completed_at(session)
-    return [] if completed_at is None else [moment - completed_at for moment in at]
+    return [] if completed_at is None else [arrived_at - completed_at for arrived_at in arrival_times]
 
 
 async def _completed_at(session: OurSession) -> float | None:
-    """Return when Temporal had the last result of an activity; `None` where a new run has begun since."""
+    """Return when Temporal had the last result of an activity; None if a new run has started since."""
     history = await session.handle.fetch_history()
     results = [event for event in history.events if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED]
     return results[-1].event_time.ToNanoseconds() / 1e9 if results else None
 
 
 async def _cursor(session: OurSession) -> UpdatesRequest:
-    """Return the place of a client that knows everything."""
+    """Return the cursor of a client that is up to date."""
     update = await session.handle.query("get_conversation_updates", result_type=ConversationUpdate)
     return UpdatesRequest(last_seen_message_id=f"m{session.rounds}", since_revision=update.revision)
 
 
-async def _wait(http: httpx.AsyncClient, session: OurSession) -> Seen:
-    """Begin to wait as a client does that asks with `wait`, again and again."""
+async def _wait(http: httpx.AsyncClient, session: OurSession) -> ArrivalTimes:
+    """Start a client that long-polls with `wait`."""
     cursor = await _cursor(session)
 
-    async def answered() -> list[float]:
-        known = cursor
+    async def until_answered() -> list[float]:
+        current = cursor
         while True:
             path = f"/workflow/{session.handle.id}/conversation"
-            answer = await http.get(path, params={**known.model_dump(exclude_none=True), "wait": BOUND})
-            seen_at = time()
-            if COMPLETE in answer.content:
-                return [seen_at]
-            update = answer.json()["conversation_update"]
-            known = UpdatesRequest(
+            response = await http.get(path, params={**current.model_dump(exclude_none=True), "wait": BOUND})
+            arrived_at = time()
+            if COMPLETE in response.content:
+                return [arrived_at]
+            update = response.json()["conversation_update"]
+            current = UpdatesRequest(
                 last_seen_message_id=update["last_seen_message_id"], since_revision=update["revision"]
             )
 
-    return asyncio.create_task(answered())
+    return asyncio.create_task(until_answered())
 
 
 @asynccontextmanager
-async def _watchers(port: int, session: OurSession, count: int) -> AsyncIterator[Callable[[], Awaitable[Seen]]]:
-    """Have so many watch the session's events and stay; what is given begins to look for the next answer."""
+async def _watchers(port: int, session: OurSession, count: int) -> AsyncIterator[Callable[[], Awaitable[ArrivalTimes]]]:
+    """Connect `count` watchers to the session's events; yields a function that awaits the next answer."""
     cursor = await _cursor(session)
     request = (
         f"GET /workflow/{session.handle.id}/events HTTP/1.1\r\nHost: {LOOPBACK}\r\n"
@@ -173,21 +173,21 @@ async def _watchers(port: int, session: OurSession, count: int) -> AsyncIterator
         writer.write(request)
     await asyncio.gather(*(reader.readuntil(b"event: update") for reader, _ in streams))
 
-    async def answered(reader: asyncio.StreamReader) -> float:
+    async def until_answered(reader: asyncio.StreamReader) -> float:
         await reader.readuntil(COMPLETE)
         return time()
 
-    async def begin() -> Seen:
-        return asyncio.gather(*(answered(reader) for reader, _ in streams))
+    async def watch() -> ArrivalTimes:
+        return asyncio.gather(*(until_answered(reader) for reader, _ in streams))
 
-    yield begin
+    yield watch
     for _, writer in streams:
         writer.close()
 
 
-async def _one_and_many(stage: BenchStage, port: int) -> tuple[list[float], list[float]]:
-    """Return the lags of a single watcher, and of many, in samples taken in turn."""
-    sessions = [await stage.session("tool") for _ in range(2)]
+async def _one_and_many(environment: BenchEnvironment, port: int) -> tuple[list[float], list[float]]:
+    """Return the lags of a single watcher and of many, measured in turn."""
+    sessions = [await environment.session("tool") for _ in range(2)]
     for session in sessions:
         await session.round()
     async with _watchers(port, sessions[0], 1) as alone, _watchers(port, sessions[1], WATCHERS) as together:
@@ -204,7 +204,7 @@ async def _one_and_many(stage: BenchStage, port: int) -> tuple[list[float], list
 
 
 async def _polls_a_second(port: int, session: OurSession, clients: int) -> float:
-    """Return how often all of `clients` together are answered that there is nothing new."""
+    """Return how many polls without news `clients` clients make in a second, together."""
     cursor = await _cursor(session)
     query = f"last_seen_message_id={cursor.last_seen_message_id}&since_revision={cursor.since_revision}"
     request = f"GET /workflow/{session.handle.id}/conversation?{query} HTTP/1.1\r\nHost: {LOOPBACK}\r\n\r\n".encode()
@@ -228,48 +228,48 @@ async def _polls_a_second(port: int, session: OurSession, clients: int) -> float
 # ---- idle watchers
 
 
-class _Asked(Interceptor):
-    """Counts what is asked of sessions."""
+class _CallCounter(Interceptor):
+    """Counts queries and updates."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:  # noqa: A002  # the SDK's name
-        return _Counting(next, self)
+        return _CountingInterceptor(next, self)
 
 
-class _Counting(OutboundInterceptor):
-    def __init__(self, next: OutboundInterceptor, asked: _Asked) -> None:  # noqa: A002  # the SDK's name
+class _CountingInterceptor(OutboundInterceptor):
+    def __init__(self, next: OutboundInterceptor, counter: _CallCounter) -> None:  # noqa: A002  # the SDK's name
         super().__init__(next)
-        self._asked = asked
+        self._counter = counter
 
     async def query_workflow(self, input: QueryWorkflowInput) -> Any:  # noqa: A002  # the SDK's name
-        self._asked.count += 1
+        self._counter.count += 1
         return await super().query_workflow(input)
 
     async def start_workflow_update(self, input: StartWorkflowUpdateInput) -> Any:  # noqa: A002  # the SDK's name
-        self._asked.count += 1
+        self._counter.count += 1
         return await super().start_workflow_update(input)
 
 
-async def _idle_minute(stage: BenchStage) -> tuple[int, int]:
-    """Return what a session that is watched for a minute is asked, and how many workflow tasks it has in that time."""
-    asked = _Asked()
-    app = create_app(stage.settings, client=Client(**{**stage.client.config(), "interceptors": [asked]}))
-    session = await stage.session("tool")
+async def _idle_minute(environment: BenchEnvironment) -> tuple[int, int]:
+    """Return the queries and updates, and the workflow tasks, of an idle session that is watched for a minute."""
+    counter = _CallCounter()
+    app = create_app(environment.settings, client=Client(**{**environment.client.config(), "interceptors": [counter]}))
+    session = await environment.session("tool")
     await session.round()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(app.router.lifespan_context(app))
         feed = app.state.services.feed
         events = await stack.enter_async_context(aclosing(feed.events(session.handle.id, UpdatesRequest())))
         await anext(events)
-        watching_on = asyncio.ensure_future(anext(events))
-        await asyncio.sleep(1)  # the watch finds what has happened before it began
-        asked.count, before = 0, await _workflow_tasks(session)
+        next_event = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(1)  # the watch first reads earlier events
+        counter.count, before = 0, await _workflow_tasks(session)
         await asyncio.sleep(IDLE_SECONDS)
-        count, tasks = asked.count, await _workflow_tasks(session) - before
-        watching_on.cancel()
-        await asyncio.gather(watching_on, return_exceptions=True)
+        count, tasks = counter.count, await _workflow_tasks(session) - before
+        next_event.cancel()
+        await asyncio.gather(next_event, return_exceptions=True)
     return count, tasks
 
 

@@ -1,7 +1,7 @@
-"""`make pictures`: the README's pictures, taken of the real chat page and the real terminal.
+"""`make pictures`: takes the README's pictures of the real chat page and terminal.
 
-A stack like the demo's is started, a conversation is played with a scripted model, and both are photographed while a
-tool call waits for approval and another prompt waits behind it. Needs a Chromium; nothing is loaded from elsewhere.
+It starts a stack like the demo's, plays a conversation with a scripted model, and takes the pictures while a tool call
+waits for approval and another prompt is queued. It needs Chromium, and no network.
 """
 
 import asyncio
@@ -26,15 +26,15 @@ from turnkeeper.ops.demo.environment import DemoEnvironment, demo_environment
 from turnkeeper.ops.local.supervisor import own_command
 
 PICTURES = Path(__file__).with_name("pictures")
-MOST_BYTES = 400_000
-"""Of a picture in a README that people load over the phone."""
+MAX_BYTES = 400_000
+"""The size limit of a picture, since people load the README on phones."""
 
 WIDTH, HEIGHT = 1440, 900
-MOST_HEIGHT = 1300
-"""The window is made as high as the conversation needs, up to this."""
+MAX_HEIGHT = 1300
+"""The window grows to fit the conversation, up to this height."""
 
 SCALES = (2.0, 1.5, 1.0)
-"""Pixels of the picture for one of the page: the finest that stays within `MOST_BYTES`."""
+"""Device scale factors; the first whose picture fits into `MAX_BYTES` is used."""
 
 SESSION = "release-1-4"
 BOUND = 60.0
@@ -94,27 +94,26 @@ HIDDEN_HEIGHT = """
 Math.max(...[...document.querySelectorAll("main, main *")].map(
   (element) => getComputedStyle(element).overflowY === "auto" ? element.scrollHeight - element.clientHeight : 0))
 """
-"""How much of the conversation has to be scrolled to."""
+"""The height of the conversation outside the viewport."""
 
 OTHERS = {"harbour": "Harbour timetable", "invoices": "Invoices of October", "parser": "A test for the parser"}
-"""Sessions that make a list, by their ids."""
+"""Titles of other sessions for the list, by id."""
 
 
 async def main() -> None:
-    """Take all pictures."""
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="turnkeeper-pictures-") as folder:
         async with demo_environment(Path(folder)) as environment:
-            _furnish(environment)
+            _write_files(environment)
             await environment.start()
             await _play(environment)
-            await _photograph_page(environment)
-            await _photograph_chat(environment)
-    await _photograph_demo()
+            await _picture_page(environment)
+            await _picture_chat(environment)
+    await _picture_demo()
 
 
-def _furnish(environment: DemoEnvironment) -> None:
-    """Put the workspace's files and the model's script in their places."""
+def _write_files(environment: DemoEnvironment) -> None:
+    """Write the workspace's files and the model's script."""
     (environment.workspace / "CHANGES.md").write_text(CHANGES)
     scripts = environment.folder / "state" / "scripts"
     scripts.mkdir(parents=True)
@@ -122,7 +121,7 @@ def _furnish(environment: DemoEnvironment) -> None:
 
 
 async def _play(environment: DemoEnvironment) -> None:
-    """Have a session in which a call waits for approval and a prompt waits for its turn, and a few others."""
+    """Start a session with a call that waits for approval and a queued prompt, and a few other sessions."""
     async with GatewayClient(environment.url) as gateway:
         for session_id, title in OTHERS.items():
             await gateway.start(session_id, title=title, user="mira")
@@ -142,31 +141,31 @@ async def _start(gateway: GatewayClient, session_id: str) -> None:
     )
 
 
-async def _until(gateway: GatewayClient, holds: Callable[[Conversation], bool]) -> None:
+async def _until(gateway: GatewayClient, is_true: Callable[[Conversation], bool]) -> None:
     conversation = Conversation()
     async with asyncio.timeout(BOUND):
         async for event in gateway.events(SESSION):
             if isinstance(event, UpdateEvent):
                 conversation.apply(event.update)
-            if holds(conversation):
+            if is_true(conversation):
                 return
 
 
-async def _photograph_page(environment: DemoEnvironment) -> None:
+async def _picture_page(environment: DemoEnvironment) -> None:
     """Write `page.png` and `page-dark.png`."""
     for name, scheme in (("page", "light"), ("page-dark", "dark")):
         picture = b""
         for scale in SCALES:
             async with _page(environment, scheme=scheme, scale=scale) as page:
                 picture = await page.screenshot()
-            if len(picture) <= MOST_BYTES:
+            if len(picture) <= MAX_BYTES:
                 break
         (PICTURES / f"{name}.png").write_bytes(picture)
 
 
 @asynccontextmanager
 async def _page(environment: DemoEnvironment, *, scheme: str, scale: float) -> AsyncIterator[Page]:
-    """Open the session's page, and have all of it there."""
+    """Open the session's page and wait until it is complete."""
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(
             executable_path=shutil.which("chromium") or shutil.which("google-chrome"), args=["--no-sandbox"]
@@ -182,13 +181,13 @@ async def _page(environment: DemoEnvironment, *, scheme: str, scale: float) -> A
         await page.get_by_text(PROMPTS[2]).first.wait_for()
         await page.get_by_text(OTHERS["harbour"]).first.wait_for()
         hidden = await page.evaluate(HIDDEN_HEIGHT)
-        await page.set_viewport_size({"width": WIDTH, "height": min(MOST_HEIGHT, HEIGHT + hidden)})
+        await page.set_viewport_size({"width": WIDTH, "height": min(MAX_HEIGHT, HEIGHT + hidden)})
         yield page
         await browser.close()
 
 
-async def _photograph_chat(environment: DemoEnvironment) -> None:
-    """Write `terminal.svg`: the same conversation, held in a terminal."""
+async def _picture_chat(environment: DemoEnvironment) -> None:
+    """Write `terminal.svg`: the same conversation in a terminal."""
     session_id = "release-notes"
     async with GatewayClient(environment.url) as gateway:
         await _start(gateway, session_id)
@@ -202,8 +201,8 @@ async def _photograph_chat(environment: DemoEnvironment) -> None:
         _save(terminal, "terminal", title="turnkeeper chat")
 
 
-async def _photograph_demo() -> None:
-    """Write `demo.svg`: a demo from its first line to its verdict."""
+async def _picture_demo() -> None:
+    """Write `demo.svg`: the output of the whole demo."""
     command = own_command("demo")
     async with terminal_with(command, env=_environment(), cwd=PICTURES, columns=100, rows=80) as terminal:
         if await terminal.exit_code(bound=2 * BOUND):
@@ -213,17 +212,17 @@ async def _photograph_demo() -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Have colours, whatever the terminal is that this was started in, and `turnkeeper` as a command without a path."""
+    """Return an environment with colours, and with `turnkeeper` on PATH."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return {**os.environ, "PATH": path, "COLORTERM": "truecolor", "NO_COLOR": ""}
 
 
 def _save(terminal: Terminal, name: str, *, title: str) -> None:
-    """Write what was recorded, as it stands on the screen now."""
+    """Write the terminal's current screen."""
     screen = FaintScreen(terminal.screen.columns, terminal.screen.lines)
     stream = pyte.ByteStream(screen)
-    for _, written in terminal.recording:
-        stream.feed(written)
+    for _, output in terminal.recording:
+        stream.feed(output)
     (PICTURES / f"{name}.svg").write_text(svg_of(screen, title=title))
 
 

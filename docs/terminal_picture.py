@@ -1,4 +1,4 @@
-"""A terminal's screen as an SVG: text that can be selected, in whatever monospaced font the reader has."""
+"""A terminal's screen as an SVG with selectable text, in the reader's own monospaced font."""
 
 import io
 import re
@@ -15,7 +15,7 @@ from rich.text import Text
 WITHOUT_FONTS = re.sub(r"@font-face \{\{.*?\}\}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL).replace(
     "Fira Code, monospace", "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 )
-"""Rich's own form loads a font from elsewhere."""
+"""Rich's own format without the font that it loads from the network."""
 
 THEME = TerminalTheme(
     (24, 26, 31),
@@ -35,26 +35,26 @@ FAINT, NORMAL, EXTENDED = 2, 22, (38, 48)
 
 
 class FaintScreen(pyte.Screen):
-    """A screen that also knows faint text, which pyte leaves aside; it is kept as text that blinks, which nobody uses.
+    """A screen with faint text, which pyte does not know: it is stored as blinking text, which no program here uses.
 
-    `NORMAL` ends bold and faint alike.
+    `NORMAL` ends both bold and faint.
     """
 
     def select_graphic_rendition(self, *attrs: int, private: bool = False) -> None:
-        """Set the display attributes of what is written next."""
-        known: list[int] = []
+        """Set the display attributes of the following text."""
+        result: list[int] = []
         rest = list(attrs)
         while rest:
             attr = rest.pop(0)
-            known += [5] if attr == FAINT else [NORMAL, 25] if attr == NORMAL else [attr]
-            if attr in EXTENDED:  # what follows is a colour, whose numbers mean nothing else
+            result += [5] if attr == FAINT else [NORMAL, 25] if attr == NORMAL else [attr]
+            if attr in EXTENDED:  # the following numbers are a colour
                 count = 4 if rest[:1] == [2] else 2
-                known, rest = known + rest[:count], rest[count:]
-        super().select_graphic_rendition(*known)
+                result, rest = result + rest[:count], rest[count:]
+        super().select_graphic_rendition(*result)
 
 
 def svg_of(screen: pyte.Screen, *, title: str) -> str:
-    """Return the screen, down to its last written line, as a window with a title."""
+    """Return the screen, down to its last line with text, as a window with a title."""
     lines = [_line(screen, row) for row in range(screen.lines)]
     while lines and not lines[-1].plain.strip():
         lines.pop()
@@ -88,7 +88,7 @@ def _style(cell: Char) -> Style:
 
 
 def _colour(name: str) -> str | None:
-    """Return Rich's name of one of pyte's colours."""
+    """Return Rich's name for one of pyte's colours."""
     if name == "default":
         return None
     if re.fullmatch(r"[0-9a-f]{6}", name):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-MOST_NAME_CHARS = 60
+MAX_NAME_CHARS = 60
 
 
 def field_path(location: Iterable[int | str]) -> str:
@@ -22,4 +22,4 @@ def field_path(location: Iterable[int | str]) -> str:
 
 def _name(key: str) -> str:
     is_plain = key.isascii() and key.isprintable()
-    return (key if is_plain else ascii(key)[1:-1])[:MOST_NAME_CHARS]
+    return (key if is_plain else ascii(key)[1:-1])[:MAX_NAME_CHARS]

@@ -71,6 +71,11 @@ class Limits(Strict):
     model_timeout: float = Field(600, ge=1, le=86_400)
     tool_timeout: float = Field(300, ge=1, le=86_400)
     max_tool_result_chars: int = Field(30_000, ge=200, le=100_000)
+    max_task_depth: int = Field(3, ge=0, le=10)
+    """How deep tasks may be nested; 0: the session starts none (TSK-5)."""
+    max_tasks_at_once: int = Field(8, ge=1, le=200)
+    max_tasks: int = Field(25, ge=0, le=200)
+    """How many tasks the session may start in all, those of its tasks included."""
     max_state_bytes: int = Field(1_000_000, ge=4_096, le=1_000_000)
     """At least `LEAST_STATE_BYTES` for a new session; earlier releases took less."""
     max_history_events: int = Field(500, ge=50, le=10_000)

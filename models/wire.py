@@ -7,6 +7,7 @@ leniently, since these models are public API of running sessions (SES-19).
 """
 
 from datetime import UTC, datetime
+from functools import cache
 from typing import Annotated, Any, Self, TypeVar, cast
 
 from pydantic import (
@@ -175,10 +176,14 @@ class Compact(Frozen):
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields = type(self).model_fields
+        defaults = _defaults_of(type(self))
         dumped: dict[str, Any] = serialise(self)
         return {
-            key: value
-            for key, value in dumped.items()
-            if key not in fields or fields[key].is_required() or getattr(self, key) != fields[key].get_default()
+            key: value for key, value in dumped.items() if key not in defaults or getattr(self, key) != defaults[key]
         }
+
+
+@cache
+def _defaults_of(model: type[Compact]) -> dict[str, Any]:
+    """Return the defaults that values are compared with; pydantic itself copies a default each time it is asked."""
+    return {name: field.get_default() for name, field in model.model_fields.items() if not field.is_required()}

@@ -1,1 +1,1 @@
-"""How it is run, checked and shown."""
+"""Running Turnkeeper on one machine, checking it, and its demo."""

@@ -12,14 +12,15 @@ from uuid import uuid4
 
 import pytest
 from temporalio.client import Client, WorkflowHandle, WorkflowHistory
+from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError, RPCStatusCode
-from temporalio.worker import Worker
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 
-from tests.waiting import BOUND, until
-from turnkeeper.activities.model_request.asking import ProviderRegistry
+from tests.waiting import BOUND, growing_pauses, until
+from turnkeeper.activities.model_request.model_client import ProviderRegistry
 from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError, Provider
 from turnkeeper.activities.tools import ToolSource
-from turnkeeper.api.temporal.temporal_calls import repeated
+from turnkeeper.api.temporal.temporal_calls import retry_undone
 from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.context.summary import INSTRUCTION
@@ -42,6 +43,7 @@ from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.chosen import chosen_carrier
 from turnkeeper.stores.stores import Stores
 from turnkeeper.worker import build_worker
+from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 
 Answer = TypeVar("Answer")
 
@@ -50,6 +52,10 @@ UNANSWERED = (RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatu
 
 SLACK = 10.0
 """Seconds that a busy machine may add to what the product takes by itself."""
+
+
+LONG_PAUSE = 0.2
+"""Seconds between two questions about a session that is at work for long: it is at work at each of them, too."""
 
 
 def wait_in_workflow_beyond(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
@@ -66,6 +72,15 @@ def asks(*calls: tuple[str, dict[str, Any] | str], text: str = "") -> ModelRespo
     parts: list[Any] = [RespondPart(kind="respond", text=text)] if text else []
     parts += [CallPart(kind="call", id=f"c{n}", name=name, args=args) for n, (name, args) in enumerate(calls)]
     return ModelResponse(parts=parts, stop="tool_calls", model="test")
+
+
+def replayer() -> Replayer:
+    """Return what replays sessions that ran in the sandbox: once more in it would take three times as long."""
+    return Replayer(
+        workflows=[AgenticAIWorkflow],
+        workflow_runner=UnsandboxedWorkflowRunner(),
+        data_converter=pydantic_data_converter,
+    )
 
 
 class Gate:
@@ -195,7 +210,7 @@ class DrivenSession:
         await self.handle.signal("prompt", args=[fields] if fields else list(args))
 
     async def update(self, name: str, argument: Any = None, **kwargs: Any) -> Any:
-        return await repeated(lambda: self.handle.execute_update(name, argument, **kwargs))
+        return await retry_undone(lambda: self.handle.execute_update(name, argument, **kwargs))
 
     async def state(self, argument: Any = None) -> ConversationState:
         return await self._ask("get_conversation_state", argument, ConversationState)
@@ -244,15 +259,23 @@ class DrivenSession:
         return await until(answer, within=2 * BOUND)
 
     async def until(
-        self, is_so: Callable[[ConversationState], bool], *, turns: int | None = None, bound: float = BOUND
+        self,
+        is_so: Callable[[ConversationState], bool],
+        *,
+        turns: int | None = None,
+        bound: float = BOUND,
+        max_pause: float = 0.0,
     ) -> ConversationState:
         """Return the first state for which `is_so` holds; a change of the session is what is waited for.
 
-        With `turns`, the state holds the newest so many only: it costs less.
+        With `turns`, the state holds the newest so many only: it costs less. `max_pause` is for states that last: up
+        to so many seconds pass between two questions, the more the longer it takes.
         """
         deadline = asyncio.get_running_loop().time() + bound
+        pauses = growing_pauses(max_pause)
         async with self.watches.watching(self.handle.id) as watch:
             while True:
+                await next(pauses)
                 version = watch.version
                 state = await self.state(None if turns is None else {"limit": turns})
                 if is_so(state):
@@ -262,10 +285,13 @@ class DrivenSession:
 
     async def idle(self, *, turns: int, bound: float = BOUND) -> list[ConversationMessage]:
         """Return the turns once `turns` were processed and nothing waits."""
-        state = await self.until(
-            lambda s: s.session.turn_count >= turns and s.status == "idle" and not s.queue_length, bound=bound
+        await self.until(
+            lambda s: s.session.turn_count >= turns and s.status == "idle" and not s.queue_length,
+            turns=0,
+            bound=bound,
+            max_pause=LONG_PAUSE,
         )
-        return state.messages
+        return (await self.state()).messages
 
     async def histories(self) -> list[WorkflowHistory]:
         """Return the history of every run of the session, oldest first."""

@@ -4,7 +4,7 @@ Most waits need none of this: an event, a queue, a stream, a gate and a session'
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from inspect import isawaitable
 from typing import TypeVar
 
@@ -38,6 +38,15 @@ async def until(condition: Callable[[], Answer | Awaitable[Answer]], *, within: 
                 pause = min(2 * pause, MAX_PAUSE)
     except TimeoutError as error:
         raise TimeoutError(f"not so within {within:g} s; the last answer was {answer!r}") from error
+
+
+def growing_pauses(max_pause: float) -> Iterator[Awaitable[None]]:
+    """Yield pauses between questions: none before the first two, then each twice as long, up to `max_pause`."""
+    yield asyncio.sleep(0)
+    pause = 0.0
+    while True:
+        yield asyncio.sleep(pause)
+        pause = min(2 * pause or FIRST_PAUSE, max_pause)
 
 
 async def run_other_tasks(times: int = 1) -> None:

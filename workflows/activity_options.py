@@ -39,6 +39,10 @@ ARCHIVE_PATIENCE = timedelta(seconds=25)
 ARCHIVE_RETRIES = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_attempts=2)
 """For a worker that died in the middle; an archive that is down is tried again later, by `workflows/archiving.py`."""
 
+TEXT_TIMEOUT = timedelta(seconds=10)
+TEXT_PATIENCE = timedelta(seconds=25)
+"""For a large text of a task: the store being down does not keep a turn waiting."""
+
 LAST_COPY_PATIENCE = timedelta(minutes=10)
 """How long a session that has ended tries to leave its transcript in the archive; one that is cancelled tries once."""
 

@@ -13,7 +13,7 @@ the workflow task for ever, if Temporal were to read it for us (SES-5).
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -47,6 +47,8 @@ with workflow.unsafe.imports_passed_through():
         read_start,
     )
     from turnkeeper.models.session.session_state import Session
+    from turnkeeper.models.session.tasks.outcome import result_prompt
+    from turnkeeper.models.session.tasks.task_state import TaskChange
     from turnkeeper.models.session.views import (
         approvals_of,
         context_of,
@@ -55,6 +57,7 @@ with workflow.unsafe.imports_passed_through():
         state_of,
         updates_of,
     )
+    from turnkeeper.models.tasks.enrichment import first_prompt
     from turnkeeper.models.transcript.conversation import ConversationState, ConversationUpdate
     from turnkeeper.models.transcript.model_call import ModelRequestPage, ModelRequestQuery
     from turnkeeper.workflows import activity_options
@@ -63,6 +66,9 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows.new_run import HistoryGrowth, NewRun
     from turnkeeper.workflows.parking import Parking
     from turnkeeper.workflows.refusals import report_refusals
+    from turnkeeper.workflows.tasks.sub_task_runner import SubTaskRunner
+    from turnkeeper.workflows.tasks.task_reporter import TaskReporter
+    from turnkeeper.workflows.tasks.task_texts import with_whole_answer
     from turnkeeper.workflows.turn.turn import Turn
     from turnkeeper.workflows.web_ui import WebUi
 
@@ -75,7 +81,7 @@ class AgenticAIWorkflow:
     def __init__(self, start: Any = None, *rest: Any) -> None:
         """Build all state, so that a signal that arrives before `run` finds it (SES-4)."""
         # A run that began under earlier rules is replayed by them, and goes on by them; its next run takes these up.
-        rules = 3 if workflow.patched("rules-3") else 2 if workflow.patched("rules-2") else 1
+        rules = next((number for number in (4, 3, 2) if workflow.patched(f"rules-{number}")), 1)
         start, self._refused_start = _read_start(start, extra_arguments=len(rest), rules=rules)
         self._last_change = LastChange()
         self._session = session = Session(
@@ -85,11 +91,15 @@ class AgenticAIWorkflow:
         growth = HistoryGrowth(session)
         self._archiving = Archiving(session, on_change=self._web_ui.show)
         self._parking = Parking(session, self._archiving, has_grown=growth.is_due, on_change=self._web_ui.show)
-        self._new_run = NewRun(session, growth, self._archiving, self._parking)
+        self._sub_tasks = SubTaskRunner(session)
+        self._reporter = TaskReporter(session)
+        self._new_run = NewRun(session, growth, self._archiving, self._parking, self._reporter)
         # A turn that the run before handed over can be stopped before `run` goes on with it.
         self._turn = self._new_turn() if session.turn else None
-        if start.first_prompt is not None:
-            first = start.first_prompt
+        first = start.first_prompt
+        if first is None and start.task and start.task.context:
+            first = first_prompt(start.task.context)
+        if first is not None:
             self._receive(first if isinstance(first, str) else first.model_dump(), extra_arguments=0)
         self._web_ui.show()
 
@@ -113,12 +123,13 @@ class AgenticAIWorkflow:
     async def _process_prompts(self) -> None:
         session = self._session
         self._parking.begin()
+        self._reporter.begin()
         if self._turn:
             self._archiving.begin_if_due()
             await self._lead(self._turn)
         while True:
             self._archiving.begin_if_due()
-            await workflow.wait_condition(self._has_work)
+            await self._wait_for_work()
             if self._new_run.is_due():
                 self._new_run.begin()
             if session.queue.waiting and session.room.is_full:
@@ -129,6 +140,22 @@ class AgenticAIWorkflow:
                 await self._run_turn()
             elif self._is_over():
                 return
+
+    async def _wait_for_work(self) -> None:
+        """Wait for what the main loop has to do; a task that has answered ends once it was open for long enough."""
+        task = self._session.config.task
+        seconds = task.open_seconds if task else None
+        await workflow.wait_condition(lambda: self._has_work() or (seconds is not None and self._is_answered()))
+        if seconds is None or self._has_work():
+            return
+        with suppress(TimeoutError):
+            await workflow.wait_condition(self._has_work, timeout=seconds, timeout_summary="open for further prompts")
+        if not self._has_work():
+            self._session.end("The task has answered.", discard_queue=False, now=workflow.now())
+
+    def _is_answered(self) -> bool:
+        """Return whether a task has come to an end, and waits for none of its own."""
+        return self._session.turn_count > 0 and not self._session.tasks.working
 
     def _has_work(self) -> bool:
         return bool(self._session.queue.waiting) or self._is_over() or self._new_run.is_due()
@@ -146,7 +173,11 @@ class AgenticAIWorkflow:
 
     def _new_turn(self) -> Turn:
         return Turn(
-            self._session, self._archiving, on_change=self._web_ui.show, is_due_for_new_run=self._new_run.is_due
+            self._session,
+            self._archiving,
+            self._sub_tasks,
+            on_change=self._web_ui.show,
+            is_due_for_new_run=self._new_run.is_due,
         )
 
     async def _lead(self, turn: Turn) -> None:
@@ -169,8 +200,13 @@ class AgenticAIWorkflow:
         self._session.close(status, reason=reason, now=workflow.now())
         self._web_ui.publish("ended")
         self._web_ui.show()
+        await self._sub_tasks.cancel_all()
+        await self._reporter.send()
+        outcome = self._session.task_outcome
+        if outcome and status == "ended":
+            outcome = await with_whole_answer(outcome)
         await self._archiving.copy_all(patience=copy_patience)
-        return SessionEnd(status=status, turn_count=self._session.turn_count, reason=reason or None)
+        return SessionEnd(status=status, turn_count=self._session.turn_count, reason=reason or None, task=outcome)
 
     # ---- messages in
 
@@ -187,6 +223,20 @@ class AgenticAIWorkflow:
         return self._session.receive(
             raw, extra_arguments=extra_arguments, new_id=str(workflow.uuid4()), now=workflow.now()
         )
+
+    @workflow.signal(description="How a task of this session goes on. For our own sub-tasks.")
+    def task_changed(self, change: Any = None, *rest: Any) -> None:
+        """Record it; what came of a task in the background becomes a prompt (TSK-5)."""
+        with suppress(Refused):
+            self._change_sub_task(parse(TaskChange, change))
+
+    def _change_sub_task(self, change: TaskChange) -> None:
+        before = self._session.change_sub_task(change, now=workflow.now())
+        if before and before.background and change.turn > before.turn:
+            number = before.task_id.rpartition(".")[2]
+            prompt = {"id": f"{number}.answer-{change.turn}", "text": result_prompt(before, change)}
+            self._receive(prompt, extra_arguments=0)
+        self._web_ui.show()
 
     @workflow.signal(description="End the session after its queue: nothing, a reason, or {reason?, discard_queue?}.")
     def end_chat(self, request: Any = None, *rest: Any) -> None:

@@ -1,20 +1,23 @@
 """What a session says of itself in the Temporal Web UI (SES-17): Markdown, made with every change, never stored."""
 
 from turnkeeper.models.session.session_state import Session
+from turnkeeper.models.session.tasks.new_sub_task import chat_url_of
 from turnkeeper.models.session.views import approvals_of
+from turnkeeper.models.transcript.task_view import SubTask
 from turnkeeper.models.transcript.trajectory import Usage, dollars
 
 
 def render_current_details(session: Session) -> str:
     """Say at a glance who, what, how far, and what is waiting."""
-    parts = (_facts(session), _running(session), _approvals(session), _queue(session))
+    parts = (_facts(session), _running(session), _approvals(session), _tasks(session), _queue(session))
     heading = f"### {_plain(session.config.title or 'New session')}"
     return "\n".join([heading, "", *(line for part in parts for line in part)])
 
 
 def _facts(session: Session) -> list[str]:
     config = session.config
-    tools = ", ".join(tool.name for tool in session.tools.specs or []) or "read at the first turn"
+    known = session.tools.specs is not None
+    tools = ", ".join(tool.name for tool in session.offered_tools) if known else "read at the first turn"
     facts = [
         f"- **Status:** {_status(session)}",
         f"- **User:** {_plain(config.user or 'not given')}",
@@ -24,6 +27,8 @@ def _facts(session: Session) -> list[str]:
         f"- **Conversation:** {_seen(session)}",
         f"- **Tools:** {tools}",
     ]
+    if config.task and config.task.parent:
+        facts.append(f"- **Task of:** `{config.task.parent}`")
     if session.tools.allowances:
         facts.append(f"- **Allowed for the session:** {', '.join(f'`{name}`' for name in session.tools.allowances)}")
     facts += _archive(session)
@@ -111,6 +116,24 @@ def _approvals(session: Session) -> list[str]:
     left_out = len(waiting.approvals) - len(shown) + waiting.omitted
     more = [f"… and {left_out} more"] if left_out else []
     return ["", "**Waits for approval**", *shown, *more]
+
+
+def _tasks(session: Session) -> list[str]:
+    tasks = session.tasks.state.tasks
+    if not tasks:
+        return []
+    shown = [f"- {_task(session, task)}" for task in tasks[-10:]]
+    more = [f"… and {len(tasks) - len(shown)} before them"] if len(tasks) > len(shown) else []
+    return ["", f"**Tasks** ({session.tasks.state.started} started)", *shown, *more]
+
+
+def _task(session: Session, task: SubTask) -> str:
+    """Name a task, with how far it is."""
+    url = chat_url_of(session, task)
+    name = f"[{_plain(task.title)}]({url})" if url else _plain(task.title)
+    percent = "" if task.percent is None else f", {task.percent} %"
+    message = f": {_plain(task.message)}" if task.message else ""
+    return f"{name} (`{task.task_id}`): {task.status}{percent}{message}"
 
 
 def _queue(session: Session) -> list[str]:

@@ -8,6 +8,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.session.session_state import Session
     from turnkeeper.workflows.archiving import Archiving
     from turnkeeper.workflows.parking import Parking
+    from turnkeeper.workflows.tasks.task_reporter import TaskReporter
 
 
 class HistoryGrowth:
@@ -40,15 +41,19 @@ class HistoryGrowth:
 class NewRun:
     """The session's next run."""
 
-    def __init__(self, session: Session, growth: HistoryGrowth, archiving: Archiving, parking: Parking) -> None:
+    def __init__(
+        self, session: Session, growth: HistoryGrowth, archiving: Archiving, parking: Parking, reporter: TaskReporter
+    ) -> None:
         self._session = session
         self._growth = growth
         self._archiving = archiving
         self._parking = parking
+        self._reporter = reporter
 
     def is_due(self) -> bool:
-        """Return whether to hand over now: nothing is on its way to or from the archive, and all can be carried."""
-        if not self._growth.is_due() or self._archiving.is_storing or self._parking.is_fetching:
+        """Return whether to hand over now: nothing is on its way to archive or parent, and all can be carried."""
+        is_busy = self._archiving.is_storing or self._parking.is_fetching or self._reporter.is_sending
+        if not self._growth.is_due() or is_busy:
             return False
         return self._session.room.is_queue_carriable or self._growth.is_overdue()
 

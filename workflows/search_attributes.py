@@ -6,6 +6,8 @@ from urllib.parse import quote, unquote
 
 from temporalio.common import SearchAttributeKey
 
+from turnkeeper.models.session.tasks.task_start import TaskStart
+
 CoarseStatus = Literal["open", "awaiting_approval", "ended"]
 
 SESSION_STATUS = SearchAttributeKey.for_keyword("AgentSessionStatus")
@@ -13,8 +15,18 @@ USER = SearchAttributeKey.for_keyword("AgentUser")
 MODEL = SearchAttributeKey.for_keyword("AgentModel")
 TURNS = SearchAttributeKey.for_int("AgentTurns")
 
-ALL = (SESSION_STATUS, USER, MODEL, TURNS)
+TASK_PARENT = SearchAttributeKey.for_keyword("AgentTaskParent")
+"""Of a task, the session that it was started for; `NO_PARENT` where there is none. Other sessions have no value."""
+
+NO_PARENT = "none"
+
+ALL = (SESSION_STATUS, USER, MODEL, TURNS, TASK_PARENT)
 """What the start-up code registers; safe to repeat."""
+
+
+def task_parent(task: TaskStart) -> str:
+    """Return a task's parent as `AgentTaskParent` has it."""
+    return task.parent or NO_PARENT
 
 
 def encoded_user(user: str) -> str:

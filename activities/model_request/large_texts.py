@@ -1,7 +1,7 @@
-"""Keeping large texts in the store, and reading them back, for whatever else an activity does (SES-15).
+"""Storing large texts by reference, and reading them back, for activities (SES-15).
 
-The store being down stops nobody: what would go by reference is cut and marked, and what can't be read back stays the
-excerpt that the session has. The log says so.
+An unavailable store fails nothing: texts that should be stored are cut and marked, and texts that can't be read back
+stay excerpts. The log says so.
 """
 
 import logging
@@ -19,41 +19,40 @@ from turnkeeper.models.transcript.large_texts import (
     resolve_request,
 )
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation
-from turnkeeper.models.transcript.trajectory import ToolResult
+from turnkeeper.models.transcript.trajectory import BlobRef, ToolResult
 from turnkeeper.stores.blobs import Blobs, opaque_owner
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.recent_texts import RecentTexts
 
 CACHED_CHARS = 16 * 1024 * 1024
-"""Most characters of texts that a worker remembers: a text is read again with every step of its turn."""
+"""Characters of texts that a worker caches: a text is read again with every step of its turn."""
 
 _log = logging.getLogger(__name__)
 
 
 class LargeTexts:
-    """The large texts of all sessions of this worker."""
+    """Stores and resolves large texts, and caches the latest `cached_chars` characters."""
 
     def __init__(self, blobs: Blobs, *, cached_chars: int = CACHED_CHARS) -> None:
-        """Keep them in `blobs`, and the latest `cached_chars` characters here too."""
         self._blobs = blobs
         self._recent = RecentTexts(most_chars=cached_chars)
 
     async def keep_result(self, session_id: str, result: ToolResult, inline_bytes: int) -> ToolResult:
-        """Return the result, its content by reference if it is over `inline_bytes`."""
+        """Return the result with its content by reference if it is over `inline_bytes`."""
         texts = Texts()
-        kept = refer_result(result, inline_bytes=inline_bytes, texts=texts)
-        return kept if await self._stored(session_id, texts) else cut_result(result, inline_bytes=inline_bytes)
+        reduced = refer_result(result, inline_bytes=inline_bytes, texts=texts)
+        return reduced if await self._store(session_id, texts) else cut_result(result, inline_bytes=inline_bytes)
 
     async def keep_response(
         self, session_id: str, response: ModelResponse, inline_bytes: int, *, max_bytes: int
     ) -> ModelResponse:
-        """Return the response, every text of it that is over `inline_bytes` by reference."""
+        """Return the response with every text over `inline_bytes` by reference."""
         texts = Texts()
-        kept = refer_response(response, inline_bytes=inline_bytes, texts=texts)
-        return kept if await self._stored(session_id, texts) else cut_response(response, answer_bytes=max_bytes)
+        reduced = refer_response(response, inline_bytes=inline_bytes, texts=texts)
+        return reduced if await self._store(session_id, texts) else cut_response(response, answer_bytes=max_bytes)
 
     async def resolve(self, session_id: str, request: ModelRequest) -> ModelRequest:
-        """Return the request with its large texts in their places, as far as they can be read."""
+        """Return the request with its large texts restored, as far as they can be read."""
         hashes, opaque = hashes_in(request), opaque_hashes_in(request)
         if not hashes and not opaque:
             return request
@@ -61,14 +60,18 @@ class LargeTexts:
         return resolve_request(request, texts)
 
     async def resolve_call(self, session_id: str, invocation: ToolInvocation) -> ToolInvocation | None:
-        """Return the invocation with its arguments; `None` where they can't be read."""
+        """Return the invocation with its arguments; `None` if they can't be read."""
         if invocation.args_blob is None:
             return invocation
         texts = await self._read(session_id, [invocation.args_blob.hash])
         args = resolve_args(invocation.args, invocation.args_blob, texts)
         return None if args is None else invocation.model_copy(update={"args": args, "args_blob": None})
 
-    async def _stored(self, session_id: str, texts: Texts) -> bool:
+    async def read(self, session_id: str, ref: BlobRef) -> str | None:
+        """Return the text that `ref` refers to; `None` where it can't be read."""
+        return (await self._read(session_id, [ref.hash])).get(ref.hash)
+
+    async def _store(self, session_id: str, texts: Texts) -> bool:
         try:
             for owner, by_hash in ((session_id, texts.by_hash), (opaque_owner(session_id), texts.opaque)):
                 if by_hash:
@@ -80,13 +83,13 @@ class LargeTexts:
         return True
 
     async def _read(self, session_id: str, hashes: Iterable[str]) -> dict[str, str]:
-        wanted = set(hashes)
-        found = self._recent.find(session_id, wanted)
-        missing = wanted - found.keys()
+        missing_or_cached = set(hashes)
+        texts = self._recent.find(session_id, missing_or_cached)
+        missing = missing_or_cached - texts.keys()
         if missing:
             try:
-                found |= await self._blobs.get(session_id, missing)
+                texts |= await self._blobs.get(session_id, missing)
             except StoreUnavailableError as error:
                 _log.warning("large texts stay excerpts, since the store is down: %s", error)
-        self._recent.remember(session_id, found)
-        return found
+        self._recent.remember(session_id, texts)
+        return texts

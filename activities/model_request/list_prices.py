@@ -1,12 +1,12 @@
-"""What a model call costs: its tokens at the vendor's list price (AGT-10).
+"""The cost of a model call: its tokens at the vendor's list price (AGT-10).
 
-The prices are those that come with the installed release of genai-prices (extra `prices`); nothing is ever fetched.
-They are list prices of today, in US dollars: no discount, no tax, no priority tier. They differ from one release to the
-next, so a cost is found once, here in the activity, and recorded; the workflow only adds up.
+The prices are those of the installed release of genai-prices (extra `prices`); nothing is downloaded. They are list
+prices in US dollars: no discount, no tax, no priority tier. They differ between releases, so a cost is computed once,
+in the activity, and recorded; the workflow only adds up.
 
-A cost is known or it is not: it is never guessed. Not known are the cost of a model that the list does not have, of
-tokens that contradict each other, and of whatever is behind `openai-chat:`, since what an endpoint calls its models
-says nothing of what it takes for them. A provider that knows the cost itself has said it in `usage` already.
+A cost is never guessed. It is unknown for a model that is not in the list, for contradictory token counts, and for
+`openai-chat:`, where a model's name says nothing about its price. A provider that knows the cost itself has already
+set it in `usage`.
 """
 
 import logging
@@ -19,28 +19,28 @@ from turnkeeper.models.transcript.trajectory import COST_DIGITS, Usage
 logger = logging.getLogger(__name__)
 
 _VENDORS = {"anthropic": "anthropic", "openai": "openai"}
-"""How genai-prices calls the vendors of our providers."""
+"""The vendors of our providers, as genai-prices names them."""
 
 
 class ListPrices:
-    """The vendors' list prices; read when the first is asked for, since that takes a third of a second and 30 MB."""
+    """The vendors' list prices, loaded on first use: that takes a third of a second and 30 MB."""
 
-    def priced(self, response: ModelResponse, *, asked: str) -> ModelResponse:
-        """Return the response of the model `asked` with its cost in `usage`, where that is known.
+    def priced(self, response: ModelResponse, *, model: str) -> ModelResponse:
+        """Return the response with its cost in `usage`, if it is known.
 
-        The model is the one that the vendor says has answered.
+        The price is that of the model which answered, according to the vendor; otherwise that of `model`.
         """
         usage = response.usage
         if usage is None or usage.cost is not None:
             return response
-        provider, _, name = asked.partition(":")
+        provider, _, name = model.partition(":")
         cost = self.cost_of(usage, provider=provider, name=response.model or name)
         return response.model_copy(update={"usage": usage.model_copy(update={"cost": cost})})
 
     def cost_of(self, usage: Usage, *, provider: str, name: str) -> float | None:
-        """Return what one call of the model `name` cost, in US dollars; `None` where that is not known.
+        """Return the cost of one call of the model `name` in US dollars; `None` if it is unknown.
 
-        Of one call and not of a sum: long contexts have prices of their own.
+        Don't use it for sums of calls: long contexts have other prices.
         """
         vendor = _VENDORS.get(provider)
         if vendor is None or self._prices is None:
@@ -52,21 +52,21 @@ class ListPrices:
                 cache_read_tokens=usage.cached_tokens,
                 cache_write_tokens=usage.cache_write_tokens,
             )
-            found = self._prices.calc_price(tokens, name, provider_id=vendor)
+            calculation = self._prices.calc_price(tokens, name, provider_id=vendor)
         except (LookupError, ValueError):  # no such model; tokens that contradict each other
             return None
-        price = found.model_price
-        # What has no price per token counts as nothing in the sum: such a model is paid for otherwise.
+        price = calculation.model_price
+        # Without a price per token the total would be 0, but such a model is paid for otherwise.
         if price.input_mtok is None or price.output_mtok is None:
             return None
-        return round(float(found.total_price), COST_DIGITS)
+        return round(float(calculation.total_price), COST_DIGITS)
 
     @cached_property
     def _prices(self) -> ModuleType | None:
-        """The module genai_prices; `None` where it is not installed, which is logged this once."""
+        """The module genai_prices; `None` if it is not installed, which is logged once."""
         try:
             import genai_prices
         except ImportError:
-            logger.warning("Costs are not known: genai-prices is missing (pip install 'turnkeeper[prices]')")
+            logger.warning("Costs are unknown: genai-prices is not installed (pip install 'turnkeeper[prices]')")
             return None
         return genai_prices

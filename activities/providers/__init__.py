@@ -1,1 +1,1 @@
-"""Models behind one interface (`protocol.py`): what is asked is ours, what is sent is the vendor's."""
+"""Models of all vendors behind one interface (`protocol.py`)."""

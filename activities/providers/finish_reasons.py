@@ -1,18 +1,17 @@
-"""Why a model stopped, in the words of every server, and whether its answer is whole (AGT-9).
+"""The reasons why models stop, of all servers, and whether the answer is complete (AGT-9).
 
-An answer is whole only by a reason that is known to mean so. One that stopped at a limit of its length is cut. Every
-other reason is an error, so that half an answer is never taken for one.
+An answer is complete only if its reason is known to mean that. At a length limit it is cut. Every other reason is an
+error, so that half an answer is never used as a whole one.
 """
 
 import re
 
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.activities.providers.quotes import quoted
+from turnkeeper.activities.providers.redaction import redact
 from turnkeeper.models.errors import ErrorType
 
 MAX_UNKNOWN_ATTEMPTS = 3
-"""How often an answer is asked for that ends by a reason nobody knows, or in a call that can't be read: each is paid
-for, and may end the same way."""
+"""Attempts if answers end for an unknown reason, or in an unreadable call: each is billed, and may end the same way."""
 
 _WHOLE = frozenset(
     {
@@ -46,7 +45,7 @@ _CUT = frozenset(
     }
 )
 _BOTCHED_CALL = re.compile(r"malformed|unexpected_tool_call")
-"""The model made a slip in writing a call (Gemini's `function_call_filter: MALFORMED_FUNCTION_CALL`): no refusal."""
+"""The model wrote a malformed call (Gemini's `function_call_filter: MALFORMED_FUNCTION_CALL`), which is no refusal."""
 _AT_THE_END_OF_THE_CONTEXT = re.compile(r"context_(?:window|length|size)")
 _REFUSED = re.compile(
     r"^(?:content|function_call)_?filter|filtered$|sensitive|safety|prohibited|guardrail|recitation|refus|blocklist"
@@ -61,13 +60,13 @@ _FAILED: dict[str, ErrorType] = {
     "time_limit": "timeout",
     "timeout": "timeout",
 }
-"""Reasons of an answer that failed at the server: asked again, it may answer."""
+"""Failures at the server, which may succeed when retried."""
 
 
 def is_cut(reason: str, *, vendor: str) -> bool:
-    """Return whether an answer was cut at a limit of its length; otherwise it is whole.
+    """Return whether an answer was cut at a length limit; otherwise it is complete.
 
-    Raises `ModelError` for every other reason: a refusal, a failure, the end of the context, or an unknown one.
+    Raises `ModelError` for every other reason: a refusal, a failure, the end of the context, an unknown reason.
 
     >>> is_cut("STOP", vendor="Acme"), is_cut("max_tokens", vendor="Acme")
     (False, True)
@@ -81,18 +80,22 @@ def is_cut(reason: str, *, vendor: str) -> bool:
         return False
     if code in _CUT:
         return True
-    ended = f"“{quoted(reason)}”"
+    quoted_reason = f"“{redact(reason)}”"
     if _AT_THE_END_OF_THE_CONTEXT.search(code):
-        raise ModelError("context_too_long", f"the answer reached the end of the model's context, {ended}")
+        raise ModelError("context_too_long", f"the answer reached the end of the model's context, {quoted_reason}")
     if _BOTCHED_CALL.search(code):
-        raise not_whole(f"{vendor} ended its answer with {ended}: the model wrote no proper call", vendor=vendor)
+        raise unclear_answer_error(
+            f"{vendor} ended its answer with {quoted_reason}: the model wrote no proper call", vendor=vendor
+        )
     if _REFUSED.search(code):
-        raise ModelError("refusal", f"{vendor} stopped the answer with {ended}")
+        raise ModelError("refusal", f"{vendor} stopped the answer with {quoted_reason}")
     if code in _FAILED:
-        raise ModelError(_FAILED[code], f"{vendor} ended its answer with {ended}", vendor=vendor)
-    raise not_whole(f"{vendor} ended its answer with {ended}, which is not known to end a whole one", vendor=vendor)
+        raise ModelError(_FAILED[code], f"{vendor} ended its answer with {quoted_reason}", vendor=vendor)
+    raise unclear_answer_error(
+        f"{vendor} ended its answer with {quoted_reason}, which is not known to end a whole one", vendor=vendor
+    )
 
 
-def not_whole(message: str, *, vendor: str) -> ModelError:
-    """Return the error of an answer of which nobody knows whether it is whole."""
+def unclear_answer_error(message: str, *, vendor: str) -> ModelError:
+    """Return the error of an answer that may be incomplete."""
     return ModelError("provider_error", message, vendor=vendor, max_attempts=MAX_UNKNOWN_ATTEMPTS)

@@ -1,9 +1,9 @@
-"""The one small protocol behind every model (AGT-4).
+"""The protocol that every provider of models implements (AGT-4).
 
 A provider turns a `ModelRequest` into a stream of `Delta`s that ends with exactly one `ModelResponse`. It raises
-`ModelError` for every failure and never retries by itself: `activities/failures.py` judges, Temporal retries. (What a
-vendor refuses for a parameter may be sent at once without it; the same request is never sent twice.) A stream that ends
-without a `ModelResponse` was cut off and is no answer (AGT-3).
+`ModelError` for every failure and never retries by itself: `activities/failures.py` judges, Temporal retries. (If a
+vendor rejects a parameter, the request may be sent again without it; the same request is never sent twice.) A stream
+that ends without a `ModelResponse` broke off and is no answer (AGT-3).
 """
 
 from collections.abc import AsyncGenerator
@@ -17,7 +17,7 @@ from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 
 @dataclass(frozen=True)
 class Delta:
-    """A piece of the answer as it is written: more text, more thinking, or the name of a call that begins."""
+    """A piece of the answer: more text, more thinking, or the name of a new call."""
 
     kind: Literal["think", "respond", "call"]
     text: str
@@ -25,11 +25,11 @@ class Delta:
 
 @dataclass(frozen=True)
 class CallContext:
-    """Where a request stands. `request` counts the session's model requests from 1.
+    """The coordinates of a request. `request` counts the session's model requests from 1.
 
-    `attempt` counts the tries of this activity from 1, `round` how often the workflow has waited this request out; a
-    long wait ends the activity, and after it a new one begins at attempt 1 (AGT-9). What the answer takes is noted in
-    `meter` while it comes in.
+    `attempt` counts the attempts of this activity from 1. `round` counts how often the workflow has waited and scheduled
+    a new activity for this request, whose attempts then start at 1 again (AGT-9). `meter` notes the usage while the
+    answer arrives.
     """
 
     session_id: str
@@ -40,7 +40,7 @@ class CallContext:
 
 
 class ModelError(Exception):
-    """A vendor's failure, already in our own terms. `message` is safe to show: no key, no prompt, no stack."""
+    """A vendor's failure, mapped to our own types. `message` is safe to show: no key, no prompt, no stack trace."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class ModelError(Exception):
         vendor: str = "",
         max_attempts: int | None = None,
     ) -> None:
-        """Keep the judgement; `retry_after` is in seconds, `should_retry` the vendor's own word where it gave one.
+        """Create the error. `retry_after` is in seconds, `should_retry` is the vendor's own statement, if any.
 
-        `parameter` is what of the request the vendor blames, by its own name for it. `vendor` is who is asked, as
-        sentences name it. `max_attempts` marks an unclear answer: one of which nobody knows whether it is whole, or
-        that nobody can read. The failure is final once so many were unclear; `None`: as every other of its type.
+        `parameter` is the part of the request that the vendor blames, by the vendor's name for it. `vendor` is the
+        vendor's name for sentences. `max_attempts` marks an unclear answer, which is unreadable or maybe incomplete:
+        the failure is final after this many of them. `None`: the limits of its type apply.
         """
         super().__init__(message)
         self.error_type = error_type

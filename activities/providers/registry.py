@@ -1,4 +1,4 @@
-"""Finding the provider of a model (AGT-4)."""
+"""The registry of providers, which finds the provider of a model (AGT-4)."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 
@@ -6,45 +6,43 @@ from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelEr
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 
 ProviderFactory = Callable[[], Provider]
-"""Makes a provider when it is first asked for: a vendor's SDK is not imported by a worker that never needs it."""
+"""Creates a provider on first use, so that a worker doesn't import SDKs that it never needs."""
 
 
 class Providers:
-    """The providers of this worker, by name."""
+    """The providers of this worker, by name. Each factory is called once, on first use, and may raise `ModelError`."""
 
     def __init__(self, factories: Mapping[str, ProviderFactory]) -> None:
-        """Offer `factories`; each is called at most once, on first use, and may raise `ModelError`."""
         self._factories = dict(factories)
-        self._made: dict[str, Provider] = {}
+        self._providers: dict[str, Provider] = {}
 
     def resolve(self, model: str) -> tuple[Provider, str]:
         """Return the provider of `<provider>:<name>` and the name. Raises `ModelError`."""
         provider, colon, name = model.partition(":")
         if not colon or provider not in self._factories:
-            known = ", ".join(sorted(self._factories)) or "none"
+            provider_names = ", ".join(sorted(self._factories)) or "none"
             raise ModelError(
                 "bad_request",
-                f"{model!r} is not provider:name with one of this worker's providers: {known}",
+                f"{model!r} is not provider:name with one of this worker's providers: {provider_names}",
             )
-        if provider not in self._made:
-            self._made[provider] = self._factories[provider]()
-        return self._made[provider], name
+        if provider not in self._providers:
+            self._providers[provider] = self._factories[provider]()
+        return self._providers[provider], name
 
 
 class OfflineProvider:
-    """`offline:` is the model with real behaviour, `offline:script` and `offline:script/NAME` play a script."""
+    """`offline:` is the offline model; `offline:script` and `offline:script/NAME` play a script."""
 
     def __init__(self, model: Provider, scripted: Provider) -> None:
-        """Ask `model` for the empty name and `scripted` for names that begin with `script`."""
         self._model = model
         self._scripted = scripted
 
     def stream(
         self, name: str, request: ModelRequest, context: CallContext
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
-        return self._named(name).stream(name, request, context)
+        return self._model_for(name).stream(name, request, context)
 
-    def _named(self, name: str) -> Provider:
+    def _model_for(self, name: str) -> Provider:
         if not name:
             return self._model
         if name.partition("/")[0] == "script":

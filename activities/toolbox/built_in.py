@@ -38,7 +38,7 @@ ROOM_KEY = "turnkeeper/max-bytes"
 
 
 @dataclass(frozen=True)
-class CutAt:
+class ResultLimits:
     """How much one result holds at most, and how much is looked at for it; whichever comes first."""
 
     content_bytes: int = 24_000
@@ -48,19 +48,19 @@ class CutAt:
     hits: int = 100
     hit_chars: int = 300
     """Of a line that was found; what is around the hit is shown."""
-    walked: int = 20_000
+    walked_entries: int = 20_000
     """Files and folders that one search looks at."""
     searched_bytes: int = 100_000_000
 
 
 def built_in_server(
-    root: Path, *, now: Callable[[], datetime], cut_at: CutAt | None = None, off_limits: Collection[Path] = ()
+    root: Path, *, now: Callable[[], datetime], cut_at: ResultLimits | None = None, off_limits: Collection[Path] = ()
 ) -> MCPServer:
     """Return the server of the built-in tools, over the folders below `root`, without what is `off_limits`.
 
     `now` is a clock aware of its zone.
     """
-    files = _FileTools(root, cut_at or CutAt(), off_limits)
+    files = _FileTools(root, cut_at or ResultLimits(), off_limits)
     reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     replaces = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
     tools = [
@@ -70,12 +70,12 @@ def built_in_server(
         _tool(files.file_write, replaces),
         _tool(_Clock(now).now, reads),
     ]
-    with _root_logger_left_alone():
+    with _root_logger_unchanged():
         return MCPServer("turnkeeper", tools=tools)
 
 
 @contextmanager
-def _root_logger_left_alone() -> Iterator[None]:
+def _root_logger_unchanged() -> Iterator[None]:
     """Keep `logging.basicConfig` from changing anything: it does nothing where the root logger has a handler.
 
     `MCPServer` calls it when it is constructed, and would put a Rich handler and a level of its own on the root logger.
@@ -106,7 +106,7 @@ CountArgument = Annotated[int, Field(ge=1, le=1_000_000_000)]
 class _FileTools:
     """The tools over the files of a workspace. Their docstrings are what the model reads."""
 
-    def __init__(self, root: Path, cut_at: CutAt, off_limits: Collection[Path]) -> None:
+    def __init__(self, root: Path, cut_at: ResultLimits, off_limits: Collection[Path]) -> None:
         self._root = root
         self._cut_at = cut_at
         self._off_limits = off_limits
@@ -141,12 +141,12 @@ class _FileTools:
         workspace = self._workspace(ctx)
         notes: list[str] = []
         if pattern is None:
-            found = workspace.entries(path)
+            entries = workspace.entries(path)
         else:
-            found, notes = self._files(workspace, path, pattern)
-        shown = [_entry_line(entry) for entry in found[first_entry - 1 :][: self._cut_at.entries]]
-        part = _Part("entry", shown, first_entry, len(found))
-        return part.result(f"Listed {_named(path)}", notes, self._room(ctx))
+            entries, notes = self._files(workspace, path, pattern)
+        shown = [_entry_line(entry) for entry in entries[first_entry - 1 :][: self._cut_at.entries]]
+        part = _Part("entry", shown, first_entry, len(entries))
+        return part.result(f"Listed {_display_path(path)}", notes, self._room(ctx))
 
     def file_search(
         self,
@@ -169,7 +169,7 @@ class _FileTools:
         for file in files:
             search.look_into(workspace, file)
         part = _Part("hit", search.shown, first_hit, search.total)
-        return part.result(f"Searched {_named(path)} for {query!r}", [*notes, *search.notes()], self._room(ctx))
+        return part.result(f"Searched {_display_path(path)} for {query!r}", [*notes, *search.notes()], self._room(ctx))
 
     def file_write(self, ctx: Context, path: PathArgument, content: ContentArgument) -> CallToolResult:
         """Create a text file, or replace all of its content. Missing folders are made.
@@ -178,7 +178,7 @@ class _FileTools:
         """
         encoded = content.encode()
         self._workspace(ctx).write(path, encoded)
-        return _told(f"Wrote {path} ({_counted(len(encoded), 'byte')})")
+        return _result(f"Wrote {path} ({_count(len(encoded), 'byte')})")
 
     def _workspace(self, ctx: Context) -> Workspace:
         return Workspace.at(self._root, _meta_of(ctx).get(WORKSPACE_KEY, ""), off_limits=self._off_limits)
@@ -190,16 +190,16 @@ class _FileTools:
 
     def _files(self, workspace: Workspace, path: str, pattern: str) -> tuple[list[Entry], list[str]]:
         """Return the files at and below `path` that fit, and a note if there was too much to look at."""
-        most = self._cut_at.walked
+        max_walked = self._cut_at.walked_entries
         top = workspace.entry(path).path
-        walked = list(islice(workspace.walk(path), most + 1))
+        entries_seen = list(islice(workspace.walk(path), max_walked + 1))
         files = [
             entry
-            for entry in walked[:most]
+            for entry in entries_seen[:max_walked]
             if not entry.is_folder and fits(entry.path.removeprefix(top).lstrip("/") or entry.path, pattern)
         ]
-        note = f"only the first {most:,} files and folders were looked at; narrow it by path"
-        return files, [note] if len(walked) > most else []
+        note = f"only the first {max_walked:,} files and folders were looked at; narrow it by path"
+        return files, [note] if len(entries_seen) > max_walked else []
 
 
 class _Clock:
@@ -214,7 +214,7 @@ class _Clock:
         A second run tells a later time.
         """
         moment = self._now().astimezone(_zone(timezone))
-        return _told(f"It is {moment.isoformat(timespec='seconds')}, a {moment:%A} ({timezone})")
+        return _result(f"It is {moment.isoformat(timespec='seconds')}, a {moment:%A} ({timezone})")
 
 
 def _zone(name: str) -> tzinfo:
@@ -243,21 +243,23 @@ class _Excerpt:
         total = len(self.lines)
         _check_first(self.first, total, "line")
         if not total:
-            return _told(f"Read {self.path}: it is empty")
-        wanted = self.lines[self.first - 1 : self.last]
-        wanted[:1] = [line[self.column - 1 :] for line in wanted[:1]]
-        kept = _whole_lines(wanted[:most_lines], room)
-        if not kept:
-            return self._within_one_line(head_within(wanted[0], room))
-        last = self.first + len(kept) - 1
-        notes = [f"cut here; read on with first_line={last + 1}"] if len(kept) < len(wanted) else []
-        is_whole = len(kept) == total and self.column == 1
+            return _result(f"Read {self.path}: it is empty")
+        selected = self.lines[self.first - 1 : self.last]
+        selected[:1] = [line[self.column - 1 :] for line in selected[:1]]
+        lines_shown = _whole_lines(selected[:most_lines], room)
+        if not lines_shown:
+            return self._within_one_line(head_within(selected[0], room))
+        last = self.first + len(lines_shown) - 1
+        notes = [f"cut here; read on with first_line={last + 1}"] if len(lines_shown) < len(selected) else []
+        is_whole = len(lines_shown) == total and self.column == 1
         span = "" if is_whole else f": {_span(self.first, last, total, 'line')}"
-        return _told(f"Read {self.path}{span}", kept, notes)
+        return _result(f"Read {self.path}{span}", lines_shown, notes)
 
     def _within_one_line(self, piece: str) -> CallToolResult:
-        goes_on = f"cut within the line; read on with first_line={self.first}, first_column={self.column + len(piece)}"
-        return _told(f"Read {self.path}: a part of line {self.first} of {len(self.lines)}", [piece], [goes_on])
+        continue_note = (
+            f"cut within the line; read on with first_line={self.first}, first_column={self.column + len(piece)}"
+        )
+        return _result(f"Read {self.path}: a part of line {self.first} of {len(self.lines)}", [piece], [continue_note])
 
 
 @dataclass(frozen=True)
@@ -272,29 +274,31 @@ class _Part:
     def result(self, subject: str, notes: Sequence[str], room: int) -> CallToolResult:
         """Return as many whole lines as fit, and `notes` on what is not among the `total`."""
         _check_first(self.first, self.total, self.unit)
-        kept = _whole_lines(self.shown, room) or self.shown[:1]
-        last = self.first + len(kept) - 1
-        goes_on = [f"cut here; go on with first_{self.unit}={last + 1}"] if last < self.total else []
-        return _told(f"{subject}: {_span(self.first, last, self.total, self.unit)}", kept, [*goes_on, *notes])
+        lines_shown = _whole_lines(self.shown, room) or self.shown[:1]
+        last = self.first + len(lines_shown) - 1
+        continue_note = [f"cut here; go on with first_{self.unit}={last + 1}"] if last < self.total else []
+        return _result(
+            f"{subject}: {_span(self.first, last, self.total, self.unit)}", lines_shown, [*continue_note, *notes]
+        )
 
 
 class _Search:
     """A search as it goes: the hits to be shown, and how many there are in all."""
 
-    def __init__(self, query: str, *, ignore_case: bool, first: int, cut_at: CutAt) -> None:
+    def __init__(self, query: str, *, ignore_case: bool, first: int, cut_at: ResultLimits) -> None:
         self._fold = str.casefold if ignore_case else str
         self._query = self._fold(query)
-        self._wanted = range(first, first + cut_at.hits)
+        self._shown_range = range(first, first + cut_at.hits)
         self._hit_chars = cut_at.hit_chars
         self._bytes_left = cut_at.searched_bytes
-        self._passed_over = 0
+        self._skipped = 0
         self.shown: list[str] = []
         self.total = 0
 
     def look_into(self, workspace: Workspace, file: Entry) -> None:
         text = self._text_of(workspace, file)
         if text is None:
-            self._passed_over += 1
+            self._skipped += 1
         elif self._query in self._fold(text):
             for number, line in enumerate(_lines_of(text), start=1):
                 if (at := self._fold(line).find(self._query)) >= 0:
@@ -302,7 +306,7 @@ class _Search:
 
     def notes(self) -> list[str]:
         what = "not searched, being binary, too large or too many; narrow it by path or pattern"
-        return [f"{_counted(self._passed_over, 'file')} {what}"] if self._passed_over else []
+        return [f"{_count(self._skipped, 'file')} {what}"] if self._skipped else []
 
     def _text_of(self, workspace: Workspace, file: Entry) -> str | None:
         if file.size > self._bytes_left:
@@ -315,7 +319,7 @@ class _Search:
 
     def _add(self, hit: str) -> None:
         self.total += 1
-        if self.total in self._wanted:
+        if self.total in self._shown_range:
             self.shown.append(hit)
 
 
@@ -366,26 +370,26 @@ def _around(line: str, at: int, width: int) -> str:
     return f"{before}{line[start : start + width].rstrip()}{after}"
 
 
-def _named(path: str) -> str:
+def _display_path(path: str) -> str:
     return "the workspace" if PurePosixPath(path) == PurePosixPath() else path
 
 
 def _entry_line(entry: Entry) -> str:
-    return f"{entry.path}/" if entry.is_folder else f"{entry.path} ({_counted(entry.size, 'byte')})"
+    return f"{entry.path}/" if entry.is_folder else f"{entry.path} ({_count(entry.size, 'byte')})"
 
 
 def _check_first(first: int, total: int, unit: str) -> None:
     if first > max(1, total):
-        raise WorkspaceError(f"There are only {_counted(total, unit)}; first_{unit}={first} lies behind them.")
+        raise WorkspaceError(f"There are only {_count(total, unit)}; first_{unit}={first} lies behind them.")
 
 
 def _span(first: int, last: int, total: int, unit: str) -> str:
     if (first, last) == (1, total):
-        return _counted(total, unit)
+        return _count(total, unit)
     return f"{unit} {first} of {total}" if first == last else f"{_plural(unit)} {first}-{last} of {total}"
 
 
-def _counted(number: int, unit: str) -> str:
+def _count(number: int, unit: str) -> str:
     return f"{number:,} {unit if number == 1 else _plural(unit)}"
 
 
@@ -393,7 +397,7 @@ def _plural(unit: str) -> str:
     return f"{unit[:-1]}ies" if unit.endswith("y") else f"{unit}s"
 
 
-def _told(outcome: str, lines: Sequence[str] = (), notes: Sequence[str] = ()) -> CallToolResult:
+def _result(outcome: str, lines: Sequence[str] = (), notes: Sequence[str] = ()) -> CallToolResult:
     """Return a result: its outcome, and below it the lines and what is to be said about them."""
     content = "\n".join([*lines, *(f"[{note}]" for note in notes)])
     return CallToolResult(content=[TextContent(text=text) for text in (outcome, content) if text])
@@ -402,33 +406,33 @@ def _told(outcome: str, lines: Sequence[str] = (), notes: Sequence[str] = ()) ->
 _Parameters = ParamSpec("_Parameters")
 
 
-def _telling_refusals(tool: Callable[_Parameters, CallToolResult]) -> Callable[_Parameters, CallToolResult]:
+def _errors_as_results(tool: Callable[_Parameters, CallToolResult]) -> Callable[_Parameters, CallToolResult]:
     """Turn a refusal into a result in its own words; to what is raised, the SDK would add some of its own."""
 
     @wraps(tool)
-    def telling(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> CallToolResult:
+    def wrapped(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> CallToolResult:
         try:
             return tool(*args, **kwargs)
-        except WorkspaceError as refusal:
-            return CallToolResult(content=[TextContent(text=str(refusal))], is_error=True)
+        except WorkspaceError as error:
+            return CallToolResult(content=[TextContent(text=str(error))], is_error=True)
 
-    return telling
+    return wrapped
 
 
 def _tool(function: Callable[..., CallToolResult], annotations: ToolAnnotations) -> Tool:
     tool = Tool.from_function(
-        _telling_refusals(function),
+        _errors_as_results(function),
         description=inspect.getdoc(function),
         annotations=annotations,
         structured_output=False,
     )
     # The model's tokens are not spent on titles; and an argument that is none is an error, not silently dropped.
-    properties = {name: _without_title(schema) for name, schema in tool.parameters["properties"].items()}
-    tool.parameters = {**_without_title(tool.parameters), "properties": properties, "additionalProperties": False}
+    properties = {name: _drop_title(schema) for name, schema in tool.parameters["properties"].items()}
+    tool.parameters = {**_drop_title(tool.parameters), "properties": properties, "additionalProperties": False}
     return tool
 
 
-def _without_title(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_title(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in schema.items() if key != "title"}
 
 

@@ -8,7 +8,7 @@ are none look to it like a refusal. Here each becomes a JSON-RPC error for the o
     5xx, a broken connection, what is no answer            CONNECTION_CLOSED  nobody knows
 
 It listens between the SDK and the network, so redirects, sessions and event streams stay the SDK's business; only the
-messages in a stream are read here first, as all others are (`activities/toolbox/messages.py`).
+messages in a stream are read here first, as all others are (`activities/toolbox/lenient_parser.py`).
 """
 
 import asyncio
@@ -23,7 +23,13 @@ import httpx2
 from mcp.client.streamable_http import MCP_SESSION_ID, streamable_http_client
 from mcp_types import INVALID_REQUEST, JSONRPCError, JSONRPCMessage, JSONRPCResponse
 
-from turnkeeper.activities.toolbox.messages import MOST_MESSAGE_BYTES, NOT_SENT, lost, message_in, whole_message_in
+from turnkeeper.activities.toolbox.lenient_parser import (
+    MAX_MESSAGE_BYTES,
+    NOT_SENT,
+    lost_answer_error,
+    parse_message,
+    parse_whole_message,
+)
 
 CONNECT_SECONDS = 10.0
 WRITE_SECONDS = 30.0
@@ -41,13 +47,13 @@ class HttpServer:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @asynccontextmanager
-    async def connected(self, over: asyncio.Event) -> AsyncIterator[Any]:
-        """Have a way to it inside the block; `over` is set once it leads nowhere."""
+    async def connected(self, stopping: asyncio.Event) -> AsyncIterator[Any]:
+        """Have a way to it inside the block; `stopping` is set once it leads nowhere."""
         # A tool may think for as long as the caller lets it: the bound is the call's.
         timeout = httpx2.Timeout(CONNECT_SECONDS, write=WRITE_SECONDS, read=None)
         async with (
-            _Wire(over, headers=dict(self.headers), timeout=timeout) as wire,
-            streamable_http_client(self.url, http_client=wire, max_sse_event_size=MOST_MESSAGE_BYTES) as streams,
+            _Wire(stopping, headers=dict(self.headers), timeout=timeout) as wire,
+            streamable_http_client(self.url, http_client=wire, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
         ):
             yield streams
 
@@ -55,9 +61,9 @@ class HttpServer:
 class _Wire(httpx2.AsyncClient):
     """A client whose every answer to a request is one the SDK reads rightly."""
 
-    def __init__(self, over: asyncio.Event, **options: Any) -> None:
+    def __init__(self, stopping: asyncio.Event, **options: Any) -> None:
         super().__init__(**options)
-        self._over = over
+        self._stopping = stopping
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Send a request. What went wrong with a message is told in a response of our own."""
@@ -67,10 +73,12 @@ class _Wire(httpx2.AsyncClient):
         try:
             return await self._readable(await super().send(request, **options), _id_of(request))
         except _NOT_SENT as error:
-            self._over.set()
-            return _instead(request, lost(None, f"The server was not reached ({type(error).__name__}).", code=NOT_SENT))
+            self._stopping.set()
+            return _instead(
+                request, lost_answer_error(None, f"The server was not reached ({type(error).__name__}).", code=NOT_SENT)
+            )
         except httpx2.RequestError as error:
-            return _instead(request, lost(None, f"The connection broke ({type(error).__name__})."))
+            return _instead(request, lost_answer_error(None, f"The connection broke ({type(error).__name__})."))
 
     async def _readable(self, response: httpx2.Response, request_id: int | str | None) -> httpx2.Response:
         """Return `response`, or what is to be understood by it."""
@@ -78,10 +86,14 @@ class _Wire(httpx2.AsyncClient):
             return response  # not followed, or followed by the SDK
         if response.status_code == HTTPStatus.NOT_FOUND and MCP_SESSION_ID in response.request.headers:
             # A server that was started anew: after another `initialize` it takes the same request.
-            self._over.set()
-            return await _replaced(response, lost(None, "The server has forgotten the session.", code=NOT_SENT))
+            self._stopping.set()
+            return await _replaced(
+                response, lost_answer_error(None, "The server has forgotten the session.", code=NOT_SENT)
+            )
         if response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            return await _replaced(response, lost(None, f"The server answered HTTP {response.status_code}."))
+            return await _replaced(
+                response, lost_answer_error(None, f"The server answered HTTP {response.status_code}.")
+            )
         kind = response.headers.get("content-type", "").lower()
         if kind.startswith("application/json"):
             return await _replaced(response, _answer_to(request_id, await _body(response), response.status_code))
@@ -89,7 +101,7 @@ class _Wire(httpx2.AsyncClient):
             return await _replaced(response, _refusal(response.status_code))
         if request_id is None or kind.startswith("text/event-stream"):
             return _with_messages_read(response)
-        return await _replaced(response, lost(None, _NO_ANSWER))
+        return await _replaced(response, lost_answer_error(None, _NO_ANSWER))
 
 
 class _Events(httpx2.AsyncByteStream):
@@ -103,7 +115,7 @@ class _Events(httpx2.AsyncByteStream):
         async for piece in self._response.aiter_bytes():
             end = 1 + max(piece.rfind(b"\n"), piece.rfind(b"\r"))
             begun += piece[:end]
-            if end or len(begun) > MOST_MESSAGE_BYTES:  # the SDK refuses what is longer
+            if end or len(begun) > MAX_MESSAGE_BYTES:  # the SDK refuses what is longer
                 yield b"".join(map(_as_read, bytes(begun).splitlines(keepends=True)))
                 begun.clear()
             begun += piece[end:]
@@ -118,7 +130,7 @@ def _as_read(line: bytes) -> bytes:
     content = line.rstrip(b"\r\n")
     if not content.startswith(b"data:"):
         return line
-    message = whole_message_in(content.removeprefix(b"data:").decode(errors="replace"))
+    message = parse_whole_message(content.removeprefix(b"data:").decode(errors="replace"))
     if message is None:
         return line
     return b"data: " + _json_of(message).encode() + line[len(content) :]
@@ -144,18 +156,18 @@ def _id_of(request: httpx2.Request) -> int | str | None:
 
 def _answer_to(request_id: int | str | None, body: bytes | None, status: int) -> JSONRPCMessage:
     """Return the answer that `body` holds, or an error in its place."""
-    message = None if body is None else message_in(body)
+    message = None if body is None else parse_message(body)
     if isinstance(message, JSONRPCError) and (message.id is None or str(message.id) == str(request_id)):
         return message
     if status >= HTTPStatus.BAD_REQUEST:
         return _refusal(status)
     if isinstance(message, JSONRPCResponse) and str(message.id) == str(request_id):
         return message
-    return lost(None, _NO_ANSWER)
+    return lost_answer_error(None, _NO_ANSWER)
 
 
 def _refusal(status: int) -> JSONRPCError:
-    return lost(None, f"The server answered HTTP {status}.", code=INVALID_REQUEST)
+    return lost_answer_error(None, f"The server answered HTTP {status}.", code=INVALID_REQUEST)
 
 
 async def _body(response: httpx2.Response) -> bytes | None:
@@ -163,7 +175,7 @@ async def _body(response: httpx2.Response) -> bytes | None:
     body = bytearray()
     async for piece in response.aiter_bytes():
         body += piece
-        if len(body) > MOST_MESSAGE_BYTES:
+        if len(body) > MAX_MESSAGE_BYTES:
             return None
     return bytes(body)
 

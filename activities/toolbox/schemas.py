@@ -1,7 +1,7 @@
 """What foreign servers say of their tools' arguments: whether it can be told to a vendor, and whether arguments fit it.
 
 A schema is a small program, and a foreign one: 1 KB of it can take hours to evaluate, if its references double at every
-level. So every evaluation is counted in steps, and given up after `MOST_STEPS`. What a single step could take long for
+level. So every evaluation is counted in steps, and given up after `MAX_STEPS`. What a single step could take long for
 is not checked at all: patterns, uniqueness, comparisons of lists and objects. The server checks its arguments in any
 case; we do so that the model is told of a mistake in a better way, and before anything happens.
 
@@ -27,19 +27,19 @@ from referencing.jsonschema import DRAFT202012
 
 from turnkeeper.models.bounds import is_nested_over
 
-MOST_STEPS = 100_000
+MAX_STEPS = 100_000
 """How much is done to check the arguments of one call: about 0.1 s."""
 
-MOST_STEPS_FOR_A_SCHEMA = 1_000_000
+MAX_SCHEMA_STEPS = 1_000_000
 """How much is done to check a schema itself, once: enough for one of 100 KB."""
 
-MOST_SCHEMA_LEVELS = 50
+MAX_SCHEMA_LEVELS = 50
 """Most levels of lists and objects in a schema: much less than an evaluation has room for on Python's stack, so that
 every worker comes to the same verdict, wherever it evaluates."""
 
-MOST_COMPLAINTS = 5
+MAX_ARGUMENT_ERRORS = 5
 
-OPEN: dict[str, JsonValue] = {"type": "object"}
+ANY_OBJECT: dict[str, JsonValue] = {"type": "object"}
 """The schema that every vendor takes, of whatever arguments."""
 
 _DIALECT = "https://json-schema.org/draft/2020-12/"
@@ -55,36 +55,36 @@ _UNKNOWN_WAYS = {"$id", "$schema", "$anchor", "$dynamicRef", "$dynamicAnchor", "
 """Keys below the top with which a schema is not used for checks: its references would be searched for all over it."""
 
 
-class _TooMuchError(Exception):
+class _TooManyStepsError(Exception):
     """It would take too many steps."""
 
 
-class _Work(threading.local):
+class _StepBudget(threading.local):
     """The evaluation that goes on in this thread: how many steps it has left, and how many an error costs."""
 
-    left = MOST_STEPS
-    price_of_an_error = 1
+    steps_left = MAX_STEPS
+    error_cost = 1
 
 
-_work = _Work()
+_budget = _StepBudget()
 
 
 @lru_cache(maxsize=1_024)
-def trouble_with(schema_json: str) -> str | None:
+def schema_problem(schema_json: str) -> str | None:
     """Say why a vendor would refuse a tool for this schema of its arguments; `None`: it would not.
 
-    >>> trouble_with('{"type": "object", "properties": {"a": {"type": "string"}}}')
-    >>> trouble_with('{"properties": {"a b": {}}}')
+    >>> schema_problem('{"type": "object", "properties": {"a": {"type": "string"}}}')
+    >>> schema_problem('{"properties": {"a b": {}}}')
     "'a b' is no name of a property that every vendor takes"
-    >>> trouble_with('{"properties": {"a": {"type": "any"}}}')
+    >>> schema_problem('{"properties": {"a": {"type": "any"}}}')
     'properties.a.type: it is no valid JSON Schema of draft 2020-12'
     """
     schema = json.loads(schema_json)
-    if is_nested_over(schema, MOST_SCHEMA_LEVELS):
-        return f"it is nested over {MOST_SCHEMA_LEVELS} levels"
+    if is_nested_over(schema, MAX_SCHEMA_LEVELS):
+        return f"it is nested over {MAX_SCHEMA_LEVELS} levels"
     try:
-        error = next(_errors(_META_VALIDATOR, schema, most_steps=MOST_STEPS_FOR_A_SCHEMA), None)
-    except (_TooMuchError, RecursionError):
+        error = next(_errors(_META_VALIDATOR, schema, most_steps=MAX_SCHEMA_STEPS), None)
+    except (_TooManyStepsError, RecursionError):
         return "it is too large"
     if error is not None:
         return f"{error.json_path.removeprefix('$').lstrip('.')}: it is no valid JSON Schema of draft 2020-12"
@@ -94,13 +94,13 @@ def trouble_with(schema_json: str) -> str | None:
     return next(_dangling_references(schema), None)
 
 
-def misfits(schema_json: str, args: Mapping[str, JsonValue]) -> list[ValidationError]:
+def argument_errors(schema_json: str, args: Mapping[str, JsonValue]) -> list[ValidationError]:
     """Return the first few things that are wrong with `args`: none if they fit, or if that is left to the server."""
-    validator = None if trouble_with(schema_json) else _validator_of(schema_json)
+    validator = None if schema_problem(schema_json) else _validator_of(schema_json)
     if validator is None:
         return []
     try:
-        return list(islice(_errors(validator, args, most_steps=MOST_STEPS), MOST_COMPLAINTS))
+        return list(islice(_errors(validator, args, most_steps=MAX_STEPS), MAX_ARGUMENT_ERRORS))
     except Exception:  # noqa: BLE001  # too much work, or whatever a foreign schema can make of its evaluation
         return []
 
@@ -112,7 +112,7 @@ def _validator_of(schema_json: str) -> Validator | None:
     for node in _objects_in(schema):
         if node.keys() & _UNKNOWN_WAYS:
             return None
-    _work.left = MOST_STEPS  # to look at its keys is a step too, and the evaluation before may have had too few
+    _budget.steps_left = MAX_STEPS  # to look at its keys is a step too, and the evaluation before may have had too few
     # With a registry of its own it does not fetch what a foreign schema refers to.
     validator: Validator = _Counting(schema, registry=Registry())
     return validator
@@ -129,15 +129,15 @@ def _dangling_references(schema: dict[str, Any]) -> Iterator[str]:
 def _leads_somewhere(reference: str, schema: dict[str, Any]) -> bool:
     if reference == "#":
         return True
-    found: Any = schema
+    target: Any = schema
     if not reference.startswith("#/"):
         return False
     for part in reference[2:].split("/"):
         key = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, dict) and key in found:
-            found = found[key]
-        elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
-            found = found[int(key)]
+        if isinstance(target, dict) and key in target:
+            target = target[key]
+        elif isinstance(target, list) and key.isdecimal() and int(key) < len(target):
+            target = target[int(key)]
         else:
             return False
     return True
@@ -158,17 +158,17 @@ def _objects_in(value: JsonValue) -> Iterator[dict[str, JsonValue]]:
 
 
 def _errors(validator: Validator, instance: Any, *, most_steps: int) -> Iterator[ValidationError]:
-    """Yield what does not fit. Raises `_TooMuchError` after so many steps."""
-    _work.left = most_steps
+    """Yield what does not fit. Raises `_TooManyStepsError` after so many steps."""
+    _budget.steps_left = most_steps
     # What is wrong is told with what it is about, each time: that is not free where it is large.
-    _work.price_of_an_error = 1 + len(json.dumps([instance, validator.schema], default=str)) // 200
+    _budget.error_cost = 1 + len(json.dumps([instance, validator.schema], default=str)) // 200
     return validator.iter_errors(instance)
 
 
 def _spend(steps: int) -> None:
-    _work.left -= steps
-    if _work.left < 0:
-        raise _TooMuchError
+    _budget.steps_left -= steps
+    if _budget.steps_left < 0:
+        raise _TooManyStepsError
 
 
 def _counted_keywords(schema: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -179,11 +179,11 @@ def _counted_keywords(schema: dict[str, Any]) -> list[tuple[str, Any]]:
 Keyword = Callable[[Any, Any, Any, Any], Iterable[ValidationError] | None]
 
 
-def _counted(check: Keyword) -> Keyword:
+def _count_steps(check: Keyword) -> Keyword:
     def step(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
         _spend(1 + _size(value) + (0 if isinstance(instance, str) else _size(instance)))
         for error in check(validator, value, instance, schema) or ():
-            _spend(_work.price_of_an_error)
+            _spend(_budget.error_cost)
             yield error
 
     return step
@@ -204,7 +204,7 @@ def _size(value: Any) -> int:
 def _counting_keywords() -> Iterator[tuple[str, Keyword]]:
     for keyword, check in Draft202012Validator.VALIDATORS.items():
         if keyword not in _UNCHECKED:
-            yield keyword, _counted(_of_single_values(check) if keyword in ("enum", "const") else check)
+            yield keyword, _count_steps(_of_single_values(check) if keyword in ("enum", "const") else check)
 
 
 _created: Any = create  # its types are narrower than what it takes
@@ -218,16 +218,16 @@ _Counting = _created(
 """Evaluates as `Draft202012Validator` does, in counted steps."""
 
 
-def _undeclared(schema: Any) -> Any:
+def _without_dialect(schema: Any) -> Any:
     """Return a schema that names no dialect: by its name an evaluation would go on uncounted."""
     return {key: value for key, value in schema.items() if key != "$schema"}
 
 
 _META_VALIDATOR: Validator = _Counting(
-    _undeclared(Draft202012Validator.META_SCHEMA),
+    _without_dialect(Draft202012Validator.META_SCHEMA),
     registry=Registry()
     .with_resources(
-        (uri, DRAFT202012.create_resource(_undeclared(SPECIFICATIONS.contents(uri))))
+        (uri, DRAFT202012.create_resource(_without_dialect(SPECIFICATIONS.contents(uri))))
         for uri in SPECIFICATIONS
         if uri.startswith(_DIALECT)
     )

@@ -1,8 +1,8 @@
 """A tool server that is a program of this machine, spoken to over its input and output, one JSON message a line.
 
 The SDK's own transport would do for good servers. This one also stands the others: a line without an end, what is no
-message, bytes that are no text. And nothing of the server outlives the worker: it runs on a tether
-(`activities/toolbox/tether.py`), in a session and process group of its own.
+message, bytes that are no text. And nothing of the server outlives the worker: it runs under a process guard
+(`activities/toolbox/process_guard.py`), in a session and process group of its own.
 
 What the server writes to its stderr goes to a file of its own and not into our log, since it may quote prompts.
 """
@@ -27,12 +27,12 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
-from turnkeeper.activities.toolbox import tether
-from turnkeeper.activities.toolbox.messages import MOST_MESSAGE_BYTES, message_in
+from turnkeeper.activities.toolbox import process_guard
+from turnkeeper.activities.toolbox.lenient_parser import MAX_MESSAGE_BYTES, parse_message
 from turnkeeper.stores.private_files import make_private_folder, private_opener
 
-END_SECONDS = 2 * tether.GRACE_SECONDS + 1.0
-"""How long the tether may take to end a server; then both are killed."""
+END_SECONDS = 2 * process_guard.GRACE_SECONDS + 1.0
+"""How long the process guard may take to end a server; then both are killed."""
 
 STDERR_BYTES = 500_000
 """Of a server's stderr so much is kept, and once as much of what came before."""
@@ -58,37 +58,37 @@ class StdioServer:
     """Where its stderr is kept; None: nowhere."""
 
     @asynccontextmanager
-    async def connected(self, over: asyncio.Event) -> AsyncIterator[_Streams]:
-        """Have it running inside the block, and ended with all it started after it; `over` is set once it ends."""
-        process = await self._started()
+    async def connected(self, stopping: asyncio.Event) -> AsyncIterator[_Streams]:
+        """Have it running inside the block, and ended with all it started after it; `stopping` is set once it ends."""
+        process = await self._start()
         # Unbuffered: who sends waits until the other side has taken it.
         received_in, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-        sent, to_send = anyio.create_memory_object_stream[SessionMessage](0)
+        send_stream, to_send = anyio.create_memory_object_stream[SessionMessage](0)
         pumps = [
-            asyncio.create_task(_receive(process.stdout, received_in, over)),
-            asyncio.create_task(_send(process.stdin, to_send, over)),
+            asyncio.create_task(_receive(process.stdout, received_in, stopping)),
+            asyncio.create_task(_send(process.stdin, to_send, stopping)),
             asyncio.create_task(_keep_stderr(process.stderr, self.log)),
         ]
         try:
-            yield received, sent
+            yield received, send_stream
         finally:
             await process.end()
             for pump in pumps:
                 pump.cancel()
             await asyncio.wait(pumps)
-            for stream in (received_in, received, sent, to_send):
+            for stream in (received_in, received, send_stream, to_send):
                 stream.close()
 
-    async def _started(self) -> "_Tethered":
+    async def _start(self) -> "_GuardedProcess":
         ours, its = socket.socketpair()
         with its:
             try:
                 process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-I", "-S", tether.__file__, str(its.fileno()), self.command, *self.args),
+                    *(sys.executable, "-I", "-S", process_guard.__file__, str(its.fileno()), self.command, *self.args),
                     stdin=PIPE,
                     stdout=PIPE,
                     stderr=PIPE,
-                    limit=MOST_MESSAGE_BYTES,
+                    limit=MAX_MESSAGE_BYTES,
                     env={**get_default_environment(), **self.env},
                     cwd=self.cwd,
                     pass_fds=(its.fileno(),),
@@ -97,10 +97,10 @@ class StdioServer:
             except BaseException:
                 ours.close()
                 raise
-        return _Tethered(process, ours)
+        return _GuardedProcess(process, ours)
 
 
-class _Tethered:
+class _GuardedProcess:
     """A server's process on its tether, which is the leader of its group, and our end of the lifeline between us."""
 
     def __init__(self, process: Process, lifeline: socket.socket) -> None:
@@ -111,7 +111,7 @@ class _Tethered:
         self._lifeline = lifeline
 
     async def end(self) -> None:
-        """Return once the tether, told by its lifeline, has ended the server; or once both are killed."""
+        """Return once the guard has ended the server, or once both are killed."""
         self.stdin.close()
         self._lifeline.setblocking(False)
         try:
@@ -122,19 +122,19 @@ class _Tethered:
         except (TimeoutError, OSError):
             _log.warning("the tool server of process %d did not end when told to", self._process.pid)
         finally:
-            # Everything, also where the tether itself was killed. A group of nobody is no error.
+            # Everything, also where the guard itself was killed. An empty group is no error.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._lifeline.close()
             self._process._transport.close()  # type: ignore[attr-defined]  # nothing public closes all pipes
 
 
-async def _receive(stdout: asyncio.StreamReader, received: _ToSession, over: asyncio.Event) -> None:
+async def _receive(stdout: asyncio.StreamReader, received: _ToSession, stopping: asyncio.Event) -> None:
     """Pass on what the server says, until it says no more."""
     noise = 0
     try:
         async for line in _lines(stdout):
-            message = message_in(line)
+            message = parse_message(line)
             if message is not None:
                 await received.send(SessionMessage(message))
             elif line.strip():
@@ -142,7 +142,7 @@ async def _receive(stdout: asyncio.StreamReader, received: _ToSession, over: asy
     except (anyio.BrokenResourceError, anyio.ClosedResourceError):
         pass  # nobody listens any more
     finally:
-        over.set()
+        stopping.set()
         received.close()
         if noise:
             _log.warning("a tool server wrote %d lines to its output that are no messages", noise)
@@ -165,14 +165,14 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
         is_rest = not is_end
 
 
-async def _send(stdin: asyncio.StreamWriter, to_send: _FromSession, over: asyncio.Event) -> None:
+async def _send(stdin: asyncio.StreamWriter, to_send: _FromSession, stopping: asyncio.Event) -> None:
     """Pass on what is said to the server, until it listens no more."""
     try:
-        async for sent in to_send:
-            stdin.write(sent.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+        async for session_message in to_send:
+            stdin.write(session_message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
             await stdin.drain()
     except OSError:
-        over.set()
+        stopping.set()
     finally:
         # A call that waits to be sent must learn that it will not be.
         to_send.close()
@@ -181,12 +181,12 @@ async def _send(stdin: asyncio.StreamWriter, to_send: _FromSession, over: asynci
 
 async def _keep_stderr(stderr: asyncio.StreamReader, file: Path | None) -> None:
     """Read the server's stderr, so that it is never held up by it, and keep it within bounds."""
-    kept = _stderr_log(file)
+    stderr_log = _open_stderr_log(file)
     try:
         async for line in _lines(stderr):
-            kept.info("%s", line[:STDERR_LINE_BYTES].decode(errors="replace").rstrip())
+            stderr_log.info("%s", line[:STDERR_LINE_BYTES].decode(errors="replace").rstrip())
     finally:
-        for handler in kept.handlers:
+        for handler in stderr_log.handlers:
             handler.close()
 
 
@@ -197,9 +197,9 @@ class _PrivateLog(RotatingFileHandler):
         return open(self.baseFilename, "a", encoding="utf-8", opener=private_opener)
 
 
-def _stderr_log(file: Path | None) -> logging.Logger:
+def _open_stderr_log(file: Path | None) -> logging.Logger:
     # Not one of the process's loggers: it has no name that anything could be configured by, and no parent.
-    kept = logging.Logger("stderr of a tool server")
+    stderr_log = logging.Logger("stderr of a tool server")
     handler: logging.Handler = logging.NullHandler()
     if file is not None:
         try:
@@ -208,5 +208,5 @@ def _stderr_log(file: Path | None) -> logging.Logger:
         except OSError as error:
             _log.warning("the stderr of a tool server is not kept (%s)", type(error).__name__)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    kept.addHandler(handler)
-    return kept
+    stderr_log.addHandler(handler)
+    return stderr_log

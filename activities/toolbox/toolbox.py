@@ -3,8 +3,8 @@
     list_tools   what each server offers  ->  unique names, and what a repeated call of each may do
     call         name  ->  server and tool  ->  arguments checked  ->  called  ->  told as an outcome and its content
 
-The way from a name to a tool is in `activities/toolbox/routes.py`, the way to a server, which may die, hang or be slow,
-in `activities/toolbox/connection.py`. Every server is spoken to through the SDK's `Client`. The one in this process is
+The way from a name to a tool is in `activities/toolbox/tool_names.py`, the way to a server, which may die, hang or be slow,
+in `activities/toolbox/server_connection.py`. Every server is spoken to through the SDK's `Client`. The one in this process is
 called directly, without framing (about 0.15 ms).
 
 Whatever goes wrong is a result for the model to read, but for a cancellation, and a server that was lost in a call
@@ -21,9 +21,9 @@ from mcp_types import RequestParamsMeta
 from pydantic import JsonValue
 
 from turnkeeper.activities.toolbox.built_in import ROOM_KEY, WORKSPACE_KEY
-from turnkeeper.activities.toolbox.connection import Connection, OtherToolsError, ToolServer
-from turnkeeper.activities.toolbox.routes import Names, Route, error_result, one_line
-from turnkeeper.activities.tools import LostCallError
+from turnkeeper.activities.toolbox.server_connection import ServerConnection, ToolChangedError, ToolServer
+from turnkeeper.activities.toolbox.tool_names import NamedTool, ToolNames, error_result, one_line
+from turnkeeper.activities.tools import ServerLostError
 from turnkeeper.models.bounds import bound_json
 from turnkeeper.models.transcript.model_call import ToolInvocation, ToolList, ToolSpec
 from turnkeeper.models.transcript.trajectory import ToolResult
@@ -39,11 +39,11 @@ class Toolbox:
 
     def __init__(self, servers: Sequence[ToolServer], *, reserved: Collection[str] = ()) -> None:
         """Offer the tools of `servers`, in this order, under no name in `reserved`. Nothing is connected yet."""
-        self._connections = {server.name: Connection(server) for server in servers}
+        self._connections = {server.name: ServerConnection(server) for server in servers}
         if len(self._connections) < len(servers):
             raise ValueError(f"tool servers need names of their own, not {[server.name for server in servers]!r}")
-        self._names = Names(reserved)
-        self._routes: dict[str, Route] = {}
+        self._names = ToolNames(reserved)
+        self._tools: dict[str, NamedTool] = {}
 
     async def __aenter__(self) -> Self:
         """Return the toolbox itself. Its servers are being asked: a slow one may be known when the first turn comes."""
@@ -64,9 +64,9 @@ class Toolbox:
         Of a server that can't be asked, or takes too long, what it offered before is returned; the log says why.
         """
         await self._refresh(*self._connections.values())
-        unread = [name for name, connection in self._connections.items() if not connection.is_known]
+        unreachable = [name for name, connection in self._connections.items() if not connection.is_known]
         # In a thread: to check a thousand foreign schemas takes a while.
-        return ToolList(tools=await asyncio.to_thread(lambda: list(self._specs())), unread=unread)
+        return ToolList(tools=await asyncio.to_thread(lambda: list(self._specs())), unread=unreachable)
 
     async def call(self, invocation: ToolInvocation) -> ToolResult:
         """Run one call and return what it came to.
@@ -76,91 +76,95 @@ class Toolbox:
         Raises:
             LostCallError: Its server was lost, and a second run may do no harm.
         """
-        started = perf_counter()
+        started_at = perf_counter()
         try:
             result = await self._result_of(invocation)
-        except LostCallError as lost:
-            raise LostCallError(self._bounded(lost.result, invocation, started)) from lost
-        return self._bounded(result, invocation, started)
+        except ServerLostError as error:
+            raise ServerLostError(self._bounded(error.result, invocation, started_at)) from error
+        return self._bounded(result, invocation, started_at)
 
-    def _bounded(self, result: ToolResult, invocation: ToolInvocation, started: float) -> ToolResult:
+    def _bounded(self, result: ToolResult, invocation: ToolInvocation, started_at: float) -> ToolResult:
         return result.model_copy(
             update={
                 "outcome": one_line(result.outcome),
                 "content": bound_json(result.content, invocation.max_chars, invocation.max_bytes),
-                "duration_ms": round((perf_counter() - started) * 1_000),
+                "duration_ms": round((perf_counter() - started_at) * 1_000),
             }
         )
 
     async def _result_of(self, invocation: ToolInvocation) -> ToolResult:
         for _ in range(2):
-            route = await self._route_for(invocation)
-            if route is None:
+            named_tool = await self._find_current(invocation)
+            if named_tool is None:
                 return self._unknown(invocation)
-            if not route.is_as_shown(invocation):
+            if not named_tool.is_as_shown(invocation):
                 break
-            if complaints := route.complaints(invocation.args):
-                return error_result(f"{invocation.name} was not called: its arguments don't fit", "\n".join(complaints))
+            if argument_errors := named_tool.argument_errors(invocation.args):
+                return error_result(
+                    f"{invocation.name} was not called: its arguments don't fit", "\n".join(argument_errors)
+                )
             try:
-                meta = _meta_for(route.connection.server, invocation)
-                return route.told(await route.connection.call(route.tool, invocation.args, meta))
-            except OtherToolsError:
-                self._take_routes()
+                meta = _meta_for(named_tool.connection.server, invocation)
+                return named_tool.result_of(await named_tool.connection.call(named_tool.tool, invocation.args, meta))
+            except ToolChangedError:
+                self._update_tools()
             except Exception as error:  # noqa: BLE001  # whatever a tool or its server does is for the model, not the turn
-                return route.failure(error)
-        told = (
+                return named_tool.failure_result(error)
+        explanation = (
             "It is no longer as it was when this session read its tools. It is read again now; it may be called then."
         )
         return ToolResult(
             outcome=f"{invocation.name} has changed, and was not called",
-            content=told,
+            content=explanation,
             status="error",
             tool_changed=True,
         )
 
-    async def _route_for(self, invocation: ToolInvocation) -> Route | None:
-        route = self._route_to(invocation)
-        if route is None:
+    async def _find_current(self, invocation: ToolInvocation) -> NamedTool | None:
+        named_tool = self._find(invocation)
+        if named_tool is None:
             # Listed by another worker, perhaps, or new since this one asked.
             await self._refresh(*self._connections.values())
-        elif not route.is_as_shown(invocation) or route.complaints(invocation.args):
+        elif not named_tool.is_as_shown(invocation) or named_tool.argument_errors(invocation.args):
             # What does not fit may have come to fit: its server may have changed it since it was asked.
-            await self._refresh(route.connection)
+            await self._refresh(named_tool.connection)
         else:
-            return route
-        return self._route_to(invocation)
+            return named_tool
+        return self._find(invocation)
 
-    def _route_to(self, invocation: ToolInvocation) -> Route | None:
-        named = self._routes.get(invocation.name)
-        if named and named.is_meant_by(invocation):
-            return named
-        return next((route for route in self._routes.values() if route.is_meant_by(invocation)), None)
+    def _find(self, invocation: ToolInvocation) -> NamedTool | None:
+        tool = self._tools.get(invocation.name)
+        if tool and tool.is_meant_by(invocation):
+            return tool
+        return next((named_tool for named_tool in self._tools.values() if named_tool.is_meant_by(invocation)), None)
 
-    async def _refresh(self, *connections: Connection) -> None:
+    async def _refresh(self, *connections: ServerConnection) -> None:
         await asyncio.gather(*(connection.refresh() for connection in connections))
-        self._take_routes()
+        self._update_tools()
 
-    def _take_routes(self) -> None:
-        self._routes = self._names.routes_over(self._connections.values())
+    def _update_tools(self) -> None:
+        self._tools = self._names.assign(self._connections.values())
 
     def _specs(self) -> Iterator[ToolSpec]:
-        for route in list(self._routes.values()):
-            if route.trouble:
+        for named_tool in list(self._tools.values()):
+            if named_tool.schema_problem:
                 _log.warning(
-                    "vendors would refuse %r with its schema: %s; it gets an open one", route.name, route.trouble
+                    "vendors would refuse %r with its schema: %s; it gets an open one",
+                    named_tool.name,
+                    named_tool.schema_problem,
                 )
             try:
-                yield route.spec
+                yield named_tool.spec
             except (ValueError, RecursionError) as error:
-                _log.warning("the tool %r is left out: it can't be told to a model", route.name, exc_info=error)
+                _log.warning("the tool %r is left out: it can't be told to a model", named_tool.name, exc_info=error)
 
     def _unknown(self, invocation: ToolInvocation) -> ToolResult:
-        told = [f"There are: {', '.join(self._routes)}"]
+        lines = [f"There are: {', '.join(self._tools)}"]
         unknown = [server for server, connection in self._connections.items() if not connection.is_known]
         if unknown:
-            told.append(f"Not known are the tools of servers that can't be reached now: {', '.join(unknown)}")
+            lines.append(f"Not known are the tools of servers that can't be reached now: {', '.join(unknown)}")
         whose = f" of {invocation.server}" if invocation.server else ""
-        nothing = error_result(f"There is no tool {invocation.name!r}{whose}", "\n".join(told))
+        nothing = error_result(f"There is no tool {invocation.name!r}{whose}", "\n".join(lines))
         owner = self._connections.get(invocation.server)
         is_gone = invocation.built_in or (bool(invocation.tool_digest) and owner is not None and owner.is_known)
         return nothing.model_copy(update={"tool_changed": is_gone})

@@ -23,10 +23,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-MOST_NAME_BYTES = 255
-MOST_LEVELS = 64
-MOST_READ_BYTES = 10_000_000
-MOST_WRITE_BYTES = 1_000_000
+MAX_NAME_BYTES = 255
+MAX_LEVELS = 64
+MAX_READ_BYTES = 10_000_000
+MAX_WRITE_BYTES = 1_000_000
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 # A FIFO or a terminal that was swapped in must not block the thread, nor become its terminal.
@@ -68,11 +68,11 @@ class OffLimits:
     def __init__(self, paths: Collection[Path] = ()) -> None:
         ends = {end for path in paths for end in (path.absolute(), Path(os.path.realpath(path)))}
         self._files = {identity for end in ends if (identity := _identity_at(end))}
-        self._places = {(identity, _folded(end.name)) for end in ends if (identity := _identity_at(end.parent))}
+        self._places = {(identity, _fold_name(end.name)) for end in ends if (identity := _identity_at(end.parent))}
 
     def has_place(self, name: str, *, parent: int) -> bool:
         """Return whether `name` in the folder with the descriptor `parent` is, or would be, one of them."""
-        return (_identity(os.fstat(parent)), _folded(name)) in self._places
+        return (_identity(os.fstat(parent)), _fold_name(name)) in self._places
 
     def has(self, state: os.stat_result) -> bool:
         """Return whether what is in this state is one of them, by whatever name it was found."""
@@ -100,18 +100,18 @@ class Workspace:
         """
         return cls(root, _names_in(folder), OffLimits(off_limits))
 
-    def read(self, path: str, *, max_bytes: int = MOST_READ_BYTES) -> bytes:
+    def read(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
         """Return the content of a regular file. Raises `WorkspaceError`, also if it has more than `max_bytes`."""
         names = _names_of_file(path)
-        with _explained(path), self._opened(path, names[:-1]) as folder:
+        with _os_errors_explained(path), self._open(path, names[:-1]) as folder:
             self._require(path, names[-1], folder, stat.S_IFREG)
             with open(os.open(names[-1], _READ, dir_fd=folder), "rb") as file:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    raise _refusal(path, "was swapped for something that is no regular file.")
+                    raise _error(path, "was swapped for something that is no regular file.")
                 # One more than allowed: the file may grow while it is read.
                 content = file.read(max_bytes + 1)
         if len(content) > max_bytes:
-            raise _refusal(path, f"is too large: files of up to {max_bytes:,} bytes can be read.")
+            raise _error(path, f"is too large: files of up to {max_bytes:,} bytes can be read.")
         return content
 
     def write(self, path: str, content: bytes) -> None:
@@ -120,18 +120,18 @@ class Workspace:
         Missing folders are made; the permissions of a file that is replaced stay. A second run has no further effect.
         Raises `WorkspaceError`.
         """
-        if len(content) > MOST_WRITE_BYTES:
-            raise _refusal(path, f"was not written: {len(content):,} bytes given, {MOST_WRITE_BYTES:,} are allowed.")
+        if len(content) > MAX_WRITE_BYTES:
+            raise _error(path, f"was not written: {len(content):,} bytes given, {MAX_WRITE_BYTES:,} are allowed.")
         names = _names_of_file(path)
-        with _explained(path), self._opened(path, names[:-1], create=True) as folder:
+        with _os_errors_explained(path), self._open(path, names[:-1], create=True) as folder:
             _replace(names[-1], content, folder, mode=self._mode_to_keep(path, names[-1], folder))
 
     def entries(self, path: str = ".") -> list[Entry]:
         """Return what a folder holds, sorted by name. Raises `WorkspaceError`."""
         names = _names_in(path)
         try:
-            with _explained(path), self._opened(path, names) as folder, os.scandir(folder) as found:
-                return sorted(self._entries(found, names, folder), key=lambda entry: entry.path)
+            with _os_errors_explained(path), self._open(path, names) as folder, os.scandir(folder) as scanned:
+                return sorted(self._entries(scanned, names, folder), key=lambda entry: entry.path)
         except MissingError:
             if names:
                 raise
@@ -142,7 +142,7 @@ class Workspace:
         names = _names_in(path)
         if not names:
             return Entry("", is_folder=True, size=0)
-        with _explained(path), self._opened(path, names[:-1]) as folder:
+        with _os_errors_explained(path), self._open(path, names[:-1]) as folder:
             return _entry(names, self._require(path, names[-1], folder, stat.S_IFREG, stat.S_IFDIR))
 
     def walk(self, path: str = ".") -> Iterator[Entry]:
@@ -151,16 +151,16 @@ class Workspace:
         What vanishes or can't be opened in the meantime is left out. Raises `WorkspaceError` for `path` itself.
         """
         top = self.entry(path)
-        waiting = self.entries(path)[::-1] if top.is_folder else [top]
-        while waiting:
-            entry = waiting.pop()
+        stack = self.entries(path)[::-1] if top.is_folder else [top]
+        while stack:
+            entry = stack.pop()
             yield entry
             if entry.is_folder:
                 with suppress(WorkspaceError):
-                    waiting += self.entries(entry.path)[::-1]
+                    stack += self.entries(entry.path)[::-1]
 
     @contextmanager
-    def _opened(self, path: str, names: tuple[str, ...], *, create: bool = False) -> Iterator[int]:
+    def _open(self, path: str, names: tuple[str, ...], *, create: bool = False) -> Iterator[int]:
         """Yield the descriptor of a folder, reached name by name. `path` is for messages."""
         if create:
             self._root.mkdir(parents=True, exist_ok=True)
@@ -168,24 +168,24 @@ class Workspace:
         descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
         try:
             for name in (*self._folder, *names):
-                inner = self._opened_folder(path, name, descriptor, create=create)
+                inner = self._open_folder(path, name, descriptor, create=create)
                 os.close(descriptor)
                 descriptor = inner
             yield descriptor
         finally:
             os.close(descriptor)
 
-    def _require(self, path: str, name: str, parent: int, *wanted: int) -> os.stat_result:
-        """Return the state of `name` itself. Raises `WorkspaceError` if it is off limits, or of no `wanted` type."""
+    def _require(self, path: str, name: str, parent: int, *types: int) -> os.stat_result:
+        """Return the state of `name` itself. Raises `WorkspaceError` if it is off limits, or of no `types` type."""
         off_limits = "is not part of the workspace: what this worker is configured by is off limits."
         if self._off_limits.has_place(name, parent=parent):
-            raise _refusal(path, off_limits)
-        state = _require(path, name, parent, *wanted)
+            raise _error(path, off_limits)
+        state = _require(path, name, parent, *types)
         if self._off_limits.has(state):
-            raise _refusal(path, off_limits)
+            raise _error(path, off_limits)
         return state
 
-    def _opened_folder(self, path: str, name: str, parent: int, *, create: bool) -> int:
+    def _open_folder(self, path: str, name: str, parent: int, *, create: bool) -> int:
         try:
             self._require(path, name, parent, stat.S_IFDIR)
         except MissingError:
@@ -202,10 +202,10 @@ class Workspace:
         except MissingError:
             return None
 
-    def _entries(self, found: "Iterator[os.DirEntry[str]]", parents: tuple[str, ...], folder: int) -> Iterator[Entry]:
+    def _entries(self, scanned: "Iterator[os.DirEntry[str]]", parents: tuple[str, ...], folder: int) -> Iterator[Entry]:
         """Yield what of a folder is part of the workspace: no links, no devices, no names that would be refused."""
-        for item in found:
-            if _problem_of(item.name) or len(parents) >= MOST_LEVELS:
+        for item in scanned:
+            if _problem_of(item.name) or len(parents) >= MAX_LEVELS:
                 continue
             if self._off_limits.has_place(item.name, parent=folder):
                 continue
@@ -227,73 +227,73 @@ def _identity(state: os.stat_result) -> tuple[int, int]:
     return state.st_dev, state.st_ino
 
 
-def _folded(name: str) -> str:
+def _fold_name(name: str) -> str:
     r"""Return the one form of all names that some file system takes for the same: case, accents, what is not seen.
 
-    >>> _folded("MCP.JSON"), _folded("mcp\u200c.json. ")
+    >>> _fold_name("MCP.JSON"), _fold_name("mcp\u200c.json. ")
     ('mcp.json', 'mcp.json')
     """
-    seen = "".join(char for char in name if unicodedata.category(char) != "Cf")
-    return unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", seen).casefold()).rstrip(". ")
+    visible = "".join(char for char in name if unicodedata.category(char) != "Cf")
+    return unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", visible).casefold()).rstrip(". ")
 
 
 def _names_of_file(path: str) -> tuple[str, ...]:
     names = _names_in(path)
     if not names:
-        raise _refusal(path, "is the workspace itself; a file in it is wanted.")
+        raise _error(path, "is the workspace itself; a file in it is wanted.")
     return names
 
 
 def _names_in(path: str) -> tuple[str, ...]:
     """Split a relative path into names that stay below where it starts. Raises `WorkspaceError`."""
     if path.startswith("/"):
-        raise _refusal(path, "is an absolute path; paths relative to the workspace are allowed.")
+        raise _error(path, "is an absolute path; paths relative to the workspace are allowed.")
     names: list[str] = []
     for name in path.split("/"):
         if name in ("", "."):
             continue
         if name != "..":
             if problem := _problem_of(name):
-                raise _refusal(path, problem)
+                raise _error(path, problem)
             names.append(name)
         elif names:
             names.pop()
         else:
-            raise _refusal(path, "leaves the workspace; only paths inside it are allowed.")
-    if len(names) > MOST_LEVELS:
-        raise _refusal(path, f"is {len(names)} levels deep; {MOST_LEVELS} are allowed.")
+            raise _error(path, "leaves the workspace; only paths inside it are allowed.")
+    if len(names) > MAX_LEVELS:
+        raise _error(path, f"is {len(names)} levels deep; {MAX_LEVELS} are allowed.")
     return tuple(names)
 
 
 def _problem_of(name: str) -> str | None:
     """Say why a name can't be part of a workspace, be it asked for or found on disk."""
     if name.startswith("."):
-        return f"is hidden ({_shown(name)}): names that begin with '.' are not part of the workspace."
+        return f"is hidden ({_display(name)}): names that begin with '.' are not part of the workspace."
     unshowable = next((char for char in name if unicodedata.category(char) in _UNSHOWABLE), None)
     if unshowable is not None:
         kind = _UNSHOWABLE[unicodedata.category(unshowable)]
         return f"holds {kind} ({unshowable!r}); names of ordinary characters are allowed."
-    if len(name.encode()) > MOST_NAME_BYTES:
-        return f"holds a name of {len(name.encode()):,} bytes; {MOST_NAME_BYTES} are allowed."
+    if len(name.encode()) > MAX_NAME_BYTES:
+        return f"holds a name of {len(name.encode()):,} bytes; {MAX_NAME_BYTES} are allowed."
     return None
 
 
-def _require(path: str, name: str, parent: int, *wanted: int) -> os.stat_result:
-    """Return the state of `name` itself, were it a link. Raises `WorkspaceError` unless it is of a `wanted` type."""
+def _require(path: str, name: str, parent: int, *types: int) -> os.stat_result:
+    """Return the state of `name` itself, were it a link. Raises `WorkspaceError` unless it is of a `types` type."""
     try:
         state = os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
         raise _missing(path) from None
     kind = stat.S_IFMT(state.st_mode)
-    if kind in wanted:
+    if kind in types:
         return state
     if kind == stat.S_IFLNK:
-        raise _refusal(path, f"leads over {_shown(name)}, a symbolic link; links are not followed.")
+        raise _error(path, f"leads over {_display(name)}, a symbolic link; links are not followed.")
     if kind == stat.S_IFDIR:
-        raise _refusal(path, "is a folder; a file is wanted.")
+        raise _error(path, "is a folder; a file is wanted.")
     if kind == stat.S_IFREG:
-        raise _refusal(path, f"needs {_shown(name)} to be a folder; it is a file.")
-    raise _refusal(path, f"leads to {_shown(name)}, a device, socket or pipe; files and folders are allowed.")
+        raise _error(path, f"needs {_display(name)} to be a folder; it is a file.")
+    raise _error(path, f"leads to {_display(name)}, a device, socket or pipe; files and folders are allowed.")
 
 
 def _replace(name: str, content: bytes, folder: int, *, mode: int | None) -> None:
@@ -319,7 +319,7 @@ def _entry(names: tuple[str, ...], state: os.stat_result) -> Entry:
 
 
 @contextmanager
-def _explained(path: str) -> Iterator[None]:
+def _os_errors_explained(path: str) -> Iterator[None]:
     """Turn what the operating system refuses into a `WorkspaceError`: a swapped link (`ELOOP`), a full disk, ..."""
     try:
         yield
@@ -327,18 +327,18 @@ def _explained(path: str) -> Iterator[None]:
         raise _missing(path) from error
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            raise _refusal(path, "leads over a link or over no folder; links are not followed.") from error
-        raise _refusal(path, f"can't be used: {error.strerror}.") from error
+            raise _error(path, "leads over a link or over no folder; links are not followed.") from error
+        raise _error(path, f"can't be used: {error.strerror}.") from error
 
 
 def _missing(path: str) -> MissingError:
-    return MissingError(f"{_shown(path)} does not exist in the workspace.")
+    return MissingError(f"{_display(path)} does not exist in the workspace.")
 
 
-def _refusal(path: str, why: str) -> WorkspaceError:
-    return WorkspaceError(f"{_shown(path)} {why}")
+def _error(path: str, why: str) -> WorkspaceError:
+    return WorkspaceError(f"{_display(path)} {why}")
 
 
-def _shown(path: str) -> str:
+def _display(path: str) -> str:
     """Return a path as it can be shown: on one line, encodable, and not too long."""
     return repr(path if len(path) <= 80 else f"{path[:50]}...{path[-27:]}")

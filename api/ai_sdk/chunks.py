@@ -1,7 +1,7 @@
-"""The chunks of a UI message stream, version 1, as far as this adapter sends them (API-1).
+"""The chunks of a UI message stream, version 1, that this adapter sends (API-1).
 
-They are the words of Vercel's AI SDK, not ours: names, spelling and order are what its client checks each chunk against
-(`uiMessageChunkSchema` of the npm package `ai`, version 7). Version 6 lacks some; `older_clients.py` has others for it.
+Names, spelling and order are those of Vercel's AI SDK, whose client validates each chunk (`uiMessageChunkSchema` of the
+npm package `ai`, version 7). Version 6 lacks some of them; `older_clients.py` replaces those.
 """
 
 from typing import Any, Literal, NotRequired, TypeAlias
@@ -9,11 +9,11 @@ from typing import Any, Literal, NotRequired, TypeAlias
 from typing_extensions import TypedDict
 
 FinishReason = Literal["stop", "tool-calls", "error", "other"]
-"""`tool-calls`: people are asked about calls; `other`: the turn was stopped. Version 6 knows no `interrupted`."""
+"""`tool-calls`: calls wait for approval; `other`: the turn was stopped. Version 6 doesn't have `interrupted`."""
 
 
 class TokenUsage(TypedDict):
-    """Tokens of a turn, by the AI SDK's names; `cost` is in US dollars, left out where no price is known."""
+    """Tokens of a turn, with the AI SDK's names. `cost` is in US dollars, absent if the price is unknown."""
 
     inputTokens: int
     outputTokens: int
@@ -24,7 +24,7 @@ class TokenUsage(TypedDict):
 
 
 class MessageMetadata(TypedDict, total=False):
-    """What a message has beside its parts: whose answer it is, and once it has ended, what it took."""
+    """Metadata of a message: its turn, and once it has ended, model, usage and time."""
 
     turnId: str
     createdAt: str
@@ -34,7 +34,7 @@ class MessageMetadata(TypedDict, total=False):
 
 
 class StartChunk(TypedDict):
-    """A message begins, or goes on under the id it has."""
+    """A message begins, or continues with the same id."""
 
     type: Literal["start"]
     messageId: str
@@ -42,23 +42,23 @@ class StartChunk(TypedDict):
 
 
 class StepChunk(TypedDict):
-    """A model step begins; all that was sent of it is void, as another attempt takes its place; or it has ended.
+    """A model step begins, is discarded because another attempt replaces it, or ends.
 
-    It has ended once its tool calls have, or when they wait for people.
+    It ends once its tool calls have ended, or when they wait for approval.
     """
 
     type: Literal["start-step", "reset-step", "finish-step"]
 
 
 class PartChunk(TypedDict):
-    """Thinking, or text for the user, begins or has ended."""
+    """Thinking, or text for the user, begins or ends."""
 
     type: Literal["reasoning-start", "reasoning-end", "text-start", "text-end"]
     id: str
 
 
 class PartDeltaChunk(TypedDict):
-    """Thinking, or text for the user, goes on."""
+    """More thinking, or more text for the user."""
 
     type: Literal["reasoning-delta", "text-delta"]
     id: str
@@ -66,7 +66,7 @@ class PartDeltaChunk(TypedDict):
 
 
 class ToolInputStartChunk(TypedDict):
-    """A tool call is being written."""
+    """The model begins to write a tool call."""
 
     type: Literal["tool-input-start"]
     toolCallId: str
@@ -75,7 +75,7 @@ class ToolInputStartChunk(TypedDict):
 
 
 class ToolInputAvailableChunk(TypedDict):
-    """A tool call is whole; `input` is a string where the model's arguments were no JSON object."""
+    """A tool call is complete. `input` is a string if the model's arguments are not a JSON object."""
 
     type: Literal["tool-input-available"]
     toolCallId: str
@@ -85,13 +85,13 @@ class ToolInputAvailableChunk(TypedDict):
 
 
 class ApprovalDescriptor(TypedDict):
-    """Until when people can decide."""
+    """When the approval expires."""
 
     expiresAt: str
 
 
 class ToolApprovalRequestChunk(TypedDict):
-    """People are asked about a call; `approvalId` names the call and the arguments that were shown."""
+    """A call waits for approval. `approvalId` identifies the call and the arguments that are shown."""
 
     type: Literal["tool-approval-request"]
     toolCallId: str
@@ -101,7 +101,7 @@ class ToolApprovalRequestChunk(TypedDict):
 
 
 class ToolApprovalResponseChunk(TypedDict):
-    """It was decided, by a person, by the time being over, or by the session's tool policy."""
+    """A decision: by a person, by expiry, or by the session's tool policy."""
 
     type: Literal["tool-approval-response"]
     approvalId: str
@@ -110,14 +110,14 @@ class ToolApprovalResponseChunk(TypedDict):
 
 
 class LargeText(TypedDict):
-    """Where the whole of an excerpt is."""
+    """Where the whole text of an excerpt is."""
 
     url: str
     chars: int
 
 
 class ToolOutput(TypedDict):
-    """A tool's result. With `blob`, `content` is an excerpt; `cut`: what it leaves out is lost."""
+    """A tool's result. With `blob`, `content` is an excerpt. With `cut`, the omitted text is lost."""
 
     outcome: str
     content: str
@@ -127,7 +127,7 @@ class ToolOutput(TypedDict):
 
 
 class ToolOutputAvailableChunk(TypedDict):
-    """A tool has answered."""
+    """A tool call succeeded."""
 
     type: Literal["tool-output-available"]
     toolCallId: str
@@ -136,7 +136,7 @@ class ToolOutputAvailableChunk(TypedDict):
 
 
 class ToolOutputErrorChunk(TypedDict):
-    """A tool call has failed, was stopped, or nobody knows what became of it; the model sees the same text."""
+    """A tool call failed, was stopped, or its outcome is unknown. The model sees the same text."""
 
     type: Literal["tool-output-error"]
     toolCallId: str
@@ -145,21 +145,21 @@ class ToolOutputErrorChunk(TypedDict):
 
 
 class ToolOutputDeniedChunk(TypedDict):
-    """A tool call was rejected and never ran."""
+    """A tool call was rejected and did not run."""
 
     type: Literal["tool-output-denied"]
     toolCallId: str
 
 
 class SteeringText(TypedDict):
-    """The words of a message that joined a running turn."""
+    """The text of a message that joined a running turn."""
 
     type: Literal["text"]
     text: str
 
 
 class SteeringMessageChunk(TypedDict):
-    """A message that joined the running turn, before the step that takes it up."""
+    """A message that joined the running turn, before the step that responds to it."""
 
     type: Literal["steering-message"]
     id: str
@@ -173,7 +173,7 @@ class Notice(TypedDict):
 
 
 class NoticeChunk(TypedDict):
-    """Why nothing is sent for now. It is part of no message: a page gets it by `onData`."""
+    """Why nothing is sent for now. It is not part of a message; pages get it through `onData`."""
 
     type: Literal["data-notice"]
     data: Notice
@@ -188,14 +188,14 @@ class AbortChunk(TypedDict):
 
 
 class ErrorChunk(TypedDict):
-    """The turn has failed, or the prompt will never be one; in words for people."""
+    """Why the turn failed, or why the prompt will not become a turn; a sentence for people."""
 
     type: Literal["error"]
     errorText: str
 
 
 class FinishChunk(TypedDict):
-    """Nothing more of this message comes in this stream."""
+    """The end of the message in this stream."""
 
     type: Literal["finish"]
     finishReason: FinishReason
@@ -203,7 +203,7 @@ class FinishChunk(TypedDict):
 
 
 class SteeringDataChunk(TypedDict):
-    """A message that joined the running turn, for version 6: a part of the answer."""
+    """A message that joined the running turn, for version 6, as a part of the answer."""
 
     type: Literal["data-steering-message"]
     id: str

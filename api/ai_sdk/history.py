@@ -1,6 +1,6 @@
-"""Past turns as the AI SDK's messages: what a client holds after the streams of all of them (API-1).
+"""Past turns as messages of the AI SDK: what a client has after the streams of all of them (API-1).
 
-Each turn becomes the chunks of its stream, and the chunks are put together as the AI SDK's client does that.
+Each turn becomes the chunks of its stream, which are then assembled as the AI SDK's client does it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ from turnkeeper.models.transcript.conversation import ConversationMessage
 
 
 class UIMessage(TypedDict):
-    """A message of the AI SDK: what the user said, or the answer to it."""
+    """A message of the AI SDK: a prompt, or the answer to it."""
 
     id: str
     role: Literal["user", "assistant"]
@@ -24,7 +24,7 @@ class UIMessage(TypedDict):
 
 
 def messages_of(turns: Iterable[ConversationMessage], *, session_id: str) -> Iterator[UIMessage]:
-    """Yield the messages of turns; of one that still runs, only what the user said, since its stream has the rest."""
+    """Yield the messages of turns. A running turn yields only its prompt, since its stream has the rest."""
     for turn in turns:
         yield UIMessage(
             id=turn.id,
@@ -48,7 +48,7 @@ def _answer(turn: ConversationMessage, session_id: str) -> UIMessage:
 
 
 def _add(parts: list[dict[str, Any]], chunk: UIMessageChunk) -> None:
-    """Change the parts of a message as a chunk says; other chunks are no part of it."""
+    """Apply a chunk to the parts of a message. Chunks that are not part of a message have no effect."""
     match chunk["type"]:
         case "start-step":
             parts.append({"type": "step-start"})

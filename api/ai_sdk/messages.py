@@ -1,8 +1,8 @@
-"""What the AI SDK's transport posts, as far as a durable session takes it up (API-1, API-2).
+"""Requests of the AI SDK's transport (API-1, API-2).
 
-The AI SDK's client keeps the conversation and sends all of it each time; here the session keeps it, so only the last
-message is read: what the user says, or what the user decided on the tool calls of the last answer. A client may send
-that message alone (`message`). What only a server without sessions could use is refused unless it is empty.
+The AI SDK's client stores the conversation and sends all of it each time. Here the session stores it, so only the last
+message is read: a prompt, or decisions on the tool calls of the last answer. A client may send that message alone
+(`message`). Fields that only a server without sessions could use must be empty.
 """
 
 import re
@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.ai_sdk.tool_chunks import read_approval_id
 from turnkeeper.api.ai_sdk.turn_chunks import ClientState, turn_of_answer
@@ -23,11 +24,11 @@ Trigger = Literal["submit-message", "regenerate-message"]
 
 MAX_MESSAGES = 100_000
 MAX_PARTS = 10_000
-"""A turn of 1,000 steps has fewer. Looking at millions of items holds up everyone else; they are refused unread."""
+"""A turn of 1,000 steps has fewer. Validating millions of items would block the event loop for everyone."""
 
 
 class UserPart(BaseModel):
-    """A part of what the user says: text. Files are not taken by this version."""
+    """A text part of a prompt. Files are not supported."""
 
     type: Literal["text"]
     text: str
@@ -41,7 +42,7 @@ class UserPart(BaseModel):
 
 
 class UserMessage(BaseModel):
-    """What the user says. Its `id` is the prompt's: the same one sent again is the same prompt."""
+    """A prompt. Its `id` is the prompt's id: sending it again makes no second prompt."""
 
     id: Id
     role: Literal["user"]
@@ -49,12 +50,12 @@ class UserMessage(BaseModel):
 
     @property
     def text(self) -> str:
-        """All text, one part a paragraph."""
+        """All text parts, as paragraphs."""
         return "\n\n".join(part.text for part in self.parts)
 
 
 class AnswerApproval(BaseModel):
-    """What was decided on a tool call; `id` is that of the `tool-approval-request`."""
+    """A decision on a tool call. `id` is that of the `tool-approval-request`."""
 
     id: str
     approved: bool | None = None
@@ -63,7 +64,7 @@ class AnswerApproval(BaseModel):
 
 
 class AnswerPart(BaseModel):
-    """A part of an answer as the client holds it; only tool calls and steering messages are looked at."""
+    """A part of an answer as the client has it. Only tool calls and steering messages are read."""
 
     type: str
     id: str | None = None
@@ -73,7 +74,7 @@ class AnswerPart(BaseModel):
 
 
 class AnswerMessage(BaseModel):
-    """The answer whose tool calls were decided on, as the client holds it."""
+    """The answer with the decided tool calls, as the client has it."""
 
     id: str
     role: Literal["assistant"]
@@ -81,12 +82,12 @@ class AnswerMessage(BaseModel):
 
     @property
     def turn_id(self) -> str | None:
-        """The turn it is the answer of; `None` where it did not come from this server."""
+        """The id of the turn; `None` if the answer did not come from this server."""
         return turn_of_answer(self.id)
 
     @property
     def client_state(self) -> ClientState:
-        """What the client has of the turn."""
+        """What the client already has of the turn."""
         calls = {
             part.toolCallId: _CHUNK_TYPES.get(part.state or "", frozenset()) for part in self.parts if part.toolCallId
         }
@@ -95,34 +96,34 @@ class AnswerMessage(BaseModel):
         return ClientState(step=max(steps, default=0), chunk_types=calls, steering=frozenset(steering))
 
     def decisions(self, *, field: str) -> Iterator[ResolveApproval]:
-        """Yield what was decided and is not known to be carried out. Raises `ProblemError` for what decides nothing."""
+        """Yield the decisions that may not have been carried out yet. Raises `ProblemError` for invalid ones."""
         for index, part in enumerate(self.parts):
             if part.state == "approval-responded" and part.approval and not part.approval.isAutomatic:
                 yield _decision(part.toolCallId, part.approval, field=f"{field}.parts[{index}].approval")
 
 
 def _decision(call_id: str | None, approval: AnswerApproval, *, field: str) -> ResolveApproval:
-    asked_id, digest = read_approval_id(approval.id) or (None, "")
-    if asked_id is None or asked_id != call_id:
-        raise problems.invalid(f"{field}.id", "is not the id that the call's approval request had")
+    call_id_shown, digest = read_approval_id(approval.id) or (None, "")
+    if call_id_shown is None or call_id_shown != call_id:
+        raise problems.invalid(f"{field}.id", texts.OTHER_APPROVAL_ID)
     if approval.approved is None:
-        raise problems.invalid(f"{field}.approved", "must be true or false")
+        raise problems.invalid(f"{field}.approved", texts.NO_DECISION)
     decision: Literal["approve", "reject"] = "approve" if approval.approved else "reject"
-    return ResolveApproval(call_id=asked_id, args_digest=digest, decision=decision, reason=approval.reason)
+    return ResolveApproval(call_id=call_id_shown, args_digest=digest, decision=decision, reason=approval.reason)
 
 
-_CALLED = frozenset({"tool-input-available"})
-_ASKED = _CALLED | {"tool-approval-request"}
-_DECIDED = _ASKED | {"tool-approval-response"}
+_CALL_CHUNKS = frozenset({"tool-input-available"})
+_REQUEST_CHUNKS = _CALL_CHUNKS | {"tool-approval-request"}
+_DECISION_CHUNKS = _REQUEST_CHUNKS | {"tool-approval-response"}
 _CHUNK_TYPES = {
-    "input-available": _CALLED,
-    "approval-requested": _ASKED,
-    "approval-responded": _DECIDED,
-    "output-available": _DECIDED | {"tool-output-available"},
-    "output-error": _DECIDED | {"tool-output-error"},
-    "output-denied": _DECIDED | {"tool-output-denied"},
+    "input-available": _CALL_CHUNKS,
+    "approval-requested": _REQUEST_CHUNKS,
+    "approval-responded": _DECISION_CHUNKS,
+    "output-available": _DECISION_CHUNKS | {"tool-output-available"},
+    "output-error": _DECISION_CHUNKS | {"tool-output-error"},
+    "output-denied": _DECISION_CHUNKS | {"tool-output-denied"},
 }
-"""What a client has been sent of a call that it shows in a state."""
+"""The chunks that a client was sent of a call, by the call's state in the client."""
 
 _CALL_ID = re.compile(r"[0-9]{1,9}\.([0-9]{1,9})\.[0-9]{1,9}")
 
@@ -130,19 +131,19 @@ _CALL_ID = re.compile(r"[0-9]{1,9}\.([0-9]{1,9})\.[0-9]{1,9}")
 LastMessage = Annotated[UserMessage | AnswerMessage, Field(discriminator="role")]
 
 
-def _only_the_last(messages: Any) -> Any:
-    """Leave the conversation before the last message unread, whatever it is: the session has it."""
+def _only_last_message(messages: Any) -> Any:
+    """Replace all messages before the last one with `None`, so that they are not validated."""
     if not isinstance(messages, list) or len(messages) > MAX_MESSAGES:
         return messages
     return [None] * (len(messages) - 1) + messages[-1:]
 
 
-def _refuse(value: Any) -> None:
+def _reject_value(value: Any) -> None:
     if value not in (None, "", {}, []):
-        raise ValueError("is not taken: model, system prompt, tools and their settings are the session's own")
+        raise ValueError("must be empty: model, system prompt and tools are configured in the session")
 
 
-Nothing = Annotated[Any, AfterValidator(_refuse)]
+MustBeEmpty = Annotated[Any, AfterValidator(_reject_value)]
 
 
 _EXAMPLE: JsonDict = {
@@ -153,42 +154,42 @@ _EXAMPLE: JsonDict = {
 
 
 class PostChat(Strict):
-    """Send the last message of a chat; `id` is the session's, which is started if it does not exist.
+    """Send the last message of a chat. `id` is the session's id; the session starts if it does not exist.
 
-    With `messageId` it says which answer is meant: the one decided on, or the one to be given again.
+    `messageId` is the answer that decisions are about, or that is to be generated again.
     """
 
     model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
 
     id: Id
     message: LastMessage | None = None
-    messages: Annotated[list[LastMessage | None] | None, BeforeValidator(_only_the_last)] = Field(
+    messages: Annotated[list[LastMessage | None] | None, BeforeValidator(_only_last_message)] = Field(
         None, max_length=MAX_MESSAGES, description="All messages of the chat; only the last one is read."
     )
     trigger: Trigger = "submit-message"
     messageId: str | None = Field(None, max_length=200)  # noqa: N815  # the AI SDK's spelling
-    system: Nothing = None
-    tools: Nothing = None
-    config: Nothing = None
-    callSettings: Nothing = None  # noqa: N815  # assistant-ui's spelling
-    metadata: Nothing = None
+    system: MustBeEmpty = None
+    tools: MustBeEmpty = None
+    config: MustBeEmpty = None
+    callSettings: MustBeEmpty = None  # noqa: N815  # assistant-ui's spelling
+    metadata: MustBeEmpty = None
 
     @model_validator(mode="after")
     def _has_one_last_message(self) -> "PostChat":
         in_list = self.messages[-1] if self.messages else None
         if self.message is not None and in_list is not None:
             raise ValueError("send `messages`, or the last of them as `message`")
-        # A page that was reloaded holds the answer alone, and drops it before it asks for another one.
+        # A reloaded page may have the answer alone, and drops it before it requests another one.
         if self.last is None and self.trigger != "regenerate-message":
             raise ValueError("send `messages`, or the last of them as `message`")
         return self
 
     @property
     def last(self) -> UserMessage | AnswerMessage | None:
-        """The message that was added last; `None` where a client that holds none asks for an answer again."""
+        """The newest message; `None` if a client without messages requests another answer."""
         return self.message or (self.messages[-1] if self.messages else None)
 
     @property
     def last_field(self) -> str:
-        """Where it stands, for messages to people."""
+        """The path of the newest message in the request, for error messages."""
         return "message" if self.message else f"messages[{len(self.messages or []) - 1}]"

@@ -1,22 +1,23 @@
-"""The stream for clients of version 6 of the npm package `ai`, which end with an error at a chunk they don't know."""
+"""The stream for clients of version 6 of the npm package `ai`, which fail on chunks that they don't know."""
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.api.ai_sdk.chunks import ErrorChunk, Notice, SteeringDataChunk, UIMessageChunk
 
-WRITTEN_AGAIN = ErrorChunk(
+ANSWER_RESTARTED = ErrorChunk(
     type="error",
-    errorText="The answer is written again from its beginning. The turn goes on: resume the stream to see it.",
+    errorText=texts.ANSWER_RESTARTED,
 )
 
 
 def chunk_for_version_6(chunk: UIMessageChunk) -> UIMessageChunk | None:
-    """Return what version 6 is sent instead of a chunk; `None`: nothing.
+    """Return the chunk that replaces `chunk` for version 6; `None` if there is none.
 
-    It can take back nothing that it has of a step. So where that is needed its stream ends, and begins anew when
-    it is resumed.
+    Version 6 can't discard what it has of a step. Where that is needed the stream ends, and the client gets the step
+    anew when it resumes.
     """
     match chunk["type"]:
         case "reset-step":
-            return WRITTEN_AGAIN
+            return ANSWER_RESTARTED
         case "tool-approval-response":
             return None
         case "steering-message":

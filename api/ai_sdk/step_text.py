@@ -1,9 +1,9 @@
-"""What a model step says, in the one order that every client is shown it: thinking, text, tool calls.
+"""The content of a model step in the order that clients get it: thinking, text, tool calls.
 
-Theory of operation. A step comes twice: as partial output while it is written, by parts in the vendor's order, and once
-for good, as thinking, text and calls. Both are brought into the same form. What was sent early is right if it is the
-beginning of the final text: the rest then follows, and no word is sent twice. If it is not (a retried attempt, parts in
-another order, a text whose beginning was left out), the client is to drop the step.
+A step arrives twice: as partial output, in parts in the vendor's order, and finally as thinking, text and calls. Both
+are converted to the same form. If what was sent early is the beginning of the final text, the rest follows and nothing
+is sent twice. If it is not (a retried attempt, parts in another order, a text with an omitted beginning), the client
+has to drop the step.
 """
 
 from dataclasses import dataclass, replace
@@ -14,12 +14,12 @@ from turnkeeper.models.transcript.partial_output import PartialOutput, PartialPa
 from turnkeeper.models.transcript.trajectory import ModelStep
 
 LEFT_OUT = "…"
-"""Stands for the beginning of a partial text that is not known."""
+"""Stands for the omitted beginning of a partial text."""
 
 
 @dataclass(frozen=True)
 class NamedCall:
-    """A tool call by our own id."""
+    """A tool call with our own id, not the vendor's."""
 
     id: str
     name: str
@@ -36,7 +36,7 @@ class StepText:
     def leads_to(self, whole: "StepText") -> bool:
         """Return whether a client that has this can append its way to `whole`.
 
-        What comes earlier in the order has ended as soon as anything later was sent.
+        A kind of content has ended as soon as a later kind was sent.
 
         >>> start = StepText(reasoning="Hm.", text="He")
         >>> [start.leads_to(StepText(reasoning=thought, text="Hello")) for thought in ("Hm.", "Hm. So.")]
@@ -50,7 +50,7 @@ class StepText:
 
 
 def final_text(step: ModelStep) -> StepText:
-    """Return what a step says for good."""
+    """Return the final content of a step."""
     return StepText(
         reasoning=step.thinking or "",
         text=step.text or "",
@@ -59,7 +59,7 @@ def final_text(step: ModelStep) -> StepText:
 
 
 def partial_text(partial: PartialOutput) -> StepText:
-    """Return of a snapshot what can be sent already: what stands in the order, up to the first part that does not.
+    """Return what can be sent of a snapshot: its content up to the first part that is out of order.
 
     >>> parts = [PartialPart(kind="think", text="Hm."), PartialPart(kind="respond", text="I")]
     >>> parts += [PartialPart(kind="think", text="Hm?"), PartialPart(kind="respond", text=" say")]

@@ -1,6 +1,6 @@
-"""A tool call as chunks: what it is asked to do, what people said to it, what came of it.
+"""A tool call as chunks: its input, its approval, its result.
 
-All tools are dynamic ones to the AI SDK: which there are is known when a session runs, not when a page is written.
+All tools are dynamic to the AI SDK: they are known when a session runs, not when a page is written.
 """
 
 import re
@@ -24,9 +24,7 @@ _APPROVAL_ID = re.compile(r"([0-9]{1,9}\.[0-9]{1,9}\.[0-9]{1,9}):([0-9a-f]{64})"
 
 
 def read_approval_id(text: str) -> tuple[str, str] | None:
-    """Return the call that an approval id names, and the digest of the arguments that were shown.
-
-    `None` where it is none of ours.
+    """Return the call of an approval id, and the digest of the arguments that were shown; `None` if it is not ours.
 
     >>> read_approval_id("1.2.0:" + "0" * 64)[0], read_approval_id("1.2.0"), read_approval_id("policy")
     ('1.2.0', None, None)
@@ -36,8 +34,8 @@ def read_approval_id(text: str) -> tuple[str, str] | None:
 
 
 def tool_chunks(call: ToolCall, *, session_id: str) -> Iterator[UIMessageChunk]:
-    """Yield all that there is to send of a whole call by now, in order."""
-    # Of arguments that are by reference and could not be read, where they are.
+    """Yield the chunks of a complete call in its current state, in order."""
+    # Arguments that are stored by reference and could not be read are replaced with a link.
     args = {"blob": _large_text(call.args_blob, session_id)} if call.args_blob else call.args
     yield ToolInputAvailableChunk(
         type="tool-input-available", toolCallId=call.id, toolName=call.name, input=args, dynamic=True
@@ -59,8 +57,8 @@ def _approval_chunks(call: ToolCall, approval: Approval) -> Iterator[UIMessageCh
         approvalDescriptor=ApprovalDescriptor(expiresAt=approval.expires_at.isoformat()),
     )
     if approval.decision:
-        expired = call.result.content if call.result and approval.decision == "expired" else None
-        yield _response_chunk(approval_id, approved=approval.is_given, reason=expired or approval.reason)
+        expiry_text = call.result.content if call.result and approval.decision == "expired" else None
+        yield _response_chunk(approval_id, approved=approval.is_given, reason=expiry_text or approval.reason)
 
 
 def _policy_chunks(call: ToolCall, result: ToolResult) -> Iterator[UIMessageChunk]:

@@ -1,17 +1,16 @@
-"""One turn as the chunks of a UI message: a projection of what the session shows, and nothing else (API-1).
+"""One turn as the chunks of a UI message, derived only from what the session shows (API-1).
 
-Theory of operation. Two kinds of news come of a turn, in whatever order: the turn as the session has it now, whole each
-time, and growth of the answer the model is writing. `TurnChunks` remembers what its client has and returns what is to
-be sent next:
+A turn has two kinds of news, in any order: the whole turn as the session has it now, and the growth of the answer that
+the model is writing. `TurnChunks` remembers what its client has and returns what to send next:
 
     start ─► ( [steering-message] start-step ─► thinking, text, calls ─► results ─► finish-step )* ─► end
 
-At most one step is open. While its text is partial output it may be taken back (`reset-step`); once the session has the
-step, its text is final, and only what becomes of its calls follows. So after every ended turn, and on every replay,
-a client holds exactly what the session holds.
+At most one step is open. While its text is partial output it may be discarded (`reset-step`); once the session has the
+step, its text is final, and only the results of its calls follow. So after every ended turn, and on every resumption,
+a client has exactly what the session has.
 
-A message ends with the turn (`finish`, `abort` or `error`), or where the turn waits for people and nothing else: the AI
-SDK decides on tool calls between two streams. The next one goes on with the same message, from what the client holds.
+A message ends with the turn (`finish`, `abort` or `error`), or where the turn only waits for approval: in the AI SDK,
+people decide on tool calls between two streams. The next stream continues the same message from what the client has.
 """
 
 from collections.abc import Mapping
@@ -48,7 +47,7 @@ Chunks = list[UIMessageChunk]
 
 
 def answer_id(turn_id: str) -> str:
-    """Return the id of the message that answers a turn's prompt; no prompt can have it.
+    """Return the id of the message that answers a turn's prompt. No prompt can have this id.
 
     >>> answer_id("p-1"), turn_of_answer("p-1:answer"), turn_of_answer("p-1")
     ('p-1:answer', 'p-1', None)
@@ -57,15 +56,15 @@ def answer_id(turn_id: str) -> str:
 
 
 def turn_of_answer(message_id: str) -> str | None:
-    """Return the turn that a message answers; `None` where it answers none."""
+    """Return the turn that a message answers; `None` if it is not an answer."""
     return message_id.removesuffix(_ANSWER) if message_id.endswith(_ANSWER) else None
 
 
 @dataclass(frozen=True)
 class ClientState:
-    """What a client has of a message when a stream begins: its newest `step`, and of which calls which chunk types.
+    """What a client has of a message when a stream begins: its newest `step`, and the chunk types of each call.
 
-    `steering`: the ids of messages that joined the turn.
+    `steering`: the ids of the messages that joined the turn.
     """
 
     step: int = 0
@@ -74,18 +73,20 @@ class ClientState:
 
 
 class TurnChunks:
-    """The message that answers the turn `turn_id`, for one client."""
+    """The message that answers a turn, for one client, continued from what the client has.
+
+    `awaits_worker`: no worker has confirmed the prompt yet.
+    """
 
     def __init__(
         self, session_id: str, turn_id: str, client: ClientState | None = None, *, awaits_worker: bool = False
     ) -> None:
-        """Go on from what the client has. `awaits_worker`: no worker has said yet that it knows the prompt."""
         client = client or ClientState()
         self.turn_id = turn_id
         self.awaits_worker = awaits_worker
         self.has_begun = False
         self.is_over = False
-        """Nothing more is to be sent in this stream."""
+        """Nothing more will be sent in this stream."""
         self.final_step = client.step
         """The number of the newest step whose final text the client has."""
         self._session_id = session_id
@@ -102,7 +103,7 @@ class TurnChunks:
     # ---- news
 
     def on_turn(self, turn: ConversationMessage) -> Chunks:
-        """Return what is to be sent of the turn as it is now."""
+        """Return the next chunks for the turn as it is now."""
         if self.is_over:
             return []
         self._has_given_notice = False
@@ -120,21 +121,21 @@ class TurnChunks:
         return chunks + self._show_partial()
 
     def on_partial(self, growth: PartialGrowth) -> Chunks:
-        """Return what is to be sent of an answer that grows."""
+        """Return the next chunks for an answer that has grown."""
         if growth.message_id != self.turn_id:
             return []
         self._partial = with_growth(self._partial, growth)
         return self._show_partial() if self.has_begun and not self.is_over else []
 
     def notice(self, sentence: str) -> Chunks:
-        """Say why nothing is sent for now; once, until there is news of the turn."""
+        """Return a notice why nothing is sent for now; only one until there is news of the turn."""
         if self._has_given_notice:
             return []
         self._has_given_notice = True
         return [NoticeChunk(type="data-notice", data=Notice(text=sentence), transient=True)]
 
     def fail(self, sentence: str) -> Chunks:
-        """End the stream without the turn's end, and say why."""
+        """End the stream before the turn ends, with the reason."""
         self.is_over = True
         return [*self._close_step(), ErrorChunk(type="error", errorText=sentence)]
 
@@ -143,10 +144,10 @@ class TurnChunks:
     def _end(self, turn: ConversationMessage) -> Chunks:
         if not turn.is_error:
             return self._finish(turn, "stop")
-        closing, sentence = self._close_step(), turn.error or ""
+        chunks, sentence = self._close_step(), turn.error or ""
         if turn.status == "cancelled":
-            return [*closing, AbortChunk(type="abort", reason=sentence), *self._finish(turn, "other")]
-        return [*closing, ErrorChunk(type="error", errorText=sentence), *self._finish(turn, "error")]
+            return [*chunks, AbortChunk(type="abort", reason=sentence), *self._finish(turn, "other")]
+        return [*chunks, ErrorChunk(type="error", errorText=sentence), *self._finish(turn, "error")]
 
     def _finish(self, turn: ConversationMessage, reason: FinishReason) -> Chunks:
         self.is_over = True
@@ -160,7 +161,7 @@ class TurnChunks:
             return []
         self._steering.add(step.message_id)
         parts = [SteeringText(type="text", text=step.content)]
-        # Where the step that takes it up is being shown already, that one is begun anew behind it.
+        # If the step that responds to it is already being shown, that step begins again after it.
         return [*self._close_step(), SteeringMessageChunk(type="steering-message", id=step.message_id, parts=parts)]
 
     def _add_step(self, step: ModelStep) -> Chunks:
@@ -177,7 +178,7 @@ class TurnChunks:
         return chunks
 
     def _show_partial(self) -> Chunks:
-        """Send what the model writes of the step after those that are final."""
+        """Return chunks for partial output, if it belongs to the step after the final ones."""
         if self._partial is None or self._partial.step != self.final_step + 1:
             return []
         return self._show(partial_text(self._partial), step=self._partial.step, is_final=False)
@@ -185,7 +186,7 @@ class TurnChunks:
     # ---- the open step
 
     def _show(self, text: StepText, *, step: int, is_final: bool) -> Chunks:
-        """Send of the step what the client does not have, once all that it has is known to be right."""
+        """Return what the client lacks of the step; discards the step first if the client has something else."""
         chunks: Chunks = self._close_step() if self._is_step_final else []
         if not self._is_step_open:
             chunks.append(StepChunk(type="start-step"))
@@ -200,14 +201,14 @@ class TurnChunks:
         if not old.calls:
             has_ended = bool(is_final or text.calls)
             chunks += _part_chunks("text", step, old.text, text.text, has_ended=has_ended)
-        begun = () if is_final else text.calls[len(old.calls) :]
+        new_calls = () if is_final else text.calls[len(old.calls) :]
         return chunks + [
             ToolInputStartChunk(type="tool-input-start", toolCallId=call.id, toolName=call.name, dynamic=True)
-            for call in begun
+            for call in new_calls
         ]
 
     def _close_step(self) -> Chunks:
-        """End the open step; what of it is not final is taken back."""
+        """Return chunks that end the open step, and discard what is not final."""
         if not self._is_step_open:
             return []
         is_taken_back = not self._is_step_final and self._step_text != StepText()
@@ -217,7 +218,7 @@ class TurnChunks:
 
 
 def waits_for_people(turn: ConversationMessage) -> bool:
-    """Return whether the turn goes on only when people decide: no other call of its step is under way."""
+    """Return whether the turn only waits for approval: no other call of its step is running."""
     newest = turn.steps[-1] if turn.steps else None
     if turn.status != "awaiting_approval" or not isinstance(newest, ModelStep):
         return False
@@ -225,7 +226,7 @@ def waits_for_people(turn: ConversationMessage) -> bool:
 
 
 def _part_chunks(kind: Literal["reasoning", "text"], step: int, old: str, new: str, *, has_ended: bool) -> Chunks:
-    """Return what turns the part `old` of a step into `new`; nothing where the step has no such part."""
+    """Return the chunks that extend the part `old` of a step to `new`; none if the step has no such part."""
     chunks: Chunks = []
     part_id, is_text = f"{kind}-{step}", kind == "text"
     if new and not old:
@@ -238,7 +239,7 @@ def _part_chunks(kind: Literal["reasoning", "text"], step: int, old: str, new: s
 
 
 def _end_metadata(turn: ConversationMessage) -> MessageMetadata:
-    """Return what the turn took so far."""
+    """Return the turn's model, usage and time so far."""
     metadata = MessageMetadata()
     models = [step.model for step in turn.steps if isinstance(step, ModelStep) and step.model]
     if models:

@@ -1,1 +1,1 @@
-"""The transcript over session and archive, and its deletion."""
+"""Reading turns from both session and archive, and deleting a session."""

@@ -1,8 +1,8 @@
-"""Deleting a session for good: every run of it, its archived turns, its large texts and partial output (API-1).
+"""Deleting a session permanently: all runs, archived turns, large texts and partial output (API-1).
 
-The gateway only asks for it: a workflow of its own does it (`workflows/delete_session.py`), whatever becomes of the
-gateway, and whichever gateway is asked next finds it by the session's id. Nothing is promised before it is true: if the
-archive can't be reached, nothing is begun; if it fails later, who asks for the receipt is told so.
+A workflow does it (`workflows/delete_session.py`), so the deletion survives this gateway, and every gateway finds it by
+the session's id. While the archive is unavailable, no deletion begins; if the archive fails later, the response says
+so.
 """
 
 import asyncio
@@ -14,11 +14,12 @@ from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.store_calls import read_store, seconds_from_now
-from turnkeeper.api.temporal.deletions import FIRST_RUN, FoundDeletion, find_deletion, find_first_run
+from turnkeeper.api.temporal.deletions import FIRST_RUN, Deletion, find_deletion, find_first_run
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
 from turnkeeper.models.answers import DeletionReceipt
@@ -32,11 +33,11 @@ from turnkeeper.workflows.delete_session import DeleteSession
 ARCHIVE_SECONDS = 1.0
 FIRST_PAUSE_SECONDS = 0.02
 MAX_PAUSE_SECONDS = 0.2
-"""Between two questions to a deletion that has not found out yet what there is to delete."""
+"""Between two queries to a deletion that doesn't know yet what to delete."""
 
 
 class SessionDeleter:
-    """Begins deletions and says how far they are. Temporal removes a closed run within about a minute."""
+    """Starts deletions and reports their progress. Temporal removes a closed run within about a minute."""
 
     def __init__(self, settings: Settings, reader: SessionReader, stores: Stores) -> None:
         self._settings = settings
@@ -45,9 +46,9 @@ class SessionDeleter:
         self._client: Client = reader.client
 
     async def delete(self, session_id: str) -> DeletionReceipt:
-        """Delete a session; asked again, return how far that is, or the receipt.
+        """Start to delete a session, or return the progress of the deletion.
 
-        Raises 404 where there is no such session, and 503 while the archive can't be reached.
+        Raises 404 if there is no such session, and 503 while the archive can't be reached.
         """
         deletion = await find_deletion(self._client, session_id)
         first_run_id = await find_first_run(self._client, session_id)
@@ -62,7 +63,7 @@ class SessionDeleter:
         finally:
             self._reader.forget(session_id)
         if progress.runs is None and first_run_id is not None:
-            # No worker has begun. The session takes no prompts any more: they would be promised, and then be deleted.
+            # No worker has begun. The session must not accept prompts that would then be deleted.
             await self._stop(session_id, first_run_id)
         return DeletionReceipt(
             workflow_id=session_id,
@@ -72,27 +73,27 @@ class SessionDeleter:
             archived_turns=progress.archived_turns,
         )
 
-    # ---- beginning
+    # ---- starting
 
-    async def _is_of(self, deletion: FoundDeletion, session_id: str, first_run_id: str | None) -> bool:
-        """Return whether the deletion is of what there is under the id now."""
+    async def _is_of(self, deletion: Deletion, session_id: str, first_run_id: str | None) -> bool:
+        """Return whether the deletion is that of the session which has the id now."""
         if first_run_id is not None:
             return first_run_id == deletion.first_run_id
         if not deletion.is_done:
             return True
-        # An archive that was restored from a backup has the turns of a deleted session again.
+        # An archive restored from a backup has the turns of a deleted session again.
         try:
-            counting = self._stores.archive.count(workflow_id(session_id))
-            return not await read_store(counting, until=seconds_from_now(ARCHIVE_SECONDS))
+            count_call = self._stores.archive.count(workflow_id(session_id))
+            return not await read_store(count_call, until=seconds_from_now(ARCHIVE_SECONDS))
         except StoreUnavailableError:
             return True
 
-    async def _begin(self, session_id: str, first_run_id: str | None, *, instead_of: FoundDeletion | None) -> None:
-        """Start the workflow, or find it started by somebody else in this moment."""
-        await self._refuse_unknown(session_id, first_run_id)
+    async def _begin(self, session_id: str, first_run_id: str | None, *, instead_of: Deletion | None) -> None:
+        """Start the workflow, unless another gateway starts it at the same moment."""
+        await self._raise_if_unknown(session_id, first_run_id)
         if instead_of:
             await self._end(session_id, instead_of)
-        starting = self._client.start_workflow(
+        start_call = self._client.start_workflow(
             DeleteSession.run,
             DeletionOrder(first_run_id=first_run_id or ""),
             id=deletion_id(workflow_id(session_id)),
@@ -103,44 +104,44 @@ class SessionDeleter:
             memo={FIRST_RUN: first_run_id or ""},
             rpc_timeout=rpc_timeout(),
         )
-        await call_temporal(starting, session_id)
+        await call_temporal(start_call, session_id)
 
-    async def _refuse_unknown(self, session_id: str, first_run_id: str | None) -> None:
-        """Raise 404 if neither Temporal nor the archive knows the session, and 503 where the archive can't be read."""
+    async def _raise_if_unknown(self, session_id: str, first_run_id: str | None) -> None:
+        """Raise 404 if neither Temporal nor the archive has the session, and 503 if the archive can't be read."""
         owner = workflow_id(session_id)
         try:
-            archived = await read_store(self._stores.archive.count(owner), until=seconds_from_now(ARCHIVE_SECONDS))
+            count = await read_store(self._stores.archive.count(owner), until=seconds_from_now(ARCHIVE_SECONDS))
         except StoreUnavailableError as error:
-            raise problems.archive_unavailable(f"{error} Nothing was deleted.") from error
-        if first_run_id is None and not archived:
-            # Its turns were never archived, but large texts may have been kept.
+            raise problems.archive_unavailable(texts.NOTHING_DELETED.format(reason=error)) from error
+        if first_run_id is None and not count:
+            # No turn was archived, but large texts may have been stored.
             with suppress(StoreUnavailableError):
                 await read_store(self._stores.delete(owner), until=seconds_from_now(ARCHIVE_SECONDS))
             raise problems.unknown_session(session_id)
 
-    async def _end(self, session_id: str, deletion: FoundDeletion) -> None:
-        """End the deletion of an earlier session under the id: it only waits for what Temporal deletes by itself."""
+    async def _end(self, session_id: str, deletion: Deletion) -> None:
+        """End the deletion of an earlier session with the id: it only waits for what Temporal deletes by itself."""
         handle = self._client.get_workflow_handle(deletion_id(workflow_id(session_id)), run_id=deletion.run_id)
         await _terminate(session_id, handle, reason="the id was used again")
 
     async def _stop(self, session_id: str, first_run_id: str) -> None:
-        """Terminate the session, if it still runs and Temporal can be reached; the deletion does so too."""
+        """Try to terminate the session now; otherwise the deletion does it."""
         handle = self._client.get_workflow_handle(workflow_id(session_id), first_execution_run_id=first_run_id)
         with suppress(ProblemError):
             await _terminate(session_id, handle, reason="deleted by request")
 
-    # ---- how far it is
+    # ---- progress
 
     async def _progress(self, session_id: str) -> tuple[bool, DeletionProgress]:
-        """Wait until the deletion knows what it deletes; return whether it is done, and how far.
+        """Wait until the deletion knows what to delete; return whether it is done, and its progress.
 
-        Raises 503 while the archive can't be cleared, or Temporal refuses to delete the session.
+        Raises 503 while the archive is unavailable, or Temporal doesn't permit the deletion.
         """
         pauses = growing_pauses(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
         while True:
             deletion = await find_deletion(self._client, session_id)
             if deletion is None:
-                return False, DeletionProgress()  # it has failed just now: who asks again begins again
+                return False, DeletionProgress()  # it has just failed: the next request starts another
             if deletion.problem:
                 raise deletion.problem
             handle = self._client.get_workflow_handle_for(

@@ -1,12 +1,12 @@
-"""Texts that a session keeps by reference, put back wherever a client is shown a turn (SES-15, API-1).
+"""Restoring the texts that a session stores by reference, before turns are sent to clients (SES-15, API-1).
 
-Theory of operation. A turn with its answer by reference is shown to everyone who watches the session, at the same
-moment. The text under a hash never changes, so callers who ask for it while it is being read share that read, and the
-latest answers are cached. Turns without references cost nothing: the store is not touched.
+A turn whose answer is stored by reference is sent to all watching clients at the same moment. The text of a hash never
+changes, so callers that need it while it is being read share that read, and the latest answers are cached. Turns
+without references don't touch the store.
 
-While the store is down or slow, a client is shown an excerpt. An answer that has ended never changes again, so one who
-watches would keep the excerpt for good. `ExcerptRetries` says what such a watcher is owed: its resume cursor stays
-before the turn, for when it comes back, and while it stays the answer is read again, with growing pauses.
+While the store is down or slow, clients get an excerpt. A finished answer never changes again, so a watching client
+would keep the excerpt forever. `ExcerptRetries` says what such a client still needs: its resume cursor stays before the
+turn for when it reconnects, and meanwhile the answer is read again, with growing pauses.
 """
 
 import asyncio
@@ -25,15 +25,17 @@ from turnkeeper.stores.recent_texts import RecentTexts
 CACHED_CHARS = 8 * 1024 * 1024
 
 FIRST_PAUSE_SECONDS = 1.0
-LONGEST_PAUSE_SECONDS = 30.0
-"""Before an excerpt is tried again."""
+MAX_PAUSE_SECONDS = 30.0
+"""Between two attempts to restore an excerpt."""
 
 
 class TextRestorer:
-    """Restores the large texts of all sessions. A text that can't be read by `until` stays an excerpt."""
+    """Restores large texts. A text that can't be read by `until` stays an excerpt.
+
+    `cached_chars`: how many characters of the latest answers are cached.
+    """
 
     def __init__(self, blobs: Blobs, *, cached_chars: int = CACHED_CHARS) -> None:
-        """Read texts from `blobs`; cache the latest answers, `cached_chars` characters of them."""
         self._blobs = blobs
         self._cached_answers = RecentTexts(most_chars=cached_chars)
         self._reads = Coalescer[tuple[str, frozenset[str]], dict[str, str]]()
@@ -41,7 +43,7 @@ class TextRestorer:
     async def restore_answers(
         self, owner: str, turns: Sequence[ConversationMessage], *, until: float
     ) -> list[ConversationMessage]:
-        """Return the turns with their whole answers; of the steps, excerpts stay."""
+        """Return the turns with whole answers. Texts in steps stay excerpts."""
         hashes = frozenset(turn.agent_message_blob.hash for turn in turns if turn.agent_message_blob)
         texts = self._cached_answers.find(owner, hashes)
         if missing := frozenset(hashes - texts.keys()):
@@ -57,7 +59,7 @@ class TextRestorer:
     async def restore_texts(
         self, owner: str, turns: Sequence[ConversationMessage], hashes: Collection[str], *, until: float
     ) -> list[ConversationMessage]:
-        """Return the turns with those of their texts that `hashes` names, also in steps. Nothing of it is cached."""
+        """Return the turns with the texts of `hashes`, also in steps. Nothing is cached."""
         texts = await _texts_in_time(self._blobs.get(owner, hashes), until) if hashes else {}
         return [resolve_turn(turn, texts) for turn in turns]
 
@@ -76,7 +78,7 @@ async def _texts_in_time(reading: Awaitable[dict[str, str]], until: float) -> di
 
 @dataclass
 class ExcerptRetries:
-    """The turns whose answers one watcher has as excerpts, and when to read the next of them again."""
+    """The turns whose answers one watcher has as excerpts, and when to retry the next one."""
 
     _turns: dict[str, ConversationMessage] = field(default_factory=dict)
     _pauses: Iterator[float] = field(default_factory=lambda: _longer_pauses())
@@ -95,7 +97,7 @@ class ExcerptRetries:
                 self._turns[turn.id] = turn
 
     def note_retry(self, turn: ConversationMessage) -> bool:
-        """Note the turn that was read again; return whether it is whole. If not, another one is tried next."""
+        """Note that a turn was read again; return whether it is whole. If not, another one is retried next."""
         del self._turns[turn.id]
         if not turn.agent_message_blob:
             self._retry_in(0.0)
@@ -107,12 +109,12 @@ class ExcerptRetries:
 
     @property
     def resume_revision(self) -> int | None:
-        """The latest of the session's revisions from which on a client is shown all of them again."""
+        """The latest revision from which a client gets all these turns again."""
         return min((turn.revision - 1 for turn in self._turns.values()), default=None)
 
     @property
     def due_at(self) -> float | None:
-        """When to read the next one, on the loop's clock; `None` where there is none."""
+        """When to retry the next turn, on the loop's clock; `None` if there is none."""
         return self._due_at if self._turns else None
 
     @property
@@ -128,4 +130,4 @@ class ExcerptRetries:
 
 
 def _longer_pauses() -> Iterator[float]:
-    return growing_pauses(2 * FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+    return growing_pauses(2 * FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)

@@ -1,1 +1,1 @@
-"""What every route shares of HTTP: limits, headers, methods, origins."""
+"""HTTP concerns that all routes share: limits, headers, methods, origins."""

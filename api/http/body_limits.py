@@ -1,16 +1,16 @@
-"""How large a request's body may be (API-4)."""
+"""Limits of request bodies (API-4)."""
 
-MOST_BODY_BYTES = 1024 * 1024
-MOST_HISTORY_BYTES = 10 * 1024 * 1024
-"""Where a conversation is handed over."""
+MAX_BODY_BYTES = 1024 * 1024
+MAX_HISTORY_BYTES = 10 * 1024 * 1024
+"""For routes that accept a conversation."""
 
 _TAKING_HISTORIES = frozenset({"/api/chat", "/tasks/preview"})
 
 
-def most_body_bytes(path: str) -> int:
-    """Return the most bytes that a request to `path` may have.
+def max_body_bytes(path: str) -> int:
+    """Return the limit of a body sent to `path`, in bytes.
 
-    >>> most_body_bytes("/chat"), most_body_bytes("/tasks/preview")
+    >>> max_body_bytes("/chat"), max_body_bytes("/tasks/preview")
     (1048576, 10485760)
     """
-    return MOST_HISTORY_BYTES if path in _TAKING_HISTORIES else MOST_BODY_BYTES
+    return MAX_HISTORY_BYTES if path in _TAKING_HISTORIES else MAX_BODY_BYTES

@@ -1,10 +1,10 @@
-"""What clients send back to learn that nothing has changed."""
+"""ETags: how clients learn that nothing has changed."""
 
 from hashlib import sha256
 
 
 def matches(etag: str, if_none_match: str) -> bool:
-    """Return whether a client that sends `if_none_match` has what `etag` names.
+    """Return whether the header `If-None-Match` contains `etag`.
 
     >>> matches('"a"', 'W/"b", "a"'), matches('"a"', '*'), matches('"a"', '"b"')
     (True, True, False)
@@ -14,7 +14,7 @@ def matches(etag: str, if_none_match: str) -> bool:
 
 
 def content_etag(text: str) -> str:
-    """Return the ETag of `text` as it is.
+    """Return the ETag of `text`, made from its hash.
 
     >>> content_etag("a") == content_etag("a") != content_etag("b")
     True

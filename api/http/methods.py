@@ -1,4 +1,4 @@
-"""Which methods a path has: `HEAD` wherever `GET` is, and `Allow` with all of them (API-2, API-7)."""
+"""The methods of a path: `HEAD` wherever there is `GET`, and `Allow` with all of them (API-2, API-7)."""
 
 from collections.abc import Sequence
 
@@ -11,41 +11,40 @@ _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
 def allowed_methods(routes: Sequence[BaseRoute], scope: Scope) -> list[str]:
-    """Return the methods that the path of a request has; none where no route has the path."""
-    # A mount that the request went through has added its own path to the root's.
+    """Return the methods that the path of a request supports; none if there is no such path."""
+    # A mount that the request passed has appended its own path to the root's.
     scope = {**scope, "root_path": scope.get("app_root_path", scope.get("root_path", ""))}
-    found = [method for method in _METHODS if _is_taken(routes, {**scope, "method": method})]
-    if not found:
+    methods = [method for method in _METHODS if _is_allowed(routes, {**scope, "method": method})]
+    if not methods:
         return []
-    return sorted({*found, "OPTIONS", *(["HEAD"] if "GET" in found else [])})
+    return sorted({*methods, "OPTIONS", *(["HEAD"] if "GET" in methods else [])})
 
 
-def _is_taken(routes: Sequence[BaseRoute], scope: Scope) -> bool:
-    # Whatever is mounted are files: a mount itself takes every method.
-    mine = [route for route in routes if scope["method"] == "GET" or not isinstance(route, Mount)]
-    return any(route.matches(dict(scope))[0] is Match.FULL for route in mine)
+def _is_allowed(routes: Sequence[BaseRoute], scope: Scope) -> bool:
+    # A mount matches every method, but only files are mounted here.
+    candidates = [route for route in routes if scope["method"] == "GET" or not isinstance(route, Mount)]
+    return any(route.matches(dict(scope))[0] is Match.FULL for route in candidates)
 
 
 def original_method(scope: Scope) -> str:
-    """Return the method by which the client asked: `HEAD` also where the request is answered as `GET`."""
+    """Return the method that the client sent, which is `HEAD` even where `HeadRequestMiddleware` made it `GET`."""
     method: str = scope.get("original_method", scope["method"])
     return method
 
 
-class HeadRequests:
-    """Answers `HEAD` with the status and the headers that `GET` has, and without its body."""
+class HeadRequestMiddleware:
+    """Responds to `HEAD` with the status and headers of `GET`, without its body."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on; a `HEAD` ends with the headers, also where a stream would begin."""
         if scope["type"] != "http" or scope["method"] != "HEAD":
             await self._app(scope, receive, send)
             return
         with anyio.CancelScope() as request:
-            asked = {**scope, "method": "GET", "original_method": "HEAD"}
-            await self._app(asked, receive, _headers_only(send, request))
+            get_scope = {**scope, "method": "GET", "original_method": "HEAD"}
+            await self._app(get_scope, receive, _headers_only(send, request))
 
 
 def _headers_only(send: Send, request: anyio.CancelScope) -> Send:
@@ -54,6 +53,6 @@ def _headers_only(send: Send, request: anyio.CancelScope) -> Send:
             await send(message)
             await send({"type": "http.response.body", "body": b""})
             request.cancel()
-            await anyio.lowlevel.checkpoint()  # where the cancellation arrives
+            await anyio.lowlevel.checkpoint()  # raises the cancellation
 
     return send_headers

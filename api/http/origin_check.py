@@ -1,9 +1,9 @@
-"""Requests that another site's web page makes a browser send are refused, on every route (API-4).
+"""A check on every route that rejects requests which another site's page makes a browser send (API-4).
 
-Theory of operation. Whoever reaches the gateway may use it, and a browser on the same machine reaches it for every page
-that is open in it. No page can forge the headers that give it away. `Host` is the name in the page's own address, so
-that a name which was made to resolve to this machine (DNS rebinding) is still a foreign one. `Origin` and
-`Sec-Fetch-Site` say which page sends: a browser asks no permission for a POST without a body. Programs send neither.
+Whoever reaches the gateway may use it, and a browser on the same machine reaches it for every page that it has open.
+But pages can't forge these headers. `Host` is the name in the page's own address, so a name that was made to resolve to
+this machine (DNS rebinding) is still a foreign one. `Origin` and `Sec-Fetch-Site` say which page sends the request: a
+browser needs no permission for a POST without a body. Programs send neither.
 """
 
 from starlette.datastructures import Headers
@@ -15,42 +15,42 @@ from turnkeeper.models.settings.origins import Origin, is_ip_address, normal_hos
 from turnkeeper.models.settings.settings import Settings, is_loopback
 
 EXEMPT_PATHS = frozenset({"/healthz", "/readyz"})
-"""Load balancers ask by the address of a container. Nothing of any session is there."""
+"""Load balancers use a container's address as `Host`. These routes expose nothing of any session."""
 
 POLICY_VIOLATION = 1008
-"""The code that a web socket is closed with; before it is accepted, the server makes it a 403."""
+"""The close code of a web socket. Before the socket is accepted, the server turns it into a 403."""
 
-_EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, never bound to
+_EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, never bound to
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 _OWN_SITES = frozenset({"same-origin", "none"})
-"""Values of `Sec-Fetch-Site` for the gateway's own page, and for what a person opens by hand."""
+"""Values of `Sec-Fetch-Site` for the gateway's own page, and for addresses that a person enters."""
 
 _HTTP_SCHEMES = {"ws": "http", "wss": "https"}
-"""What the page that opens a web socket was loaded by."""
+"""The scheme of the page that opens a web socket."""
 
 
-class OriginCheck:
-    """Lets a request pass that names the gateway by one of its own names and is sent by no foreign page."""
+class OriginCheckMiddleware:
+    """Accepts requests that use one of the gateway's own names and don't come from a foreign page."""
 
     def __init__(self, app: ASGIApp, *, settings: Settings) -> None:
         self._app = app
         public = origin_of(settings.public_url) if settings.public_url else None
         listens_on = normal_host(settings.api_host)
         self._hosts = {listens_on, public.host if public else None, *settings.allowed_hosts} - {None}
-        # A page that is reached by an address is served from that address: it can't be another name made to lead here.
-        self._takes_addresses = listens_on in _EVERY_ADDRESS
-        # Origins that may send beside the one a request is addressed to; those configured for CORS would be here too.
-        self._trusted = frozenset({public}) - {None}
+        # A page at an IP address was served from there; only names can be made to resolve to another machine.
+        self._accepts_addresses = listens_on in _EVERY_ADDRESS
+        # Origins that may send requests besides the one that a request is addressed to.
+        self._trusted_origins = frozenset({public}) - {None}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or (refusal := self._refusal(scope)) is None:
+        if scope["type"] == "lifespan" or (problem := self._problem_with(scope)) is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": ""})
         else:
-            await problems.answer(refusal.problem)(scope, receive, send)
+            await problems.answer(problem.problem)(scope, receive, send)
 
-    def _refusal(self, scope: Scope) -> ProblemError | None:
+    def _problem_with(self, scope: Scope) -> ProblemError | None:
         if scope["path"] in EXEMPT_PATHS:
             return None
         headers = Headers(scope=scope)
@@ -59,23 +59,23 @@ class OriginCheck:
         if len(hosts) != 1:
             return problems.foreign_host(None)
         address = origin_at(_HTTP_SCHEMES.get(scheme, scheme), hosts[0])
-        if address is None or not self._is_ours(address.host):
+        if address is None or not self._is_own_host(address.host):
             return problems.foreign_host(hosts[0])
         if self._is_sent_by_a_foreign_page(scope, headers, address):
             return problems.foreign_origin(headers.get("origin"))
         return None
 
-    def _is_ours(self, host: str) -> bool:
-        return is_loopback(host) or host in self._hosts or (self._takes_addresses and is_ip_address(host))
+    def _is_own_host(self, host: str) -> bool:
+        return is_loopback(host) or host in self._hosts or (self._accepts_addresses and is_ip_address(host))
 
     def _is_sent_by_a_foreign_page(self, scope: Scope, headers: Headers, address: Origin) -> bool:
         origins, sites = headers.getlist("origin"), headers.getlist("sec-fetch-site")
         senders = {origin_of(origin) for origin in origins}
-        if senders and senders <= self._trusted:
+        if senders and senders <= self._trusted_origins:
             return False
         is_foreign_site = not _OWN_SITES.issuperset(sites)
         if scope.get("method") in _SAFE_METHODS:
-            # A page can't read the answer, but it could tell whether a session exists, and hold streams open. A link
-            # from another site to the chat page is no fault.
+            # A foreign page can't read the response, but could detect whether a session exists, and hold streams open.
+            # Links from other sites to the chat page are allowed.
             return is_foreign_site and headers.get("sec-fetch-dest", "document") != "document"
         return is_foreign_site or not senders <= {address}

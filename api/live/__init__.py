@@ -1,1 +1,1 @@
-"""How watchers learn what is new: one shared read of a session for all of them."""
+"""Live updates for watching and polling clients, from one shared read of each session."""

@@ -1,15 +1,14 @@
-"""A session live: what is new, what waits, and what the model is writing, as it happens (API-1, API-3).
+"""A session live: updates, the queue, and what the model is writing (API-1, API-3).
 
-Theory of operation. Every watcher runs the same small loop: read what is new since its own cursor, hand it on, wait
-until the session changes. All who are at the same cursor share one read (`shared_reader.py`), so a change costs one
-query and one encoding for any number of watchers, and an idle session costs nothing. A watcher that is slow simply
-comes back later, and then reads from its own cursor: what it has missed arrives as one update, and nobody else has
-waited for it.
+Every watcher runs the same loop: read what is new since its cursor, send it, wait until the session changes. All
+watchers at the same cursor share one read (`shared_reader.py`), so a change costs one query and one encoding for any
+number of watchers, and an idle session costs nothing. A slow watcher just comes back later and reads from its own
+cursor: it gets what it missed as one update, and nobody else waits for it.
 
-An answer that could be read as an excerpt only is sent again once it can be read whole (`text_restorer.py`).
+An answer that could be read only as an excerpt is sent again once the whole can be read (`text_restorer.py`).
 
 A feed never fails once it has begun: while Temporal or the workers are away it says so and tries again. It ends when
-the session has, when it was deleted, or when the gateway stops; its cursor says where to resume.
+the session has ended or was deleted, or when the gateway stops; its cursor says where to resume.
 """
 
 import asyncio
@@ -20,9 +19,10 @@ from dataclasses import dataclass, field, replace
 
 from fastapi.sse import ServerSentEvent
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.history.text_restorer import ExcerptRetries
-from turnkeeper.api.live.live_output import LiveOutput, LiveOutputs, PartialEvent, SeenSteps, Snapshot
+from turnkeeper.api.live.live_output import LiveOutput, LiveOutputRegistry, PartialEvent, SeenSteps, Snapshot
 from turnkeeper.api.live.shared_reader import QueueEvent, SharedReader, UpdateEvent
 from turnkeeper.api.problems import Problem, ProblemError
 from turnkeeper.api.session_ids import workflow_id
@@ -34,12 +34,12 @@ from turnkeeper.models.transcript.conversation import ConversationMessage, Conve
 from turnkeeper.stores.partials.carrier import PartialCarrier
 
 RETRY_SECONDS = 1.0
-"""Between two tries while a session can't be read."""
+"""Between two attempts while a session can't be read."""
 
 
 @dataclass(frozen=True)
 class ProblemEvent:
-    """Why the session can't be read now; the next update or queue says that it can be again."""
+    """Why the session can't be read now. The next update or queue means that it can be read again."""
 
     problem: Problem
 
@@ -55,34 +55,34 @@ EVENT_ID_PATTERN = r"^[0-9]{1,15}\.[^\n]{0,200}$"
 
 
 def cursor_of(event_id: str) -> UpdatesRequest:
-    """Return the place of which `event_id` is the name. Raises `ProblemError`, 422, where it is none of ours.
+    """Return the cursor of an event's id. Raises `ProblemError` 422 if it is not one of ours.
 
     >>> cursor_of("17.p-2").since_revision, cursor_of("17.p-2").last_seen_message_id
     (17, 'p-2')
     """
     if not re.fullmatch(EVENT_ID_PATTERN, event_id):
-        raise problems.invalid("Last-Event-ID", "is no id of these events: <revision>.<last_seen_message_id>")
+        raise problems.invalid("Last-Event-ID", texts.NOT_AN_EVENT_ID)
     revision, _, message_id = event_id.partition(".")
     return UpdatesRequest(since_revision=int(revision), last_seen_message_id=message_id or None)
 
 
 @dataclass
 class _Watcher:
-    """One watcher: where it is, and what it was sent last."""
+    """One watcher: its cursor, and what it was sent last."""
 
     session_id: str
     cursor: UpdatesRequest
     task_count: int = -1
-    """Workflow tasks of the session that had been noticed when it was read last."""
+    """How many workflow tasks of the session had been counted when it was last read."""
     last: ConversationUpdate | None = None
     waiting: list[QueuedPrompt] = field(default_factory=list)
     queue_is_stale: bool = False
-    """What waits may have changed with the last update."""
+    """The queue may have changed with the last update."""
     steps: SeenSteps = field(default_factory=SeenSteps)
     snapshot: Snapshot | None = None
     retries: ExcerptRetries = field(default_factory=ExcerptRetries)
     problem_types: set[str] = field(default_factory=set)
-    """The problems that it was sent since the session could be read."""
+    """The problems that it was sent since the session could last be read."""
     is_deleted: bool = False
 
     @property
@@ -91,7 +91,7 @@ class _Watcher:
 
     @property
     def is_at_end(self) -> bool:
-        """Return whether the watcher was sent all that there will ever be."""
+        """Return whether the session has ended and the watcher has everything."""
         is_closed = self.last is not None and self.last.status in FINAL_STATUSES
         return self.is_deleted or (is_closed and not (self.has_more or self.queue_is_stale or self.retries))
 
@@ -100,14 +100,14 @@ class _Watcher:
         return is_behind or self.retries.is_due or self._growth_in(output) is not None
 
     def publish_update(self, event: UpdateEvent) -> UpdateEvent | None:
-        """Move on to the cursor after `event`; return what to send of it, if it says anything new."""
+        """Move to the cursor after `event`; return the event to send, if it has anything new."""
         cursor, last, update = self.cursor, self.last, event.update
-        was_in_trouble = self._end_trouble()
+        had_problem = self._clear_problems()
         self.cursor, self.last = event.next_cursor, update
         self.steps.learn(update)
         self.retries.note_update(update)
         self.queue_is_stale = not update.has_more and bool(self.waiting or update.queue_length)
-        if not (update.reset or update.new_messages or update.updated_messages or was_in_trouble):
+        if not (update.reset or update.new_messages or update.updated_messages or had_problem):
             if last is None and self.is_at_end and self.cursor == cursor:
                 return None
             if last is not None and (update.revision, update.status) == (last.revision, last.status):
@@ -115,7 +115,7 @@ class _Watcher:
         return self._resumable(event)
 
     def publish_restored(self, turn: ConversationMessage) -> UpdateEvent | None:
-        """Return what to send of a turn that was sent as an excerpt, if it is whole now."""
+        """Return the event with a turn that was sent as an excerpt, if it is whole now."""
         if self.last is None or not self.retries.note_retry(turn):
             return None
         only_turn = {"new_messages": [], "updated_messages": [turn], "reset": False}
@@ -123,10 +123,10 @@ class _Watcher:
 
     def publish_queue(self, queue: QueueEvent) -> QueueEvent | None:
         waiting, self.waiting, self.queue_is_stale = self.waiting, queue.waiting, False
-        return queue if self._end_trouble() or queue.waiting != waiting else None
+        return queue if self._clear_problems() or queue.waiting != waiting else None
 
     def publish_problem(self, problem: Problem) -> ProblemEvent | None:
-        """Return why the session can't be read, if the watcher was not sent that yet."""
+        """Return the event of a problem, unless the watcher was already sent it."""
         self.is_deleted = problem.status == 404
         if self.is_deleted or problem.type in self.problem_types:
             return None
@@ -134,22 +134,22 @@ class _Watcher:
         return ProblemEvent(problem)
 
     def publish_output(self, output: LiveOutput) -> PartialEvent | None:
-        """Return what the model has written since the snapshot that the watcher was sent last."""
+        """Return what the model has written since the last snapshot that the watcher was sent."""
         growth = self._growth_in(output)
         if growth:
             self.snapshot = output.latest
         return growth
 
     def _resumable(self, event: UpdateEvent) -> UpdateEvent:
-        """Return `event` with an id from which on the watcher is sent again all that it has as an excerpt."""
+        """Return `event` with an id from which the watcher gets again what it has as excerpts."""
         resume_revision = self.retries.resume_revision
         return event if resume_revision is None else replace(event, resume_revision=resume_revision)
 
-    def _end_trouble(self) -> bool:
-        """Note that the session could be read; return whether the watcher was sent that it could not."""
-        was_in_trouble = bool(self.problem_types)
+    def _clear_problems(self) -> bool:
+        """Note that the session could be read; return whether the watcher was sent a problem before."""
+        had_problem = bool(self.problem_types)
         self.problem_types.clear()
-        return was_in_trouble
+        return had_problem
 
     def _growth_in(self, output: LiveOutput) -> PartialEvent | None:
         latest = output.latest
@@ -161,36 +161,36 @@ class UpdateFeed:
     """The live feeds of all sessions."""
 
     def __init__(self, shared_reader: SharedReader, watches: WatchRegistry, partials: PartialCarrier) -> None:
-        self._outputs = LiveOutputs(partials)
+        self._outputs = LiveOutputRegistry(partials)
         self._reader = shared_reader
         self._watches = watches
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
-        """End every feed: none would end by itself, and clients come back with their cursors."""
+        """End every feed, which would not end by itself. Clients reconnect with their cursors."""
         self._stopping.set()
         self._watches.notify_all()
 
     async def events(self, session_id: str, cursor: UpdatesRequest) -> AsyncGenerator[Event, None]:
-        """Yield what is new since `cursor`, first of all an update, then whatever happens until the session ends.
+        """Yield what is new since `cursor`: first an update, then all events until the session ends.
 
-        Yields nothing where the session is closed and `cursor` is its end.
+        Yields nothing if the session is closed and `cursor` is its end.
 
         Raises:
-            ProblemError: The session can't be read now, or the gateway stops; before the first event only.
+            ProblemError: The session can't be read now, or the gateway is stopping; only before the first event.
         """
         watcher, workflow = _Watcher(session_id, cursor), workflow_id(session_id)
         while not (watcher.is_at_end or self._stopping.is_set()):
             async with self._watches.watching(workflow) as watch:
-                with self._outputs.watched(workflow, watch) as output:
+                with self._outputs.watching(workflow, watch) as output:
                     async with aclosing(self._events_in(watch, watcher, output)) as events:
                         async for event in events:
                             yield event
         if watcher.last is None:
-            raise problems.stopping()  # to yield nothing would say that there will never be anything
+            raise problems.stopping()  # yielding nothing would mean that the session has ended
 
     async def _events_in(self, watch: Watch, watcher: _Watcher, output: LiveOutput) -> AsyncGenerator[Event, None]:
-        """Yield what happens until there is nothing more to send, or `watch` notices nothing any more."""
+        """Yield events until there is nothing more to send, or `watch` is over."""
         watcher.task_count = -1
         while not (watcher.is_at_end or self._stopping.is_set()):
             try:
@@ -205,7 +205,7 @@ class UpdateFeed:
             if event:
                 yield event
             if watch.is_over and not watcher.is_due(watch, output):
-                # Either another session began under the id of the watched one, or an excerpt is still to be restored.
+                # Either another session has started with the same id, or an excerpt is still to be restored.
                 await self._pause(until=watcher.retries.due_at)
                 return
             await watch.wait_for(
@@ -214,7 +214,7 @@ class UpdateFeed:
             )
 
     async def _next(self, watcher: _Watcher, watch: Watch, output: LiveOutput) -> Event | None:
-        """Return the next event that the watcher was not sent, if there is any. Raises `ProblemError`."""
+        """Return the next event for the watcher, if there is one. Raises `ProblemError`."""
         if watcher.queue_is_stale:
             return watcher.publish_queue(await self._reader.queue(watcher.session_id, watch))
         if watcher.has_more or watch.task_count > watcher.task_count:
@@ -231,7 +231,7 @@ class UpdateFeed:
         return watcher.publish_output(output)
 
     async def _pause(self, *, until: float | None = None) -> None:
-        """Wait for a moment, or `until` then on the loop's clock."""
+        """Wait for `RETRY_SECONDS`, or `until` a time on the loop's clock; ends early when the gateway stops."""
         until = until or asyncio.get_running_loop().time() + RETRY_SECONDS
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until):

@@ -1,12 +1,12 @@
-"""What the model of a watched session is writing, for all who watch it (AGT-5).
+"""What the model of a watched session is writing, for all its watchers (AGT-5).
 
-Theory of operation. Partial output is followed once for a session, however many watch, and only while a turn runs: a
-carrier may have to ask for it. What has arrived is the newest snapshot; each watcher is sent how it has grown since the
-one it was sent last. Those who were sent the same one are sent the same growth, made and encoded once.
+Partial output is followed once per session, however many watchers there are, and only while a turn runs: a carrier may
+have to poll for it. The latest snapshot is what has arrived; each watcher gets the growth since the snapshot that it
+was sent last. Watchers with the same last snapshot share that growth, computed and encoded once.
 
-A snapshot is shown to a watcher from the moment it has seen all steps before it, and never once it has seen the step
-itself: the answer in the transcript is the one that counts. A watcher that comes back doesn't say which steps it has
-seen, so a snapshot is let go of as soon as anyone here learns of its step.
+A watcher gets a snapshot only if it has seen all steps before it and not the step itself: the answer in the transcript
+is authoritative. A watcher that reconnects doesn't say which steps it has seen, so a snapshot is dropped as soon as
+anyone here learns of its step.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from turnkeeper.models.transcript.partial_output import PartialGrowth, PartialOu
 from turnkeeper.stores.partials.carrier import PartialCarrier
 
 PAUSE_SECONDS = 0.1
-"""Least time between two growths of an answer: a carrier may bring more than many watchers can be sent."""
+"""Minimum time between two growths of an answer: a carrier may deliver faster than many watchers can be served."""
 
 SECONDS_A_WATCHER = 0.0002
-"""What it takes to send something to one watcher. As much time for each passes between two changes that are sent: a
-crowd that is still being sent one change would learn of the last one only after all those in between."""
+"""Time to send something to one watcher. So much for each watcher passes between two changes: otherwise many watchers
+would lag behind by all the changes in between."""
 
 
 @dataclass(frozen=True)
@@ -43,20 +43,20 @@ class PartialEvent:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """A snapshot that has arrived; one is told from another by identity, which costs nothing."""
+    """A snapshot. Snapshots are compared by identity, which is cheap."""
 
     output: PartialOutput
 
 
 @dataclass
 class SeenSteps:
-    """What is known of the model steps of the running turn."""
+    """The model steps of the running turn, as far as they are known."""
 
     message_id: str | None = None
     count: int | None = None
-    """How many there are; `None` where that was not said: to one who came back."""
+    """The number of steps; `None` if it is unknown, as for a watcher that has reconnected."""
     are_calls_running: bool = False
-    """The newest step's tool calls have not all come back yet: the model is not asked before."""
+    """Tool calls of the newest step are running, so the model is not writing."""
 
     def learn(self, update: ConversationUpdate) -> None:
         if update.current_message_id != self.message_id:
@@ -67,7 +67,7 @@ class SeenSteps:
                 self.count = models[-1].number if models else 0
                 self.are_calls_running = bool(models) and any(call.result is None for call in models[-1].tool_calls)
 
-    def have(self, output: PartialOutput) -> bool:
+    def have_seen(self, output: PartialOutput) -> bool:
         return self.message_id == output.message_id and self.count is not None and output.step <= self.count
 
     def are_just_before(self, output: PartialOutput) -> bool:
@@ -81,7 +81,6 @@ class LiveOutput:
     """What the model of one session is writing."""
 
     def __init__(self, carrier: PartialCarrier, workflow_id: str, watch: Watch) -> None:
-        """Follow through `carrier` once a turn runs; who waits for `watch` is woken when something has arrived."""
         self.latest: Snapshot | None = None
         self.watchers = 0
         self._carrier = carrier
@@ -89,31 +88,31 @@ class LiveOutput:
         self._watch = watch
         self._revision = -1
         self._published_version = -1
-        """The version of the session that watchers are being sent."""
+        """The session's version that is being sent to watchers."""
         self._published_at = float("-inf")
         self._steps = SeenSteps()
         self._follower: asyncio.Task[None] | None = None
         self._growths: dict[Snapshot | None, PartialEvent | None] = {}
-        """Those since each snapshot that somebody was sent, to the latest one."""
+        """The growth to the latest snapshot from each one that a watcher was sent."""
 
     def learn(self, update: ConversationUpdate, *, since: int | None) -> None:
-        """Follow from now on or no longer, as the newest update has it: what is new since the revision `since`."""
+        """Start or stop following, depending on an update with what is new since the revision `since`."""
         if update.revision < self._revision or update.has_more:
-            return  # the running turn stands on the last page
+            return  # the running turn is on the last page
         if since is not None and since > self._revision:
-            self._steps, self.latest = SeenSteps(), None  # who has come knows more, and was not told it here
+            self._steps, self.latest = SeenSteps(), None  # another gateway told this watcher more
         self._revision = update.revision
         self._steps.learn(update)
-        if self.latest and self._steps.have(self.latest.output):
+        if self.latest and self._steps.have_seen(self.latest.output):
             self.latest = None
         is_writing = update.is_processing and update.status not in ("awaiting_approval", "waiting_retry")
         if not is_writing or self._steps.are_calls_running:
-            self.leave()
+            self.stop_following()
         elif self._follower is None:
             self._follower = asyncio.create_task(self._follow())
 
     async def wait_for_watchers(self) -> None:
-        """Wait until all watchers have had the time to be sent the change before; hardly at all where there are few."""
+        """Wait until there was time to send the previous change to all watchers; hardly at all if they are few."""
         loop = asyncio.get_running_loop()
         while self._published_version != self._watch.version:
             remaining = self._published_at + self.watchers * SECONDS_A_WATCHER - loop.time()
@@ -123,7 +122,7 @@ class LiveOutput:
                 await asyncio.sleep(remaining)
 
     def growth_since(self, snapshot: Snapshot | None) -> PartialEvent | None:
-        """Return what to send to a watcher that was sent `snapshot` last, if anything."""
+        """Return the growth since `snapshot`, if there is any."""
         if self.latest is None or snapshot is self.latest:
             return None
         if snapshot not in self._growths:
@@ -131,8 +130,8 @@ class LiveOutput:
             self._growths[snapshot] = PartialEvent(new) if new else None
         return self._growths[snapshot]
 
-    def leave(self) -> None:
-        """Follow no longer; what has arrived is in the transcript by now, or never will be."""
+    def stop_following(self) -> None:
+        """Stop following and drop the latest snapshot: the answer is in the transcript by now, or never will be."""
         self.latest = None
         if self._follower is not None:
             self._follower.cancel()
@@ -144,22 +143,22 @@ class LiveOutput:
             while True:
                 await live.wait_beyond(version)
                 version, latest = live.version, live.latest
-                is_news = latest is not None and not self._steps.have(latest)
+                is_news = latest is not None and not self._steps.have_seen(latest)
                 self.latest, self._growths = Snapshot(latest) if latest and is_news else None, {}
                 self._watch.notify()
                 await asyncio.sleep(PAUSE_SECONDS)
 
 
-class LiveOutputs:
-    """What the models of all watched sessions are writing."""
+class LiveOutputRegistry:
+    """The live output of all watched sessions."""
 
     def __init__(self, carrier: PartialCarrier) -> None:
         self._carrier = carrier
         self._outputs: dict[Watch, LiveOutput] = {}
 
     @contextmanager
-    def watched(self, workflow_id: str, watch: Watch) -> Iterator[LiveOutput]:
-        """Give what the session's model writes, for the time of the block."""
+    def watching(self, workflow_id: str, watch: Watch) -> Iterator[LiveOutput]:
+        """Yield the session's live output, which is followed while the block runs."""
         output = self._outputs.get(watch)
         if output is None:
             output = self._outputs[watch] = LiveOutput(self._carrier, workflow_id, watch)
@@ -169,5 +168,5 @@ class LiveOutputs:
         finally:
             output.watchers -= 1
             if not output.watchers:
-                output.leave()
+                output.stop_following()
                 del self._outputs[watch]

@@ -1,15 +1,15 @@
-"""Answering clients that poll, with the reads that they share with those who watch (SES-12, API-3).
+"""Answering polls, with reads that polling clients share with watchers (SES-12, API-3).
 
-Theory of operation. To begin a watch costs as much as a few polls. So a session that is asked about now and then is
-just asked; one that is polled often, or waited for, is watched, and then an answer that is current costs nothing. What
-a client has seen already is judged in `polling.py`.
+Starting a watch costs as much as a few polls. So a session that is polled rarely is just queried; one that is polled
+often, or waited for, is watched, and then a current answer costs nothing. `delivered_forms.py` decides what a client
+has already seen.
 """
 
 import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from turnkeeper.api.live.polling import GivenForms, Poll
+from turnkeeper.api.live.delivered_forms import DeliveredForms, Poll
 from turnkeeper.api.live.shared_reader import SharedReader, UpdateEvent
 from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.temporal.session_reader import FINAL_STATUSES
@@ -22,22 +22,22 @@ OFTEN_SECONDS = 10.0
 """A session polled twice within this time is watched."""
 
 REWATCH_SECONDS = 0.5
-"""Before a session is watched again whose watch has ended."""
+"""Before watching a session again after its watch has ended."""
 
 MAX_POLLED = 10_000
 
 
 class Poller:
-    """Answers the polls of all sessions. Methods raise `ProblemError`."""
+    """Answers polls. Methods raise `ProblemError`."""
 
     def __init__(self, shared_reader: SharedReader, watches: WatchRegistry) -> None:
         self._shared_reader = shared_reader
         self._watches = watches
         self._polled_at = BoundedDict[str, float](max_entries=MAX_POLLED)
-        self._given = GivenForms()
+        self._delivered = DeliveredForms()
 
     async def poll(self, session_id: str, cursor: UpdatesRequest) -> UpdateEvent:
-        """Return what is new now. A session that is polled again and again is watched: a poll costs nothing then."""
+        """Return what is new now."""
         if not self._is_worth_a_watch(session_id):
             event = await self._shared_reader.unshared_update(session_id, cursor)
             if event.update.status not in FINAL_STATUSES:
@@ -49,7 +49,7 @@ class Poller:
                 else:
                     event = await self._shared_reader.unshared_update(session_id, cursor)
         now = asyncio.get_running_loop().time()
-        Poll(session_id, cursor, self._given).note_answer(event.update, now=now)
+        Poll(session_id, cursor, self._delivered).note_answer(event.update, now=now)
         return event
 
     async def wait_for_news(
@@ -58,14 +58,14 @@ class Poller:
         cursor: UpdatesRequest,
         *,
         seconds: float,
-        holds: Callable[[ConversationUpdate], bool] = lambda update: False,
+        matches_etag: Callable[[ConversationUpdate], bool] = lambda update: False,
     ) -> UpdateEvent:
         """Return what is new as soon as there is something that the client has not seen, or after `seconds`.
 
-        `holds`: the client has an answer with the `ETag` of this one.
+        `matches_etag`: whether the client has the response with an update's `ETag`.
         """
         clock = asyncio.get_running_loop().time
-        until, poll = clock() + seconds, Poll(session_id, cursor, self._given, holds=holds)
+        until, poll = clock() + seconds, Poll(session_id, cursor, self._delivered, matches_etag=matches_etag)
         while True:
             async with self._watches.watching(workflow_id(session_id)) as watch:
                 event = await self._next_unseen(session_id, cursor, watch, poll, until=until)
@@ -77,7 +77,7 @@ class Poller:
     async def _next_unseen(
         self, session_id: str, cursor: UpdatesRequest, watch: Watch, poll: Poll, *, until: float
     ) -> UpdateEvent | None:
-        """Return an answer when it is due; `None` where `watch` notices nothing any more."""
+        """Return an update when it is due; `None` if `watch` is over before."""
         clock = asyncio.get_running_loop().time
         asked_at = clock()
         while True:
@@ -100,5 +100,5 @@ class Poller:
 
 
 def _may_have_news(watch: Watch, version: int, is_closed: bool) -> bool:
-    """Return whether the session changed after `version`, or may do so without `watch` noticing it."""
+    """Return whether the session has changed after `version`, or might change without `watch` noticing."""
     return watch.version > version or (watch.is_over and not is_closed)

@@ -1,13 +1,12 @@
-"""What many watchers of a session read, read and encoded once for all of them (API-3).
+"""Reads of a session that all its watchers share, read and encoded once (API-3).
 
-Theory of operation. All who are at the same place in the same session ask the same question, and until the session
-changes the result stays the same. So the first of them to ask after a change has it read, and the others use that
-result, together with its JSON. A result is current for as long as four things hold: the session's watch has noticed no
-workflow task since it was asked for, this gateway has written nothing to the session since, Temporal has been
-answering, so that a change would have been noticed, and no client has been shown anything newer. A caller who has just
-written thus never gets a result from before.
+All watchers at the same cursor need the same result, and until the session changes it stays the same. So the first one
+after a change causes a read, and the others use its result and JSON. A result is current as long as four things hold:
+the session's watch has seen no workflow task since the query, this gateway has written nothing to the session since,
+Temporal has been answering, so that a change would have been seen, and no client was shown anything newer. So a caller
+that has just written never gets an older result.
 
-Only the newest few results of a session are cached: those who are up to date are all at one place.
+Only the newest few results of a session are cached, since all up-to-date watchers are at the same cursor.
 """
 
 from collections.abc import Callable, Coroutine, Hashable
@@ -22,7 +21,7 @@ from pydantic_core import to_json
 from turnkeeper.api.coalescer import SharedCall
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.session_ids import workflow_id
-from turnkeeper.api.store_calls import ANSWERS_SECONDS, seconds_from_now
+from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now
 from turnkeeper.api.temporal.cache_warmer import CacheWarmer
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.watch import Watch
@@ -32,17 +31,17 @@ from turnkeeper.models.transcript.conversation import ConversationMessage, Conve
 from turnkeeper.models.wire import Frozen
 from turnkeeper.stores.bounded_dict import BoundedDict
 
-RESTING: tuple[SessionStatus, ...] = ("idle", "awaiting_approval")
-"""A session in which there may be no workflow task for months."""
+IDLE_STATUSES: tuple[SessionStatus, ...] = ("idle", "awaiting_approval")
+"""Statuses in which there may be no workflow task for months."""
 
 MAX_CACHED = 4
-"""Results cached of a watched session; each has about 1 MB at most."""
+"""Cached results per watched session, each at most about 1 MB."""
 
 Event = TypeVar("Event", "UpdateEvent", "QueueEvent")
 
 
 class WaitingPrompts(Frozen):
-    """What waits in a session's queue, in order."""
+    """The prompts in a session's queue, in order."""
 
     waiting: list[QueuedPrompt]
 
@@ -53,11 +52,11 @@ class UpdateEvent:
 
     update: ConversationUpdate
     resume_revision: int | None = None
-    """Where a client that comes back is to resume, if that is earlier: it has an excerpt of an answer since then."""
+    """Where a client resumes, if that is before the update: since then it has an excerpt of an answer."""
 
     @property
     def id(self) -> str:
-        """What a client sends as `Last-Event-ID`: its resume cursor, held back while it has an excerpt."""
+        """The resume cursor, which clients send as `Last-Event-ID`; held back while they have an excerpt."""
         resume_revision = self.update.revision if self.resume_revision is None else self.resume_revision
         return f"{min(self.update.revision, resume_revision)}.{self.update.last_seen_message_id or ''}"
 
@@ -73,7 +72,7 @@ class UpdateEvent:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all answers could be restored; else the store is down, and this is not the last word."""
+        """Whether all answers could be restored. If not, the store is down."""
         return not any(turn.agent_message_blob for turn in [*self.update.new_messages, *self.update.updated_messages])
 
     @cached_property
@@ -81,7 +80,7 @@ class UpdateEvent:
         return self.update.model_dump_json()
 
     def as_answer(self, session_id: str) -> str:
-        """Return it as the JSON of a `ConversationAnswer`."""
+        """Return the JSON of a `ConversationAnswer`."""
         return f'{{"workflow_id":{to_json(session_id).decode()},"conversation_update":{self.json}}}'
 
     @cached_property
@@ -91,7 +90,7 @@ class UpdateEvent:
 
 @dataclass(frozen=True)
 class QueueEvent:
-    """What waits now."""
+    """The current queue."""
 
     waiting: list[QueuedPrompt]
     revision: int
@@ -104,13 +103,13 @@ class QueueEvent:
 
 @dataclass(frozen=True)
 class _CachedRead:
-    """A result that is there or on its way, and what was known of the session when it was asked for."""
+    """A result, or the read that will return it, and the session's version when it was requested."""
 
     version: tuple[int, int]
     call: "SharedCall[Any]"
 
     def is_current(self, watch: Watch) -> bool:
-        """Return whether a caller who asks now may be given it."""
+        """Return whether a caller may get this result now."""
         if self.version != _version(watch):
             return False
         event: UpdateEvent | QueueEvent | None = self.call.peek()
@@ -120,7 +119,7 @@ class _CachedRead:
 
 
 class SharedReader:
-    """Reads all watched sessions. Methods raise `ProblemError`."""
+    """Reads watched sessions. Methods raise `ProblemError`."""
 
     def __init__(self, reader: SessionReader, texts: TextRestorer, cache_warmer: CacheWarmer) -> None:
         self._reader = reader
@@ -129,18 +128,18 @@ class SharedReader:
         self._cached: WeakKeyDictionary[Watch, BoundedDict[Hashable, _CachedRead]] = WeakKeyDictionary()
 
     async def update(self, session_id: str, cursor: UpdatesRequest, watch: Watch) -> UpdateEvent:
-        """Return what is new since `cursor`, no older than the last change that `watch` has counted."""
+        """Return what is new since `cursor`, at least as new as the last change that `watch` has counted."""
 
         async def read() -> UpdateEvent:
             event = await self.unshared_update(session_id, cursor)
-            if event.update.status in RESTING:
+            if event.update.status in IDLE_STATUSES:
                 self._cache_warmer.warm(workflow_id(session_id), watch)
             return event
 
         return await self._shared(cursor, watch, read)
 
     async def queue(self, session_id: str, watch: Watch) -> QueueEvent:
-        """Return what waits, no older than the last change that `watch` has counted."""
+        """Return the queue, at least as new as the last change that `watch` has counted."""
 
         async def read() -> QueueEvent:
             queue = await self._reader.queue(session_id)
@@ -149,13 +148,13 @@ class SharedReader:
         return await self._shared("queue", watch, read)
 
     async def unshared_update(self, session_id: str, cursor: UpdatesRequest) -> UpdateEvent:
-        """Return what is new since `cursor` now, for a caller for whom nobody watches the session."""
-        update, until = await self._reader.updates(session_id, cursor), seconds_from_now(ANSWERS_SECONDS)
+        """Return what is new since `cursor` with a query of its own, for a session that is not watched."""
+        update, until = await self._reader.updates(session_id, cursor), seconds_from_now(RESTORE_SECONDS)
         return UpdateEvent(await self._texts.restore_update(workflow_id(session_id), update, until=until))
 
     async def with_whole_answer(self, session_id: str, turn: ConversationMessage) -> ConversationMessage:
-        """Return a turn that was read as an excerpt, with its whole answer if that can be read now."""
-        until = seconds_from_now(ANSWERS_SECONDS)
+        """Return a turn with its whole answer, if that can be read now."""
+        until = seconds_from_now(RESTORE_SECONDS)
         (turn,) = await self._texts.restore_answers(workflow_id(session_id), [turn], until=until)
         return turn
 

@@ -1,4 +1,4 @@
-"""The signals of prompts that reach the gateway, and the ids that follow from what they repeat."""
+"""Making the signals of prompts, and the ids that make retries idempotent."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -12,19 +12,19 @@ def new_prompt(text: str, *, message_id: str | None, mode: Any) -> PromptSignal:
     return PromptSignal(id=message_id or str(uuid4()), text=text, mode=mode, sent_at=datetime.now(UTC))
 
 
-def prompt_again(session_id: str, turn: ConversationMessage) -> PromptSignal:
-    """Make the signal that sends a turn's prompt once more; however often it is made, it is the same prompt."""
-    return new_prompt(turn.user_message, message_id=id_of_next_try(session_id, turn.id), mode="enqueue")
+def retry_prompt(session_id: str, turn: ConversationMessage) -> PromptSignal:
+    """Return the signal that sends a turn's prompt again. It always has the same id, so repeating it has no effect."""
+    return new_prompt(turn.user_message, message_id=retry_prompt_id(session_id, turn.id), mode="enqueue")
 
 
-def id_of_next_try(session_id: str, turn_id: str) -> str:
-    """Return the id of the prompt that sends a turn's prompt once more."""
+def retry_prompt_id(session_id: str, turn_id: str) -> str:
+    """Return the id of the prompt that retries a turn."""
     return str(uuid5(NAMESPACE_URL, f"urn:turnkeeper:retry:{session_id}:{turn_id}"))
 
 
-def session_id_of_chat(message_id: str, *, user: str | None) -> str:
-    """Return the id of the session that a prompt with an id of its caller's starts; the same prompt, the same session.
+def chat_session_id(message_id: str, *, user: str | None) -> str:
+    """Return the id of the session that a prompt starts; the same prompt always gets the same session.
 
-    Two users may choose the same id, and never share a session by it.
+    It depends on the user too: two users may choose the same id, but must not share a session.
     """
     return str(uuid5(NAMESPACE_URL, f"urn:turnkeeper:chat:{message_id}:{user or ''}"))

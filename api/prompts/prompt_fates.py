@@ -1,19 +1,20 @@
-"""What became of any prompt that was ever accepted, wherever that is known (SES-6).
+"""The fate of any prompt that was ever accepted, from session, archive and history (SES-6).
 
-Theory of operation. The session knows what waits and the last fates. What it no longer remembers is in the archive: a
-turn as a turn, any other fate by the prompt's id; either is put there before the session forgets it, so the session is
-asked first. What Temporal has and no workflow task has taken is at the end of the history. So without a worker an
-answer is given as far as archive and history have one. A rejection in the archive is none before the session has
-answered: the id may have been sent again, and become a turn that the archive does not have yet.
+The session has the queue and the last fates. What it has forgotten is in the archive: a turn as a turn, any other fate
+by the prompt's id. A fate is archived before the session forgets it, so the session is queried first. A prompt that
+Temporal has and no workflow task has processed is at the end of the history. So without a worker, archive and history
+answer as far as they can. An archived rejection counts only after the session has answered: the id may have been sent
+again, and become a turn that is not archived yet.
 """
 
 import asyncio
 from contextlib import suppress
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.session_ids import workflow_id
-from turnkeeper.api.store_calls import ANSWERS_SECONDS, read_store, seconds_from_now
+from turnkeeper.api.store_calls import RESTORE_SECONDS, read_store, seconds_from_now
 from turnkeeper.api.temporal.receipts import position_in
 from turnkeeper.api.temporal.session_reader import RECEIPT_SECONDS, SessionReader
 from turnkeeper.models.answers import PromptFate
@@ -26,96 +27,97 @@ TAIL_PROMPTS = 10_000
 TAIL_BYTES = 50_000_000
 TAIL_SECONDS = 0.7
 
-CLOSED = "The session was closed before it was processed."
-
 
 class PromptFates:
-    """The fates of the prompts of all sessions. Methods raise `ProblemError`."""
+    """Reads the fates of prompts. Methods raise `ProblemError`."""
 
     def __init__(self, reader: SessionReader, stores: Stores) -> None:
         self._reader = reader
         self._stores = stores
 
     async def fate_of(self, session_id: str, message_id: str) -> PromptFate:
-        """Return what became of a prompt, or that it waits.
+        """Return the fate of a prompt, or that it waits.
 
-        Raises 404 where there is no such prompt, 504 where only a worker could say and none answers, and
-        `StoreUnavailableError` where only the archive could.
+        Raises 404 if there is no such prompt, 504 if only a worker has the answer and none is there, and
+        `StoreUnavailableError` if only the archive has it.
         """
-        asking = asyncio.create_task(self._in_session(session_id, message_id))
+        session_query = asyncio.create_task(self._from_session(session_id, message_id))
         try:
-            answered, _ = await asyncio.wait({asking}, timeout=RECEIPT_SECONDS)
-            if not answered:
+            done, _ = await asyncio.wait({session_query}, timeout=RECEIPT_SECONDS)
+            if not done:
                 with suppress(StoreUnavailableError):
-                    if found := await self._elsewhere(session_id, message_id, is_last_word=False):
-                        return found
-            return await self._said(asking, session_id, message_id)
+                    if fate := await self._from_stores(session_id, message_id, is_final=False):
+                        return fate
+            return await self._from_session_first(session_query, session_id, message_id)
         finally:
-            asking.cancel()
+            session_query.cancel()
 
-    async def _said(self, asking: "asyncio.Task[PromptFate | None]", session_id: str, message_id: str) -> PromptFate:
-        """Return what the session says of a prompt, or what is known elsewhere once it has said that it knows nothing.
+    async def _from_session_first(
+        self, session_query: "asyncio.Task[PromptFate | None]", session_id: str, message_id: str
+    ) -> PromptFate:
+        """Return the fate from the session, or else from the stores.
 
-        A session that says nothing may have had the prompt moved meanwhile, or be forgotten by Temporal.
+        If the session has nothing, the prompt may have been archived meanwhile, or Temporal may no longer have the
+        session.
         """
-        silence: ProblemError | None = None
-        found: PromptFate | None = None
+        failure_to_answer: ProblemError | None = None
+        fate: PromptFate | None = None
         try:
-            found = await asking
+            fate = await session_query
         except ProblemError as problem:
             if problem.problem.status not in (404, 503, 504):
                 raise
             if problem.problem.status == 404:
-                await self._reader.refuse_deleted(session_id)
-            silence = problem
-        is_last_word = silence is None or silence.problem.status == 404
-        found = found or await self._elsewhere(session_id, message_id, is_last_word=is_last_word)
-        if found is None:
-            raise silence or problems.unknown_prompt(message_id)
-        return found
+                await self._reader.raise_if_deleted(session_id)
+            failure_to_answer = problem
+        is_final = failure_to_answer is None or failure_to_answer.problem.status == 404
+        fate = fate or await self._from_stores(session_id, message_id, is_final=is_final)
+        if fate is None:
+            raise failure_to_answer or problems.unknown_prompt(message_id)
+        return fate
 
-    async def _in_session(self, session_id: str, message_id: str) -> PromptFate | None:
-        """Return what the session knows of a prompt; `None` where it knows nothing."""
+    async def _from_session(self, session_id: str, message_id: str) -> PromptFate | None:
+        """Return the fate from the session; `None` if it has nothing."""
         result = await self._reader.queue_result(session_id, [message_id])
         view = result.view
         position = position_in(view, message_id)
         if position is not None:
             waits = result.closed is None
-            return _waiting(session_id, message_id, position) if waits else _closed(session_id, message_id)
+            return _waiting_fate(session_id, message_id, position) if waits else _closed_fate(session_id, message_id)
         if view.fates:
-            return _decided(session_id, view.fates[0])
+            return _fate_of(session_id, view.fates[0])
         update = await self._reader.updates(session_id, UpdatesRequest(last_seen_message_id=message_id, limit=1))
-        return None if update.reset else _started(session_id, message_id)
+        return None if update.reset else _started_fate(session_id, message_id)
 
-    async def _elsewhere(self, session_id: str, message_id: str, *, is_last_word: bool) -> PromptFate | None:
-        """Return what archive and history know of a prompt. Raises `StoreUnavailableError`.
+    async def _from_stores(self, session_id: str, message_id: str, *, is_final: bool) -> PromptFate | None:
+        """Return the fate from archive or history. Raises `StoreUnavailableError`.
 
-        `is_last_word`: the session holds nothing of the prompt, or is forgotten. Otherwise a rejection is not final:
-        the id may have been sent again, and only the session knows what became of it then.
+        `is_final`: the session has nothing of the prompt, or no longer exists. Otherwise a rejection doesn't count:
+        the id may have been sent again, and only the session has that prompt's fate.
         """
-        archived, failure = None, None
+        archived_fate, failure = None, None
         try:
-            archived = await self.archived(session_id, message_id)
+            archived_fate = await self.archived_fate(session_id, message_id)
         except StoreUnavailableError as error:
             failure = error
-        if archived is not None and archived.fate != "rejected":
-            return archived
-        if untaken := await self._in_history(session_id, message_id):
-            return untaken
+        if archived_fate is not None and archived_fate.fate != "rejected":
+            return archived_fate
+        if fate_in_history := await self._from_history(session_id, message_id):
+            return fate_in_history
         if failure is not None:
             raise failure
-        return archived if is_last_word else None
+        return archived_fate if is_final else None
 
-    async def archived(self, session_id: str, message_id: str) -> PromptFate | None:
-        """Return what the archive knows of a prompt. Raises `StoreUnavailableError`."""
-        until, owner = seconds_from_now(ANSWERS_SECONDS), workflow_id(session_id)
+    async def archived_fate(self, session_id: str, message_id: str) -> PromptFate | None:
+        """Return the fate from the archive. Raises `StoreUnavailableError`."""
+        until, owner = seconds_from_now(RESTORE_SECONDS), workflow_id(session_id)
         if await read_store(self._stores.archive.number_of(owner, message_id), until=until) is not None:
-            return _started(session_id, message_id)
+            return _started_fate(session_id, message_id)
         fate = await read_store(self._stores.prompts.fate_of(owner, message_id), until=until)
-        return None if fate is None else _decided(session_id, fate)
+        return None if fate is None else _fate_of(session_id, fate)
 
-    async def _in_history(self, session_id: str, message_id: str) -> PromptFate | None:
-        """Return that a prompt waits in the history; `None` where it does not, or where that can't be read in time."""
+    async def _from_history(self, session_id: str, message_id: str) -> PromptFate | None:
+        """Return the fate of a prompt that waits in the history; `None` if it doesn't, or can't be read in time."""
         try:
             tail = await self._reader.tails.read(
                 session_id,
@@ -128,22 +130,22 @@ class PromptFates:
             return None
         if message_id not in tail.sizes:
             return None
-        return _closed(session_id, message_id) if tail.is_closed else _waiting(session_id, message_id, None)
+        return _closed_fate(session_id, message_id) if tail.is_closed else _waiting_fate(session_id, message_id, None)
 
 
-def _waiting(session_id: str, message_id: str, position: int | None) -> PromptFate:
+def _waiting_fate(session_id: str, message_id: str, position: int | None) -> PromptFate:
     return PromptFate(workflow_id=session_id, message_id=message_id, fate="waiting", position=position)
 
 
-def _started(session_id: str, message_id: str) -> PromptFate:
+def _started_fate(session_id: str, message_id: str) -> PromptFate:
     return PromptFate(workflow_id=session_id, message_id=message_id, fate="started", turn_id=message_id)
 
 
-def _closed(session_id: str, message_id: str) -> PromptFate:
-    return PromptFate(workflow_id=session_id, message_id=message_id, fate="discarded", reason=CLOSED)
+def _closed_fate(session_id: str, message_id: str) -> PromptFate:
+    return PromptFate(workflow_id=session_id, message_id=message_id, fate="discarded", reason=texts.QUEUE_CLOSED)
 
 
-def _decided(session_id: str, fate: Fate) -> PromptFate:
+def _fate_of(session_id: str, fate: Fate) -> PromptFate:
     return PromptFate(
         workflow_id=session_id,
         message_id=fate.id,

@@ -1,1 +1,1 @@
-"""One verb, one function."""
+"""The HTTP routes, one function each."""

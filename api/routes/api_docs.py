@@ -1,7 +1,7 @@
-"""`/docs` and `/redoc`: pages about the API whose scripts and styles are served from here (API-1, API-5).
+"""`/docs` and `/redoc`, with scripts and styles served by the gateway itself (API-1, API-5).
 
-FastAPI's own pages load theirs from a content delivery network: without one they stay blank, and with one it learns of
-each visit. Swagger UI and Redoc come with the package `fastapi-offline`, of which only the files are used.
+FastAPI's own pages load theirs from a content delivery network: offline they stay blank, and online the network learns
+of each visit. Swagger UI and Redoc are the files of the package `fastapi-offline`; its code is not used.
 """
 
 from functools import cache
@@ -18,12 +18,12 @@ OWN_FILES = Path(__file__).parents[1] / "api_docs"
 _POLICY = {
     "default-src": "'none'",
     "script-src": "'self'",
-    # Both put styles into the page themselves.
+    # Both insert inline styles.
     "style-src": "'self' 'unsafe-inline'",
     "img-src": "'self' data:",
     "font-src": "'self' data:",
     "connect-src": "'self'",
-    # Redoc searches in a worker that it makes of a text.
+    # Redoc's search runs in a worker that it creates from a blob.
     "worker-src": "blob:",
     "base-uri": "'none'",
     "form-action": "'none'",
@@ -34,7 +34,7 @@ _PAGE_HEADERS = page_headers(_POLICY)
 
 
 def install(app: FastAPI) -> None:
-    """Serve both pages, and what they load, below `/docs/`."""
+    """Add both pages, and their files below `/docs/`."""
     for path, name in (("/docs", "swagger.html"), ("/redoc", "redoc.html")):
         _add(app, path, (OWN_FILES / name).read_text(), "text/html", _PAGE_HEADERS)
     _add(app, "/docs/redoc.js", redoc_script(), "text/javascript", FILE_HEADERS)
@@ -43,7 +43,7 @@ def install(app: FastAPI) -> None:
 
 
 def bundled_files() -> Path:
-    """Return the folder with the files of Swagger UI and Redoc; the package itself is not loaded."""
+    """Return the folder with the files of Swagger UI and Redoc, without importing the package."""
     package = find_spec("fastapi_offline")
     assert package is not None  # noqa: S101  # a dependency
     assert package.origin is not None  # noqa: S101
@@ -52,7 +52,7 @@ def bundled_files() -> Path:
 
 @cache
 def redoc_script() -> str:
-    """Return Redoc without the one picture that it would load from its vendor."""
+    """Return Redoc without the logo that it would load from its vendor."""
     script = (bundled_files() / "redoc.standalone.js").read_text()
     return script.replace("https://cdn.redoc.ly/redoc/logo-mini.svg", "data:,")
 
@@ -62,7 +62,6 @@ def _add(app: FastAPI, path: str, content: str, media_type: str, headers: dict[s
 
     @app.get(path, include_in_schema=False)
     async def show(request: Request) -> Response:
-        """Answer with the content, or that it has not changed."""
         if matches(headers["ETag"], request.headers.get("if-none-match", "")):
             return Response(status_code=304, headers=headers)
         return Response(content, media_type=media_type, headers=headers)

@@ -1,4 +1,4 @@
-"""What people are asked to decide, and their decisions (AGT-8)."""
+"""Pending approvals and decisions (AGT-8)."""
 
 from fastapi import APIRouter
 
@@ -12,7 +12,7 @@ router = APIRouter(tags=["approvals"])
 
 @router.get("/workflow/{id}/approvals", operation_id="get_pending_approvals", responses=errors(*WORKER))
 async def get_pending_approvals(services: ServicesDep, session_id: SessionId) -> PendingApprovals:
-    """List the tool calls that wait for a decision, with their arguments and until when."""
+    """List the tool calls that wait for approval, with their arguments and deadlines."""
     return await services.reader.pending_approvals(session_id)
 
 
@@ -24,7 +24,7 @@ async def get_pending_approvals(services: ServicesDep, session_id: SessionId) ->
 async def resolve_approval(
     services: ServicesDep, session_id: SessionId, call_id: CallId, body: Decision
 ) -> ApprovalDecided:
-    """Approve or reject a call; the same decision twice is one, another one after it is 409."""
+    """Approve or reject a call. Repeating a decision has no effect; a different decision afterwards is a 409."""
     request = ResolveApproval(call_id=call_id, **body.model_dump())
     receipt = await services.sessions.resolve_approval(session_id, request)
     return ApprovalDecided(workflow_id=session_id, call_id=receipt.call_id, decision=receipt.decision)

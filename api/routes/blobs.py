@@ -1,4 +1,4 @@
-"""The large texts of a session: results, answers, thinking and arguments that a turn only refers to."""
+"""The large texts of a session: results, answers, thinking and arguments that turns refer to by hash."""
 
 from typing import Annotated
 
@@ -14,13 +14,13 @@ from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from
 
 router = APIRouter(tags=["conversation"])
 
-AS_TEXT_ONLY = {
+PLAIN_TEXT_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; sandbox",
-    # Shown, not saved: people follow a link to read. As plain text, unsniffed and sandboxed, it is never run.
+    # Shown and not downloaded, since people follow the link to read. Plain text, nosniff and sandbox prevent scripts.
     "Content-Disposition": "inline",
 }
-"""It is anybody's text: of a tool, a file, a web page."""
+"""For untrusted text: of a tool, a file, a web page."""
 
 
 @router.get(
@@ -29,11 +29,11 @@ AS_TEXT_ONLY = {
     response_class=PlainTextResponse,
     responses={
         200: {
-            "description": "The whole text; of a call's arguments, JSON.",
+            "description": "The whole text; arguments of a call are JSON.",
             "content": {"text/plain": {"schema": {"type": "string"}, "example": "The tool's whole output …"}},
             "headers": {"ETag": {"description": "The hash.", "schema": {"type": "string"}}},
         },
-        304: {"description": "`If-None-Match` names it: a text under a hash never changes."},
+        304: {"description": "`If-None-Match` contains the hash; the text never changes."},
         **errors(*SESSION, "unknown-blob", "archive-unavailable"),
     },
 )
@@ -43,14 +43,14 @@ async def get_blob(
     blob_hash: BlobHash,
     if_none_match: Annotated[str | None, Header(max_length=2_000)] = None,
 ) -> Response:
-    """Return in full a text of this session that is kept by reference, under the `hash` of its blob."""
+    """Return a whole text that a turn refers to by the `hash` of its blob."""
     until = seconds_from_now(REQUEST_SECONDS)
     await services.reader.describe(session_id)
-    # A vendor's opaque state is kept under an owner that no path can name (AGT-3).
+    # A vendor's opaque state has an owner that is no valid session id, so that nobody can read it here (AGT-3).
     texts = await read_store(services.stores.blobs.get(workflow_id(session_id), [blob_hash]), until=until)
     if blob_hash not in texts:
         raise problems.unknown_blob(blob_hash)
-    headers = {**AS_TEXT_ONLY, "ETag": f'"{blob_hash}"'}
+    headers = {**PLAIN_TEXT_HEADERS, "ETag": f'"{blob_hash}"'}
     if if_none_match and matches(headers["ETag"], if_none_match):
         return Response(status_code=304, headers=headers)
     return PlainTextResponse(texts[blob_hash], headers=headers)

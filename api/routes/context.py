@@ -1,15 +1,16 @@
-"""What the model sees of a conversation, and what the next one is told of it (CTX-8, CTX-12)."""
+"""What the model sees of a conversation: the context view, or the replay text (CTX-8, CTX-12)."""
 
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from fastapi.responses import PlainTextResponse
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.dependencies import ServicesDep, SessionId
-from turnkeeper.api.history.replay import Replays
+from turnkeeper.api.history.replay_text import ReplayTextReader
 from turnkeeper.api.http.openapi import WORKER, errors
-from turnkeeper.api.routes.blobs import AS_TEXT_ONLY
+from turnkeeper.api.routes.blobs import PLAIN_TEXT_HEADERS
 from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.session.session import ContextRequest, ReplayRequest
 
@@ -19,12 +20,16 @@ INCOMPLETE = "Turnkeeper-Incomplete"
 
 Format = Annotated[
     Literal["view", "replay"],
-    Query(alias="format", description="`view`: what the model sees of each turn. `replay`: the replay text."),
+    Query(
+        alias="format",
+        description="`view`: what the model sees of each turn. `replay`: the conversation as replay text.",
+    ),
 ]
-Before = Annotated[int | None, Query(ge=1, description="`view`: turns before this number, from 1.")]
-Limit = Annotated[int | None, Query(ge=1, le=2_000, description="`view`: most turns; 500 if it is left out.")]
+Before = Annotated[int | None, Query(ge=1, description="`view`: only turns before this number (from 1).")]
+Limit = Annotated[int | None, Query(ge=1, le=2_000, description="`view`: maximum number of turns; default 500.")]
 MaxHistory = Annotated[
-    int | None, Query(ge=0, le=10_000, description="`replay`: most events of HISTORY, 0 for all; 20 if it is left out.")
+    int | None,
+    Query(ge=0, le=10_000, description="`replay`: maximum number of events in HISTORY; 0 for all, default 20."),
 ]
 
 
@@ -34,7 +39,7 @@ MaxHistory = Annotated[
     response_model=ContextView,
     responses={
         200: {
-            "description": "The account as JSON, or the replay text.",
+            "description": "The context view as JSON, or the replay text.",
             "content": {
                 "text/plain": {
                     "schema": {"type": "string"},
@@ -43,7 +48,7 @@ MaxHistory = Annotated[
             },
             "headers": {
                 INCOMPLETE: {
-                    "description": "`true` where something that was asked for can't be read now; the text says what.",
+                    "description": "`true` if part of the text can't be read now; the text says what is missing.",
                     "schema": {"type": "string"},
                 }
             },
@@ -59,31 +64,31 @@ async def get_context(
     limit: Limit = None,
     max_history: MaxHistory = None,
 ) -> ContextView | PlainTextResponse:
-    """Return what the model sees now, turn by turn; or the conversation as text, for the next model, or for a person.
+    """Return what the model sees now, turn by turn, or the conversation as replay text.
 
-    The text has HISTORY, and CURRENT while a turn is unfinished or was cut off; archived turns and large texts are in
-    it, HISTORY with about 10 MB at most. While the archive can't be read, it has what the session holds.
+    The replay text has HISTORY, up to about 10 MB, and CURRENT while a turn is unfinished. It includes archived turns
+    and large texts. While the archive is unavailable, it contains what the session itself has.
     """
     if context_format == "replay":
-        _refuse_foreign("view", before=before, limit=limit)
-        request = ReplayRequest.model_validate(_given(max_history=max_history))
+        _reject_parameters("view", before=before, limit=limit)
+        request = ReplayRequest.model_validate(_provided(max_history=max_history))
         return await _replay_text(services.replays, session_id, request)
-    _refuse_foreign("replay", max_history=max_history)
-    page = ContextRequest.model_validate(_given(before=before, limit=limit))
+    _reject_parameters("replay", max_history=max_history)
+    page = ContextRequest.model_validate(_provided(before=before, limit=limit))
     return await services.reader.context_view(session_id, page)
 
 
-async def _replay_text(replays: Replays, session_id: str, request: ReplayRequest) -> PlainTextResponse:
+async def _replay_text(replays: ReplayTextReader, session_id: str, request: ReplayRequest) -> PlainTextResponse:
     replay = await replays.text(session_id, max_history=request.max_history)
-    headers = AS_TEXT_ONLY if replay.is_whole else {**AS_TEXT_ONLY, INCOMPLETE: "true"}
+    headers = PLAIN_TEXT_HEADERS if replay.is_whole else {**PLAIN_TEXT_HEADERS, INCOMPLETE: "true"}
     return PlainTextResponse(replay.text, headers=headers)
 
 
-def _given(**parameters: int | None) -> dict[str, int]:
+def _provided(**parameters: int | None) -> dict[str, int]:
     return {name: value for name, value in parameters.items() if value is not None}
 
 
-def _refuse_foreign(other_format: str, **parameters: int | None) -> None:
-    """Refuse what only the other format takes: an option is never ignored (API-2)."""
-    for name in _given(**parameters):
-        raise problems.invalid(name, f"is for format={other_format} only")
+def _reject_parameters(other_format: str, **parameters: int | None) -> None:
+    """Reject parameters of the other format, so that no option is silently ignored (API-2)."""
+    for name in _provided(**parameters):
+        raise problems.invalid(name, texts.OTHER_FORMAT_ONLY.format(format=other_format))

@@ -1,4 +1,4 @@
-"""Prompts in, the conversation out."""
+"""Sending prompts, and reading the conversation."""
 
 from typing import Annotated, Any
 from uuid import uuid4
@@ -6,14 +6,15 @@ from uuid import uuid4
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import JSONResponse
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.bodies import Chat, Retry, SendPrompt
 from turnkeeper.api.dependencies import MessageId, ServicesDep, SessionId
 from turnkeeper.api.http.etags import matches
 from turnkeeper.api.http.openapi import PROMPT, WORKER, errors
 from turnkeeper.api.http.prefer import APPLIED_HEADER, PrefersAsync
-from turnkeeper.api.live.polling import poll_etag
-from turnkeeper.api.prompts.new_prompt import new_prompt, prompt_again, session_id_of_chat
+from turnkeeper.api.live.delivered_forms import poll_etag
+from turnkeeper.api.prompts.new_prompt import chat_session_id, new_prompt, retry_prompt
 from turnkeeper.api.routes.sessions import default_input
 from turnkeeper.models.answers import (
     ChatAccepted,
@@ -31,16 +32,19 @@ from turnkeeper.models.transcript.conversation import ConversationMessage, Conve
 
 router = APIRouter(tags=["conversation"])
 
-Wait = Annotated[float | None, Query(ge=0, le=60, allow_inf_nan=False, description="Seconds to wait at most.")]
+Wait = Annotated[float | None, Query(ge=0, le=60, allow_inf_nan=False, description="Maximum seconds to wait.")]
 
 IdempotencyKey = Annotated[
     str | None,
-    Header(pattern=ID_PATTERN, description="The prompt's id, instead of `id` in the body; both must be the same."),
+    Header(
+        pattern=ID_PATTERN,
+        description="The prompt's id, instead of `id` in the body. If both are present, they must be equal.",
+    ),
 ]
 
 _APPLIED: dict[int | str, dict[str, Any]] = {
     202: {
-        "description": "The prompt is safe: it becomes a turn, or is given another fate that can be asked for.",
+        "description": "The prompt is safe. It becomes a turn, or gets another fate that can be queried.",
         "headers": {APPLIED_HEADER: {"description": "The preference that was honoured.", "schema": {"type": "string"}}},
     }
 }
@@ -66,13 +70,14 @@ async def send_prompt(
     start: Annotated[bool, Query(description="Start the session if it does not exist.")] = False,
     idempotency_key: IdempotencyKey = None,
 ) -> Any:
-    """Send a prompt; once this answers 202 it is safe, and will be processed, whether or not a worker runs.
+    """Send a prompt. After a 202 it is safe and will be processed, even if no worker is running now.
 
-    429 while `limits.max_queued_prompts` prompts wait. `GET /workflow/{id}/queue/{message_id}` tells what became of it.
+    429 while the queue has `limits.max_queued_prompts` prompts. `GET /workflow/{id}/queue/{message_id}` returns its
+    fate.
     """
     prompt = _prompt_of(body, idempotency_key)
     if start:
-        await services.transcripts.refuse_forgotten(session_id)
+        await services.transcripts.raise_if_id_was_used(session_id)
     receipt = await services.sender.send(
         session_id,
         prompt,
@@ -81,7 +86,7 @@ async def send_prompt(
         wants_receipt=not (wait or prefers_async),
     )
     if wait and not prefers_async:
-        receipt, turn = await services.transcripts.awaited_turn(session_id, receipt.message_id, seconds=wait)
+        receipt, turn = await services.transcripts.wait_for_turn(session_id, receipt.message_id, seconds=wait)
         if turn:
             return JSONResponse(turn.model_dump(mode="json"))
     return PromptAccepted(workflow_id=session_id, message_id=receipt.message_id, position=receipt.position)
@@ -99,13 +104,13 @@ async def retry_turn(
     prefers_async: PrefersAsync,
     body: Retry | None = None,
 ) -> PromptAccepted:
-    """Send the prompt of a turn that ended without an answer again; 409 if it did not fail.
+    """Send the prompt of a failed turn again; 409 if the turn did not fail.
 
-    With `message_id` twice is once. Without it the newest failed turn is meant: asked again after the retry has failed
-    too, that is the retry.
+    With `message_id`, repeating the request has no effect. Without it the newest failed turn is retried, which may be
+    an earlier retry.
     """
     turn = await services.transcripts.failed_turn(session_id, body.message_id if body else None)
-    receipt = await services.sender.send(session_id, prompt_again(session_id, turn), wants_receipt=not prefers_async)
+    receipt = await services.sender.send(session_id, retry_prompt(session_id, turn), wants_receipt=not prefers_async)
     return PromptAccepted(workflow_id=session_id, message_id=receipt.message_id, position=receipt.position)
 
 
@@ -121,18 +126,18 @@ async def chat(
     prefers_async: PrefersAsync,
     idempotency_key: IdempotencyKey = None,
 ) -> ChatAccepted:
-    """Start a session or continue one, in one call.
+    """Start or continue a session in one call.
 
-    The same `Idempotency-Key` (or `id`) sent twice is one prompt. Where it starts a session, the session's id follows
-    from the key and `user_name`, so that a repeated call finds the session.
+    Sending the same `Idempotency-Key` (or `id`) twice makes one prompt. The id of a new session is derived from the key
+    and `user_name`, so that a repeated call finds the session.
     """
     prompt = _prompt_of(SendPrompt(message=body.message, id=body.id), idempotency_key)
     is_repeatable = bool(body.id or idempotency_key)
     session_id = body.workflow_id or (
-        session_id_of_chat(prompt.id or "", user=body.user_name) if is_repeatable else str(uuid4())
+        chat_session_id(prompt.id or "", user=body.user_name) if is_repeatable else str(uuid4())
     )
     if body.workflow_id or is_repeatable:
-        await services.transcripts.refuse_forgotten(session_id)
+        await services.transcripts.raise_if_id_was_used(session_id)
     start = default_input(services.settings, session_id, user=body.user_name)
     receipt = await services.sender.send(
         session_id, prompt, start=start, is_new=not is_repeatable, wants_receipt=not prefers_async
@@ -145,24 +150,24 @@ async def chat(
     operation_id="get_conversation",
     response_model=ConversationAnswer,
     responses={
-        200: {"headers": {"ETag": {"description": "Names this answer.", "schema": {"type": "string"}}}},
-        304: {"description": "`If-None-Match` names the answer: nothing has changed since."},
+        200: {"headers": {"ETag": {"description": "Identifies this response.", "schema": {"type": "string"}}}},
+        304: {"description": "`If-None-Match` contains the ETag: nothing has changed since."},
         **errors(*WORKER),
     },
 )
 async def get_conversation(
     services: ServicesDep,
     session_id: SessionId,
-    last_seen_message_id: Annotated[str | None, Query(max_length=200, description="From the last answer.")] = None,
-    since_revision: Annotated[int | None, Query(ge=0, le=2**53, description="`revision` of the last answer.")] = None,
-    limit: Annotated[int | None, Query(ge=1, le=10_000, description="Most new messages.")] = None,
+    last_seen_message_id: Annotated[str | None, Query(max_length=200, description="From the last response.")] = None,
+    since_revision: Annotated[int | None, Query(ge=0, le=2**53, description="`revision` of the last response.")] = None,
+    limit: Annotated[int | None, Query(ge=1, le=10_000, description="Maximum number of new messages.")] = None,
     wait: Wait = None,
     if_none_match: Annotated[str | None, Header(max_length=2_000)] = None,
 ) -> Any:
-    """Return what is new since the last answer; with `wait`, as soon as there is something.
+    """Return what is new since the last response; with `wait`, as soon as there is something new.
 
-    Something is new that neither the cursor nor the answer named by `If-None-Match` has. An `ETag` names the answer to
-    this very request: the session, its revision, the cursor and the limit.
+    New is what is neither covered by the cursor nor in the response that `If-None-Match` identifies. An `ETag` stands
+    for the session, its revision, the cursor and the limit.
     """
     request = UpdatesRequest(
         last_seen_message_id=last_seen_message_id or None, since_revision=since_revision, limit=limit
@@ -170,16 +175,16 @@ async def get_conversation(
     if wait:
         run_id = await services.reader.first_run_id(session_id) if if_none_match else ""
 
-        def holds(update: ConversationUpdate) -> bool:
+        def matches_etag(update: ConversationUpdate) -> bool:
             return bool(if_none_match) and matches(poll_etag(run_id, request, update.revision), if_none_match or "")
 
-        event = await services.poller.wait_for_news(session_id, request, seconds=wait, holds=holds)
+        event = await services.poller.wait_for_news(session_id, request, seconds=wait, matches_etag=matches_etag)
     else:
         event = await services.poller.poll(session_id, request)
     etag = poll_etag(await services.reader.first_run_id(session_id), request, event.update.revision)
     if if_none_match and matches(etag, if_none_match):
         return Response(status_code=304, headers={"ETag": etag})
-    # An answer that is only an excerpt, since the store is down, is not to be kept as the last word.
+    # Without an ETag where an answer is only an excerpt because the store is down: the client must read it again.
     headers = {"ETag": etag} if event.is_whole else {}
     return Response(event.as_answer(session_id), headers=headers, media_type="application/json")
 
@@ -193,12 +198,12 @@ async def get_full_conversation(
     services: ServicesDep,
     session_id: SessionId,
     before: Annotated[str | None, Query(pattern=ID_PATTERN, description="Only turns before this one.")] = None,
-    limit: Annotated[int | None, Query(ge=1, le=10_000, description="Most turns a page.")] = None,
+    limit: Annotated[int | None, Query(ge=1, le=10_000, description="Maximum turns per page.")] = None,
 ) -> FullConversation:
-    """Return the transcript, archive included, oldest first: the newest page, or the one before `before`.
+    """Return a page of the transcript, archived turns included, oldest first: the newest, or the one before `before`.
 
-    A page has about 1 MB; a turn that alone is longer is sent whole. While the archive can't be read, the newest page
-    has what the session holds, and a page of which it holds nothing is a 503.
+    A page has about 1 MB, or a single turn that is larger. While the archive is unavailable, a page contains what the
+    session itself has, and is a 503 if that is nothing.
     """
     state = await services.transcripts.page(session_id, before=before, limit=limit)
     return FullConversation(**dict(state), links=PageLinks(older=_older(session_id, state, limit)))
@@ -206,7 +211,7 @@ async def get_full_conversation(
 
 @router.get("/workflow/{id}/queue", operation_id="get_queue", responses=errors(*WORKER))
 async def get_queue(services: ServicesDep, session_id: SessionId) -> QueueView:
-    """Return the waiting prompts with their positions, and the last 200 fates."""
+    """Return the queued prompts with their positions, and the last 200 fates."""
     return await services.reader.queue(session_id)
 
 
@@ -216,10 +221,9 @@ async def get_queue(services: ServicesDep, session_id: SessionId) -> QueueView:
     responses=errors(*WORKER, "unknown-prompt", "archive-unavailable"),
 )
 async def get_prompt_fate(services: ServicesDep, session_id: SessionId, message_id: MessageId) -> PromptFate:
-    """Return what became of a prompt that was ever accepted, also of a session that has ended.
+    """Return the fate of any prompt that was ever accepted, even if the session has ended.
 
-    Without a worker, as far as Temporal and the archive can tell: `position` is null then, and where they can't, it is
-    a 504.
+    Without a worker the fate comes from Temporal and the archive, with `position` null; 504 if they don't have it.
     """
     return await services.fates.fate_of(session_id, message_id)
 
@@ -231,13 +235,13 @@ async def get_prompt_fate(services: ServicesDep, session_id: SessionId, message_
     responses=errors(*WORKER, "session-ended", "unknown-prompt", "not-waiting"),
 )
 async def withdraw_prompt(services: ServicesDep, session_id: SessionId, message_id: MessageId) -> None:
-    """Take a waiting prompt back; 409 if it has started, 404 if it is not known."""
+    """Withdraw a queued prompt; 409 if it has started, 404 if there is none."""
     await services.sessions.withdraw(session_id, message_id)
 
 
 def _prompt_of(body: SendPrompt, idempotency_key: str | None) -> PromptSignal:
     if body.id and idempotency_key and body.id != idempotency_key:
-        raise problems.invalid("id", "differs from the Idempotency-Key header; send one of them")
+        raise problems.invalid("id", texts.TWO_PROMPT_IDS)
     check_text(body.message, limits=Limits(), field="message")
     return new_prompt(body.message, message_id=body.id or idempotency_key, mode=body.mode)
 

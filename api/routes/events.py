@@ -20,12 +20,12 @@ from turnkeeper.models.transcript.partial_output import PartialGrowth
 router = APIRouter(tags=["conversation"])
 
 EventBody = ConversationUpdate | WaitingPrompts | PartialGrowth | Problem
-"""What stands in the `data` of the events `update`, `queue`, `partial` and `problem`."""
+"""The `data` of the events `update`, `queue`, `partial` and `problem`."""
 
 
 @dataclass(frozen=True)
 class OpenFeed:
-    """A feed whose first event has been read; without one, there will never be any."""
+    """A feed whose first event has been read. `first` is `None` if there will never be an event."""
 
     first: Event | None
     rest: AsyncGenerator[Event, None]
@@ -42,13 +42,13 @@ async def open_feed(
         Header(
             max_length=300,
             json_schema_extra={"pattern": EVENT_ID_PATTERN},
-            description="`id` of the last event; stands above the parameters.",
+            description="`id` of the last event. Takes precedence over the parameters.",
         ),
     ] = "",
 ) -> AsyncGenerator[OpenFeed, None]:
-    """Read the first event: what goes wrong is a problem, not the end of a stream that has begun.
+    """Read the first event before the response begins, so that an error is a problem and not a broken stream.
 
-    204 stops a browser's `EventSource`, which would come back to an ended session for ever.
+    204 stops a browser's `EventSource`, which would reconnect to an ended session forever.
     """
     cursor = UpdatesRequest(last_seen_message_id=last_seen_message_id or None, since_revision=since_revision)
     if last_event_id:
@@ -65,23 +65,23 @@ async def open_feed(
     operation_id="watch_session",
     response_class=EventSourceResponse,
     responses={
-        204: {"description": "The session is closed, and the cursor is its end: there is nothing to watch."},
+        204: {"description": "The session is closed and the client has everything."},
         **errors(*WORKER, "stopping"),
     },
 )
 async def watch_session(feed: Annotated[OpenFeed, Depends(open_feed)]) -> AsyncIterable[EventBody]:
-    """Watch a session live: server-sent events, resumed with `Last-Event-ID` without loss or repetition.
+    """Watch a session live: server-sent events that resume at `Last-Event-ID` without loss or repetition.
 
-    - `update`: what is new, as `GET /workflow/{id}/conversation` answers it; first of all what is new since the
-      cursor, then whenever something happens. Its `id` is the cursor after it. An answer that can be read as an excerpt
-      only, with an `agent_message_blob`, is in another update once it can be read whole.
-    - `queue`: the waiting prompts, where there are any and whenever they have changed.
-    - `partial`: what the model is writing. `fresh` replaces all that was shown before, else the text of each part is to
-      be appended. To be shown only for the running turn, and until the step it belongs to is in an update.
-    - `problem`: why nothing new can be read for now, such as a session that is stuck, or workers that are away. The
-      stream goes on: the next `update` or `queue` says that the session can be read again.
+    - `update`: what is new, as in `GET /workflow/{id}/conversation`: first since the cursor, then after every change.
+      Its `id` is the new cursor. If an answer is only an excerpt, with an `agent_message_blob`, another update has the
+      whole answer once it can be read.
+    - `queue`: the queued prompts, if there are any, and after every change.
+    - `partial`: what the model is writing. With `fresh` it replaces what was shown before; otherwise append the text of
+      each part. Show it only for the running turn, until an update contains its step.
+    - `problem`: why the session can't be read now, such as a stuck session or missing workers. The stream continues;
+      the next `update` or `queue` means that the session can be read again.
 
-    Further kinds of events may be added; leave aside those you don't know. The stream ends with the session.
+    More kinds of events may be added; ignore those that you don't know. The stream ends with the session.
     """
     if feed.first is None:
         return
@@ -91,5 +91,5 @@ async def watch_session(feed: Annotated[OpenFeed, Depends(open_feed)]) -> AsyncI
 
 
 def _sse(event: Event) -> EventBody:
-    # FastAPI describes the annotated types in OpenAPI, and sends a `ServerSentEvent` as it is.
+    # FastAPI documents the annotated types in OpenAPI, and sends a `ServerSentEvent` unchanged.
     return cast(EventBody, event.sse)

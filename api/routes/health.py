@@ -1,4 +1,4 @@
-"""Whether the process is up, and whether it can serve."""
+"""Liveness and readiness."""
 
 import asyncio
 from typing import Literal
@@ -23,24 +23,24 @@ router = APIRouter(tags=["health"])
 
 @router.get("/healthz", operation_id="health", responses=errors("invalid"))
 async def health() -> Health:
-    """Say that the process is up."""
+    """Respond as long as the process is up."""
     return Health()
 
 
 @router.get("/readyz", operation_id="readiness", responses={**errors("invalid", "rate-limited"), **NO_POLLING_WORKER})
 async def readiness(services: ServicesDep) -> Readiness:
-    """Temporal is reachable and a worker is polling; 503 otherwise, saying which is missing."""
+    """Return 200 if Temporal is reachable and a worker is polling; 503 says which is missing."""
     client, task_queue = services.client, services.settings.task_queue
     archive = asyncio.create_task(_archive(services.stores))
     workers = await call_temporal(polling_workers(client, task_queue), "")
     if not workers:
-        raise problems.ProblemError(503, "no-worker", f"No worker polls the task queue {task_queue!r}.")
+        raise problems.no_polling_worker(task_queue)
     host = client.service_client.config.target_host
     return Readiness(temporal=host, workers=len(workers), archive=await archive)
 
 
 async def _archive(stores: Stores) -> Literal["ok", "unavailable"]:
-    """Say whether the archive can be read; no session has the empty id."""
+    """Check whether the archive can be read, by counting the turns of the empty id, which no session has."""
     try:
         await read_store(stores.archive.count(""), until=seconds_from_now(ARCHIVE_SECONDS))
     except StoreUnavailableError:

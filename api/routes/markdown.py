@@ -1,4 +1,4 @@
-"""Markdown for the chat page, rendered where it can be sanitised (API-5)."""
+"""Markdown for the chat page, rendered and sanitised by the gateway (API-5)."""
 
 from fastapi import APIRouter
 
@@ -11,8 +11,8 @@ router = APIRouter(tags=["page"])
 
 @router.post("/markdown", operation_id="render_markdown", responses=errors(*ANY, "too-large", "rate-limited"))
 async def render_markdown(services: ServicesDep, body: RenderMarkdown) -> RenderedMarkdown:
-    """Return texts as safe HTML; one that takes too long to render comes back as it was written.
+    """Return texts as safe HTML. A text that takes too long to render comes back preformatted.
 
-    Of HTML in a text only its characters are shown, images become links, and links lead to the web or to mail.
+    HTML in a text is escaped, images become links, and links lead to the web or to mail.
     """
     return RenderedMarkdown(html=await services.markdown.render(body.texts))

@@ -1,7 +1,7 @@
-"""The chat page: one document, its styles, its modules and its icon, all from here and from nowhere else (API-5).
+"""The chat page: a document, its styles, modules and icon, all served by the gateway (API-5).
 
-The document runs no script and takes no style but those files, talks to this gateway only, is framed by nobody, and
-takes HTML only from the one place that puts in what the gateway has sanitised: a mistake in the page is then no hole.
+The content security policy allows only these files and only requests to this gateway, forbids frames, and accepts HTML
+only from the one function that inserts what the gateway has sanitised. So a mistake in the page is not exploitable.
 """
 
 import html
@@ -33,7 +33,7 @@ _POLICY = {
 }
 
 FILE_HEADERS = {
-    # Kept, but asked for again each time: a page is never made of files of two releases.
+    # Cached but revalidated each time, so that a page never mixes the files of two releases.
     "Cache-Control": "no-cache",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -42,7 +42,7 @@ FILE_HEADERS = {
 
 
 def page_headers(policy: dict[str, str]) -> dict[str, str]:
-    """Return the headers of a page that may load what `policy` says, a source list for each directive."""
+    """Return the headers of a page with the content security policy `policy`, a source list for each directive."""
     return {
         **FILE_HEADERS,
         "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in policy.items()),
@@ -63,15 +63,15 @@ def chat_page(session_id: str) -> str:
 
 
 def install(app: FastAPI, settings: Settings) -> None:
-    """Serve the page at `/` and its files below `/static/`; any other unknown path stays a problem."""
-    # Which model a new session gets, before there is one that could be asked.
+    """Add the page at `/` and its files below `/static/`. Any other unknown path is still a problem."""
+    # The model of new sessions, which the page shows before there is a session.
     first_model = html.escape(settings.first_model)
     document = (STATIC / "index.html").read_text().replace("{first_model}", first_model)
     headers = {**_PAGE_HEADERS, "ETag": content_etag(document)}
 
     @app.get("/", include_in_schema=False)
     async def show_page(request: Request, session: str | None = None) -> Response:
-        """Answer with the page; which session it shows, it reads from its own address."""
+        # The page reads `session` from its own address.
         if matches(headers["ETag"], request.headers.get("if-none-match", "")):
             return Response(status_code=304, headers=headers)
         return HTMLResponse(document, headers=headers)
@@ -80,7 +80,7 @@ def install(app: FastAPI, settings: Settings) -> None:
 
 
 class PageFiles(StaticFiles):
-    """Files with an ETag and the headers of the page."""
+    """Static files with an ETag and the headers of the page."""
 
     def file_response(
         self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200

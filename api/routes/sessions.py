@@ -1,4 +1,4 @@
-"""Starting, listing, describing, configuring, stopping and deleting sessions."""
+"""Starting, listing, describing, configuring, ending and deleting sessions."""
 
 from typing import Annotated, Any
 from uuid import uuid4
@@ -51,17 +51,17 @@ async def start_session(
     response: Response,
     body: StartSession | None = None,
 ) -> SessionStarted:
-    """Start a session; 409 if its id was ever used."""
-    wanted = body or StartSession()
-    session_id = wanted.id or str(uuid4())
-    start = _input_of(wanted, services.settings, session_id)
+    """Start a session; 409 if its id was used before."""
+    options = body or StartSession()
+    session_id = options.id or str(uuid4())
+    start = _input_of(options, services.settings, session_id)
     message_id = None
-    if wanted.prompt is not None:
-        check_text(wanted.prompt, limits=start.limits, field="prompt")
-        first = new_prompt(wanted.prompt, message_id=None, mode="enqueue")
+    if options.prompt is not None:
+        check_text(options.prompt, limits=start.limits, field="prompt")
+        first = new_prompt(options.prompt, message_id=None, mode="enqueue")
         start, message_id = start.model_copy(update={"first_prompt": first}), first.id
-    if wanted.id:
-        await services.transcripts.refuse_forgotten(session_id)
+    if options.id:
+        await services.transcripts.raise_if_id_was_used(session_id)
     await services.sessions.start(session_id, start)
     response.headers["Location"] = f"/workflow/{session_id}"
     return SessionStarted(workflow_id=session_id, message_id=message_id)
@@ -72,8 +72,8 @@ async def get_sessions_list(
     services: ServicesDep,
     status: Annotated[ListedStatus | None, Query(description="Only sessions with this status.")] = None,
     user: Annotated[str | None, Query(pattern=USER_PATTERN, description="Only this user's sessions.")] = None,
-    q: Annotated[str | None, Query(min_length=1, max_length=200, description="Text in the title or the id.")] = None,
-    cursor: Annotated[str | None, Query(max_length=4_000, description="`next_cursor` of the page before.")] = None,
+    q: Annotated[str | None, Query(min_length=1, max_length=200, description="Text to find in titles and ids.")] = None,
+    cursor: Annotated[str | None, Query(max_length=4_000, description="`next_cursor` of the previous page.")] = None,
 ) -> SessionList:
     """List sessions, open ones first, newest first."""
     return await list_sessions(services.client, status=status, user=user, text=q, cursor=cursor)
@@ -81,12 +81,12 @@ async def get_sessions_list(
 
 @router.get("/workflow/{id}", operation_id="describe_session", responses=errors(*WORKER))
 async def describe_session(services: ServicesDep, session_id: SessionId) -> SessionDescription:
-    """Say what a session is and does; one whose workflow task keeps failing is `stuck`."""
+    """Describe a session: configuration, status and usage. It is `stuck` if its workflow task keeps failing."""
     description = await services.reader.describe(session_id)
     if await services.reader.is_stuck(session_id, description):
         return await _stuck(description, session_id, _links(services, session_id))
     state = await services.reader.state(session_id, StateRequest(limit=0))
-    return _described(state, session_id, _links(services, session_id))
+    return _description_of(state, session_id, _links(services, session_id))
 
 
 @router.patch(
@@ -96,7 +96,7 @@ async def describe_session(services: ServicesDep, session_id: SessionId) -> Sess
     responses=errors(*WORKER, "too-large", "session-ended"),
 )
 async def configure_session(services: ServicesDep, session_id: SessionId, body: ConfigureBody) -> SessionStarted:
-    """Change the session from its next turn on; `limits` and `history` change only the fields given."""
+    """Change the session from its next turn on. `limits` and `history` change only the fields that are present."""
     await services.sessions.configure(session_id, body)
     return SessionStarted(workflow_id=session_id)
 
@@ -108,12 +108,12 @@ async def configure_session(services: ServicesDep, session_id: SessionId, body: 
     responses=errors(*WORKER, "too-large", "session-ended", "not-running"),
 )
 async def cancel_turn(services: ServicesDep, session_id: SessionId, body: Cancel | None = None) -> Cancelling:
-    """Stop a turn. Naming the turn keeps a late stop from hitting the next one."""
-    wanted = body or Cancel()
-    turn_id = wanted.message_id or (await services.reader.state(session_id, StateRequest(limit=0))).current_message_id
+    """Stop a turn. With `message_id` a late request can't stop the next turn by mistake."""
+    options = body or Cancel()
+    turn_id = options.message_id or (await services.reader.state(session_id, StateRequest(limit=0))).current_message_id
     if turn_id is None:
-        raise problems.ProblemError(409, "not-running", "No turn is running.")
-    receipt = await services.sessions.cancel_turn(session_id, CancelTurn(message_id=turn_id, reason=wanted.reason))
+        raise problems.not_running()
+    receipt = await services.sessions.cancel_turn(session_id, CancelTurn(message_id=turn_id, reason=options.reason))
     return Cancelling(workflow_id=session_id, cancelling=receipt.cancelling)
 
 
@@ -124,9 +124,9 @@ async def cancel_turn(services: ServicesDep, session_id: SessionId, body: Cancel
     responses=errors(*SESSION, "too-large", "session-ended"),
 )
 async def end_session(services: ServicesDep, session_id: SessionId, body: End | None = None) -> SessionStarted:
-    """End the session after its queue, or without it."""
-    wanted = body or End()
-    await services.sessions.end(session_id, EndSession(reason=wanted.reason, discard_queue=wanted.discard_queue))
+    """End the session after its queued prompts, or discard them."""
+    options = body or End()
+    await services.sessions.end(session_id, EndSession(reason=options.reason, discard_queue=options.discard_queue))
     return SessionStarted(workflow_id=session_id)
 
 
@@ -135,16 +135,16 @@ async def end_session(services: ServicesDep, session_id: SessionId, body: End | 
     status_code=202,
     operation_id="delete_session",
     responses={
-        200: {"model": DeletionReceipt, "description": "All is gone."},
-        202: {"description": "It is being deleted; ask again for the receipt."},
+        200: {"model": DeletionReceipt, "description": "The session is deleted."},
+        202: {"description": "The session is being deleted. Repeat the request to get the receipt."},
         **errors(*SESSION, "archive-unavailable", "deletion-refused"),
     },
 )
 async def delete_session(services: ServicesDep, session_id: SessionId, response: Response) -> DeletionReceipt:
-    """Terminate the session and delete all its runs, its archived turns and large texts; ask again for the receipt.
+    """Terminate the session and delete all its runs, archived turns and large texts. Repeat it to get the receipt.
 
-    200 once all is gone. What was begun is finished in any case: once a worker is there, where none is, and once the
-    archive is back; 503 while it can't be reached.
+    200 once everything is deleted. A deletion that has begun always finishes, as soon as a worker and the archive are
+    available; 503 while the archive is unavailable.
     """
     receipt = await services.deleter.delete(session_id)
     if receipt.status == "deleted":
@@ -152,27 +152,27 @@ async def delete_session(services: ServicesDep, session_id: SessionId, response:
     return receipt
 
 
-def _input_of(wanted: StartSession, settings: Settings, session_id: str) -> SessionInput:
+def _input_of(options: StartSession, settings: Settings, session_id: str) -> SessionInput:
     base = default_input(settings, session_id)
     change = Configure(
-        title=wanted.title,
-        model=wanted.model,
-        limits=wanted.limits,
-        history=wanted.history,
-        tool_policy=wanted.tool_policy,
+        title=options.title,
+        model=options.model,
+        limits=options.limits,
+        history=options.history,
+        tool_policy=options.tool_policy,
     )
-    given: dict[str, Any] = {
-        "user": wanted.user,
-        "workspace": wanted.workspace,
-        "unattended": wanted.unattended,
+    fields: dict[str, Any] = {
+        "user": options.user,
+        "workspace": options.workspace,
+        "unattended": options.unattended,
     }
-    if wanted.system_prompt is not None:
-        given["system_prompt"] = wanted.system_prompt
-    return configured(base, change).model_copy(update=given)
+    if options.system_prompt is not None:
+        fields["system_prompt"] = options.system_prompt
+    return configured(base, change).model_copy(update=fields)
 
 
 def default_input(settings: Settings, session_id: str, *, user: str | None = None) -> SessionInput:
-    """Return what a session is started with where nothing else is said: the settings, frozen into its history."""
+    """Return the default input of a session: the current settings, which its history then keeps."""
     return SessionInput(
         user=user,
         model=settings.first_model,
@@ -183,7 +183,7 @@ def default_input(settings: Settings, session_id: str, *, user: str | None = Non
     )
 
 
-def _described(state: ConversationState, session_id: str, links: SessionLinks) -> SessionDescription:
+def _description_of(state: ConversationState, session_id: str, links: SessionLinks) -> SessionDescription:
     session = state.session
     return SessionDescription(
         workflow_id=session_id,
@@ -219,8 +219,8 @@ async def _stuck(description: WorkflowExecutionDescription, session_id: str, lin
 
 def _links(services: Services, session_id: str) -> SessionLinks:
     settings = services.settings
-    embedded = EmbeddedServer.recorded(settings.state_dir)
-    ui_url = settings.temporal_ui_url or (embedded.ui_url if embedded else None)
+    server = EmbeddedServer.recorded(settings.state_dir)
+    ui_url = settings.temporal_ui_url or (server.ui_url if server else None)
     path = f"/namespaces/{services.client.namespace}/workflows/{workflow_id(session_id)}"
     return SessionLinks(
         conversation=f"/workflow/{session_id}/conversation",

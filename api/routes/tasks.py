@@ -1,14 +1,14 @@
-"""Tasks: agents that are deployed with what led to them."""
+"""Tasks: agents that start with the conversation that led to their task."""
 
 from fastapi import APIRouter
 
 from turnkeeper.api.bodies import TaskPreview
 from turnkeeper.api.dependencies import ServicesDep
-from turnkeeper.api.http.body_limits import MOST_HISTORY_BYTES
+from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import WORKER, errors
 from turnkeeper.models.session.task import CreateTask
 
-router = APIRouter(tags=["tasks"], max_body_size=MOST_HISTORY_BYTES)
+router = APIRouter(tags=["tasks"], max_body_size=MAX_HISTORY_BYTES)
 
 
 @router.post(
@@ -17,7 +17,10 @@ router = APIRouter(tags=["tasks"], max_body_size=MOST_HISTORY_BYTES)
     responses=errors(*WORKER, "too-large", "archive-unavailable"),
 )
 async def preview_task(services: ServicesDep, body: CreateTask) -> TaskPreview:
-    """Say what a task's agent would be told, and what would be mended or left out; nothing is started."""
+    """Return the context that a task's agent would get, with warnings about what would be fixed or left out.
+
+    Nothing is started.
+    """
     prepared = await services.tasks.prepare(body)
     return TaskPreview(
         context=prepared.report,

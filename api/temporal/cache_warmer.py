@@ -1,13 +1,13 @@
-"""Making a worker read a watched session into its memory once the one that had it has gone (API-3).
+"""Making a worker load a watched session after the worker that had it in memory has gone (API-3).
 
-Theory of operation. Temporal sends a session's tasks and queries to the worker that has it in memory: the one that
-completed its last workflow task. Once that worker is gone, every query is sent to another together with the whole
-history, to be read from the beginning each time, until there is a next workflow task; an idle session may have none for
-months. An update that the session refuses is a workflow task too, and leaves no trace in the history: after it the
-session is in some worker's memory again. Measured at 448 events: 30 ms a query before, 4 ms after.
+Temporal sends a session's tasks and queries to the worker that has the session in memory: the one that completed its
+last workflow task. Once that worker is gone, each query goes to another worker with the whole history, which is
+replayed from the beginning every time, until there is a next workflow task. In an idle session that may take months. An
+update that the session rejects is a workflow task too, and leaves no trace in the history: after it some worker has the
+session in memory again. Measured at 448 events: 30 ms per query before, 4 ms after.
 
-Which worker has the session then, Temporal does not say, only which workers there were: the session is warmed again
-when one of these has gone.
+Temporal doesn't say which worker then has the session, only which workers exist. So the session is warmed again when
+one of these has gone.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from turnkeeper.api.temporal.temporal_calls import rpc_timeout
 from turnkeeper.api.temporal.watch import Watch
 from turnkeeper.workflows.hosting.connection import polling_workers
 
-LOOK_SECONDS = 5.0
-"""How long the list of workers is used. Temporal itself drops a worker that has gone only after a minute."""
+WORKER_LIST_SECONDS = 5.0
+"""How long the list of workers is cached. Temporal itself lists a worker that has gone for another minute."""
 
-REFUSED_UPDATE = "cancel_turn"
-"""Without the id of a turn it is refused by its validator, always (SES-8)."""
+REJECTED_UPDATE = "cancel_turn"
+"""Without a turn's id its validator always rejects it (SES-8)."""
 
 _log = logging.getLogger(__name__)
 
@@ -37,15 +37,15 @@ class CacheWarmer:
         self._client = client
         self._task_queue = task_queue
         self._workers: frozenset[str] = frozenset()
-        self._looked_at = float("-inf")
-        self._looking = asyncio.Lock()
+        self._listed_at = float("-inf")
+        self._worker_list_lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def warm(self, workflow_id: str, watch: Watch) -> None:
-        """Start to warm the session unless a worker has it in memory; returns at once. Its watchers keep `watch`."""
+        """Start to warm the session, unless a worker has it in memory. Returns at once."""
         if watch.is_live and watch.workers and not watch.is_being_warmed:
             watch.is_being_warmed = True
-            warming = asyncio.create_task(self._warm_if_left(workflow_id, watch))
+            warming = asyncio.create_task(self._warm_if_worker_left(workflow_id, watch))
             self._tasks.add(warming)
             warming.add_done_callback(self._tasks.discard)
 
@@ -54,7 +54,7 @@ class CacheWarmer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _warm_if_left(self, workflow_id: str, watch: Watch) -> None:
+    async def _warm_if_worker_left(self, workflow_id: str, watch: Watch) -> None:
         try:
             before, present = watch.workers, await self._present_workers()
             if not present or before <= present:
@@ -69,14 +69,14 @@ class CacheWarmer:
 
     async def _send_refused_update(self, workflow_id: str) -> None:
         handle = self._client.get_workflow_handle(workflow_id)
-        with contextlib.suppress(WorkflowUpdateFailedError):  # it always fails
+        with contextlib.suppress(WorkflowUpdateFailedError):  # expected: the update is rejected
             async with asyncio.timeout(rpc_timeout().total_seconds()):
-                await handle.execute_update(REFUSED_UPDATE, {}, rpc_timeout=rpc_timeout())
+                await handle.execute_update(REJECTED_UPDATE, {}, rpc_timeout=rpc_timeout())
 
     async def _present_workers(self) -> frozenset[str]:
         loop = asyncio.get_running_loop()
-        async with self._looking:
-            if loop.time() > self._looked_at + LOOK_SECONDS:
+        async with self._worker_list_lock:
+            if loop.time() > self._listed_at + WORKER_LIST_SECONDS:
                 self._workers = frozenset(await polling_workers(self._client, self._task_queue))
-                self._looked_at = loop.time()
+                self._listed_at = loop.time()
         return self._workers

@@ -1,10 +1,10 @@
-"""Whether an answer of a session is one that Temporal has committed (SES-12).
+"""Whether Temporal has committed the state that a query result shows (SES-12).
 
-Theory of operation. An answer names the workflow tasks that it rests on. A task's completion is in the history before
-the worker that completed it answers anything else, so in nearly every case it is there already: the session's watch has
-seen it, or one page of the newest events shows it. Otherwise the task is still open, or was undone: its worker died, or
-took too long. Then the answer is dropped, since the task is done again, with other times. The worker that gave it would
-go on from there, so it is made to forget the session (`workflows/hosting/evicting_runner.py`).
+A query result names the workflow tasks that it depends on. The completion of a task is in the history before the worker
+that completed it answers anything else, so it is nearly always there already: the session's watch has seen it, or one
+page of the newest events shows it. Otherwise the task is still open, or was undone because its worker died or took too
+long. Then the result is dropped, since the task runs again with other times. The worker that gave it would continue
+from the wrong state, so it is made to evict the session (`workflows/hosting/evicting_runner.py`).
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from turnkeeper.stores.bounded_dict import BoundedDict
 from turnkeeper.workflows.hosting.evicting_runner import FORGET_QUERY
 
 CHECK_SECONDS = 60.0
-"""An open task is waited for so long: longer than any task timeout, and whether or not anybody still asks."""
+"""How long to wait for an open task: longer than any task timeout, even if no caller waits any more."""
 
 PAUSE_SECONDS = 0.05
 MAX_PAUSE_SECONDS = 0.4
-"""Between two looks at the history while a task is open; the first and the longest."""
+"""The first and the longest pause between two reads of the history while a task is open."""
 
 FORGET_SECONDS = 2.0
 
@@ -37,27 +37,25 @@ MAX_SESSIONS = 10_000
 
 
 class CommitChecker:
-    """Checks the answers of all sessions."""
+    """Checks query results, by the watches or else the histories. `client` must send queries once."""
 
     def __init__(self, client: Client, watches: WatchRegistry) -> None:
-        """Read histories through `client`, where none of `watches` has. It sends queries once (`query_client.py`)."""
         self._client = client
         self._watches = watches
         self._checks = Coalescer[tuple[str, AsOf], bool]()
-        self._committed = BoundedDict[str, AsOf](max_entries=MAX_SESSIONS)
-        """The newest task of each session that was found completed: an idle session is read once."""
+        self._newest_committed = BoundedDict[str, AsOf](max_entries=MAX_SESSIONS)
+        """The newest committed state of each session, so that an idle session is checked once."""
 
     async def is_committed(self, workflow_id: str, as_of: AsOf) -> bool:
-        """Wait until all tasks are completed, or one was undone, and return which. The caller bounds the wait.
+        """Wait until all tasks are completed (true) or one was undone (false). The caller bounds the wait.
 
-        A worker whose task was undone is made to forget the session, also when no caller waits any more: it would go
-        on from its wrong state.
+        A worker whose task was undone is made to evict the session, even if no caller waits any more.
 
         Raises:
             RPCError: The history can't be read.
-            TimeoutError: A task has been open for longer than any task may be.
+            TimeoutError: A task has been open for longer than the task timeout allows.
         """
-        if self._committed.get(workflow_id) == as_of:
+        if self._newest_committed.get(workflow_id) == as_of:
             return True
         return await self._checks.run((workflow_id, as_of), lambda: self._check(workflow_id, as_of))
 
@@ -72,24 +70,26 @@ class CommitChecker:
         return is_committed
 
     async def _make_worker_forget(self, workflow_id: str) -> None:
-        """Make the worker that has the session in memory read it from its history again."""
+        """Make the worker that has the session in memory replay it from its history."""
         handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(workflow_id)
-        with suppress(WorkflowQueryFailedError, RPCError):  # it always fails
+        with suppress(WorkflowQueryFailedError, RPCError):  # expected: the query always fails
             await handle.query(FORGET_QUERY, rpc_timeout=timedelta(seconds=FORGET_SECONDS))
 
     async def _verdict(self, workflow_id: str, as_of: AsOf) -> bool:
-        known = self._committed.get(workflow_id)
-        is_same_run = known is not None and known.run_id == as_of.run_id
-        open_tasks = [task for task in as_of.tasks if not (known and is_same_run and task in known.tasks)]
+        committed = self._newest_committed.get(workflow_id)
+        is_same_run = committed is not None and committed.run_id == as_of.run_id
+        open_tasks = [task for task in as_of.tasks if not (committed and is_same_run and task in committed.tasks)]
         pauses = growing_pauses(PAUSE_SECONDS, MAX_PAUSE_SECONDS)
-        while (is_committed := await self._look(workflow_id, as_of.run_id, open_tasks, next(pauses))) is None:
+        while (is_committed := await self._check_once(workflow_id, as_of.run_id, open_tasks, next(pauses))) is None:
             pass
         if is_committed:
-            self._committed[workflow_id] = as_of
+            self._newest_committed[workflow_id] = as_of
         return is_committed
 
-    async def _look(self, workflow_id: str, run_id: str, tasks: Sequence[TaskStart], patience: float) -> bool | None:
-        """Look at what the watch has seen, or will have within `patience` seconds, then into the history itself."""
+    async def _check_once(
+        self, workflow_id: str, run_id: str, tasks: Sequence[TaskStart], patience: float
+    ) -> bool | None:
+        """Check what the watch has seen or sees within `patience` seconds, then the history; `None` if undecided."""
         watch = self._watches.get(workflow_id)
         if watch is None or not watch.is_live:
             is_committed = await self._read(workflow_id, run_id, tasks)
@@ -107,6 +107,6 @@ class CommitChecker:
 
 
 def _are_committed(history: WorkflowTasks, tasks: Sequence[TaskStart]) -> bool | None:
-    """Return whether all of `tasks` were completed; `None` while the part of the history doesn't tell."""
+    """Return whether all of `tasks` were completed; `None` while that part of the history doesn't show it."""
     verdicts = [history.is_committed(task.started_at, history_length=task.history_length) for task in tasks]
     return False if False in verdicts else None if None in verdicts else True

@@ -1,10 +1,11 @@
-"""Deletions as Temporal knows them: one workflow for each session that is deleted, found without a worker (API-1)."""
+"""Finding the deletion of a session, which is a workflow, without a worker (API-1)."""
 
 from dataclasses import dataclass
 
 from temporalio.client import Client, WorkflowExecutionDescription
 from temporalio.client import WorkflowExecutionStatus as Status
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.session_ids import workflow_id
@@ -13,27 +14,27 @@ from turnkeeper.models.deletion import deletion_id
 from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE, DELETION_REFUSED
 
 FIRST_RUN = "first_run_id"
-"""The memo that says which session is deleted, of those that had the id one after the other."""
+"""The memo field that identifies the session, since an id can be used again after a deletion."""
 
 
 @dataclass(frozen=True)
-class FoundDeletion:
-    """The newest deletion under a session's id, by what Temporal says of it."""
+class Deletion:
+    """The newest deletion for a session's id, as Temporal describes it."""
 
     run_id: str
     first_run_id: str
-    """Of the session; empty where Temporal had forgotten it."""
+    """Of the session; empty if Temporal no longer had the session."""
     is_done: bool
     problem: ProblemError | None = None
-    """Why it does not get on now; it is tried again."""
+    """Why it makes no progress now; Temporal retries it."""
 
 
-async def find_deletion(client: Client, session_id: str) -> FoundDeletion | None:
-    """Return the newest deletion under that id, under way or done; `None` where there is none. Raises 503."""
+async def find_deletion(client: Client, session_id: str) -> Deletion | None:
+    """Return the newest deletion for that id, running or done; `None` if there is none. Raises 503."""
     description = await _describe(client, session_id, deletion_id(workflow_id(session_id)))
     if description is None or description.status not in (Status.RUNNING, Status.COMPLETED):
         return None
-    return FoundDeletion(
+    return Deletion(
         run_id=description.run_id or "",
         first_run_id=(await description.memo()).get(FIRST_RUN, ""),
         is_done=description.status == Status.COMPLETED,
@@ -42,26 +43,26 @@ async def find_deletion(client: Client, session_id: str) -> FoundDeletion | None
 
 
 async def find_first_run(client: Client, session_id: str) -> str | None:
-    """Return the id of the first run of the session that has the id now; `None` where none has. Raises 503."""
+    """Return the id of the first run of the session that has the id now; `None` if there is none. Raises 503."""
     description = await _describe(client, session_id, workflow_id(session_id))
     return None if description is None else first_run_of(description)
 
 
 def first_run_of(description: WorkflowExecutionDescription) -> str:
-    """Return the id of a session's first run: it tells this session from any other under the same id."""
+    """Return the id of a session's first run, which distinguishes it from other sessions with the same id."""
     return description.raw_description.workflow_execution_info.first_run_id or description.run_id or ""
 
 
-async def refuse_deleted(client: Client, session_id: str) -> None:
-    """Refuse to read a session that is being deleted: to who asks it is gone, though Temporal takes a while (API-1).
+async def raise_if_deleted(client: Client, session_id: str) -> None:
+    """Raise 404 if the session is being deleted: for clients it is gone, though Temporal takes a while (API-1).
 
-    To be asked of closed sessions only: a deletion begins with stopping the session. While the archive can't be
-    cleared, or Temporal refuses to delete the session, it can be read. Raises 404.
+    Call it for closed sessions only, since a deletion begins by terminating the session. While the archive is
+    unavailable, or Temporal doesn't permit the deletion, the session can still be read.
     """
     deletion = await find_deletion(client, session_id)
     if deletion is None or deletion.is_done or deletion.problem:
         return
-    if await find_first_run(client, session_id) in (None, deletion.first_run_id):  # else the id was used again
+    if await find_first_run(client, session_id) in (None, deletion.first_run_id):  # otherwise a new session has the id
         raise problems.unknown_session(session_id)
 
 
@@ -76,15 +77,11 @@ async def _describe(client: Client, session_id: str, workflow: str) -> WorkflowE
 
 
 def _problem_of(description: WorkflowExecutionDescription) -> ProblemError | None:
-    """Return why the deletion's activity failed when it was last tried, if it is to be tried again."""
+    """Return why the deletion's activity last failed, if Temporal retries it."""
     for pending in description.raw_description.pending_activities:
         reason = pending.last_failure.message
         if pending.last_failure.application_failure_info.type == ARCHIVE_UNAVAILABLE:
-            return problems.archive_unavailable(
-                f"{reason} The session is stopped and not deleted yet; it will be when the archive is back. Ask again."
-            )
+            return problems.archive_unavailable(texts.DELETION_WAITS.format(reason=reason))
         if pending.last_failure.application_failure_info.type == DELETION_REFUSED:
-            return problems.deletion_refused(
-                f"{reason} The deletion goes on once workers may terminate and delete workflows in this namespace."
-            )
+            return problems.deletion_refused(texts.DELETION_NOT_PERMITTED.format(reason=reason))
     return None

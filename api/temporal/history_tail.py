@@ -1,7 +1,7 @@
-"""The end of a session's history: prompts that Temporal has and no workflow task has taken yet (SES-6).
+"""The end of a session's history: prompts that no workflow task has processed yet (SES-6).
 
-It is read from Temporal alone, so it can be read while no worker runs. Signals that arrive while a workflow task is
-being processed are not in the history before that task ends or times out.
+It can be read while no worker runs. Signals that arrive during a workflow task are not in the history before that task
+ends or times out.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.client import Client
 
 from turnkeeper.api.session_ids import workflow_id
-from turnkeeper.api.temporal.ledgers import Tail
+from turnkeeper.api.temporal.queue_estimates import HistoryTail
 from turnkeeper.api.temporal.temporal_calls import call_temporal
 from turnkeeper.api.temporal.workflow_tasks import CLOSING_EVENTS
 from turnkeeper.models.limits import Limits
@@ -26,53 +26,53 @@ from turnkeeper.models.session.queue.prompts import id_in
 from turnkeeper.workflows.hosting.history_pages import newest_pages
 
 FIRST_PAGE_EVENTS = 100
-"""A queue that is full by the default limit is read at once."""
+"""Enough for a queue that is full by the default limit."""
 
 
-class HistoryTails:
-    """Reads the histories of sessions from their ends. Methods raise `ProblemError`."""
+class HistoryTailReader:
+    """Reads histories from their ends. Methods raise `ProblemError`."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     async def read(
         self, session_id: str, *, max_prompts: int, max_bytes: int, seconds: float, until_id: str | None = None
-    ) -> Tail:
-        """Return the prompts that no workflow task has taken; no more once they reach one of the limits.
+    ) -> HistoryTail:
+        """Return the prompts that no workflow task has processed, up to the limits.
 
-        With `until_id`, no more once that prompt is among them either. All of it takes at most `seconds`.
+        With `until_id` it also stops at that prompt. Takes at most `seconds`.
         """
-        reading = self._read(session_id, max_prompts, max_bytes, until_id)
-        return await call_temporal(reading, session_id, seconds=seconds)
+        tail_read = self._read(session_id, max_prompts, max_bytes, until_id)
+        return await call_temporal(tail_read, session_id, seconds=seconds)
 
     async def first_limits(self, session_id: str, *, seconds: float) -> Limits | None:
-        """Return the limits that the session's current run began with; `None` where they can't be read."""
+        """Return the limits that the session's current run began with; `None` if they can't be read."""
         return await call_temporal(self._first_limits(session_id), session_id, seconds=seconds)
 
-    async def _read(self, session_id: str, max_prompts: int, max_bytes: int, until_id: str | None) -> Tail:
+    async def _read(self, session_id: str, max_prompts: int, max_bytes: int, until_id: str | None) -> HistoryTail:
         asked_at = asyncio.get_running_loop().time()
         sizes: dict[str, int] = {}
-        unnamed, bytes_, unnamed_bytes, is_closed, is_ending, is_whole = 0, 0, 0, False, False, True
-        async for event in self._untaken(session_id):
+        without_id, bytes_, without_id_bytes, is_closed, is_ending, is_whole = 0, 0, 0, False, False, True
+        async for event in self._unprocessed_events(session_id):
             if event.event_type in CLOSING_EVENTS:
                 is_closed = True
             is_ending = is_ending or _is_signal(event, "end_chat")
             if not _is_signal(event, "prompt"):
                 continue
-            if len(sizes) + unnamed >= max_prompts or bytes_ > max_bytes or until_id in sizes:
+            if len(sizes) + without_id >= max_prompts or bytes_ > max_bytes or until_id in sizes:
                 is_whole = False
                 break
             message_id, size = await self._prompt_in(event)
             bytes_ += size
             if message_id is None:
-                unnamed, unnamed_bytes = unnamed + 1, unnamed_bytes + size
+                without_id, without_id_bytes = without_id + 1, without_id_bytes + size
             else:
                 sizes[message_id] = size
-        return Tail(
-            asked_at, sizes, unnamed, unnamed_bytes, is_whole=is_whole, is_closed=is_closed, is_ending=is_ending
+        return HistoryTail(
+            asked_at, sizes, without_id, without_id_bytes, is_whole=is_whole, is_closed=is_closed, is_ending=is_ending
         )
 
-    async def _untaken(self, session_id: str) -> AsyncIterator[HistoryEvent]:
+    async def _unprocessed_events(self, session_id: str) -> AsyncIterator[HistoryEvent]:
         """Yield the events after the last completed workflow task, the newest first. The caller bounds the time."""
         pages = newest_pages(self._client, workflow_id(session_id), first_page_events=FIRST_PAGE_EVENTS)
         async for page in pages:
@@ -83,13 +83,13 @@ class HistoryTails:
 
     async def _prompt_in(self, event: HistoryEvent) -> tuple[str | None, int]:
         """Return a prompt's id, if it has one, and the JSON bytes of its text."""
-        signalled = event.workflow_execution_signaled_event_attributes
-        raw = await self._decoded(signalled.input)
-        text = raw.get("text") if isinstance(raw, dict) else raw
-        return id_in(raw), len(to_json(text)) if isinstance(text, str) else signalled.input.ByteSize()
+        attributes = event.workflow_execution_signaled_event_attributes
+        value = await self._decode(attributes.input)
+        text = value.get("text") if isinstance(value, dict) else value
+        return id_in(value), len(to_json(text)) if isinstance(text, str) else attributes.input.ByteSize()
 
-    async def _decoded(self, payloads: Payloads) -> Any:
-        """Return the first of the values; `None` where it can't be read: anyone can signal anything."""
+    async def _decode(self, payloads: Payloads) -> Any:
+        """Return the first value; `None` if it can't be decoded, since anyone can signal anything."""
         try:
             values = await self._client.data_converter.decode(payloads.payloads[:1])
         except (ValueError, RuntimeError, KeyError, TypeError):
@@ -107,9 +107,9 @@ class HistoryTails:
         )
         if not page.history.events:
             return None
-        raw = await self._decoded(page.history.events[0].workflow_execution_started_event_attributes.input)
+        value = await self._decode(page.history.events[0].workflow_execution_started_event_attributes.input)
         try:
-            return Limits.model_validate(raw.get("limits", {}) if isinstance(raw, dict) else {})
+            return Limits.model_validate(value.get("limits", {}) if isinstance(value, dict) else {})
         except ValidationError:
             return None
 

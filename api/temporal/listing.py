@@ -1,10 +1,10 @@
 """Listing sessions from Temporal's visibility store (API-1).
 
-Values that reach a visibility filter are checked against a pattern first: quoting is no protection there (API-4).
+Values in a visibility filter are first checked against a pattern, since quoting doesn't protect there (API-4).
 
-A cursor is Temporal's page token behind a checksum. Temporal answers an unreadable token like an outage of its own, and
-the SDK repeats such a call for seconds: what is no cursor of ours is refused here. One that was made with the right
-checksum is asked with once; if that fails and the first page can be read, the cursor is to blame and not Temporal.
+A cursor is Temporal's page token with a checksum. Temporal responds to an unreadable token as it does to an outage, and
+the SDK repeats such a call for seconds, so anything that is not one of our cursors is rejected here. A cursor with a
+correct checksum is used once; if that fails and the first page can be read, the cursor is at fault and not Temporal.
 """
 
 import base64
@@ -15,6 +15,7 @@ from typing import Any, Literal
 from temporalio.client import Client, WorkflowExecution
 from temporalio.service import RPCError, RPCStatusCode
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.temporal.query_client import query_client
 from turnkeeper.api.temporal.session_reader import FINAL_STATUS_OF
@@ -23,13 +24,13 @@ from turnkeeper.models.answers import ListedSession, SessionList
 from turnkeeper.workflows import search_attributes
 
 PAGE = 50
-MOST_SCANNED = 500
-"""How many sessions one request looks through for a search text, before it gives a cursor to go on from."""
+MAX_SCANNED = 500
+"""How many sessions one request searches for a text before it returns a cursor to continue."""
 
 _CHECKSUM_BYTES = 12
 
-_OF_A_PAGE = (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.UNKNOWN, RPCStatusCode.INTERNAL)
-"""What Temporal may answer to a page token that it can't read."""
+_PAGE_TOKEN_STATUSES = (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.UNKNOWN, RPCStatusCode.INTERNAL)
+"""Temporal's possible responses to a page token that it can't read."""
 
 ListedStatus = Literal["open", "awaiting_approval", "ended", "cancelled", "terminated"]
 
@@ -50,7 +51,7 @@ async def list_sessions(
     text: str | None = None,
     cursor: str | None = None,
 ) -> SessionList:
-    """Return a page of sessions, open ones first, newest first; `text` is looked for in titles and ids.
+    """Return a page of sessions, open ones first, newest first. `text` is searched in titles and ids.
 
     `user` must match `turnkeeper.models.session.session.USER_PATTERN`.
     """
@@ -61,30 +62,30 @@ async def list_sessions(
         next_page_token=token,
         rpc_timeout=rpc_timeout(),
     )
-    found: list[ListedSession] = []
-    scanned = 0
+    sessions: list[ListedSession] = []
+    scanned_count = 0
     while True:
         try:
             await call_temporal(pages.fetch_next_page(), "")
         except problems.ProblemError as problem:
-            if token and not scanned and await _is_of_the_token(problem, client):
-                raise _no_cursor() from problem
+            if token and not scanned_count and await _is_token_invalid(problem, client):
+                raise _invalid_cursor() from problem
             raise
         page = pages.current_page or []
-        scanned += len(page)
+        scanned_count += len(page)
         for execution in page:
-            session = await _listed(execution)
-            searched = f"{session.title or ''}\n{session.workflow_id}".casefold()
-            if text is None or text.casefold() in searched:
-                found.append(session)
-        if not pages.next_page_token or len(found) >= PAGE or text is None or scanned >= MOST_SCANNED:
-            return SessionList(sessions=found, next_cursor=_cursor(pages.next_page_token))
+            session = await _listed_session(execution)
+            searched_text = f"{session.title or ''}\n{session.workflow_id}".casefold()
+            if text is None or text.casefold() in searched_text:
+                sessions.append(session)
+        if not pages.next_page_token or len(sessions) >= PAGE or text is None or scanned_count >= MAX_SCANNED:
+            return SessionList(sessions=sessions, next_cursor=_cursor(pages.next_page_token))
 
 
-async def _is_of_the_token(problem: problems.ProblemError, client: Client) -> bool:
-    """Return whether Temporal lists sessions, and only this page can't be read: its error says nothing of the token."""
+async def _is_token_invalid(problem: problems.ProblemError, client: Client) -> bool:
+    """Return whether only this page can't be read, by reading the first one: the error doesn't mention the token."""
     error = problem.__cause__
-    if not isinstance(error, RPCError) or error.status not in _OF_A_PAGE:
+    if not isinstance(error, RPCError) or error.status not in _PAGE_TOKEN_STATUSES:
         return False
     first_page = query_client(client).list_workflows(_filter(None, None), page_size=1, rpc_timeout=rpc_timeout())
     try:
@@ -103,7 +104,7 @@ def _filter(status: ListedStatus | None, user: str | None) -> str:
     return " AND ".join(conditions)
 
 
-async def _listed(execution: WorkflowExecution) -> ListedSession:
+async def _listed_session(execution: WorkflowExecution) -> ListedSession:
     attributes = execution.typed_search_attributes
     memo: dict[str, Any] = dict(await execution.memo())
     status = FINAL_STATUS_OF.get(execution.status) if execution.status else None
@@ -128,12 +129,12 @@ def _token(cursor: str | None) -> bytes | None:
     if cursor is None:
         return None
     try:
-        sealed = base64.b64decode(cursor, altchars=b"-_", validate=True)
+        decoded = base64.b64decode(cursor, altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
-        raise _no_cursor() from None
-    checksum, token = sealed[:_CHECKSUM_BYTES], sealed[_CHECKSUM_BYTES:]
+        raise _invalid_cursor() from None
+    checksum, token = decoded[:_CHECKSUM_BYTES], decoded[_CHECKSUM_BYTES:]
     if not token or checksum != _checksum(token):
-        raise _no_cursor()
+        raise _invalid_cursor()
     return token
 
 
@@ -141,5 +142,5 @@ def _checksum(token: bytes) -> bytes:
     return sha256(b"turnkeeper:sessions:" + token).digest()[:_CHECKSUM_BYTES]
 
 
-def _no_cursor() -> problems.ProblemError:
-    return problems.invalid("cursor", "is not a cursor of this list")
+def _invalid_cursor() -> problems.ProblemError:
+    return problems.invalid("cursor", texts.NOT_A_CURSOR)

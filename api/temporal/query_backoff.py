@@ -1,10 +1,10 @@
-"""When a session is not to be queried (API-3).
+"""Backoff of queries to sessions that don't answer (API-3).
 
-Theory of operation. A query to a session whose workflow task is open waits for that task, takes one of the few places
-that Temporal has for queries of the session, and may make a worker replay the whole history. Where tasks time out
-because the workers have too much to do, queries that come again and again keep it so. So after a query that nobody has
-answered, and while the watch has seen a task fail and none succeed since, the next query waits: for a completed task,
-which the watch tells, or for a pause that grows. Who asks meanwhile waits as long as for an answer, no longer.
+A query to a session with an open workflow task waits for that task, takes one of the few places that Temporal has for
+queries of the session, and may make a worker replay the whole history. Where tasks time out because the workers are
+overloaded, repeated queries keep them overloaded. So after an unanswered query, and while the watch has seen a task
+fail and none succeed since, the next query waits: for a completed task, or for a growing pause. Callers meanwhile wait
+as long as they would for an answer, no longer.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from turnkeeper.stores.bounded_dict import BoundedDict
 FIRST_PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 5.0
 MAX_SILENCE_SECONDS = 1.0
-"""The longest pause where no task is known to fail: workers that are away are not helped by fewer queries."""
+"""The longest pause if no task fails: where workers are just absent, fewer queries don't help."""
 
 MAX_SESSIONS = 10_000
 
@@ -39,7 +39,7 @@ class QueryBackoff:
         self._pauses = BoundedDict[str, _Pause](max_entries=MAX_SESSIONS)
 
     async def wait(self, workflow_id: str) -> None:
-        """Wait until the session may be queried; the caller bounds the wait."""
+        """Wait until the session may be queried. The caller bounds the wait."""
         watch = self._watches.get(workflow_id)
         if watch and watch.tasks.are_failing and workflow_id not in self._pauses:
             self.note_silence(workflow_id)
@@ -56,9 +56,9 @@ class QueryBackoff:
         self._pauses.pop(workflow_id, None)
 
     def note_silence(self, workflow_id: str) -> None:
-        """Begin a pause, twice as long as the last one: nobody has answered."""
-        watch, last = self._watches.get(workflow_id), self._pauses.get(workflow_id)
-        most = MAX_PAUSE_SECONDS if watch and watch.tasks.are_failing else MAX_SILENCE_SECONDS
-        seconds = min(2 * last.seconds, most) if last else FIRST_PAUSE_SECONDS
+        """Begin a pause, twice as long as the last one: no worker has answered."""
+        watch, previous = self._watches.get(workflow_id), self._pauses.get(workflow_id)
+        max_seconds = MAX_PAUSE_SECONDS if watch and watch.tasks.are_failing else MAX_SILENCE_SECONDS
+        seconds = min(2 * previous.seconds, max_seconds) if previous else FIRST_PAUSE_SECONDS
         until = asyncio.get_running_loop().time() + seconds * uniform(0.8, 1.2)  # noqa: S311  # no secret
         self._pauses[workflow_id] = _Pause(seconds, until, watch.version if watch else 0)

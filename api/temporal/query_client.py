@@ -1,8 +1,8 @@
-"""A client whose queries are sent once, and whose lists are asked for once.
+"""A client that sends each query and list request once.
 
-The SDK sends a query again for as long as it takes: where the session's query buffer is full, after a second or more,
-so that a caller with two seconds of patience gets one more try. The gateway tries again by itself (`sessions.py`).
-It also repeats a list whose page token Temporal can't read (`listing.py`).
+The SDK retries queries itself: with a full query buffer only after a second or more, so that a caller that waits two
+seconds gets one retry. The gateway retries faster (`session_reader.py`). The SDK also retries lists with a page token
+that Temporal can't read (`listing.py`).
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _ONCE = frozenset({"query_workflow", "list_workflow_executions"})
 
 
 def query_client(client: Client) -> Client:
-    """Return a client like `client`, over the same connection, that sends no query and asks for no list twice."""
+    """Return a client on the same connection that doesn't retry queries and lists."""
     config = client.config()
     config["service_client"] = _QueriesOnce(client.service_client)
     return Client(**config)

@@ -1,7 +1,7 @@
-"""Where prompts stand, asked of a session for all who want to know at that moment (API-1).
+"""Positions of prompts, with one query to a session for all concurrent callers (API-1).
 
-A caller's id joins the next question, never one that has left: what the caller has just signalled is then in the
-answer. There is one question of a session at a time.
+A caller's id joins the next query, never one that has been sent, so that the result includes the prompt that the caller
+has just signalled. A session gets one query at a time.
 """
 
 from collections import Counter
@@ -10,19 +10,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.coalescer import SerialCoalescer
 from turnkeeper.models.session.queue.prompts import Fate, QueueView
 
 MAX_IDS = 100
-"""Ids in one question."""
+"""Ids in one query."""
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """Where an accepted prompt stands: waiting at `position`, or with a `fate`; neither while no worker can say."""
+    """The `position` of an accepted prompt in the queue, or its `fate`; neither while no worker answers."""
 
     message_id: str
     position: int | None = None
@@ -30,41 +31,41 @@ class Receipt:
 
     @property
     def is_known(self) -> bool:
-        """Return whether a worker could say where the prompt stands."""
+        """Return whether a worker has answered."""
         return self.position is not None or self.fate is not None
 
 
 def position_in(view: QueueView, message_id: str) -> int | None:
-    """Return the place of a prompt that waits, from 1; `None` where it does not."""
-    # A worker of an earlier release shows the prompts themselves only.
-    shown = next((prompt.position for prompt in view.waiting if prompt.id == message_id), None)
-    return view.positions.get(message_id, shown)
+    """Return a prompt's position in the queue, from 1; `None` if it is not in the queue."""
+    # A worker of an earlier release returns only the prompts themselves.
+    position = next((prompt.position for prompt in view.waiting if prompt.id == message_id), None)
+    return view.positions.get(message_id, position)
 
 
 def receipt_of(view: QueueView, message_id: str) -> Receipt:
-    """Return where a prompt stands in a view that was asked for it. Raises what the session refused it with."""
+    """Return the receipt of a prompt from a view that includes it. Raises the session's rejection."""
     position = position_in(view, message_id)
     if position is not None:
         return Receipt(message_id, position=position)
     fate = next((fate for fate in view.fates if fate.id == message_id), None)
     if fate and fate.fate == "rejected" and fate.refusal:
-        raise problems.refused(fate.refusal, fate.reason or "The prompt was rejected.", field="message")
+        raise problems.rejected(fate.refusal, fate.reason or texts.PROMPT_REJECTED, field="message")
     if fate and fate.turn_id is None:
-        raise problems.refused("not_waiting", f"Prompt {message_id!r} was {fate.fate}; send it under a new id.")
+        raise problems.prompt_not_waiting(message_id, fate.fate)
     return Receipt(message_id, position=0 if fate else None, fate=fate)
 
 
-class Receipts(Generic[Answer]):
-    """Asks sessions where prompts stand."""
+class ReceiptReader(Generic[Answer]):
+    """Queries sessions for the receipts of prompts."""
 
-    def __init__(self, ask: Callable[[str, Sequence[str]], Awaitable[Answer]]) -> None:
-        self._ask = ask
+    def __init__(self, query: Callable[[str, Sequence[str]], Awaitable[Answer]]) -> None:
+        self._query = query
         self._pending: dict[str, _Batch] = {}
-        """The next question to each session, while ids can be added to it."""
+        """The next query to each session, while ids can be added to it."""
         self._questions = SerialCoalescer[_Batch, Answer]()
 
     async def answer(self, session_id: str, message_id: str) -> Answer:
-        """Return what the session says of this prompt, and maybe of others. Raises what `ask` raises."""
+        """Return the session's answer about this prompt, and maybe others. Raises what `query` raises."""
         batch = self._pending.get(session_id)
         if batch is None or len(batch.callers) >= MAX_IDS:
             batch = self._pending[session_id] = _Batch()
@@ -78,7 +79,7 @@ class Receipts(Generic[Answer]):
 
     async def _ask_for(self, session_id: str, batch: "_Batch") -> Answer:
         self._close(session_id, batch)
-        return await self._ask(session_id, [message_id for message_id, callers in batch.callers.items() if callers])
+        return await self._query(session_id, [message_id for message_id, callers in batch.callers.items() if callers])
 
     def _close(self, session_id: str, batch: "_Batch") -> None:
         if self._pending.get(session_id) is batch:
@@ -87,6 +88,6 @@ class Receipts(Generic[Answer]):
 
 @dataclass(eq=False)
 class _Batch:
-    """One question: the ids that it asks for, and how many callers wait for each."""
+    """One query: its ids, and how many callers wait for each."""
 
     callers: Counter[str] = field(default_factory=Counter)

@@ -1,8 +1,8 @@
-"""Calling Temporal with a bound, and saying in our own words how a call failed (API-2).
+"""Calls to Temporal with a time limit, and problems for their failures (API-2).
 
-The SDK retries by itself for longer than any `rpc_timeout`, so every call is also cut off from outside. "Not found",
-"closed", "no worker" and "Temporal down" are four different answers; which it is when a query goes unanswered is
-found out by describing the workflow, which needs no worker.
+The SDK retries for longer than any `rpc_timeout`, so every call has a timeout around it too. "Not found", "closed", "no
+worker" and "Temporal down" are different problems. When a query is not answered, describing the workflow, which needs
+no worker, tells which one it is.
 """
 
 import asyncio
@@ -17,10 +17,11 @@ from temporalio.client import (
     WorkflowQueryRejectedError,
     WorkflowUpdateFailedError,
 )
-from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError as UpdateUnanswered
+from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError as UpdateTimeoutError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.temporal.workflow_tasks import newest_tasks
 from turnkeeper.models.errors import REFUSED
@@ -28,14 +29,14 @@ from turnkeeper.models.errors import REFUSED
 Answer = TypeVar("Answer")
 
 CALL_SECONDS = 2.0
-"""Most time for a call that needs no worker, and for one that does; with a description after it, under 3 s (API-2)."""
+"""Time for one call, with or without a worker; with a description after it, under 3 s (API-2)."""
 
 DESCRIBE_SECONDS = 0.7
 UPDATE_PAUSE_SECONDS = 0.05
 STUCK_ATTEMPTS = 3
-"""A workflow task that is tried this often is no hiccup: the session is stuck (API-2)."""
+"""A workflow task with this many attempts is not a hiccup: the session is stuck (API-2)."""
 
-_UNDONE = "unexpected workflow task failure"
+_UPDATE_UNDONE = "unexpected workflow task failure"
 
 _DOWN = {RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED, RPCStatusCode.UNKNOWN}
 
@@ -45,7 +46,7 @@ def rpc_timeout() -> timedelta:
 
 
 async def call_temporal(call: Awaitable[Answer], session_id: str, *, seconds: float | None = None) -> Answer:
-    """Return the answer of a call that needs no worker. Raises a `ProblemError` for every failure."""
+    """Return the result of a call that needs no worker. Raises `ProblemError` for every failure."""
     try:
         return await asyncio.wait_for(call, CALL_SECONDS if seconds is None else seconds)
     except (TimeoutError, RuntimeError) as error:  # a client that could never connect raises `RuntimeError`
@@ -55,53 +56,53 @@ async def call_temporal(call: Awaitable[Answer], session_id: str, *, seconds: fl
 
 
 async def call_worker(client: Client, call: Awaitable[Answer], session_id: str, workflow_id: str) -> Answer:
-    """Return the answer of a query or update. Raises a `ProblemError` that tells who did not answer."""
+    """Return the result of a query or update. Raises `ProblemError`, which says who did not answer."""
     try:
         return await asyncio.wait_for(call, CALL_SECONDS)
     except WorkflowQueryFailedError as error:
         raise problems.invalid("request", str(error).removeprefix(REFUSED)) from error
     except WorkflowUpdateFailedError as error:
-        raise _refusal_of(error) from error
-    except (TimeoutError, UpdateUnanswered, RuntimeError, WorkflowQueryRejectedError) as error:
-        raise await why_silent(client, session_id, workflow_id) from error
+        raise _rejection_of(error) from error
+    except (TimeoutError, UpdateTimeoutError, RuntimeError, WorkflowQueryRejectedError) as error:
+        raise await diagnose_silence(client, session_id, workflow_id) from error
     except RPCError as error:
         if error.status in _DOWN or error.status in (
             RPCStatusCode.FAILED_PRECONDITION,
             RPCStatusCode.RESOURCE_EXHAUSTED,
         ):
-            raise await why_silent(client, session_id, workflow_id) from error
+            raise await diagnose_silence(client, session_id, workflow_id) from error
         raise _problem_of(error, session_id) from error
 
 
-async def repeated(update: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Return the answer of an update, sent again where a workflow task was undone together with it.
+async def retry_undone(update: Callable[[], Awaitable[Answer]]) -> Answer:
+    """Return the result of an update, retried if its workflow task was undone.
 
-    That happens when a session is about to go on in a new run and a signal arrives in the same moment. Our updates
-    may run twice.
+    That happens when a session is about to continue as new and a signal arrives at the same moment. Our updates may run
+    twice.
     """
     while True:
         try:
             return await update()
         except RPCError as error:
-            if error.status != RPCStatusCode.FAILED_PRECONDITION or _UNDONE not in error.message:
+            if error.status != RPCStatusCode.FAILED_PRECONDITION or _UPDATE_UNDONE not in error.message:
                 raise
         await asyncio.sleep(UPDATE_PAUSE_SECONDS)
 
 
-async def why_silent(client: Client, session_id: str, workflow_id: str) -> problems.ProblemError:
-    """Find out why nobody answered: no Temporal, no such session, stuck, or no worker."""
-    described = client.get_workflow_handle(workflow_id).describe(rpc_timeout=timedelta(seconds=DESCRIBE_SECONDS))
+async def diagnose_silence(client: Client, session_id: str, workflow_id: str) -> problems.ProblemError:
+    """Return why nobody answered: Temporal unreachable, no such session, session stuck, or no worker."""
+    describe_call = client.get_workflow_handle(workflow_id).describe(rpc_timeout=timedelta(seconds=DESCRIBE_SECONDS))
     until = asyncio.get_running_loop().time() + DESCRIBE_SECONDS
     try:
-        description = await call_temporal(described, session_id, seconds=DESCRIBE_SECONDS)
+        description = await call_temporal(describe_call, session_id, seconds=DESCRIBE_SECONDS)
     except problems.ProblemError as problem:
         return problem
     try:
         async with asyncio.timeout_at(until):
-            is_stuck = await keeps_failing(client, description)
+            is_failing = await keeps_failing(client, description)
     except (TimeoutError, RPCError):
-        is_stuck = False  # as far as is known in time
-    return problems.session_stuck(session_id) if is_stuck else problems.no_worker(session_id)
+        is_failing = False  # unknown in time
+    return problems.session_stuck(session_id) if is_failing else problems.no_worker(session_id)
 
 
 async def keeps_failing(client: Client, description: WorkflowExecutionDescription) -> bool:
@@ -110,24 +111,24 @@ async def keeps_failing(client: Client, description: WorkflowExecutionDescriptio
         return False
     if description.raw_description.pending_workflow_task.attempt >= STUCK_ATTEMPTS:
         return True
-    # Temporal counts attempts anew whenever a signal arrives in between.
+    # Temporal restarts its count of attempts when a signal arrives in between.
     return (await newest_tasks(client, description.id)).failures >= STUCK_ATTEMPTS
 
 
 def _problem_of(error: RPCError, session_id: str) -> problems.ProblemError:
     if error.status == RPCStatusCode.NOT_FOUND:
-        completed = "already completed" in error.message
-        return problems.session_ended(session_id) if completed else problems.unknown_session(session_id)
+        is_closed = "already completed" in error.message
+        return problems.session_ended(session_id) if is_closed else problems.unknown_session(session_id)
     if error.status == RPCStatusCode.INVALID_ARGUMENT and "limit for signal" not in error.message:
-        return problems.too_large() if "size" in error.message else problems.invalid("request", "is not accepted")
+        return problems.too_large() if "size" in error.message else problems.invalid("request", texts.NOT_ACCEPTED)
     if error.status in (RPCStatusCode.RESOURCE_EXHAUSTED, RPCStatusCode.INVALID_ARGUMENT):
-        return problems.ProblemError(429, "rate-limited", "Temporal limits requests at the moment.", retry_after=1)
+        return problems.temporal_rate_limit()
     return problems.temporal_unreachable()
 
 
-def _refusal_of(error: WorkflowUpdateFailedError) -> problems.ProblemError:
+def _rejection_of(error: WorkflowUpdateFailedError) -> problems.ProblemError:
     cause = error.cause
-    if isinstance(cause, ApplicationError) and cause.type in problems.REFUSALS:
+    if isinstance(cause, ApplicationError) and cause.type in problems.REJECTIONS:
         field = cause.details[0] if cause.details else None
-        return problems.refused(cause.type, cause.message.removeprefix(REFUSED), field=field)
-    return problems.invalid("request", "was refused by the session")
+        return problems.rejected(cause.type, cause.message.removeprefix(REFUSED), field=field)
+    return problems.invalid("request", texts.REJECTED_BY_SESSION)

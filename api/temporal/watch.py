@@ -1,9 +1,9 @@
-"""Who is told that a session has changed, and how that is noticed (API-3).
+"""Noticing that a session has changed (API-3).
 
-Theory of operation. A session changes only when a worker completes one of its workflow tasks, and Temporal's history
-long-poll tells when that happens: it costs no query and no workflow task, however long nobody says anything. Each
-watched session has one such poll, shared by all who watch. It counts changes as versions, and who has seen version `n`
-waits for a later one. It lingers for a while after the last watcher has left, since clients come back.
+A session changes only when a worker completes one of its workflow tasks, and a long poll of Temporal's history returns
+when that happens. It costs no query and no workflow task, however long nothing happens. Each watched session has one
+such poll, shared by all its watchers. Its watch counts changes as versions, and a watcher that has seen version `n`
+waits for a later one. A watch remains for a while after its last watcher has left, since clients come back.
 """
 
 import asyncio
@@ -32,35 +32,35 @@ _CHANGED = CLOSING_EVENTS | {EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED}
 
 
 class Watch(VersionCounter):
-    """What was noticed of one session; its version counts the workflow tasks that were completed."""
+    """What is known of one session. Its version counts completed workflow tasks."""
 
     def __init__(self) -> None:
         super().__init__()
         self.failures = 0
-        """Workflow tasks that came to nothing: no change, but who wants to say what is wrong has reason to look."""
+        """Failed workflow tasks. They change nothing, but watchers check why."""
         self.writes = 0
-        """What this gateway has sent to the session: an answer from before a write is out of date at once."""
+        """How often this gateway has written to the session: results from before a write are out of date."""
         self.revision = 0
-        """The session's newest revision that any caller has read: no other is shown an older one."""
+        """The newest revision that any caller has read: no other gets an older one."""
         self.tasks = WorkflowTasks()
-        """What became of the workflow tasks of the runs that were followed."""
+        """The outcomes of the workflow tasks of the followed runs."""
         self.workers: frozenset[str] = frozenset()
-        """Workers of which one has the session in memory, by their identities; empty: not known."""
+        """Identities of workers, one of which has the session in memory; empty if unknown."""
         self.is_being_warmed = False
-        """A worker is being made to read the session into memory."""
+        """A worker is being made to load the session."""
         self.watchers = 0
         self.left_at = 0.0
         """When the last watcher left, on the loop's clock."""
-        self.is_timed = False
-        """A timer will look whether anybody has come since."""
+        self.has_timer = False
+        """A timer will check whether a watcher has come since."""
         self.is_live = False
-        """Temporal has answered the last poll: what has changed since will be told within moments."""
+        """The last poll was answered, so changes are noticed within moments."""
         self.is_over = False
-        """Nobody follows the session any more: it is closed, or there is none."""
+        """The session is no longer followed: it is closed or doesn't exist."""
 
     @property
     def task_count(self) -> int:
-        """All workflow tasks that were noticed, completed or failed."""
+        """Completed and failed workflow tasks."""
         return self.version + self.failures
 
     def note_failure(self) -> None:
@@ -69,7 +69,7 @@ class Watch(VersionCounter):
 
 
 class WatchRegistry:
-    """One watch for each session that anyone watches."""
+    """The watches of all watched sessions."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -78,7 +78,7 @@ class WatchRegistry:
 
     @asynccontextmanager
     async def watching(self, workflow_id: str) -> AsyncIterator[Watch]:
-        """Give the session's watch for the time of the block; the first watcher starts it."""
+        """Yield the session's watch, which the first watcher starts."""
         watch = self._watches.get(workflow_id)
         if watch is None:
             watch = self._watches[workflow_id] = Watch()
@@ -90,7 +90,7 @@ class WatchRegistry:
             watch.watchers -= 1
             if not watch.watchers:
                 watch.left_at = asyncio.get_running_loop().time()
-                if not watch.is_timed:  # one timer a watch, for any number of watchers
+                if not watch.has_timer:  # one timer a watch, for any number of watchers
                     self._leave_after(LINGER_SECONDS, workflow_id, watch)
 
     def __contains__(self, workflow_id: object) -> bool:
@@ -106,7 +106,7 @@ class WatchRegistry:
 
     @contextmanager
     def writing(self, workflow_id: str) -> Iterator[None]:
-        """Mark what was read of the session as out of date when the block ends, also by an error."""
+        """Invalidate cached reads of the session when the block exits, even on error."""
         try:
             yield
         finally:
@@ -115,7 +115,7 @@ class WatchRegistry:
                 watch.writes += 1
 
     def notify_all(self) -> None:
-        """Make everyone who waits for anything check their condition again."""
+        """Make all waiters check their conditions again."""
         for watch in self._watches.values():
             watch.notify()
 
@@ -126,18 +126,18 @@ class WatchRegistry:
         await asyncio.gather(*followers, return_exceptions=True)
 
     def _leave_after(self, seconds: float, workflow_id: str, watch: Watch) -> None:
-        watch.is_timed = True
+        watch.has_timer = True
         asyncio.get_running_loop().call_later(seconds, self._leave, workflow_id, watch)
 
     def _leave(self, workflow_id: str, watch: Watch) -> None:
-        watch.is_timed = False
+        watch.has_timer = False
         if watch.watchers or self._watches.get(workflow_id) is not watch:
             return
         remaining = watch.left_at + LINGER_SECONDS - asyncio.get_running_loop().time()
         if remaining > 0:
             self._leave_after(remaining, workflow_id, watch)
         else:
-            # Forgotten before it ends: a watcher that comes in between begins a new one, and waits for no dead one.
+            # Forget it first: a watcher that comes now must start a new watch and not wait for a dead one.
             follower = self._followers[workflow_id]
             self._forget(workflow_id)
             follower.cancel()
@@ -152,7 +152,7 @@ class WatchRegistry:
         try:
             while run_id is not None:
                 run_id = await self._follow_run(workflow_id, run_id, watch)
-        except RPCError:  # there is no such session, or no longer
+        except RPCError:  # the session doesn't exist, or no longer
             watch.advance()
         finally:
             watch.is_live, watch.is_over = False, True

@@ -1,11 +1,11 @@
-/** Building the page's elements. Text is only ever set as text. */
+/** Builds elements. Text is always set as text, never as HTML. */
 
 const SVG = "http://www.w3.org/2000/svg";
 
 /** @typedef {Node | string | null | false | undefined} Child */
 
 /**
- * Make an element. Attributes named `on…` are listeners, `true` sets an attribute, `false` and null leave it away.
+ * Make an element. Attributes named `on…` are listeners, `true` sets an attribute, `false` and null omit it.
  * @template {keyof HTMLElementTagNameMap} Tag
  * @param {Tag} tag @param {Object<string, unknown>} [attributes] @param {...Child} children
  * @returns {HTMLElementTagNameMap[Tag]}
@@ -24,12 +24,12 @@ export function h(tag, attributes = {}, ...children) {
 /** @param {string} style classes @param {string} words @param {(event: MouseEvent) => void} onclick */
 export const button = (style, words, onclick) => h("button", { type: "button", class: style, onclick }, words);
 
-/** A button that shows an icon only. @param {string} label @param {string} name of the icon @param {() => void} onclick */
+/** A button with only an icon. @param {string} label @param {string} name of the icon @param {() => void} onclick */
 export const iconButton = (label, name, onclick) =>
   h("button", { type: "button", class: "quiet-button", "aria-label": label, onclick }, icon(name));
 
 /**
- * An icon of the sprite in `index.html`; it is decoration, words stand beside it or in a label.
+ * An icon of the sprite in `index.html`. It is decoration: text stands beside it or in a label.
  * @param {string} name @returns {SVGSVGElement}
  */
 export function icon(name) {
@@ -43,7 +43,7 @@ export function icon(name) {
 }
 
 /**
- * The element with this id, which `index.html` has.
+ * The element of `index.html` with this id.
  * @template {HTMLElement} Kind @param {string} id @param {new () => Kind} kind @returns {Kind}
  */
 export function byId(id, kind) {
@@ -53,8 +53,8 @@ export function byId(id, kind) {
 }
 
 /**
- * Show `children` in `parent` in this order, without those that are false or null. As little as possible is moved: what
- * stays keeps focus, selection and scroll position.
+ * Make `children` the children of `parent`, in this order, without false and null. Elements that stay are not moved, so
+ * they keep focus, selection and scroll position.
  * @param {Element} parent @param {(Element | false | null)[]} children
  */
 export function arrange(parent, children) {
@@ -66,7 +66,7 @@ export function arrange(parent, children) {
   });
 }
 
-/** Set text only where it differs: nothing is announced or laid out again for the same words. */
+/** Set text only if it differs, so that equal text is not announced or laid out again. */
 export function setText(/** @type {Element} */ element, /** @type {string} */ text) {
   if (element.textContent !== text) element.textContent = text;
 }

@@ -1,7 +1,5 @@
 /**
- * The chat page: which session is shown, and who is told what has changed.
- *
- * The address says which session it is, so every session can be linked to; the gateway is asked for all the rest.
+ * The chat page: shows the session in the address and passes its changes to the panels.
  */
 
 import { Composer } from "./panels/composer.js";
@@ -16,8 +14,8 @@ import { SessionsView } from "./panels/sessions_view.js";
 import { Sidebar } from "./panels/sidebar.js";
 import { StateLine } from "./panels/state_line.js";
 import { followTheme } from "./theme.js";
-import { TrayView } from "./panels/tray_view.js";
-import { TEXTS, isClosed, isStandIn } from "./words.js";
+import { QueuePanel } from "./panels/queue_panel.js";
+import { TEXTS, isClosed, isDemoModel } from "./words.js";
 
 const FIRST_MODEL = document.querySelector('meta[name="turnkeeper:first-model"]')?.getAttribute("content") ?? "";
 
@@ -25,7 +23,7 @@ class Page {
   /** @type {Conversation | null} */
   #conversation = null;
   #log = new LogView();
-  #tray = new TrayView({
+  #queuePanel = new QueuePanel({
     onEdit: (text) => this.#composer.edit(text),
     showEcho: (echo) => this.#log.showEcho(echo),
   });
@@ -34,7 +32,7 @@ class Page {
   #bar = new SessionBar();
   #context = new ContextPanel();
   #sidebar = new Sidebar();
-  #sessions = new SessionsView((id) => this.#go(id));
+  #sessions = new SessionsView((id) => this.#navigate(id));
   #composer = new Composer({
     onSend: (text, mode) => this.#send(text, mode),
     onStop: () => void this.#conversation?.stop(),
@@ -47,40 +45,40 @@ class Page {
 
   constructor() {
     followTheme();
-    window.addEventListener("popstate", () => this.#showAddressed());
+    window.addEventListener("popstate", () => this.#showFromAddress());
     document.addEventListener("keydown", (event) => this.#onKey(event));
     byId("new-session", HTMLAnchorElement).addEventListener("click", (event) => {
       if (event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
       event.preventDefault();
-      this.#go(null);
+      this.#navigate(null);
     });
-    byId("not-found-new", HTMLButtonElement).addEventListener("click", () => this.#go(null));
+    byId("not-found-new", HTMLButtonElement).addEventListener("click", () => this.#navigate(null));
     byId("show-context", HTMLButtonElement).addEventListener("click", () => {
       this.#context.open();
       void this.#conversation?.refreshContext();
     });
     for (const example of this.#welcome.querySelectorAll("button")) {
       example.addEventListener("click", () => {
-        if (!this.#conversation) this.#send(example.textContent ?? "", "enqueue"); // a second click is no second prompt
-        if (matchMedia("(pointer: fine)").matches) this.#composer.focus(); // a phone's keyboard would cover the answer
+        if (!this.#conversation) this.#send(example.textContent ?? "", "enqueue"); // ignores a second click
+        if (matchMedia("(pointer: fine)").matches) this.#composer.focus(); // a phone's keyboard would hide the answer
       });
     }
     this.#model.placeholder = FIRST_MODEL;
-    byId("stand-in", HTMLElement).hidden = !isStandIn(FIRST_MODEL);
+    byId("demo-model", HTMLElement).hidden = !isDemoModel(FIRST_MODEL);
     void this.#sessions.refresh();
-    this.#showAddressed();
+    this.#showFromAddress();
   }
 
-  #showAddressed() {
+  #showFromAddress() {
     const id = new URLSearchParams(location.search).get("session");
     this.#show(id ? new Conversation(id, this.#listener()) : null);
   }
 
   /** @param {string | null} id */
-  #go(id) {
+  #navigate(id) {
     if (id !== (this.#conversation?.id ?? null)) {
       history.pushState(null, "", id ? `/?session=${encodeURIComponent(id)}` : "/");
-      this.#showAddressed();
+      this.#showFromAddress();
     }
     this.#sidebar.close();
     this.#composer.focus();
@@ -115,10 +113,10 @@ class Page {
   }
 
   /**
-   * Back to the beginning, where what was written can be corrected.
+   * Show the start page again, with the draft of a session that could not be started.
    * @param {{text: string, model: string}} draft @param {string} words
    */
-  #takeBack({ text, model }, words) {
+  #restoreDraft({ text, model }, words) {
     history.replaceState(null, "", "/");
     this.#show(null);
     this.#model.value = model;
@@ -143,14 +141,14 @@ class Page {
       onDescription: () => this.#showState(),
       onContext: () => this.#showContext(),
       onFailure: (words) => this.#notice.show(words),
-      onNotStarted: (draft, words) => this.#takeBack(draft, words),
+      onStartFailed: (draft, words) => this.#restoreDraft(draft, words),
     };
   }
 
   #showState() {
     const conversation = this.#conversation;
     const state = conversation?.manager.state;
-    this.#tray.show(conversation);
+    this.#queuePanel.show(conversation);
     this.#state.show(conversation);
     this.#composer.show({
       isRunning: Boolean(state?.is_processing),
@@ -158,23 +156,23 @@ class Page {
       isUnknown: conversation?.connection === "unknown",
     });
     this.#bar.show(conversation, FIRST_MODEL);
-    this.#showBlank();
-    this.#showOpen();
+    this.#showPlaceholder();
+    this.#showInSidebar();
   }
 
-  /** What stands in the middle where there is no turn; and what a closed session no longer offers. */
-  #showBlank() {
+  /** Show what stands in place of turns, and hide the actions of a closed session. */
+  #showPlaceholder() {
     const conversation = this.#conversation;
     this.#welcome.hidden = Boolean(conversation);
     this.#notFound.hidden = conversation?.connection !== "unknown";
-    const isRead = conversation?.connection === "live" || conversation?.connection === "over";
-    this.#noTurns.hidden = !isRead || conversation.manager.turns.length > 0 || conversation.waiting.length > 0;
+    const isLoaded = conversation?.connection === "live" || conversation?.connection === "over";
+    this.#noTurns.hidden = !isLoaded || conversation.manager.turns.length > 0 || conversation.waiting.length > 0;
     const isOver = isClosed(conversation?.manager.state.status ?? "idle");
     byId("turns", HTMLElement).toggleAttribute("data-closed", isOver);
     setText(this.#noTurns, isOver ? TEXTS.noTurnsEver : TEXTS.noTurns);
   }
 
-  #showOpen() {
+  #showInSidebar() {
     const conversation = this.#conversation;
     if (!conversation || conversation.connection === "unknown") {
       this.#sessions.showOpen(null);
@@ -198,7 +196,7 @@ class Page {
   #onKey(event) {
     if (event.key !== "Escape" || event.isComposing || event.defaultPrevented) return;
     const field = event.target instanceof Element ? event.target.closest("input, select, textarea") : null;
-    if (field && !field.closest("#composer")) return; // it is the field's own key
+    if (field && !field.closest("#composer")) return; // the field handles the key itself
     if (document.querySelector("dialog[open], [popover]:popover-open") || this.#sidebar.close()) return;
     if (this.#conversation?.manager.state.is_processing) void this.#conversation.stop();
   }

@@ -1,10 +1,10 @@
-/** Light or dark: as the system is, or as was chosen here. */
+/** The page's theme: the system's, light or dark. */
 
 import { byId } from "./dom.js";
 
 const KEY = "turnkeeper:theme";
 
-/** Follow the choice of the theme, this page's and every later one's. */
+/** Apply the chosen theme, and store every later choice. */
 export function followTheme() {
   const choice = byId("theme", HTMLSelectElement);
   const apply = () => void (document.documentElement.style.colorScheme = choice.value);

@@ -1,5 +1,5 @@
 /**
- * All that people read on the page, beside what stands in `index.html`.
+ * All texts of the page, except those in `index.html`.
  *
  * @import {Waiting} from "./conversation/conversation.js"
  * @import {Approval, ContextView, Seen, SessionState, SummaryInContext, ToolCall, Turn, Usage}
@@ -11,48 +11,49 @@ export const TEXTS = {
   newSession: "New session",
   unknownSession: "Session not found",
   thisSession: "this session",
-  demoModel: "The built-in demo model: it works offline",
-  nextModel: "The model of the next turn",
+  demoModel: "Built-in demo model, works offline",
+  nextModel: "Model of the next turn",
 
   noSessions: "No sessions yet",
   noMatchingSessions: "No matching sessions",
-  nothingAwaitsApproval: "Nothing is waiting for you",
-  sessionsFailed: "Can't load the sessions. Trying again.",
+  nothingAwaitsApproval: "Nothing needs your approval",
+  sessionsFailed: "Can't load sessions. Trying again.",
 
   noTurns: "No prompts yet. Write the first one below.",
-  noTurnsEver: "Nothing was asked in this session.",
+  noTurnsEver: "This session has no prompts.",
   showOlder: "Show older turns",
-  olderFailed: "Older turns can't be read now. Try again",
+  olderFailed: "Can't load older turns. Try again",
 
   writePrompt: "Write a prompt",
-  takesNoPrompts: "This session takes no prompts",
+  takesNoPrompts: "This session accepts no prompts",
   send: "Send",
-  sendToQueue: "Send; it is queued",
+  sendToQueue: "Send to the queue",
   sending: "Sending",
   queued: "Queued",
   retry: "Retry",
   edit: "Edit",
   remove: "Remove",
-  rejectedPrompt: "The session refused this prompt.",
+  rejectedPrompt: "The session rejected this prompt.",
 
   thinking: "Thinking",
   thought: "Thought",
-  steered: "Steered in",
+  steered: "Steering prompt",
   stoppedHere: "Stopped here",
   interruptedHere: "Interrupted here",
-  showAll: "Show all of it",
+  showAll: "Show all",
+  theText: "The text",
 
   arguments: "Arguments",
   result: "Result",
-  lostResult: "Part of this result was lost, because its store was down.",
+  lostResult: "Part of this result was lost because its store was unavailable.",
 
   approve: "Approve",
   allowForSession: "Allow for this session",
   askToReject: "Reject…",
   reject: "Reject",
   back: "Back",
-  reason: "Reason for the model",
-  reasonHint: "Reason for the model (optional)",
+  reason: "Reason, sent to the model",
+  reasonHint: "Reason (optional, sent to the model)",
 
   code: "Code",
   plainCode: "text",
@@ -62,9 +63,9 @@ export const TEXTS = {
   copyPrompt: "Copy prompt",
   copied: "Copied",
   copyForbidden: "Copying is not allowed here",
-  copyFailed: "It could not be read. Try again",
+  copyFailed: "Can't load the text. Try again",
 
-  nothingInContext: "Nothing has been said yet.",
+  nothingInContext: "No prompts yet.",
   turnByTurn: "Turn by turn",
   olderNotListed: "Older turns are not listed.",
 
@@ -119,7 +120,7 @@ export function usageDetails(usage) {
   return `Tokens: ${parts.join(", ")}${usage.cost ? `; $${usage.cost}` : ""}`;
 }
 
-/** A moment: its time today, else its day too. @param {string} iso @returns {string} */
+/** The time; of an earlier day, with the date. @param {string} iso @returns {string} */
 export function clock(iso) {
   const at = new Date(iso);
   const time = at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
@@ -130,17 +131,17 @@ export function clock(iso) {
 /** @param {string} iso @returns {string} */
 export const fullTime = (iso) => new Date(iso).toLocaleString([], { dateStyle: "long", timeStyle: "medium" });
 
-/** Whole seconds. @param {number} ms @returns {string} */
+/** A duration in whole seconds. @param {number} ms @returns {string} */
 export const elapsed = (ms) => duration(Math.floor(ms / 1_000) * 1_000).replace(".0", "");
 
-/** How long from now, to the second; null: not known. @param {string | null} iso @returns {string} */
+/** The time from now, in whole seconds; null: unknown. @param {string | null} iso @returns {string} */
 export function countdown(iso) {
   if (!iso) return "soon";
   const seconds = Math.ceil((new Date(iso).getTime() - Date.now()) / 1_000);
   return seconds > 0 ? `in ${elapsed(seconds * 1_000)}` : "now";
 }
 
-/** How long ago, roughly. @param {string} iso @returns {string} */
+/** The time since, rounded. @param {string} iso @returns {string} */
 export function ago(iso) {
   const minutes = Math.floor((Date.now() - new Date(iso).getTime()) / 60_000);
   if (minutes < 1) return "just now";
@@ -149,14 +150,14 @@ export function ago(iso) {
   return `${Math.floor(minutes / (24 * 60))} d`;
 }
 
-// ---- how a session and its turns stand
+// ---- states of sessions and turns
 
 /** @param {string} model @returns {boolean} */
-export const isStandIn = (model) => model === "offline" || model.startsWith("offline:");
+export const isDemoModel = (model) => model === "offline" || model.startsWith("offline:");
 
 /**
- * The state of a session, as one sentence; empty where it goes without saying. A retry's time is shown behind it.
- * @param {SessionState} state @param {number} questions how many tool calls wait for a decision
+ * The state of a session as one sentence; empty if it is ready. The time of a retry is shown after it.
+ * @param {SessionState} state @param {number} questions how many tool calls need a decision
  * @returns {string}
  */
 export function statusWords({ status, waiting_reason }, questions) {
@@ -168,7 +169,7 @@ export function statusWords({ status, waiting_reason }, questions) {
     case "waiting_retry":
       return `${waiting_reason ?? "The model did not answer."} Trying again`;
     case "ending":
-      return "This session ends after the queued prompts and takes no new ones.";
+      return "This session ends after its queued prompts and accepts no new ones.";
     case "ended":
       return "This session has ended and is read-only.";
     case "cancelled":
@@ -182,29 +183,32 @@ export function statusWords({ status, waiting_reason }, questions) {
   }
 }
 
-const STUCK = "This session is stuck: a step keeps failing. Nothing is lost; it continues once that is fixed.";
+const STUCK = "This session is stuck: a step keeps failing. Nothing is lost; it continues once the cause is fixed.";
 
-/** What is wrong, by the type of the problem, where there are better words than the answer's own. */
+/** Texts that replace the gateway's own, by problem type. */
 const PROBLEMS = {
   unreachable: "Can't reach the server. Reconnecting… Everything you sent is safe.",
   "temporal-unreachable": "The server can't reach Temporal. Reconnecting… Everything you sent is safe.",
-  "no-worker": "No worker is answering. Everything you sent is saved, and continues when one is back.",
+  "no-worker": "No worker is running. Everything you sent is safe and continues when one is back.",
   "session-stuck": STUCK,
   "unknown-session": "This session doesn't exist or was deleted.",
-  "no-session-id": "This session doesn't exist: the address holds no session's id.",
+  "no-session-id": "This session doesn't exist: the address has no valid session id.",
 };
 
 /** @param {{type: string, message: string}} problem @returns {string} */
 export const problemWords = ({ type, message }) => PROBLEMS[/** @type {keyof typeof PROBLEMS} */ (type)] ?? message;
 
-/** Why a turn was stopped, where no person gave a reason of their own. @type {[RegExp, string][]} */
+/** @param {number} status @returns {string} */
+export const unexpectedStatus = (status) => `The gateway answered with status ${status}.`;
+
+/** Texts that replace the gateway's own reasons for a stop. @type {[RegExp, string][]} */
 const STOPS = [
   [/^Stopped by the user\.$/, "You stopped this answer."],
-  [/^Interrupted by /, "Stopped, because you sent a new prompt."],
-  [/^The session was cancelled\.$/, "Stopped, because the session was cancelled."],
+  [/^Interrupted by /, "Stopped because you sent a new prompt."],
+  [/^The session was cancelled\.$/, "Stopped because the session was cancelled."],
 ];
 
-/** How a turn ended that has no answer, as one sentence. @param {Turn} turn @returns {string} */
+/** Why a turn ended without an answer. @param {Turn} turn @returns {string} */
 export function endingWords({ status, error }) {
   if (status !== "cancelled" || !error?.startsWith("Cancelled: ")) return error ?? "";
   const reason = error.slice("Cancelled: ".length);
@@ -227,27 +231,27 @@ export function statusLabel(status) {
 /** @param {string} status @returns {boolean} */
 export const isClosed = (status) => ["ended", "cancelled", "terminated"].includes(status);
 
-/** What the model still has of a turn; empty where it has all of it. @param {Seen} seen @returns {string} */
+/** What the model still sees of a turn; empty if all of it. @param {Seen} seen @returns {string} */
 export function seenWords(seen) {
   return {
     verbatim: "",
     truncated: "The model sees only part of this turn",
-    summarised: "The model sees this turn only in its summary",
+    summarised: "The model sees this turn only in a summary",
     refused: "The model's provider refused this turn, so it is no longer sent",
     not_at_all: "The model no longer sees this turn",
   }[seen];
 }
 
-/** @param {number} steps of a turn that are in the archive only @returns {string} */
-export const omittedWords = (steps) => `${steps} earlier steps are not shown here.`;
+/** @param {number} steps of a turn that are only in the archive @returns {string} */
+export const omittedWords = (steps) => `${steps} earlier ${steps === 1 ? "step is" : "steps are"} not shown here.`;
 
-// ---- prompts that wait
+// ---- waiting prompts
 
 const MODES = { enqueue: "", steer: "joins this turn", interrupt: "interrupts" };
 
 /** @param {Waiting} prompt @returns {string} */
-export function waitingWords({ status, mode, problem, mayPass }) {
-  if (status === "failed") return mayPass ? `Not sent: ${problem} Trying again soon.` : `Not sent: ${problem}`;
+export function waitingWords({ status, mode, problem, isTemporary }) {
+  if (status === "failed") return isTemporary ? `Not sent: ${problem} Trying again soon.` : `Not sent: ${problem}`;
   if (status === "sending") return problem ?? "sending";
   return MODES[mode];
 }
@@ -263,12 +267,11 @@ export function waitingTitle(prompts) {
 
 // ---- tool calls
 
-/** What can't be seen, or turns the text around it; an emoji's own sign of being one is harmless. */
+/** Characters that are invisible or reverse text, except the emoji variation selector. */
 const UNSEEN = /(?![\n\t\ufe0f])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]/gu;
 
 /**
- * A text with every character shown that would else work unseen, as JSON escapes it: what a person approves has to be
- * what they read. Line breaks and tabs are kept.
+ * Escape invisible characters as JSON does, so that people see what they approve. Line breaks and tabs stay.
  * @param {string} text @returns {string}
  */
 export function legible(text) {
@@ -276,7 +279,7 @@ export function legible(text) {
   return text.replaceAll(UNSEEN, (char) => char.split("").map(escaped).join(""));
 }
 
-/** How a call stands, in one or two words. */
+/** The state of a call, in one or two words. */
 export const CALL_STATES = {
   preparing: "preparing",
   running: "running",
@@ -293,7 +296,7 @@ const DECISIONS = {
   approve: "Approved",
   allow_for_session: "Allowed for the session",
   reject: "Rejected",
-  expired: "Rejected, because nobody decided in time",
+  expired: "Rejected because nobody decided in time",
 };
 
 /** @param {Approval} approval @returns {string} */
@@ -302,13 +305,13 @@ export function decisionWords({ decision, reason }) {
   return reason ? `${words}: ${reason}` : `${words}.`;
 }
 
-/** What a call would do, as a question: a verb and what it is about. @param {ToolCall} call */
+/** The question of an approval: a verb and its object. @param {ToolCall} call */
 export function question({ name, args }) {
   const path = name === "file_write" && typeof args === "object" ? args.path : null;
   return typeof path === "string" ? { verb: "Write", object: legible(path) } : { verb: "Run", object: legible(name) };
 }
 
-/** Until when a person can decide, roughly. @param {string} iso @returns {string} */
+/** The rounded time left to decide. @param {string} iso @returns {string} */
 export function deadlineWords(iso) {
   const minutes = Math.ceil((new Date(iso).getTime() - Date.now()) / 60_000);
   if (minutes <= 0) return "Decision needed now.";
@@ -317,13 +320,19 @@ export function deadlineWords(iso) {
   return `Decision needed within ${Math.round(minutes / (24 * 60))} days.`;
 }
 
-/** A button that brings a long text. @param {number} chars @returns {string} */
-export const showAllWords = (chars) => `${TEXTS.showAll}: ${grouped(chars)} characters`;
+/** @param {ToolCall} call @returns {string} */
+export const decideLabel = ({ name }) => `Decide on ${name}`;
 
-/** @param {string} name of what was not read @returns {string} */
-export const notRead = (name) => `${name} could not be read. Try again`;
+/** @param {string} title @returns {string} */
+export const copyLabel = (title) => `Copy ${title.toLowerCase()}`;
 
-// ---- what the model remembers
+/** The button that loads a long text. @param {number} chars @returns {string} */
+export const showAllWords = (chars) => `${TEXTS.showAll} ${grouped(chars)} characters`;
+
+/** @param {string} name of the text @returns {string} */
+export const loadFailed = (name) => `Can't load ${name.toLowerCase()}. Try again`;
+
+// ---- the model's context
 
 /** @type {Record<Seen, string>} */
 export const SEEN = {
@@ -331,20 +340,23 @@ export const SEEN = {
   truncated: "partly",
   summarised: "in the summary",
   refused: "left out",
-  not_at_all: "not sent any more",
+  not_at_all: "no longer sent",
 };
+
+/** @param {number} count @returns {string} */
+export const aboutTokens = (count) => `about ${tokens(count)}`;
 
 /** @param {ContextView} context @returns {string} */
 export function contextWords({ reported_tokens, estimated_tokens, message_count, max_messages, fixed }) {
-  const size = reported_tokens === null ? `about ${tokens(estimated_tokens)}` : tokens(reported_tokens);
+  const size = reported_tokens === null ? aboutTokens(estimated_tokens) : tokens(reported_tokens);
   const cap = max_messages ? ` of up to ${max_messages}` : "";
-  const parts = `${message_count}${cap} messages, its instructions and ${fixed.tools.length} tools`;
+  const parts = `${message_count}${cap} messages, the instructions and ${fixed.tools.length} tools`;
   return `The model currently sees ${size}: ${parts}.`;
 }
 
 /** @param {number} count @returns {string} */
 export const contextLimit = (count) =>
-  `An earlier request was too long for it: at most ${tokens(count)} are sent now.`;
+  `An earlier request was too long, so now at most ${tokens(count)} are sent.`;
 
 /** @param {SummaryInContext} summary @returns {string} */
 export function summaryTitle({ turns }) {

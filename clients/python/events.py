@@ -30,7 +30,7 @@ from turnkeeper.models.wire import Frozen
 SILENCE_SECONDS = 45.0
 """Without a sign of life for this long the connection is given up: the gateway sends one every 15 s."""
 
-MOST_EVENT_BYTES = 64 * 1024 * 1024
+MAX_EVENT_BYTES = 64 * 1024 * 1024
 """An update is about 1 MB, and a turn that is larger alone is sent whole."""
 
 FIRST_PAUSE_SECONDS = 0.2
@@ -128,7 +128,7 @@ class _Stream:
                 # A gateway that is about to stop has nothing to tell either, and that is not the session's end.
                 self.is_over = not self._was_open
                 return
-            async for received in httpx2.EventSource(response, max_event_size=MOST_EVENT_BYTES):
+            async for received in httpx2.EventSource(response, max_event_size=MAX_EVENT_BYTES):
                 event = self._read_event(received)
                 if event:
                     self._last_event_id = received.id

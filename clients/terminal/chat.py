@@ -26,12 +26,12 @@ SENDING_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class ChatOptions:
-    """What the command was called with. `url`: where the gateway is; `given_url`: what of it one has to say again."""
+    """What the command was called with. `url`: where the gateway is; `url_option`: what of it one has to say again."""
 
     url: str
     message: str | None = None
     session: str | None = None
-    given_url: str | None = None
+    url_option: str | None = None
     as_json: bool = False
 
 
@@ -42,7 +42,7 @@ def chat(options: ChatOptions) -> int:
     except (KeyboardInterrupt, asyncio.CancelledError):
         return INTERRUPTED
     except GatewayUnreachable as error:
-        hint = "" if options.given_url else f" {texts.START_GATEWAY.format(command=command_line('up'))}"
+        hint = "" if options.url_option else f" {texts.START_GATEWAY.format(command=command_line('up'))}"
         return _fail(f"{error}.{hint}", UNREACHABLE)
     except GatewayError as error:
         return _fail(str(error), UNREACHABLE if isinstance(error, GatewayUnreadable) else FAILED)
@@ -80,7 +80,7 @@ async def _interactive(gateway: GatewayClient, options: ChatOptions, message: st
     from turnkeeper.clients.terminal.interactive.interactive import Interactive
 
     opened = await open_session(gateway, options.session)
-    return await Interactive(gateway, opened, first=message, url=options.given_url).run()
+    return await Interactive(gateway, opened, first=message, url=options.url_option).run()
 
 
 async def _one_answer(gateway: GatewayClient, options: ChatOptions, message: str) -> int:
@@ -100,7 +100,7 @@ async def _one_answer(gateway: GatewayClient, options: ChatOptions, message: str
         json_lines.write_line("final", final)
     else:
         _print_answer(final)
-    _explain(final, resume_command(opened.session_id, url=options.given_url))
+    _explain(final, resume_command(opened.session_id, url=options.url_option))
     return final.exit_code
 
 

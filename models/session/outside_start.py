@@ -14,9 +14,11 @@ from turnkeeper.models.errors import Refused
 from turnkeeper.models.ids import is_id
 from turnkeeper.models.session.queue.prompt_fates import REMEMBERED_FATES
 from turnkeeper.models.session.queue.prompt_queue import QueueState
+from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.session.queue.taken_ids import REMEMBERED_IDS
 from turnkeeper.models.session.session import CarriedState, SessionInput, check_start
 from turnkeeper.models.session.turn.running_turn import CarriedTurn
+from turnkeeper.models.tasks.enrichment import first_prompt
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ModelStep
 from turnkeeper.models.transcript.transcript import TranscriptState
@@ -24,6 +26,9 @@ from turnkeeper.models.wire import REASON_CHARS
 
 MAX_START_BYTES = 1_500_000
 """Most JSON bytes of a start: what a session carries is under 1 MB, and at 2 MB Temporal fails the workflow task."""
+
+MAX_TASKS = 300
+"""Most sub-tasks of a carried state: all that may be open, and those that are remembered."""
 
 MAX_COUNT = 2**31
 """Counts below it fit every number of Temporal's."""
@@ -38,12 +43,22 @@ def check_outside_start(start: SessionInput, *, now: datetime) -> None:
     Every state that `Session.carry` returns passes.
     """
     check_start(start)
+    _check_task(start)
     size = len(start.model_dump_json().encode())
     if size > MAX_START_BYTES:
         raise Refused("invalid", f"The input has {size:,} bytes of JSON; {MAX_START_BYTES:,} are allowed.")
     if start.carried is not None:
         for field, complaint in _contradictions(start.carried, now):
             raise Refused("invalid", f"carried.{field}: {complaint}.", field=f"carried.{field}")
+
+
+def _check_task(start: SessionInput) -> None:
+    """Raise `Refused` where a task has no first prompt, or one that its session would reject."""
+    if start.task is None or start.first_prompt is not None or start.carried is not None:
+        return
+    if start.task.context is None:
+        raise Refused("invalid", "task.context: give it, or a first_prompt.", field="task.context")
+    check_text(first_prompt(start.task.context), limits=start.limits, field="task.context")
 
 
 def _contradictions(carried: CarriedState, now: datetime) -> Iterator[tuple[str, str]]:
@@ -72,6 +87,7 @@ def _wrong_counts(carried: CarriedState) -> Iterator[tuple[str, str]]:
         ("moved_events.", carried.moved_events),
         ("queue.row.", carried.queue.row),
         ("tools.", carried.tools),
+        ("tasks.", carried.tasks),
         ("context.", context),
         ("context.view.", context.view),
         ("context.reported.", context.reported),
@@ -81,6 +97,8 @@ def _wrong_counts(carried: CarriedState) -> Iterator[tuple[str, str]]:
         for name, number in _numbers(model) if model else ():
             if not 0 <= number < MAX_COUNT:
                 yield prefix + name, f"0 to {MAX_COUNT:,} are allowed"
+    if len(carried.tasks.tasks) > MAX_TASKS:
+        yield "tasks.tasks", f"may have {MAX_TASKS} items"
     if context.view.segment < 1:
         yield "context.view.segment", "counts from 1"
     if context.halved and context.halved.cap < 1:

@@ -60,7 +60,7 @@ class Room:
         queue = session.queue.carried_bytes(session.config.limits)
         return (
             ENVELOPE_BYTES + self._config_bytes() + session.tools.carried_bytes + session.context.carried_bytes + queue
-        )
+        ) + session.tasks.carried_bytes
 
     def _config_bytes(self) -> int:
         """Return the JSON bytes of the configuration; measured when it has changed."""

@@ -30,6 +30,10 @@ from turnkeeper.models.session.carried_form import read_carried, write_carried
 from turnkeeper.models.session.queue.prompt_queue import QueueState
 from turnkeeper.models.session.queue.prompts import PromptSignal, refusal_of
 from turnkeeper.models.session.session_tools import ToolsState
+from turnkeeper.models.session.tasks.outcome import TaskOutcome
+from turnkeeper.models.session.tasks.sub_tasks import SubTasksState
+from turnkeeper.models.session.tasks.task_start import TaskStart
+from turnkeeper.models.session.tasks.task_state import TaskState
 from turnkeeper.models.session.tool_policy import ToolPolicy
 from turnkeeper.models.session.turn.running_turn import CarriedTurn
 from turnkeeper.models.transcript.trajectory import Usage
@@ -101,6 +105,8 @@ class CarriedState(SessionFacts):
     context: ContextState = ContextState()
     tools: ToolsState = ToolsState()
     archive: ArchiveState = ArchiveState()
+    task: TaskState = TaskState()
+    tasks: SubTasksState = SubTasksState()
     running: CarriedTurn | None = None
 
     @property
@@ -110,6 +116,16 @@ class CarriedState(SessionFacts):
 
 Carried = Annotated[CarriedState, BeforeValidator(read_carried), WrapSerializer(write_carried)]
 """The state as one run hands it to the next: written in one form, read in every form that was ever written."""
+
+
+_NEWER_LIMITS = {
+    "max_tokens_per_turn",
+    "max_cost_per_turn",
+    "approval_timeout",
+    "max_task_depth",
+    "max_tasks_at_once",
+    "max_tasks",
+}
 
 
 class SessionInput(Frozen):
@@ -133,6 +149,8 @@ class SessionInput(Frozen):
     """Where people can watch this session; linked from the Temporal Web UI (SES-17)."""
     first_prompt: PromptSignal | str | None = None
     """Received as if it had been signalled at the start."""
+    task: TaskStart | None = None
+    """The session is a task; its first prompt is made of the task's context."""
     carried: Carried | None = None
 
     @property
@@ -142,7 +160,9 @@ class SessionInput(Frozen):
         Fields that earlier releases did not have are in what is allowed for beside it: what a run from before has
         decided by this size must be decided the same again (SES-19).
         """
-        newer: Any = {"unattended": True, "limits": {"max_tokens_per_turn", "max_cost_per_turn", "approval_timeout"}}
+        newer: Any = {"unattended": True, "limits": _NEWER_LIMITS}
+        if self.task is None:
+            newer["task"] = True
         return len(self.model_dump_json(exclude=newer).encode())
 
 
@@ -231,11 +251,12 @@ class CancelReceipt(Compact):
 
 
 class SessionEnd(Compact):
-    """The workflow's result."""
+    """The workflow's result. `task`: what came of the task that the session was."""
 
     status: str
     turn_count: int
     reason: str | None = None
+    task: TaskOutcome | None = None
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -280,7 +301,8 @@ def parse_replay_request(raw: object) -> ReplayRequest:
 
 def configuration_of(start: SessionInput, *, default_rules: int) -> SessionInput:
     """Return what a session is configured with, which began under `default_rules` and has kept their defaults."""
-    config = start.model_copy(update={"carried": None, "first_prompt": None})
+    task = start.task and start.task.without_context
+    config = start.model_copy(update={"carried": None, "first_prompt": None, "task": task})
     if default_rules < 2:
         config = config.model_copy(update={"limits": start.limits.with_earlier_defaults()})
     if default_rules < 3:

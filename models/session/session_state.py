@@ -27,20 +27,30 @@ from turnkeeper.models.session.session import (
     title_of,
 )
 from turnkeeper.models.session.session_tools import SessionTools
+from turnkeeper.models.session.tasks.outcome import TaskOutcome, bound_answer
+from turnkeeper.models.session.tasks.sub_tasks import SubTasks
+from turnkeeper.models.session.tasks.task_specs import REPORT_PROGRESS_SPEC, RUN_TASK_SPEC
+from turnkeeper.models.session.tasks.task_state import ProgressReport, TaskChange, task_status
 from turnkeeper.models.session.turn.current_turn import CurrentTurn
 from turnkeeper.models.session.turn.running_turn import RunningTurn
 from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus
 from turnkeeper.models.transcript.model_call import RequestHead, ToolSpec
+from turnkeeper.models.transcript.task_view import FINAL, SubTask, TaskStatus, TaskView
 from turnkeeper.models.transcript.trajectory import ToolResult, Usage
 from turnkeeper.models.transcript.transcript import Transcript
 
-CURRENT_RULES = 3
+CURRENT_RULES = 4
 """The rules of a run decide what it does where releases differ (SES-19):
 
 1   every release before there was a number
 2   prompts are parked, a stop waits for what was written, tools that write ask
-3   the present ones
+3   windows are learned in tokens, titles are listed at once
+4   the present ones: a session may start tasks
 """
+
+
+RULES_WITH_TASKS = 4
+"""From these default rules on, a session is offered `run_task`."""
 
 
 class Session:
@@ -74,6 +84,9 @@ class Session:
         self.context = ModelContext(context, self.transcript, on_change=lambda: self.current_turn.show())
         self.tools = SessionTools(state.tools)
         self.archive = ArchiveHealth(state.archive, on_change=self._changed)
+        self.task = state.task
+        """What is reported of the task that this session is; replaced with every change."""
+        self.tasks = SubTasks(state.tasks, session_id=session_id, on_change=self._changed)
         self.current_turn = CurrentTurn(
             state.running, self.transcript, self.context, on_change=self._changed, on_usage=self._count_usage
         )
@@ -120,10 +133,26 @@ class Session:
     @property
     def head(self) -> RequestHead:
         """What is sent to the model before the messages; the same object until tools or system prompt change."""
-        known, tools = self._head, self.tools.specs or []
+        known, tools = self._head, self.offered_tools
         if known is None or known.tools != tools or known.system != self.config.system_prompt:
             known = self._head = RequestHead(system=self.config.system_prompt, tools=tools)
         return known
+
+    @property
+    def offered_tools(self) -> list[ToolSpec]:
+        """All tools in the order the model is told of them: those of the worker, then the session's own."""
+        own = []
+        if self.facts.default_rules >= RULES_WITH_TASKS and self.config.limits.max_task_depth:
+            own.append(RUN_TASK_SPEC)
+        if self.config.task:
+            own.append(REPORT_PROGRESS_SPEC)
+        return [*(self.tools.specs or []), *own]
+
+    def find_tool(self, name: str) -> ToolSpec | None:
+        """Return the tool; `run_task` also where tasks may be nested no deeper: then its result says so."""
+        tool = next((tool for tool in self.offered_tools if tool.name == name), None)
+        has_tasks = self.facts.default_rules >= RULES_WITH_TASKS
+        return RUN_TASK_SPEC if tool is None and name == RUN_TASK_SPEC.name and has_tasks else tool
 
     # ---- prompts
 
@@ -238,8 +267,107 @@ class Session:
 
     def end_turn(self, message: ConversationMessage) -> None:
         """Leave the running turn in the transcript as `message`, which has its outcome; the session goes on."""
+        self.tasks.end_foreground()
         self.current_turn.end(message)
         self.queue.requeue_steering()
+
+    # ---- tasks
+
+    @property
+    def task_view(self) -> TaskView | None:
+        start, state = self.config.task, self.task
+        if start is None:
+            return None
+        return TaskView(
+            parent=start.parent,
+            background=start.background,
+            percent=state.percent,
+            message=state.message,
+            findings=state.findings,
+        )
+
+    @property
+    def task_status(self) -> TaskStatus:
+        """How the task is that this session is, or could be (TSK-4)."""
+        newest = self.transcript.newest
+        return task_status(
+            newest.status if newest else None,
+            session=self.status,
+            waits=self.tasks.await_approval,
+            queue_length=len(self.queue),
+        )
+
+    @property
+    def task_outcome(self) -> TaskOutcome | None:
+        """What came of the task that this session is; `None`: it is none."""
+        if self.config.task is None:
+            return None
+        newest = self.transcript.newest
+        return TaskOutcome(
+            status=self.task_status,
+            answer=newest and newest.agent_message,
+            answer_blob=newest and newest.agent_message_blob,
+            error=newest and newest.error,
+            error_type=newest and newest.error_type,
+            usage=self.facts.usage,
+            findings=self.task.findings,
+            tasks_started=self.tasks.state.spent,
+        )
+
+    @property
+    def due_task_change(self) -> TaskChange | None:
+        """What the parent of this task is still to be told; `None`: nothing.
+
+        A parent that waits for the result of the task's workflow learns its end from that.
+        """
+        start, status = self.config.task, self.task_status
+        if start is None or not start.reports or (status in FINAL and not start.background):
+            return None
+        change = TaskChange(
+            task_id=self.id,
+            status=status,
+            percent=self.task.percent,
+            message=self.task.message,
+            turn=self.turn_count if status in FINAL else 0,
+            is_closed=self.closed is not None,
+        )
+        if change == (self.task.reported or TaskChange(task_id=self.id)):
+            return None
+        newest = self.transcript.newest
+        if status not in FINAL or newest is None:
+            return change
+        answer, error = bound_answer(newest.agent_message), newest.error
+        return change.model_copy(update={"answer": answer, "error": error, "tasks_started": self.tasks.state.spent})
+
+    def note_task_change_sent(self, change: TaskChange) -> None:
+        """Remember what the parent knows; once it knows an answer, the rest of the allowance is its again."""
+        reported = change.model_copy(update={"answer": None, "error": None, "tasks_started": 0})
+        self.task = self.task.model_copy(update={"reported": reported})
+        if change.status in FINAL:
+            self.tasks.close()
+
+    def report_progress(self, report: ProgressReport) -> None:
+        """Note what the agent reports of the task that this session is."""
+        self.task = self.task.with_report(report)
+        self._changed()
+
+    def change_sub_task(self, change: TaskChange, *, now: datetime) -> SubTask | None:
+        """Record how a task of this session goes on; while a person decides for it, the clock of the turn stands still.
+
+        Returns the task as it was before; `None`: nothing has changed.
+        """
+        before = self.tasks.change(change)
+        self._stop_clock_for_tasks(now)
+        return before
+
+    def end_sub_task(self, task_id: str, outcome: TaskOutcome, *, now: datetime) -> None:
+        """Record what came of a task that the running turn has waited for."""
+        self.tasks.end(task_id, outcome.status, tasks_started=outcome.tasks_started)
+        self._stop_clock_for_tasks(now)
+
+    def _stop_clock_for_tasks(self, now: datetime) -> None:
+        if self.turn and self.turn.has_blocked_task != self.tasks.block_on_approval:
+            self.current_turn.change(self.turn.with_blocked_task(self.tasks.block_on_approval, now=now))
 
     # ---- the archive
 
@@ -264,7 +392,10 @@ class Session:
 
     def configure(self, change: Configure) -> None:
         """Change the configuration from the next turn on (SES-8). Raises `Refused`."""
+        before = self.offered_tools
         self.config = configured(self.config, change)
+        if self.offered_tools != before:
+            self.view.open_segment()
         if change.tool_policy is not None:
             self.tools.end_allowances()  # who says anew what is asked about means it
         self._changed()
@@ -304,6 +435,8 @@ class Session:
             context=self.context.state,
             tools=self.tools.state,
             archive=self.archive.state,
+            task=self.task,
+            tasks=self.tasks.state,
             running=self.turn.carried if self.turn else None,
         )
         return self.config.model_copy(update={"carried": state})

@@ -76,8 +76,8 @@ GivenHistory = Annotated[
 """Read by `validate_conversation_history` alone, which looks only at what it may take."""
 
 
-class CreateTask(Strict):
-    """What a task is created with; only the description is needed. `timeout` is in seconds."""
+class TaskRequest(Strict):
+    """What anyone asks of a task; only the description is needed. `timeout` is in seconds."""
 
     description: Description
     priority: Priority = "P2"
@@ -89,30 +89,39 @@ class CreateTask(Strict):
     relevant_files: GivenTexts | None = None
     related_documentation: GivenTexts | None = None
     conversation_history: GivenHistory = None
-    """What led to the task; `inherit`: the conversation of the session `parent`."""
+    """What led to the task; `inherit`: the conversation of the task's parent."""
     history_policy: PolicyChoice = KEEP_USER
     title: Title | None = None
     model: Annotated[ModelName, Field(max_length=200), AfterValidator(checked_model)] | None = None
-    tool_policy: ToolPolicy | None = None
     timeout: float | None = Field(None, ge=1, le=7 * 86_400, allow_inf_nan=False)
+
+    @property
+    def inherits_history(self) -> bool:
+        return self.conversation_history == "inherit"
+
+    def context(self, history: ConversationHistory | None) -> TaskContext:
+        """Return what the agent is told, with `history`; a priority only where one was given."""
+        fields = self.model_dump(include=TaskContext.model_fields.keys() - {"conversation_history"})
+        priority = self.priority if "priority" in self.model_fields_set else None
+        return TaskContext.model_validate({**fields, "priority": priority}).with_history(history)
+
+
+class CreateTask(TaskRequest):
+    """What a task is created with from outside. `parent`: the session whose conversation it may inherit."""
+
+    tool_policy: ToolPolicy | None = None
     idempotency_key: Id | None = None
     parent: Id | None = None
 
     @property
     def parent_to_inherit_from(self) -> str | None:
         """The session whose conversation is handed over; None: what was given is. Raises `TaskValidationError`."""
-        if self.conversation_history != "inherit":
+        if not self.inherits_history:
             return None
         if self.parent is None:
             reason = "is needed to inherit its conversation_history: give the id of a session"
             raise TaskValidationError("parent", reason, shown(None), "missing_field")
         return self.parent
-
-    def context(self, history: ConversationHistory | None) -> TaskContext:
-        """Return what the agent is told, with `history`; a priority only where one was given."""
-        told = self.model_dump(include=TaskContext.model_fields.keys() - {"conversation_history"})
-        priority = self.priority if "priority" in self.model_fields_set else None
-        return TaskContext.model_validate({**told, "priority": priority}).with_history(history)
 
 
 class HandOffReport(Frozen):
@@ -139,7 +148,7 @@ class PreparedTask(Frozen):
     warnings: list[TaskValidationWarning]
 
 
-def prepare_task(task: CreateTask, *, now: datetime | str, inherited: Inheritance | None = None) -> PreparedTask:
+def prepare_task(task: TaskRequest, *, now: datetime | str, inherited: Inheritance | None = None) -> PreparedTask:
     """Validate the history, cut it, and put the first prompt together; nothing is started.
 
     The messages of `inherited` stand for `task.conversation_history`, and the fields of warnings count them; no text

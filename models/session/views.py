@@ -55,6 +55,7 @@ def updates_of(session: Session, request: UpdatesRequest) -> ConversationUpdate:
         waiting_until=session.current_turn.waiting_until,
         waiting_reason=session.current_turn.waiting_reason,
         queue_length=len(session.queue),
+        tasks=session.tasks.state.tasks,
     )
 
 
@@ -68,6 +69,8 @@ def summary_of(session: Session) -> SessionSummary:
         turn_count=session.turn_count,
         usage=session.facts.usage,
         archive=session.archive.report,
+        task=session.task_view,
+        tasks=session.tasks.state.tasks,
     )
 
 
@@ -85,7 +88,7 @@ def approvals_of(session: Session) -> PendingApprovals:
     """Return what people are asked to decide (AGT-8)."""
     return pending_approvals(
         session.turn.message if session.turn else None,
-        session.tools.specs or [],
+        session.offered_tools,
         session.tools.allowances,
         most_bytes=session.config.limits.page_bytes,
     )

@@ -11,6 +11,7 @@ from pydantic import computed_field
 
 from turnkeeper.models.as_of import Stamp
 from turnkeeper.models.errors import ErrorType
+from turnkeeper.models.transcript.task_view import SubTask, TaskView
 from turnkeeper.models.transcript.trajectory import BlobRef, ReasoningTrajectory, Step, Usage
 from turnkeeper.models.wire import Frozen, Items, UtcDatetime
 
@@ -125,6 +126,10 @@ class SessionSummary(Frozen):
     turn_count: int = 0
     usage: Usage = Usage()
     archive: ArchiveReport = ArchiveReport()
+    task: TaskView | None = None
+    """The task that the session is."""
+    tasks: Items[SubTask] = []
+    """The tasks that it has started: all that are open and the newest others, oldest first."""
 
 
 class ConversationState(Frozen):
@@ -168,4 +173,6 @@ class ConversationUpdate(Frozen):
     waiting_until: UtcDatetime | None = None
     waiting_reason: str | None = None
     queue_length: int
+    tasks: Items[SubTask] = []
+    """The tasks that the session has started, as in `SessionSummary`."""
     as_of: Stamp = None

@@ -65,6 +65,11 @@ def refer_result(result: ToolResult, *, inline_bytes: int, texts: Texts) -> Tool
     )
 
 
+def fits_inline(result: ToolResult, inline_bytes: int) -> bool:
+    """Return whether the result's content has at most `inline_bytes` as JSON."""
+    return _fits(result.content, inline_bytes)
+
+
 def cut_result(result: ToolResult, *, inline_bytes: int) -> ToolResult:
     """Return what of the result can be kept where the store is down: as much as fits inline, and marked."""
     if _fits(result.content, inline_bytes):

@@ -1,11 +1,11 @@
-"""`turnkeeper demo`: a scenario with crashes, played on a stack of its own, and a check of every promise (OPS-3).
+"""`turnkeeper demo`: plays a scenario with crashes on its own stack and checks every promise (OPS-3).
 
-Its modules, each of which only knows those above it:
+Its modules; each imports only those above it:
 
-    promises      the log of a session, and which promises it breaks
-    report        what people see
-    environment   the processes, and how they are killed
-    observer      the client that watches
-    scenario      what is played, step by step
-    run           the demo from start to end: temporary folder, scenario, promises, exit code
+    promises      a session's log, and the promises that it must keep
+    report        the output
+    environment   the processes
+    observer      a client that watches the session
+    scenario      the steps
+    run           runs the demo in a temporary folder and returns the exit code
 """

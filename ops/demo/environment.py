@@ -1,11 +1,10 @@
-"""The demo's own server, worker and gateway, each of which can be killed (OPS-3).
+"""The demo's own server, worker and gateway (OPS-3).
 
-Everything is in one folder, at free ports, and configured by a settings file in it. Nothing of the user's is read or
-touched: neither settings nor keys, nor a stack that runs beside it.
+They use free ports and one folder. They read none of the user's settings or keys, and do not touch another stack.
 
     turnkeeper.toml     the settings of worker and gateway
-    temporal.toml       empty, in place of the user's, which may name another server
-    workspace/          what the tools see
+    temporal.toml       empty, to replace the user's, which may name another server
+    workspace/          the tools' workspace
     state/              the server's database, the archive, the logs
 """
 
@@ -29,24 +28,24 @@ from turnkeeper.ops.local.supervisor import READY_SECONDS, own_command
 from turnkeeper.ops.local.worker_process import WorkerProgram
 
 WORDS_PER_SECOND = 75
-"""A pace at which people read along, and at which an answer is long enough to be interrupted."""
+"""Slow enough to read along, and to be interrupted."""
 
 STOP_SECONDS = 6.0
-"""More than worker and gateway give to what is under way."""
+"""More than worker and gateway give to running requests."""
 
 HIDDEN_PREFIXES = ("TURNKEEPER_", "TEMPORAL_", "ANTHROPIC_", "OPENAI_")
-"""Of variables that would make another stack of it, or ask a vendor."""
+"""Variables that would change the stack or call a vendor."""
 
 
 class DemoError(Exception):
-    """The demo cannot be played; the message is a sentence that says why."""
+    """The demo cannot run; the message is a sentence that says why."""
 
 
 class DemoEnvironment:
-    """The processes, to be had from `demo_environment`."""
+    """The demo's processes. Use `demo_environment` to get one."""
 
     def __init__(self, folder: Path, *, port: int) -> None:
-        """Use the files in `folder`; the gateway listens on `port`."""
+        """`folder` has the files above; the gateway listens on `port`."""
         self.folder = folder = folder.resolve()
         self.workspace = folder / "workspace"
         self._address = Gateway(host=LOOPBACK, port=port)
@@ -68,15 +67,15 @@ class DemoEnvironment:
         while await self._address.status("/readyz") != http.HTTPStatus.OK:
             for name, program in (("worker", self.worker), ("gateway", self.gateway)):
                 if program.pid is None:
-                    raise DemoError(f"The {name} ended at its start: {program.last_words()}")
+                    raise DemoError(f"The {name} stopped while starting: {program.last_output()}")
             if asyncio.get_running_loop().time() > deadline:
                 raise DemoError(f"Worker and gateway are not ready after {READY_SECONDS:.0f} s.")
             await asyncio.sleep(0.05)
 
     def dead_processes(self) -> list[str]:
-        """Name each process that no longer runs, a sentence each."""
+        """Return one sentence for each process that is not running."""
         pids = {"Temporal server": self.server.pid, "worker": self.worker.pid, "gateway": self.gateway.pid}
-        return [f"The {name} ended in the middle of the story." for name, pid in pids.items() if pid is None]
+        return [f"The {name} stopped during the demo." for name, pid in pids.items() if pid is None]
 
     async def _connect(self) -> Client:
         return await Client.connect(self.server.address, data_converter=pydantic_data_converter)
@@ -84,13 +83,13 @@ class DemoEnvironment:
 
 @asynccontextmanager
 async def demo_environment(folder: Path) -> AsyncIterator[DemoEnvironment]:
-    """Run the server in `folder`, which is empty, inside the block; stop all processes after it.
+    """Run the server in the empty `folder` inside the block, then stop all processes.
 
     Raises:
         DevServerError: The server does not start.
     """
     async with AsyncExitStack() as running:
-        port = running.enter_context(reserved_port())  # kept for the gateway also while it is dead
+        port = running.enter_context(reserved_port())  # stays reserved while the gateway is dead
         environment = DemoEnvironment(folder, port=port)
         environment.workspace.mkdir()
         (environment.folder / "temporal.toml").touch()

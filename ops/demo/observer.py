@@ -1,7 +1,6 @@
-"""The client that watches the session from its beginning to its end, and remembers what it was shown.
+"""A client that watches the session from start to end and keeps what it receives.
 
-It only follows the event stream, as the chat page does, and has no other source: what it holds when all is over is
-compared with the transcript.
+Like the chat page, it only follows the event stream. In the end, its conversation is compared with the transcript.
 """
 
 import asyncio
@@ -13,38 +12,38 @@ from turnkeeper.clients.python.conversation import Conversation
 from turnkeeper.clients.python.events import ConnectionLost, Event, PartialEvent, QueueEvent, UpdateEvent
 from turnkeeper.models.transcript.conversation import ConversationMessage
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class NotObservedError(Exception):
-    """Something that had to happen was not seen in time; the message is a sentence that names it."""
+    """An expected event did not arrive in time; the message is a sentence that names it."""
 
 
 class Observer:
-    """One session, watched through a gateway."""
+    """Watches one session through a gateway."""
 
     def __init__(self, events: AsyncIterator[Event], *, patience: float, on_text: Callable[[str], None]) -> None:
-        """Wait for anything at most `patience` seconds; `on_text` is called with an answer's text as it grows."""
+        """`patience`: the timeout of every wait, in seconds; `on_text` receives an answer's text as it grows."""
         self.conversation = Conversation()
         self.new_turn_ids: list[str] = []
-        """The ids that were new, since the last reset."""
+        """The ids of new turns since the last reset."""
         self.partial_texts: dict[tuple[str, int], str] = {}
         """The newest partial text of each step, by turn and step."""
         self.attempts: dict[str, set[int]] = defaultdict(set)
-        """By turn: the attempts to write it of which something was seen."""
+        """By turn: the attempts with partial output."""
         self.losses = 0
-        """How often the stream was lost."""
+        """How often the connection was lost."""
         self._events = events
         self._patience = patience
         self._on_text = on_text
 
     @property
     def text(self) -> str:
-        """What the model has written so far of the answer it is writing."""
+        """What the model has written of its current answer."""
         return "".join(part.text for part in self.conversation.partial_parts if part.kind == "respond")
 
     async def until_answered(self, message_id: str) -> ConversationMessage:
-        """Return the turn of a prompt once it has ended. Raises like `until`."""
+        """Return the turn of a prompt once it has ended. Raises as `until` does."""
 
         def ended_turn() -> ConversationMessage | None:
             turn = self.conversation.find(message_id)
@@ -53,7 +52,7 @@ class Observer:
         return await self.until(f"an answer to prompt {message_id!r}", ended_turn)
 
     async def until_writing(self, message_id: str, *, words: int) -> None:
-        """Wait until a turn's answer has `words` words and is not complete. Raises like `until`."""
+        """Wait until a turn's answer has `words` words and is still incomplete. Raises as `until` does."""
 
         def is_writing() -> bool:
             turn = self.conversation.running_turn
@@ -61,20 +60,22 @@ class Observer:
 
         await self.until(f"the first words of the answer to prompt {message_id!r}", is_writing)
 
-    async def until(self, description: str, find: Callable[[], Found | None]) -> Found:
-        """Read events until `find` returns something that is true, and return that.
+    async def until(self, description: str, find: Callable[[], Result | None]) -> Result:
+        """Read events until `find` returns something true, and return that.
 
-        Raises `NotObservedError`, or what ended the stream.
+        Raises:
+            NotObservedError: That took longer than `patience`, or the stream ended first.
+            GatewayError: The stream failed.
         """
         try:
             async with asyncio.timeout(self._patience):
-                while not (found := find()):
+                while not (result := find()):
                     self._apply(await anext(self._events))
-                return found
+                return result
         except StopAsyncIteration as error:
-            raise NotObservedError("The event stream ended although the session had not.") from error
+            raise NotObservedError("The event stream ended before the session.") from error
         except TimeoutError as error:
-            message = f"The watching client saw nothing of {description} within {self._patience:g} s."
+            message = f"The client did not see {description} within {self._patience:g} s."
             raise NotObservedError(message) from error
 
     def _apply(self, event: Event) -> None:

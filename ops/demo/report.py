@@ -1,7 +1,6 @@
-"""What people see of the demo: numbered steps, each line with the seconds since the beginning.
+"""The demo's output: numbered steps, each line with the seconds since the start.
 
-On a terminal the answer that is being written stands below them for as long as it grows. Elsewhere, and with
-`NO_COLOR`, it is plain lines.
+On a terminal, the growing answer is shown below the lines. Otherwise the output is plain lines.
 """
 
 import asyncio
@@ -16,28 +15,28 @@ from rich.text import Text
 from turnkeeper.models.transcript.conversation import ConversationMessage
 
 MAX_CHARS = 88
-"""How much of an answer is shown, at most: a line of it."""
+"""The longest part of an answer that is printed: one line."""
 
 MARGIN = 13
-"""Characters before what a line says: the time."""
+"""The width of the time before each line."""
 
 
 class Report:
-    """The demo's output, line by line."""
+    """Prints the demo's output, line by line."""
 
     def __init__(self, console: Console | None = None) -> None:
-        """Begin to count the seconds; without a `console`, standard output is written to."""
+        """Start the clock; `console` is standard output by default."""
         self._console = console or Console(highlight=False)
         self._clock = asyncio.get_running_loop().time
-        self._started = self._clock()
+        self._started_at = self._clock()
         self._live: Live | None = None
         self._steps = 0
         self._max_chars = min(MAX_CHARS, max(20, self._console.width - MARGIN - 1))
 
     @property
     def seconds(self) -> float:
-        """The seconds since the beginning."""
-        return self._clock() - self._started
+        """The seconds since the start."""
+        return self._clock() - self._started_at
 
     def text(self, *lines: str, style: str = "") -> None:
         """Print lines as they are."""
@@ -45,23 +44,23 @@ class Report:
             self._print(Text(line, style=style))
 
     def step(self, title: str) -> None:
-        """Begin the next numbered step."""
+        """Print the heading of the next step."""
         self._steps += 1
         self.text("", f"{self._steps:>2}  {title}", style="bold")
 
     def event(self, text: str, style: str = "") -> None:
-        """Print what has happened, and when."""
+        """Print a line with the time."""
         self._print(Text.assemble((f"    {self.seconds:5.1f} s  ", "dim"), (text, style)))
 
     def answer(self, turn: ConversationMessage, remark: str = "") -> None:
-        """Print what came of a prompt in short, and a remark on it."""
+        """Print the beginning of a turn's answer or error, and a remark."""
         answer = one_line(turn.agent_message or turn.error or "")
         self.event(shorten(answer, self._max_chars, placeholder="…"), "green")
         if remark:
             self.event(remark)
 
     def partial_answer(self, text: str) -> None:
-        """Show the end of what is being written, where there is a terminal; the next line takes its place."""
+        """Show the end of a growing answer on a terminal; the next line replaces it."""
         if not self._console.is_interactive:
             return
         if self._live is None:
@@ -71,8 +70,8 @@ class Report:
         self._live.update(Text(f"{'':{MARGIN}}{end}", style="dim green"), refresh=True)
 
     def conclusion(self, broken: Sequence[str], failures: Sequence[str], success: str) -> None:
-        """Print `success`, or which promises are broken; after failures of the environment they are only open."""
-        word, style = ("OPEN", "yellow") if failures else ("BROKEN", "bold red")
+        """Print `success`, or the broken promises; after `failures` of the environment they are only unknown."""
+        word, style = ("UNKNOWN", "yellow") if failures else ("BROKEN", "bold red")
         self.text("", *(f"{word}  {sentence}" for sentence in broken), style=style)
         self.text(*(f"NOT PLAYED  {sentence}" for sentence in failures), style="bold red")
         if not (broken or failures):
@@ -90,7 +89,7 @@ class Report:
 
 
 def one_line(text: str) -> str:
-    r"""Return `text` on one line, without Markdown's headings and quotation marks.
+    r"""Return `text` on one line, without Markdown's marks of headings and quotes.
 
     >>> one_line("one\n\n> two  three")
     'one two three'

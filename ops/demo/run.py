@@ -1,4 +1,4 @@
-"""The demo from start to end: an environment in a temporary folder, the scenario, the check of every promise."""
+"""Runs the demo: sets up an environment in a temporary folder, plays the scenario and checks every promise."""
 
 import asyncio
 import tempfile
@@ -16,19 +16,19 @@ from turnkeeper.ops.demo.report import Report
 from turnkeeper.ops.demo.scenario import PROMISES_TEXT, STEPS, Scenario, Step
 from turnkeeper.ops.local.supervisor import run_until_signalled
 
-KEPT, BROKEN, NOT_PLAYED, STOPPED = 0, 1, 2, 130
-"""Exit codes: the promises were kept; they were not; the demo could not be played; somebody stopped it."""
+PASSED, BROKEN, NOT_PLAYED, STOPPED = 0, 1, 2, 130
+"""Exit codes: all promises hold; one is broken; the demo could not run; it was stopped."""
 
 SESSION = "demo"
 
 PATIENCE_SECONDS = 40.0
-"""Longest wait for anything in the scenario."""
+"""Timeout of every wait in the scenario."""
 
 
 def run_demo(*, keep: bool, steps: Sequence[Step] = STEPS) -> int:
-    """Play `steps` and return the exit code, with everything stopped and removed again.
+    """Play `steps`, stop and remove everything, and return the exit code.
 
-    `keep`: afterwards everything stays as it is until a Ctrl-C.
+    `keep`: wait for a Ctrl-C before everything is stopped.
 
     Raises:
         DevServerError: The server does not start.
@@ -47,7 +47,7 @@ async def run_scenario(
     steps: Sequence[Step] = STEPS,
     patience: float = PATIENCE_SECONDS,
 ) -> int:
-    """Play `steps` in a new session through the gateway at `url`, check every promise, and return the exit code.
+    """Play `steps` in a new session through the gateway at `url`, check the promises, and return the exit code.
 
     Raises:
         DemoError: The session could not be started.
@@ -80,7 +80,7 @@ async def run_scenario(
     report.conclusion(broken, failures, f"{counts}: nothing lost, nothing twice, everything in order.")
     if failures:
         return NOT_PLAYED
-    return BROKEN if broken else KEPT
+    return BROKEN if broken else PASSED
 
 
 def _table(log: SessionLog, numbers: Mapping[str, str], *, seconds: float) -> Iterator[str]:
@@ -89,7 +89,7 @@ def _table(log: SessionLog, numbers: Mapping[str, str], *, seconds: float) -> It
         "turns": len(log.transcript),
         "tool calls": sum(len(calls_of(turn)) for turn in log.transcript),
         **numbers,
-        "all of it": f"{seconds:.1f} s",
+        "total time": f"{seconds:.1f} s",
     }
     return (f"    {name:<46}{value:>9}" for name, value in rows.items())
 
@@ -97,10 +97,10 @@ def _table(log: SessionLog, numbers: Mapping[str, str], *, seconds: float) -> It
 async def _run(*, keep: bool, steps: Sequence[Step]) -> int:
     with tempfile.TemporaryDirectory(prefix="turnkeeper-demo-") as folder, closing(Report()) as report:
         report.text(
-            "Turnkeeper's demo: a session, and everything that can happen to it, in about 20 s.",
-            "It is offline and has a stack of its own; nothing of yours is read or touched.",
+            "Turnkeeper's demo: a session with tools, an approval, a queue and two crashes, in about 20 s.",
+            "It runs offline on its own stack and touches none of your files or sessions.",
         )
-        report.step("Everything starts")
+        report.step("Start the stack")
         async with demo_environment(Path(folder)) as environment:
             server = environment.server
             report.event(f"Temporal server, process {server.pid}, at {server.address}")
@@ -114,16 +114,16 @@ async def _run(*, keep: bool, steps: Sequence[Step]) -> int:
 
 
 async def _stay_open(environment: DemoEnvironment, report: Report) -> None:
-    """Print the links and wait for a Ctrl-C, which here is the end and not a failure."""
+    """Print the links and wait for a Ctrl-C, which is the regular end here."""
     report.text(
         "",
         f"  Chat        {environment.url}/?session={SESSION}",
-        f"  In here     {command_line('chat', '--url', environment.url, '--session', SESSION)}",
+        f"  Terminal    {command_line('chat', '--url', environment.url, '--session', SESSION)}",
         f"  API docs    {environment.url}/docs",
         f"  Temporal    {environment.server.ui_url}",
         f"  Folder      {environment.folder}",
         "",
-        "Ctrl-C stops and removes all of it.",
+        "Ctrl-C stops and removes everything.",
     )
     with suppress(asyncio.CancelledError):
         await asyncio.Event().wait()

@@ -1,7 +1,7 @@
-"""What is played: prompts, a tool, an approval, a queue, and two crashes in the middle of an answer (OPS-3).
+"""The demo's steps: prompts, tools, an approval, a queue, and two crashes in the middle of an answer (OPS-3).
 
-Every step sends prompts with ids of their own and waits until the watching client has seen their answers. The prompts,
-and the files that were to be written, are kept to be checked.
+Each step sends prompts and waits until the observer has seen their answers. The prompts and the files that tools should
+write are recorded for the check.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,7 +11,7 @@ from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.transcript.trajectory import ToolCall
 from turnkeeper.ops.demo.environment import DemoEnvironment
 from turnkeeper.ops.demo.observer import NotObservedError, Observer
-from turnkeeper.ops.demo.promises import ApprovedWrite, FileState, SentPrompt, SessionLog, calls_of
+from turnkeeper.ops.demo.promises import AcceptedPrompt, ApprovedWrite, FileState, SessionLog, calls_of
 from turnkeeper.ops.demo.report import Report
 from turnkeeper.ops.local.processes import Program
 
@@ -28,40 +28,40 @@ a day.
 Who watches sees the same as who comes later: every turn, without a gap and in its final form, over cut lines and new \
 gateways.
 """
-"""The file in the workspace. Its six lines, which the offline model quotes in full, take a while to write."""
+"""A file in the workspace. The offline model quotes its six lines in full, which takes a while."""
 
 PROMISES_QUOTED = "promises.md says:\n\n" + "\n".join(f"> {line}" for line in PROMISES_TEXT.splitlines())
-"""The answer to "read promises.md": one that was cut off and resumed has to be this, and nothing besides."""
+"""The exact answer to "read promises.md", also after an interruption."""
 
 LOGBOOK = "The lamp is lit."
 
 MIDDLE_WORDS = 12
-"""An answer with this many words is in its middle: those to the prompts here have a hundred and more."""
+"""An answer with this many words is unfinished: the answers here have a hundred words or more."""
 
 
 @dataclass
 class Scenario:
-    """A session from its first prompt to its last: prompts go through `gateway`, `observer` sees their answers."""
+    """A session under test: prompts go through `gateway`, and `observer` sees the answers."""
 
     environment: DemoEnvironment
     gateway: GatewayClient
     observer: Observer
     report: Report
     session_id: str
-    prompts: list[SentPrompt] = field(default_factory=list)
+    prompts: list[AcceptedPrompt] = field(default_factory=list)
     writes: list[ApprovedWrite] = field(default_factory=list)
     numbers: dict[str, str] = field(default_factory=dict)
-    """What was measured, for the table at the end."""
+    """Measurements for the table at the end."""
 
     async def send(self, message_id: str, text: str, *, answer: str | None = None) -> None:
-        """Send a prompt, to which `answer` is the only right one. Raises `GatewayError`."""
+        """Send a prompt; `answer` is its exact answer, if known. Raises `GatewayError`."""
         receipt = await self.gateway.prompt(self.session_id, text, message_id=message_id)
-        self.prompts.append(SentPrompt(id=message_id, text=text, answer=answer))
-        place = f"   (number {receipt.position} in the queue)" if receipt.position else ""
-        self.report.event(f"> {text}{place}", "cyan")
+        self.prompts.append(AcceptedPrompt(id=message_id, text=text, answer=answer))
+        position = f"   (number {receipt.position} in the queue)" if receipt.position else ""
+        self.report.event(f"> {text}{position}", "cyan")
 
-    async def kill_in_the_middle(self, message_id: str, name: str, program: Program) -> float:
-        """Kill a process in the middle of an answer and start it again; return the report's seconds at the kill."""
+    async def kill_during_answer(self, message_id: str, name: str, program: Program) -> float:
+        """Kill a process in the middle of an answer and restart it; return the report's seconds at the kill."""
         await self.observer.until_writing(message_id, words=MIDDLE_WORDS)
         pid = program.pid
         await program.kill()
@@ -72,7 +72,7 @@ class Scenario:
         return killed_at
 
     def file_state(self, path: str) -> FileState:
-        """Look at a file of the workspace."""
+        """Return the current state of a file in the workspace."""
         file = self.environment.workspace / path
         if not file.exists():
             return FileState()
@@ -80,7 +80,7 @@ class Scenario:
         return FileState(content=file.read_text(), version=f"{stat.st_ino}.{stat.st_mtime_ns}")
 
     async def log(self) -> SessionLog:
-        """Ask for the transcript and the fates, and look at the files once more. Raises `GatewayError`."""
+        """Read the transcript, the fates and the files. Raises `GatewayError`."""
         page = await self.gateway.page(self.session_id)
         queue = await self.gateway.queue(self.session_id)
         return SessionLog(
@@ -98,10 +98,10 @@ class Scenario:
 Step = Callable[[Scenario], Awaitable[None]]
 
 
-async def an_answer_is_read_while_it_is_written(scenario: Scenario) -> None:
-    """Show that the first words come long before the last ones."""
+async def stream_an_answer(scenario: Scenario) -> None:
+    """Show that the first words of an answer arrive long before the last ones."""
     report, observer = scenario.report, scenario.observer
-    report.step("A prompt, and its answer as it is written")
+    report.step("Stream an answer")
     sent_at = report.seconds
     await scenario.send("first", "read promises.md", answer=PROMISES_QUOTED)
     await observer.until_writing("first", words=1)
@@ -110,23 +110,24 @@ async def an_answer_is_read_while_it_is_written(scenario: Scenario) -> None:
     report.answer(await observer.until_answered("first"), f"first words after {seconds}")
 
 
-async def tools_are_used(scenario: Scenario) -> None:
-    """Show two calls, both in one step of the model."""
-    scenario.report.step("Tools")
+async def use_tools(scenario: Scenario) -> None:
+    """Show two tool calls in one step of the model."""
+    scenario.report.step("Call two tools")
     await scenario.send("tools", "list files and tell me the time")
     turn = await scenario.observer.until_answered("tools")
     scenario.report.answer(turn, "  ".join(_line_of(call) for call in calls_of(turn)))
 
 
-async def a_write_is_approved(scenario: Scenario) -> None:
-    """Show that nothing is written until the very call that was shown is approved, and then once."""
+async def approve_a_write(scenario: Scenario) -> None:
+    """Show that a file is written only after this very call is approved, and only once."""
     report, observer = scenario.report, scenario.observer
-    report.step("A tool that asks first")
+    report.step("Approve a tool call")
     await scenario.send("approval", f'write "{LOGBOOK}" to logbook.txt')
     [call] = await observer.until("a call that asks for approval", lambda: observer.conversation.awaiting_calls)
     before = scenario.file_state("logbook.txt")
     report.event(_line_of(call))
-    report.event(f"it waits for a yes; logbook.txt is {'not there yet' if before.content is None else 'there already'}")
+    state = "does not exist yet" if before.content is None else "already exists"
+    report.event(f"it waits for approval; logbook.txt {state}")
     digest = call.approval.args_digest if call.approval else ""
     await scenario.gateway.decide(scenario.session_id, call.id, args_digest=digest, decision="approve")
     turn = await observer.until_answered("approval")
@@ -138,9 +139,9 @@ async def a_write_is_approved(scenario: Scenario) -> None:
     report.answer(turn, f"approved; logbook.txt now says: {after.content}")
 
 
-async def prompts_wait_their_turn(scenario: Scenario) -> None:
-    """Show that prompts which come while another one is answered wait, and are answered in their order."""
-    scenario.report.step("Two prompts in the queue")
+async def queue_prompts(scenario: Scenario) -> None:
+    """Show that prompts sent during a turn are queued, and answered in order."""
+    scenario.report.step("Queue two prompts")
     prompts = {"running": "list files", "second": "what time is it", "third": "what did I ask first?"}
     for message_id, text in prompts.items():
         await scenario.send(message_id, text)
@@ -148,45 +149,45 @@ async def prompts_wait_their_turn(scenario: Scenario) -> None:
         scenario.report.answer(await scenario.observer.until_answered(message_id))
 
 
-async def the_worker_is_killed(scenario: Scenario) -> None:
-    """Kill the worker that writes an answer, and show that another one gives it, once."""
+async def kill_the_worker(scenario: Scenario) -> None:
+    """Kill the worker during an answer, and show that another worker completes it, once."""
     report, observer = scenario.report, scenario.observer
-    report.step("The worker is killed in the middle of an answer")
+    report.step("Kill the worker in the middle of an answer")
     answer = f"The last file I read was promises.md. {PROMISES_QUOTED}"
     await scenario.send("crash", "what have you read?", answer=answer)
-    killed_at = await scenario.kill_in_the_middle("crash", "worker", scenario.environment.worker)
+    killed_at = await scenario.kill_during_answer("crash", "worker", scenario.environment.worker)
     await observer.until("a second attempt at the answer", lambda: len(observer.attempts["crash"]) > 1)
     seconds = f"{report.seconds - killed_at:.2f} s"
-    scenario.numbers["a worker's kill to the answer's new beginning"] = seconds
-    report.event(f"the answer begins again, {seconds} after the kill")
-    report.answer(await observer.until_answered("crash"), "one answer, by a second attempt")
+    scenario.numbers["worker killed to answer restarted"] = seconds
+    report.event(f"the answer starts again, {seconds} after the kill")
+    report.answer(await observer.until_answered("crash"), "one answer, from the second attempt")
 
 
-async def the_gateway_is_killed(scenario: Scenario) -> None:
-    """Kill the gateway that streams an answer, and show that the watching client goes on where it was."""
+async def kill_the_gateway(scenario: Scenario) -> None:
+    """Kill the gateway during an answer, and show that its client resumes without a gap."""
     report, observer = scenario.report, scenario.observer
-    report.step("The gateway is killed in the middle of an answer")
+    report.step("Kill the gateway in the middle of an answer")
     losses = observer.losses
     await scenario.send("cut", "read promises.md", answer=PROMISES_QUOTED)
-    await scenario.kill_in_the_middle("cut", "gateway", scenario.environment.gateway)
+    await scenario.kill_during_answer("cut", "gateway", scenario.environment.gateway)
     turn = await observer.until_answered("cut")
     if observer.losses == losses:
-        raise NotObservedError("The watching client was not cut off: its gateway was not the one that was killed.")
-    report.answer(turn, f"{len(observer.conversation.turns)} turns held, no gap, nothing twice")
+        raise NotObservedError("The client's connection was not cut: it used another gateway.")
+    report.answer(turn, f"the client has {len(observer.conversation.turns)} turns, no gap, nothing twice")
 
 
 STEPS: Sequence[Step] = (
-    an_answer_is_read_while_it_is_written,
-    tools_are_used,
-    a_write_is_approved,
-    prompts_wait_their_turn,
-    the_worker_is_killed,
-    the_gateway_is_killed,
+    stream_an_answer,
+    use_tools,
+    approve_a_write,
+    queue_prompts,
+    kill_the_worker,
+    kill_the_gateway,
 )
 
 
 def _line_of(call: ToolCall) -> str:
-    """Write a call as a line.
+    """Return a call as one line of text.
 
     >>> from turnkeeper.models.transcript.trajectory import ToolResult
     >>> _line_of(ToolCall(id="1.1.0", name="now", args={}, result=ToolResult(outcome="12:00", duration_ms=3)))

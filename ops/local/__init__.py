@@ -1,1 +1,1 @@
-"""A whole stack on one machine: the embedded Temporal server, the processes beside it, their logs."""
+"""A stack on one machine: the embedded Temporal server, a worker, a gateway, and their logs."""

@@ -1,20 +1,20 @@
-"""What stands for this release's code in every session's history: the worker's build id."""
+"""The worker's build id, which names this release's code in every session's history."""
 
 import hashlib
 import importlib.metadata
 from pathlib import Path
 
 PACKAGES = ("activities", "models", "stores", "workflows")
-"""What runs in a session."""
+"""The packages whose code a session runs."""
 
 ID_CHARS = 12
-"""It stands in every workflow task's event."""
+"""Short, since every workflow task's event repeats it."""
 
 
 def build_id(root: Path = Path(__file__).parents[2]) -> str:
-    """Return another id for every other state of the packages in `root`, or of Temporal's SDK.
+    """Return a hash of the packages in `root` and the version of Temporal's SDK.
 
-    The SDK's own default reads the code of every module there is once more: a fifth of a worker's start (measured).
+    The SDK's own default reads every imported module again: a fifth of a worker's start (measured).
     """
     digest = hashlib.sha256(importlib.metadata.version("temporalio").encode())
     for package in PACKAGES:

@@ -1,46 +1,46 @@
-"""Which environment variables a process of ours is given: the keys of models are the worker's alone (API-4).
+"""Environment variables of the processes that we start: only the worker gets API keys (API-4).
 
-The worker has all of ours, as the keys and what `mcp.json` refers to may have any name. The others get what is known
-to be of use to them, so that a key under a name that nobody thought of stays away from them too.
+The worker gets our whole environment, since keys and the variables in `mcp.json` may have any name. The other
+processes get an allow-list, so that a key with an unexpected name does not reach them.
 """
 
 from collections.abc import Mapping
 
 from turnkeeper.models.settings.settings import ENV_PREFIX
 
-_OF_EVERY_PROGRAM = frozenset({"HOME", "PATH", "TMPDIR", "TZ"})
+_EVERY_PROGRAM = frozenset({"HOME", "PATH", "TMPDIR", "TZ"})
 
-_OF_THE_GATEWAY = _OF_EVERY_PROGRAM | {
+_GATEWAY = _EVERY_PROGRAM | {
     *("LANG", "LOGNAME", "USER", "VIRTUAL_ENV", "XDG_CONFIG_HOME"),
     *("LD_LIBRARY_PATH", "SSL_CERT_DIR", "SSL_CERT_FILE"),
 }
-_PREFIXES_OF_THE_GATEWAY = (ENV_PREFIX, "LC_", "PG", "PYTHON", "TEMPORAL_")
-"""Settings; libpq's, for an archive in PostgreSQL; the interpreter's; Temporal's own configuration."""
+_GATEWAY_PREFIXES = (ENV_PREFIX, "LC_", "PG", "PYTHON", "TEMPORAL_")
+"""Settings; libpq's variables, for an archive in PostgreSQL; the interpreter's; Temporal's own configuration."""
 
 _KEY_SETTINGS = f"{ENV_PREFIX}OPENAI_CHAT__"
-"""Settings of an endpoint, its key among them: only the worker speaks to it."""
+"""Settings of a model endpoint, among them its key: only the worker calls it."""
 
 
 def server_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return what of `variables` the embedded Temporal server gets: no keys, and no `TEMPORAL_*`, which it would read.
+    """Return the variables for the embedded Temporal server: no keys, and no `TEMPORAL_*`, which it would read.
 
     >>> server_environment({"PATH": "/bin", "OPENAI_API_KEY": "sk-1", "TEMPORAL_ADDRESS": "cloud:7233"})
     {'PATH': '/bin'}
     """
-    return {name: value for name, value in variables.items() if name in _OF_EVERY_PROGRAM}
+    return {name: value for name, value in variables.items() if name in _EVERY_PROGRAM}
 
 
 def gateway_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return what of `variables` a gateway gets. Without keys it can't choose the first model by them.
+    """Return the variables for a gateway. Without keys, it can't choose the first model itself.
 
     >>> gateway_environment({"TURNKEEPER_API_PORT": "80", "turnkeeper_openai_chat__api_key": "k", "MY_KEY": "k"})
     {'TURNKEEPER_API_PORT': '80'}
     """
-    return {name: value for name, value in variables.items() if _is_of_the_gateway(name)}
+    return {name: value for name, value in variables.items() if _is_for_gateway(name)}
 
 
-def _is_of_the_gateway(name: str) -> bool:
-    # Settings are read whatever their case is.
+def _is_for_gateway(name: str) -> bool:
+    # Names of settings are case-insensitive.
     if name.upper().startswith(_KEY_SETTINGS):
         return False
-    return name in _OF_THE_GATEWAY or name.upper().startswith(_PREFIXES_OF_THE_GATEWAY)
+    return name in _GATEWAY or name.upper().startswith(_GATEWAY_PREFIXES)

@@ -1,4 +1,4 @@
-"""Where the gateway of a state directory is, and whether it answers."""
+"""The address of a state directory's gateway, and whether it answers."""
 
 import asyncio
 import contextlib
@@ -13,11 +13,11 @@ from turnkeeper.models.wire import Frozen
 PROBE_SECONDS = 3.0
 
 _ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - recognised, never bound to
-"""Hosts that stand for all of this machine's addresses, and one to reach it by."""
+"""Wildcard hosts, each with a host to connect to instead."""
 
 
 class Gateway(Frozen):
-    """Where a gateway listens: as `turnkeeper up` chose, else as the settings ask."""
+    """The address that a gateway listens on."""
 
     host: str
     port: int
@@ -29,7 +29,7 @@ class Gateway(Frozen):
 
     @classmethod
     def find(cls, settings: Settings) -> "Gateway":
-        """Return the one `turnkeeper up` started, else the one the settings ask for."""
+        """Return the gateway that `turnkeeper up` started, else the one in the settings."""
         with contextlib.suppress(OSError, ValidationError):
             return cls.model_validate_json(cls.file(settings.state_dir).read_text())
         return cls(host=settings.api_host, port=settings.api_port)
@@ -39,7 +39,7 @@ class Gateway(Frozen):
         return state_dir / "gateway.json"
 
     async def status(self, path: str) -> int | None:
-        """Return the HTTP status of `path`; None: nobody answers there."""
+        """Return the HTTP status of a GET of `path`; None without a response within 3 s."""
         return await asyncio.to_thread(self._status, path)
 
     def _status(self, path: str) -> int | None:

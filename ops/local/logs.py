@@ -1,9 +1,10 @@
-"""One line a message, to stderr: for people, or as JSON for machines (OPS-6).
+"""Log lines on stderr, one a message: as text, or as JSON (OPS-6).
 
-No line ever holds a prompt, an answer, a key or a header, whatever `log_level` is. Three things would bring them in.
-The texts of exceptions quote what they are about, and the fields of the SDK's own messages hold failures: both are left
-out, and of an exception types and places are told. And what libraries say at `debug` is what they send and receive:
-below `info` only our own code is heard, so that a library that nobody has looked at is silent too.
+No line contains a prompt, an answer, a key or a header, at any `log_level`:
+
+- The message of an exception may quote them, so only its type and the code locations are logged.
+- The SDK's own fields contain failures, so they are left out.
+- Libraries log at `debug` what they send and receive, so below `info` only our own code is logged.
 """
 
 import json
@@ -20,25 +21,25 @@ from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, Tele
 from turnkeeper.models.settings.settings import Settings
 
 IDS = {"workflow_id": "session", "activity_type": "activity", "activity_id": "activity_id", "attempt": "attempt"}
-"""What Temporal's LoggerAdapters know of a message's origin, and what we call it."""
+"""Fields that Temporal's LoggerAdapters add, with the names that we log them under."""
 
 OUR_PACKAGE = "turnkeeper"
-"""Its loggers, which are named like the modules, obey `log_level` below `info`."""
+"""The only loggers that log below `info`."""
 
-TALKATIVE = ("httpx", "httpx2", "httpcore", "httpcore2", "mcp")
-"""Libraries that tell, below a warning, addresses, which may hold keys, and the ids of others' sessions."""
+VERBOSE_LIBRARIES = ("httpx", "httpx2", "httpcore", "httpcore2", "mcp")
+"""Below a warning they log addresses, which may contain keys, and the ids of other people's sessions."""
 
-PLACES = ("turn", "step")
-"""What our own code may add, as `extra`."""
+EXTRA_FIELDS = ("turn", "step")
+"""Fields that our own code may add, as `extra`."""
 
 
 def set_up_logging(settings: Settings) -> None:
-    """Have this process log as the settings ask. Once, before the first Temporal client."""
+    """Set up the logging of this process. Call it once, before the first Temporal client is made."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if settings.log_format == "json" else TextLines())
     logging.basicConfig(handlers=[handler], force=True)
     set_levels(logging.getLevelNamesMapping()[settings.log_level.upper()])
-    # The ids go into fields of their own.
+    # The ids have their own fields.
     workflow.logger.workflow_info_on_message = False
     activity.logger.activity_info_on_message = False
     forwarding = LogForwardingConfig(
@@ -49,15 +50,15 @@ def set_up_logging(settings: Settings) -> None:
 
 
 def set_levels(level: int) -> None:
-    """Log our own messages from `level` on, those of libraries from `INFO` or `level` on, whichever is higher."""
+    """Log our own messages from `level`, those of libraries from the higher of `level` and `INFO`."""
     logging.getLogger().setLevel(max(level, logging.INFO))
     logging.getLogger(OUR_PACKAGE).setLevel(level)
-    for name in TALKATIVE:
+    for name in VERBOSE_LIBRARIES:
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
 
 
 class JsonLines(logging.Formatter):
-    """A message as one JSON object on one line."""
+    """Formats a message as one JSON object on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -72,31 +73,31 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """A message as one line to read."""
+    """Formats a message as one line of text."""
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
         origin = "".join(f" {name}={value}" for name, value in _origin(record).items())
-        exceptions = "".join(f" | {told}" for told in _exceptions(record))
+        exceptions = "".join(f" | {exception}" for exception in _exceptions(record))
         message = " ".join(_message(record).splitlines())
         return f"{time} {record.levelname:<7} {record.name}: {message}{origin}{exceptions}"
 
 
 def _message(record: logging.LogRecord) -> str:
-    """Return the message; of asyncio's own the first line, the others show a task with its exception's text."""
+    """Return the message; of asyncio's, only the first line, since the others quote a task's exception."""
     message = record.getMessage()
     return message.partition("\n")[0] if record.name == "asyncio" else message
 
 
 def _origin(record: logging.LogRecord) -> dict[str, Any]:
-    known = {**getattr(record, "temporal_workflow", {}), **getattr(record, "temporal_activity", {})}
-    ids = {ours: known[theirs] for theirs, ours in IDS.items() if theirs in known}
-    return ids | {name: getattr(record, name) for name in PLACES if hasattr(record, name)}
+    fields = {**getattr(record, "temporal_workflow", {}), **getattr(record, "temporal_activity", {})}
+    ids = {ours: fields[theirs] for theirs, ours in IDS.items() if theirs in fields}
+    return ids | {name: getattr(record, name) for name in EXTRA_FIELDS if hasattr(record, name)}
 
 
 def _exceptions(record: logging.LogRecord) -> list[str]:
     error = record.exc_info[1] if record.exc_info else None
-    return [_place(link) for link in _chain(error)]
+    return [_locations(link) for link in _chain(error)]
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -105,7 +106,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _place(error: BaseException) -> str:
+def _locations(error: BaseException) -> str:
+    """Return the type of an exception and its traceback's locations, innermost first."""
     frames = reversed(traceback.extract_tb(error.__traceback__))
-    places = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
-    return " < ".join([type(error).__qualname__, *places])
+    locations = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
+    return " < ".join([type(error).__qualname__, *locations])

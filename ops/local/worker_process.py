@@ -1,15 +1,14 @@
-"""A worker as a process of ours: when it has died, the activities it ran are failed at once (OPS-10).
+"""A worker as a child process: when it dies, its running activities fail at once (OPS-10).
 
-Theory of operation. A worker writes names and task tokens of the activities that it begins and ends into a pipe. What
-it wrote before it died can still be read afterwards; so the activities that are open when the process has ended are
-those that nobody runs any more. Temporal is told that they failed: it starts their next attempt after the retry
-interval instead of after the heartbeat timeout, and an activity with a single attempt fails. A failure that may end the
-activity says what its last heartbeat carried, as a timeout of Temporal's would: what a model had written (SES-9).
+Theory of operation. A worker reports each activity that it starts and ends, with its task token, through a pipe. What
+it wrote before its death can still be read, so the activities that are open when the process has ended have no worker
+any more. We report them to Temporal as failed. Temporal then starts the next attempt after the retry interval instead
+of the heartbeat timeout, and an activity with a single attempt fails. If no attempt may follow, the failure carries
+the details of the last heartbeat, as Temporal's own timeout would: what a model had written (SES-9).
 
-Only a death counts: a worker that is frozen, or that only its connection has left, may still come to an end with what
-it runs. A token that is out of date, because its attempt has ended or another one has begun, is refused by Temporal. So
-nothing goes wrong where a report was lost: without a beginning the heartbeat timeout does it, without an end one
-token more is refused. All of this is done once; where we die too, the heartbeat timeout is what is left.
+Only a death counts: a worker that hangs or has lost its connection may still complete its activities. Temporal rejects
+a token whose attempt has ended, so a lost report does no harm: without the start, the heartbeat timeout applies;
+without the end, one more token is rejected. We try once; if we die too, the heartbeat timeout applies.
 """
 
 import asyncio
@@ -34,29 +33,29 @@ from turnkeeper.workflows import activity_options
 from turnkeeper.workflows.hosting.connection import TemporalAccessError
 
 FAIL_SECONDS = 10.0
-"""Bound of failing the activities of one dead worker. After the heartbeat timeout of 6 s it is of no use anyway."""
+"""Timeout of failing a dead worker's activities. After the heartbeat timeout of 6 s it has no effect anyway."""
 
 STOP_SECONDS = 2.0
-"""Bound of the same where everything stops."""
+"""The same timeout when the whole stack stops."""
 
 CALL_TIMEOUT = timedelta(seconds=5)
 
 MAX_CALLS = 16
-"""How many activities are failed at a time."""
+"""How many activities are failed concurrently."""
 
 CLOCK_MARGIN = timedelta(seconds=2)
-"""How far Temporal's clock may be off ours where the time that an activity has left is looked at."""
+"""How far Temporal's clock may differ from ours, for the time that an activity has left."""
 
 MAX_TOKENS = 1_000
-"""How many activities are remembered; a worker runs 100 at a time."""
+"""How many activities are tracked; a worker runs 100 at a time."""
 
 REPORTING_SECONDS = 2.0
-"""How long an activity that has ended counts as open: its result may not have reached Temporal when the worker died."""
+"""How long an ended activity counts as open: its result may not have reached Temporal when the worker died."""
 
 READ_BYTES = 65_536
 
 REPORTS_OPTION = "--activity-reports"
-"""By which `turnkeeper worker` is given the pipe's descriptor."""
+"""The option of `turnkeeper worker` with the pipe's descriptor."""
 
 Connect = Callable[[], Awaitable[Client]]
 
@@ -64,7 +63,7 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerProgram(Program):
-    """A worker that can be started, waited for and stopped, again and again; see the theory of operation above."""
+    """A worker process whose activities fail when it dies; see the theory of operation above."""
 
     def __init__(
         self,
@@ -75,7 +74,7 @@ class WorkerProgram(Program):
         env: Mapping[str, str] | None = None,
         folder: Path | None = None,
     ) -> None:
-        """Take `command`, a `turnkeeper worker`, and what `Program` takes. `connect` reaches the worker's Temporal."""
+        """`command` is a `turnkeeper worker`; `connect` returns a client of its server; the rest as `Program`."""
         super().__init__(command, log=log, env=env, folder=folder)
         self._bare_command = list(command)
         self._connect = connect
@@ -84,26 +83,26 @@ class WorkerProgram(Program):
 
     @property
     def has_worked(self) -> bool:
-        """Whether the process that runs, or ran last, has begun an activity."""
-        return self._activities is not None and self._activities.has_begun_one
+        """Whether the current or last process has started an activity."""
+        return self._activities is not None and self._activities.has_started_one
 
     async def start(self, *, keep_open: Sequence[int] = ()) -> None:
-        """Start it; what it runs when it dies is failed from here on."""
+        """Start it; from here on, the activities that it runs when it dies fail."""
         if self._activities is None:
             self._activities = RunningActivities().watch()
-        self._activities.has_begun_one = False
+        self._activities.has_started_one = False
         pipe = self._activities.descriptor
         self.command = [*self._bare_command, REPORTS_OPTION, str(pipe)]
         await super().start(keep_open=[*keep_open, pipe])
 
     async def wait(self) -> int:
-        """Return the exit code once it has ended; failing what it ran has begun then, and goes on in the background."""
+        """Return the exit code once it has ended; its activities are failed in the background."""
         code = await super().wait()
         self._fail_activities()
         return code
 
     async def stop(self, *, seconds: float) -> None:
-        """As `Program`, and what it had no time to hand over has been failed, as far as `STOP_SECONDS` suffice."""
+        """Stop it as `Program` does, then fail the activities that it left open, for at most `STOP_SECONDS`."""
         await super().stop(seconds=seconds)
         self._fail_activities()
         if self._failing:
@@ -115,7 +114,7 @@ class WorkerProgram(Program):
             self._activities = None
 
     def _fail_activities(self) -> None:
-        running = self._activities.take() if self._activities else []
+        running = self._activities.pop_all() if self._activities else []
         if running:
             task = asyncio.create_task(fail_activities(self._connect, running))
             self._failing.add(task)
@@ -123,9 +122,9 @@ class WorkerProgram(Program):
 
 
 async def fail_activities(connect: Connect, activities: Sequence[RunningActivity]) -> None:
-    """Let Temporal know that nobody runs these activities any more, as far as `FAIL_SECONDS` suffice.
+    """Report to Temporal that these activities failed, for at most `FAIL_SECONDS`.
 
-    Tokens that are out of date change nothing. What can't be told is logged: Temporal finds it out by itself.
+    Outdated tokens change nothing. What can't be reported is logged: those activities end by their heartbeat timeout.
     """
     try:
         async with asyncio.timeout(FAIL_SECONDS):
@@ -135,17 +134,17 @@ async def fail_activities(connect: Connect, activities: Sequence[RunningActivity
         errors = [result for result in results if result is not None]
         if errors:
             _log.warning(
-                "%d activities of a worker that died are only missed after their heartbeat timeout: %r",
+                "%d activities of a dead worker fail only after their heartbeat timeout: %r",
                 len(errors),
                 errors[0],
             )
     except (TemporalAccessError, RuntimeError, RPCError, TimeoutError) as error:
-        _log.warning("The activities of a worker that died are only missed after their heartbeat timeout: %r", error)
+        _log.warning("The activities of a dead worker fail only after their heartbeat timeout: %r", error)
 
 
 async def _fail(client: Client, running: RunningActivity, gate: asyncio.Semaphore) -> None:
     async with gate:
-        details = await _last_details(client, running)
+        details = await _heartbeat_details(client, running)
         failure = ApplicationError("The worker died while it ran this.", *details, type=WORKER_DIED)
         try:
             await client.get_async_activity_handle(task_token=running.token).fail(failure, rpc_timeout=CALL_TIMEOUT)
@@ -154,10 +153,10 @@ async def _fail(client: Client, running: RunningActivity, gate: asyncio.Semaphor
                 raise
 
 
-async def _last_details(client: Client, running: RunningActivity) -> list[Any]:
-    """Return what the last heartbeat carried, if the activity may have no time for another attempt.
+async def _heartbeat_details(client: Client, running: RunningActivity) -> list[Any]:
+    """Return the details of the last heartbeat, if the activity may have no time for another attempt.
 
-    Of one that is tried again Temporal keeps no failure over 4 KB, and its heartbeat anyway.
+    For an activity that is retried, Temporal keeps the heartbeat itself, and no failure over 4 KB.
     """
     session = client.get_workflow_handle(running.workflow_id, run_id=running.run_id)
     try:
@@ -166,7 +165,7 @@ async def _last_details(client: Client, running: RunningActivity) -> list[Any]:
             if pending.activity_id == running.activity_id and _is_last_attempt(pending):
                 return await client.data_converter.decode(pending.heartbeat_details.payloads)
     except (RPCError, RuntimeError, ValueError) as error:
-        _log.debug("no look at an activity of a worker that died: %r", error)
+        _log.debug("cannot read the last heartbeat of a dead worker's activity: %r", error)
     return []
 
 
@@ -178,26 +177,26 @@ def _is_last_attempt(pending: PendingActivityInfo) -> bool:
 
 
 class RunningActivities:
-    """What workers report of their activities, one worker after the other. To be closed after use."""
+    """The open activities of a worker, as it reports them; of one worker after the other. Close it after use."""
 
     def __init__(self) -> None:
-        """Open the pipe. `descriptor` is the end that a worker writes to; writing to it never blocks."""
-        self._reading, self.descriptor = os.pipe()
-        os.set_blocking(self._reading, False)
+        """Open the pipe. The worker writes to `descriptor`, which never blocks."""
+        self._read_end, self.descriptor = os.pipe()
+        os.set_blocking(self._read_end, False)
         os.set_blocking(self.descriptor, False)
-        self.has_begun_one = False
-        """Whether an activity has begun since this was last set to False."""
+        self.has_started_one = False
+        """Whether an activity has started since this was last set to False."""
         self._running: dict[RunningActivity, None] = {}
         self._ended: deque[tuple[float, RunningActivity]] = deque()
         self._rest = b""
 
     def watch(self) -> Self:
-        """Read reports as they come, so that the pipe is never full for long; returns itself."""
-        asyncio.get_running_loop().add_reader(self._reading, self._read)
+        """Read reports as they arrive, so that the pipe does not fill up; returns itself."""
+        asyncio.get_running_loop().add_reader(self._read_end, self._read)
         return self
 
-    def take(self) -> list[RunningActivity]:
-        """Return the activities that are open, and forget them. The worker that reported is dead."""
+    def pop_all(self) -> list[RunningActivity]:
+        """Return the open activities and forget them. Call it once the worker is dead."""
         self._read()
         running = [*self._running, *(ended for _, ended in self._ended)]
         self._running.clear()
@@ -205,31 +204,31 @@ class RunningActivities:
         return running
 
     def close(self) -> None:
-        if self._reading < 0:
+        if self._read_end < 0:
             return
-        asyncio.get_running_loop().remove_reader(self._reading)
-        os.close(self._reading)
+        asyncio.get_running_loop().remove_reader(self._read_end)
+        os.close(self._read_end)
         os.close(self.descriptor)
-        self._reading = -1
+        self._read_end = -1
 
     def _read(self) -> None:
         now = asyncio.get_running_loop().time()
         with contextlib.suppress(BlockingIOError):
-            while chunk := os.read(self._reading, READ_BYTES):
+            while chunk := os.read(self._read_end, READ_BYTES):
                 *lines, self._rest = (self._rest + chunk).split(b"\n")
-                self._note(lines, now)
+                self._apply(lines, now)
         while self._ended and self._ended[0][0] < now - REPORTING_SECONDS:
             self._ended.popleft()
 
-    def _note(self, lines: Sequence[bytes], now: float) -> None:
+    def _apply(self, lines: Sequence[bytes], now: float) -> None:
         for event, running in parse_reports(lines):
             if event == "begun":
-                self.has_begun_one = True
+                self.has_started_one = True
                 self._running[running] = None
             else:
                 self._running.pop(running, None)
                 self._ended.append((now, running))
-        # Beginnings whose ends were lost may pile up, and ends within the time that they are remembered.
+        # Starts whose ends were lost may accumulate, and so may ends within `REPORTING_SECONDS`.
         while len(self._running) > MAX_TOKENS:
             del self._running[next(iter(self._running))]
         while len(self._ended) > MAX_TOKENS:

@@ -7,7 +7,7 @@ import pytest
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from turnkeeper.activities.failures import MOST_ATTEMPTS
+from turnkeeper.activities.failures import MAX_ATTEMPTS
 from turnkeeper.activities.llm import ModelActivities
 from turnkeeper.activities.model_request.list_prices import ListPrices
 from turnkeeper.activities.model_request.spending import Spending
@@ -41,8 +41,8 @@ async def failure_of(error: Exception, *, attempt: int) -> Exception:
 
 
 async def test_agt_9_a_bug_is_tried_again_a_few_times_and_then_ends_the_turn() -> None:
-    assert isinstance(await failure_of(ValueError("odd"), attempt=MOST_ATTEMPTS - 1), ValueError)
-    last = await failure_of(ValueError("odd"), attempt=MOST_ATTEMPTS)
+    assert isinstance(await failure_of(ValueError("odd"), attempt=MAX_ATTEMPTS - 1), ValueError)
+    last = await failure_of(ValueError("odd"), attempt=MAX_ATTEMPTS)
     assert isinstance(last, ApplicationError)
     assert (last.type, last.non_retryable) == ("ValueError", True)
 

@@ -1,17 +1,17 @@
 """The process-local hand-over of a model call's context: AGT-2."""
 
-from turnkeeper.activities.model_request.hand_over import HandOver, HandOverKey
+from turnkeeper.activities.model_request.local_context_cache import ContextKey, LocalContextCache
 from turnkeeper.models.transcript.model_call import ModelRequest, RequestHead
 
 REQUEST = ModelRequest(head=RequestHead(), messages=[])
 
 
-def key(number: int, digest: str = "d") -> HandOverKey:
-    return HandOverKey("run", number, digest)
+def key(number: int, digest: str = "d") -> ContextKey:
+    return ContextKey("run", number, digest)
 
 
 def test_agt_2_exactly_the_entry_that_was_put_is_found() -> None:
-    store = HandOver()
+    store = LocalContextCache()
     store.put(key(1), REQUEST, size=10)
     assert store.get(key(1)) is REQUEST
     assert store.get(key(1, "other")) is None
@@ -19,7 +19,7 @@ def test_agt_2_exactly_the_entry_that_was_put_is_found() -> None:
 
 
 def test_agt_2_an_entry_stays_for_a_second_attempt_until_it_is_answered() -> None:
-    store = HandOver()
+    store = LocalContextCache()
     store.put(key(1), REQUEST, size=10)
     assert store.get(key(1)) is store.get(key(1))
     store.discard(key(1))
@@ -28,7 +28,7 @@ def test_agt_2_an_entry_stays_for_a_second_attempt_until_it_is_answered() -> Non
 
 
 def test_agt_2_the_store_is_bounded_by_bytes_and_forgets_what_was_used_longest_ago() -> None:
-    store = HandOver(max_bytes=30)
+    store = LocalContextCache(max_bytes=30)
     for number in (1, 2, 3):
         store.put(key(number), REQUEST, size=10)
     store.get(key(1))

@@ -20,7 +20,7 @@ USED = Usage(input_tokens=1_000, output_tokens=100, cached_tokens=300, cache_wri
 
 def cost(asked: str, *, answered_by: str = "", usage: Usage = USED) -> float | None:
     response = ModelResponse(model=answered_by, usage=usage)
-    priced = ListPrices().priced(response, asked=asked).usage
+    priced = ListPrices().priced(response, model=asked).usage
     assert priced is not None
     assert priced.model_copy(update={"cost": usage.cost}) == usage, "nothing but the cost is added"
     return priced.cost
@@ -73,7 +73,7 @@ def test_agt_10_a_provider_s_own_word_on_the_cost_stands() -> None:
 
 def test_agt_10_without_usage_there_is_no_cost() -> None:
     silent = ModelResponse(model="gpt-4o")
-    assert ListPrices().priced(silent, asked="openai:gpt-4o") == silent
+    assert ListPrices().priced(silent, model="openai:gpt-4o") == silent
 
 
 def test_agt_10_the_offline_model_is_free() -> None:

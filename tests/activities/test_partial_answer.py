@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnkeeper.activities.model_request.partial_answer import MOST_PARTS, GrowingAnswer, PartialAnswer
-from turnkeeper.activities.providers.answers import joined
+from turnkeeper.activities.model_request.answer_publisher import MAX_PARTS, AnswerPublisher, GrowingAnswer
+from turnkeeper.activities.providers.answer_fields import join_pieces
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.models.transcript.partial_output import MOST_PARTIAL_BYTES, PartialKind, PartialOutput, PartialTag
 from turnkeeper.stores.partials.carrier import LiveSnapshot
@@ -31,7 +31,7 @@ def whole_parts(pieces: list[tuple[PartialKind, str]]) -> list[tuple[PartialKind
         if not parts or kind == "call" or parts[-1][0] != kind:
             parts.append((kind, []))
         parts[-1][1].append(text)
-    return [(kind, joined(texts)) for kind, texts in parts]
+    return [(kind, join_pieces(texts)) for kind, texts in parts]
 
 
 @given(PIECES, st.integers(4_000, 9_000))
@@ -80,11 +80,11 @@ def test_agt_5_a_character_in_two_pieces_is_shown_once_it_is_whole() -> None:
 
 def test_agt_5_an_answer_of_endless_parts_is_shown_up_to_a_bound() -> None:
     answer = GrowingAnswer(TAG)
-    for number in range(3 * MOST_PARTS):
+    for number in range(3 * MAX_PARTS):
         answer.grow("think" if number % 2 else "respond", f"{number} ")
     shown = answer.snapshot()
-    assert len(shown.parts) == MOST_PARTS
-    assert shown.parts[-1].text == f"{MOST_PARTS - 1} "
+    assert len(shown.parts) == MAX_PARTS
+    assert shown.parts[-1].text == f"{MAX_PARTS - 1} "
     assert len(shown.model_dump_json().encode()) <= MOST_PARTIAL_BYTES
 
 
@@ -99,10 +99,10 @@ def test_agt_5_a_megabyte_in_small_pieces_is_put_together_in_proportion_to_its_l
         encoded += size
         return size
 
-    from turnkeeper.activities.model_request import partial_answer
+    from turnkeeper.activities.model_request import answer_publisher
 
-    json_bytes = partial_answer._json_bytes
-    monkeypatch.setattr(partial_answer, "_json_bytes", counting)
+    json_bytes = answer_publisher._json_bytes
+    monkeypatch.setattr(answer_publisher, "_json_bytes", counting)
     answer, snapshots = GrowingAnswer(TAG), 0
     for number in range(250_000):
         answer.grow("respond", 'a"b\n')
@@ -170,8 +170,8 @@ class Carrier:
         pass
 
 
-def answer_to(carrier: Carrier) -> PartialAnswer:
-    return PartialAnswer(carrier, "s", TAG, clock=carrier.clock)
+def answer_to(carrier: Carrier) -> AnswerPublisher:
+    return AnswerPublisher(carrier, "s", TAG, clock=carrier.clock)
 
 
 async def test_agt_5_the_first_piece_is_shown_at_once_and_later_ones_after_a_pause_each() -> None:

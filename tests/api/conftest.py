@@ -16,7 +16,8 @@ from temporalio.client import (
     StartWorkflowUpdateInput,
 )
 
-from tests.harness import Stage, stage
+from tests.api.long_chats import archived_chat
+from tests.harness import DrivenSession, Stage, stage
 from tests.waiting import until
 from turnkeeper.api.app import create_app
 from turnkeeper.api.http.bounded_connections import DEFAULT_BOUNDS, ConnectionBounds
@@ -128,6 +129,33 @@ async def http(temporal: Client, on: Stage) -> AsyncIterator[AsyncClient]:
     """The gateway, with a worker behind it that keeps its archive in the same place, in the same process."""
     async with gateway(temporal, on.task_queue, on.settings.state_dir, partials=on.partials) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+async def shared_on(temporal: Client) -> AsyncIterator[Stage]:
+    """A stage for all tests of a file that leave nothing behind on it: no script, no closed gate, no broken archive."""
+    async with stage(temporal, partials=InProcessCarrier()) as staged:
+        yield staged
+
+
+@pytest.fixture(scope="module")
+async def shared_http(temporal: Client, shared_on: Stage) -> AsyncIterator[AsyncClient]:
+    """The gateway of `shared_on`."""
+    settings = shared_on.settings
+    async with gateway(temporal, shared_on.task_queue, settings.state_dir, partials=shared_on.partials) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+async def unchanged(shared_on: Stage) -> DrivenSession:
+    """A session that no test of the file changes."""
+    return await shared_on.start()
+
+
+@pytest.fixture(scope="module")
+async def long_chat(shared_on: Stage) -> DrivenSession:
+    """A session of 30 turns, the first of which are in the archive; no test of the file changes it."""
+    return await archived_chat(shared_on, 30)
 
 
 @pytest.fixture

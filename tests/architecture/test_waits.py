@@ -5,8 +5,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 TESTS = Path(__file__).parents[1]
 WAITING = TESTS / "waiting.py"
 FILES = [path for path in sorted(TESTS.rglob("*.py")) if path not in (WAITING, Path(__file__))]
@@ -31,16 +29,17 @@ def sleeps(tree: ast.AST) -> Iterator[ast.AST]:
                 yield node
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(TESTS)))
-def test_a_test_waits_for_what_is_to_happen_and_does_not_sleep(path: Path) -> None:
-    tree = ast.parse(path.read_text())
-    assert [f"line {node.lineno}" for node in sleeps(tree)] == []
-    asks_at_full_speed = [
-        f"line {node.lineno}"
-        for node in ast.walk(tree)
-        if isinstance(node, ast.While) and all(isinstance(statement, ast.Pass) for statement in node.body)
+def asks_at_full_speed(node: ast.AST) -> bool:
+    return isinstance(node, ast.While) and all(isinstance(statement, ast.Pass) for statement in node.body)
+
+
+def test_a_test_waits_for_what_is_to_happen_and_does_not_sleep() -> None:
+    trees = {path.relative_to(TESTS): ast.parse(path.read_text()) for path in FILES}
+    assert [f"{path}:{node.lineno}" for path, tree in trees.items() for node in sleeps(tree)] == []
+    asking = [
+        f"{path}:{node.lineno}" for path, tree in trees.items() for node in ast.walk(tree) if asks_at_full_speed(node)
     ]
-    assert asks_at_full_speed == [], "`until` of tests/waiting.py leaves the machine to others"
+    assert asking == [], "`until` of tests/waiting.py leaves the machine to others"
 
 
 def test_time_passes_by_itself_in_the_campaign_of_faults_only() -> None:

@@ -4,6 +4,7 @@ Theory of operation. A turn passes named points, each of them once:
 
     prompt p2 arrives               in the workflow task that takes a prompt up
     pay is scheduled                in the workflow task that asks for an activity, before Temporal hears of it
+    a task is started               in the workflow task that starts a child workflow, before Temporal hears of it
     pay begins, pay has run         around an activity, its result not yet reported
     pay is about to act, has acted  inside a tool, around its effect
     model call 2 has written 3      after three pieces of a streamed answer
@@ -33,10 +34,10 @@ from temporalio import worker as sdk
 from temporalio.contrib.pydantic import pydantic_data_converter
 
 from turnkeeper import worker
-from turnkeeper.activities.model_request.asking import ProviderRegistry
+from turnkeeper.activities.model_request.model_client import ProviderRegistry
 from turnkeeper.activities.providers.protocol import CallContext, Delta, Provider
-from turnkeeper.activities.toolbox.configured import own_tool_server
-from turnkeeper.activities.toolbox.connection import ToolServer
+from turnkeeper.activities.toolbox.configured_servers import own_tool_server
+from turnkeeper.activities.toolbox.server_connection import ToolServer
 from turnkeeper.activities.toolbox.toolbox import IDEMPOTENCY_KEY, Toolbox
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
@@ -190,6 +191,13 @@ class Interceptor(client.Interceptor, sdk.Interceptor):
                 if not workflow.unsafe.is_replaying():
                     course.passes(f"{name_of(input.activity, next(iter(input.args), None))} is scheduled")
                 return super().start_activity(input)
+
+            async def start_child_workflow(
+                self, input: sdk.StartChildWorkflowInput
+            ) -> workflow.ChildWorkflowHandle[Any, Any]:
+                if not workflow.unsafe.is_replaying():
+                    course.passes("a task is started")
+                return await super().start_child_workflow(input)
 
         class Arrivals(sdk.WorkflowInboundInterceptor):
             def init(self, outbound: sdk.WorkflowOutboundInterceptor) -> None:

@@ -20,9 +20,9 @@ pytestmark = [pytest.mark.campaign, needs_linux, pytest.mark.timeout(1_200)]
 
 SHORT = Options(
     minutes=5,
-    sessions=2,
+    sessions=1,
     seed=2,
-    burst=25,
+    burst=8,
     kinds=frozenset(
         {
             "workers killed",
@@ -44,7 +44,7 @@ async def test_ops_10_a_short_campaign_of_faults_breaks_no_promise(tmp_path):
     found = violations(evidence)
     assert not found, table(evidence, found, f"logs in {tmp_path}")
     assert len(evidence.faults) == SHORT.at_most
-    assert sum(attempt.outcome == "ok" for attempt in evidence.attempts) >= 30
+    assert sum(attempt.outcome == "ok" for attempt in evidence.attempts) >= 15
     assert evidence.replays.runs >= SHORT.sessions
 
 

@@ -56,7 +56,7 @@ class GatewayProcess:
 
     async def until_it_listens(self) -> None:
         async with AsyncClient(base_url=self.http.base_url, transport=AsyncHTTPTransport(retries=9)) as patient:
-            assert (await patient.get("/healthz")).status_code == 200, self.program.last_words()
+            assert (await patient.get("/healthz")).status_code == 200, self.program.last_output()
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from tests.harness import BOUND, Stage, stage, wait_in_workflow_beyond
 from turnkeeper.activities.llm import SILENCE_SECONDS
-from turnkeeper.activities.model_request.hand_over import REQUESTS
+from turnkeeper.activities.model_request.local_context_cache import REQUESTS
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.session.session import SessionInput
 

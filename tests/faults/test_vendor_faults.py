@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -31,8 +32,6 @@ NOT_AGAIN = {"x-should-retry": "false"}
 ONE_MINUTE = {"turn_timeout": 60}
 HALF = "This is"
 
-AT_THE_SAME_TIME = 5
-"""Sessions led through their faults at once."""
 CALL = Answer(think="I look.", text="I look it up.", calls=[Call("c1", "look", {"at": "it"})])
 ANSWER = Answer(text="This is the whole answer, from its first word to its last.")
 
@@ -45,14 +44,13 @@ def past_date() -> str:
 class Trouble:
     """What one model call meets: `replies`, made of the answer it would have had. `asked`: how often the vendor is.
 
-    The turn ends with `error_type`, or well without. `limits` are the session's.
+    The turn ends with `error_type`, or well without.
     """
 
     name: str
     replies: Callable[[VendorWire, Reply], list[Reply]]
     asked: int
     error_type: ErrorType | None = None
-    limits: dict[str, float] | None = None
 
     def __str__(self) -> str:
         return self.name
@@ -114,8 +112,8 @@ TROUBLES = [
     lasting("context_too_long", "context_too_long", asked=3),
     Trouble("stale reasoning", refuses("stale_reasoning"), asked=2),
     lasting("stale_reasoning", "bad_request", asked=2),
-    Trouble("a storm", storm, 5, "budget", ONE_MINUTE),
-    Trouble("a wait beyond the turn", refuses("rate_limited", {"retry-after": "86400"}), 1, "budget", ONE_MINUTE),
+    Trouble("a storm", storm, 5, "budget"),
+    Trouble("a wait beyond the turn", refuses("rate_limited", {"retry-after": "86400"}), 1, "budget"),
     Trouble("a refusal", answers(Answer(text=HALF, stop="refusal")), 1, "refusal"),
     Trouble("an empty answer", answers(Answer()), 2),
     Trouble("a blank answer", answers(Answer(text=" \n")), 2),
@@ -141,6 +139,57 @@ TROUBLES = [
 ]  # fmt: skip
 
 
+def _codes(code: str) -> Reply:
+    return responses_wire.stream(*responses_wire.events_of([], responses_wire.failed(code, "?")), known=False)
+
+
+HALF_CHUNK = chat_wire.chunk({"content": HALF})
+
+
+def once(name: str, reply: Reply, error_type: ErrorType) -> Trouble:
+    return Trouble(name, lambda wire, whole: [reply], 1, error_type)
+
+
+def half(end: str, asked: int, error_type: ErrorType | None = None) -> Trouble:
+    """Half an answer of Chat Completions that ends by `end`."""
+    reply = chat_wire.stream(HALF_CHUNK, chat_wire.chunk({}, end), known=False)
+    return Trouble(f"half an answer that ends by {end}", lambda wire, whole: [reply], asked, error_type)
+
+
+NEVER = [
+    ("openai", once("a policy code", _codes("bio_policy"), "refusal")),
+    ("openai", once("a prompt that was flagged", _codes("invalid_prompt"), "refusal")),
+    ("openai", once("a place where data may not go", _codes("data_residency_mismatch"), "bad_request")),
+    (
+        "openai-chat",
+        once(
+            "no credits, in a stream",
+            chat_wire.stream(HALF_CHUNK, {"error": {"code": 402, "message": "Insufficient credits"}}, known=False),
+            "quota",
+        ),
+    ),
+    (
+        "openai-chat",
+        once(
+            "a wrong path with a good status",
+            Reply.error(200, {"error": "Unexpected endpoint or method. (POST /chat/completions)"}),
+            "not_found",
+        ),
+    ),
+    (
+        "anthropic",
+        once(
+            "an encoding that was not asked for",
+            Reply.stream([b"x"], {"content-encoding": "gzip"}),
+            "provider_error",
+        ),
+    ),
+    ("openai-chat", half("sensitive", 1, "refusal")),
+    ("openai-chat", half("model_length", 1, "too_large")),
+]
+HALF_ANSWERS = [("openai-chat", half(end, 2)) for end in ("network_error", "repetition", "of next year")]
+
+
 @asynccontextmanager
 async def asking(client: Client, wire: VendorWire, *, silence_timeout: float = 0.5) -> AsyncIterator[Stage]:
     provider = wire.provider(silence_timeout=silence_timeout)
@@ -159,30 +208,35 @@ def _half_answers(turn: ConversationMessage) -> list[str]:
     return [text for text in said if text not in ("", CALL.text, ANSWER.text, HALF)]
 
 
-async def struck(temporal: Client, api: str, trouble: Trouble, position: str) -> None:
-    """Lead a session through `trouble` at the `first` or the `last` model call of a turn, and check what came of it."""
-    async with WIRES[api]() as wire, asking(temporal, wire) as on:
-        first, last = wire.reply(CALL), wire.reply(ANSWER)
-        meant = first if position == "first" else last
-        met = trouble.replies(wire, meant)
-        whole = [] if len(met) == trouble.asked else [meant]
-        assert len(met) + len(whole) == trouble.asked
-        script = [*met, *whole] if position == "first" else [first, *met, *whole]
-        goes_on = position == "first" and trouble.error_type is None
-        wire.script(*script, *([last] if goes_on else []))
-        session = await led(on, wire, limits=trouble.limits)
-        (turn,) = await session.idle(turns=1)
+async def asked(session: DrivenSession, text: str) -> ConversationMessage:
+    """Return the session's next turn once it has ended."""
+    turns = (await session.state({"limit": 1})).session.turn_count
+    await session.prompt(text)
+    state = await session.until(lambda state: state.session.turn_count > turns and state.status == "idle", turns=1)
+    return state.messages[-1]
 
-        assert turn.error_type == trouble.error_type, turn.error
-        assert turn.agent_message == (None if trouble.error_type else ANSWER.text)
-        assert _half_answers(turn) == []
-        assert len(wire.requests) == trouble.asked + (position == "last" or goes_on)
-        tool_has_run = position == "last" or trouble.error_type is None
-        assert [call.call_id for call in on.tools.calls] == ["1.1.0"] * tool_has_run
-        wire.script(ANSWER)
-        await session.prompt("and now?")  # the session goes on, with a request that the vendor takes
-        turns = await session.idle(turns=2)
-        assert turns[-1].agent_message == ANSWER.text
+
+async def struck(on: Stage, wire: VendorWire, session: DrivenSession, trouble: Trouble, position: str) -> None:
+    """Lead the session through `trouble` at the `first` or the `last` model call of its next turn, and check it."""
+    first, last = wire.reply(CALL), wire.reply(ANSWER)
+    meant = first if position == "first" else last
+    met = trouble.replies(wire, meant)
+    whole = [] if len(met) == trouble.asked else [meant]
+    assert len(met) + len(whole) == trouble.asked
+    script = [*met, *whole] if position == "first" else [first, *met, *whole]
+    goes_on = position == "first" and trouble.error_type is None
+    wire.script(*script, *([last] if goes_on else []))
+    requests, calls = len(wire.requests), on.tools.calls
+    calls.clear()
+    turn = await asked(session, "look it up")
+
+    assert turn.error_type == trouble.error_type, turn.error
+    assert turn.agent_message == (None if trouble.error_type else ANSWER.text)
+    assert _half_answers(turn) == []
+    assert len(wire.requests) - requests == trouble.asked + (position == "last" or goes_on)
+    tool_has_run = position == "last" or trouble.error_type is None
+    assert len(calls) == tool_has_run
+    assert not wire.server.problems
 
 
 PAGE = Reply.error(200, "<html>sign in</html>")
@@ -213,62 +267,6 @@ async def test_agt_9_a_page_at_an_address_that_has_never_answered_is_a_wrong_add
         assert "check the address of" in (turn.error or "")
 
 
-def _codes(code: str) -> Reply:
-    return responses_wire.stream(*responses_wire.events_of([], responses_wire.failed(code, "?")), known=False)
-
-
-HALF_CHUNK = chat_wire.chunk({"content": HALF})
-NEVER = {
-    "a policy code": ("openai", _codes("bio_policy"), "refusal"),
-    "a prompt that was flagged": ("openai", _codes("invalid_prompt"), "refusal"),
-    "a place where data may not go": ("openai", _codes("data_residency_mismatch"), "bad_request"),
-    "no credits, in a stream": (
-        "openai-chat",
-        chat_wire.stream(HALF_CHUNK, {"error": {"code": 402, "message": "Insufficient credits"}}, known=False),
-        "quota",
-    ),
-    "a wrong path with a good status": (
-        "openai-chat",
-        Reply.error(200, {"error": "Unexpected endpoint or method. (POST /chat/completions)"}),
-        "not_found",
-    ),
-    "an encoding that was not asked for": (
-        "anthropic",
-        Reply.stream([b"x"], {"content-encoding": "gzip"}),
-        "provider_error",
-    ),
-    "half an answer to a sensitive question": (
-        "openai-chat",
-        chat_wire.stream(HALF_CHUNK, chat_wire.chunk({}, "sensitive"), known=False),
-        "refusal",
-    ),
-    "a full context": (
-        "openai-chat",
-        chat_wire.stream(HALF_CHUNK, chat_wire.chunk({}, "model_length"), known=False),
-        "too_large",
-    ),
-}
-
-
-@pytest.mark.parametrize("what", NEVER)
-async def test_agt_9_what_will_be_the_same_the_next_time_is_not_asked_for_again(temporal: Client, what: str) -> None:
-    api, reply, error_type = NEVER[what]
-    async with WIRES[api]() as wire, asking(temporal, wire) as on:
-        wire.script(reply)
-        session = await led(on, wire)
-        (turn,) = await session.idle(turns=1)
-        assert (turn.error_type, turn.agent_message, len(wire.requests)) == (error_type, None, 1)
-
-
-@pytest.mark.parametrize("finish", ["network_error", "repetition", "of next year"])
-async def test_agt_9_half_an_answer_is_asked_for_again_and_not_taken_for_one(temporal: Client, finish: str) -> None:
-    async with WIRES["openai-chat"]() as wire, asking(temporal, wire) as on:
-        wire.script(chat_wire.stream(HALF_CHUNK, chat_wire.chunk({}, finish), known=False), ANSWER)
-        session = await led(on, wire)
-        (turn,) = await session.idle(turns=1)
-        assert (turn.agent_message, len(wire.requests)) == (ANSWER.text, 2)
-
-
 async def test_agt_9_calls_of_a_message_that_says_end_turn_are_run(temporal: Client) -> None:
     async with WIRES["anthropic"]() as wire, asking(temporal, wire) as on:
         wire.script(Answer(text=CALL.text, calls=CALL.calls, stop="end_turn"), ANSWER)
@@ -290,46 +288,79 @@ async def test_agt_10_an_empty_answer_is_paid_for_and_counted(temporal: Client, 
         assert [step.text for step in turn.steps if step.kind == "model"] == [ANSWER.text]
 
 
-Runs = Mapping[tuple[str, str, str], "asyncio.Task[None]"]
+Runs = Mapping[tuple[str, Trouble, str], asyncio.Future[None]]
+
+
+async def lead_through(temporal: Client, api: str, runs: Runs) -> None:
+    """Lead a session of one API through its faults, a turn each: whatever a turn meets, the next one goes on.
+
+    Where a context was too long the session sees less of it from then on: such a fault has a session of its own.
+    """
+    async with WIRES[api]() as wire, asking(temporal, wire) as on:
+        start = SessionInput.model_validate({"model": wire.model, "limits": ONE_MINUTE})
+        shared = await on.start(start)
+        for (_, trouble, position), run in runs.items():
+            is_alone = "context" in trouble.name
+            session = await on.start(start) if is_alone else shared
+            try:
+                await struck(on, wire, session, trouble, position)
+                run.set_result(None)
+            except Exception as error:  # noqa: BLE001  # the test of this fault raises it
+                run.set_exception(error)
+                shared = shared if is_alone else await on.start(start)
+                wire.server.queue.clear()
+                wire.server.problems.clear()
+        wire.script(ANSWER)
+        assert (await asked(shared, "and now?")).agent_message == ANSWER.text
 
 
 @pytest.fixture(scope="module")
 async def runs(temporal: Client, request: pytest.FixtureRequest) -> AsyncIterator[Runs]:
-    """Lead a session through every fault that a test was selected for, a few at a time: most of it is waiting."""
-    gate = asyncio.Semaphore(AT_THE_SAME_TIME)
-
-    async def run(api: str, trouble: Trouble, position: str) -> None:
-        async with gate:
-            await struck(temporal, api, trouble, position)
-
+    """Lead sessions through every fault that a test was selected for, all APIs at once: most of it is waiting."""
     parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
-    running = {
-        (given["api"], str(given["trouble"]), given["position"]): asyncio.create_task(run(**given))
-        for given in parameters
-        if isinstance(given.get("trouble"), Trouble)
-    }
-    try:
-        yield running
-    finally:
-        for task in running.values():
+    selected = [(each["api"], each["trouble"], each["position"]) for each in parameters if "trouble" in each]
+    runs = {each: asyncio.get_running_loop().create_future() for each in selected}
+    running = [
+        asyncio.create_task(lead_through(temporal, api, {each: run for each, run in runs.items() if each[0] == api}))
+        for api in {api for api, _, _ in selected}
+    ]
+    yield runs
+    if not all(run.done() for run in runs.values()):
+        for task in running:
             task.cancel()
-        await asyncio.gather(*running.values(), return_exceptions=True)
+    await asyncio.gather(*running)
 
 
 POSITIONS = ("first", "last")
 FAULTS = [
-    pytest.param(api, trouble, POSITIONS[(row + column) % 2], id=f"{api}-{trouble}-{POSITIONS[(row + column) % 2]}")
+    (api, trouble, POSITIONS[(row + column) % 2])
     for column, api in enumerate(WIRES)
     for row, trouble in enumerate(TROUBLES)
 ]
 """Every fault of every API, at one of the two calls of a turn: at the one of one API, at the other of the next."""
 
+in_turn = partial(pytest.mark.parametrize, ("api", "trouble", "position"), ids=str)
 
-@pytest.mark.parametrize(("api", "trouble", "position"), FAULTS)
+
+@in_turn(FAULTS)
 async def test_agt_9_a_fault_ends_as_it_should_and_the_vendor_is_asked_as_often_as_allowed(
     runs: Runs, api: str, trouble: Trouble, position: str
 ) -> None:
-    await runs[api, str(trouble), position]
+    await runs[api, trouble, position]
+
+
+@in_turn([(*one, "first") for one in NEVER])
+async def test_agt_9_what_will_be_the_same_the_next_time_is_not_asked_for_again(
+    runs: Runs, api: str, trouble: Trouble, position: str
+) -> None:
+    await runs[api, trouble, position]
+
+
+@in_turn([(*one, "last") for one in HALF_ANSWERS])
+async def test_agt_9_half_an_answer_is_asked_for_again_and_not_taken_for_one(
+    runs: Runs, api: str, trouble: Trouble, position: str
+) -> None:
+    await runs[api, trouble, position]
 
 
 @pytest.mark.parametrize("api", ["anthropic", "openai"])
@@ -348,17 +379,15 @@ async def test_agt_3_blocks_that_a_vendor_refuses_in_words_nobody_knows_are_sent
         assert [CALL.text in request.raw.decode() for request in wire.requests] == [False, True, True]
 
 
-@pytest.mark.parametrize("count", [-1, 10**18])
 @pytest.mark.parametrize("api", WIRES)
-async def test_agt_10_a_count_that_is_none_is_not_kept_and_costs_no_answer(
-    temporal: Client, api: str, count: int
-) -> None:
+async def test_agt_10_a_count_that_is_none_is_not_kept_and_costs_no_answer(temporal: Client, api: str) -> None:
     async with WIRES[api]() as wire, asking(temporal, wire) as on:
-        wire.script(Answer(text=ANSWER.text, output=count))
+        wire.script(Answer(text=ANSWER.text, output=-1), Answer(text=ANSWER.text, output=10**18))
         session = await led(on, wire)
-        (turn,) = await session.idle(turns=1)
-        assert (turn.agent_message, turn.usage) == (ANSWER.text, None)
-        assert len(wire.requests) == 1
+        await session.prompt("and now?")
+        turns = await session.idle(turns=2)
+        assert [(turn.agent_message, turn.usage) for turn in turns] == [(ANSWER.text, None)] * 2
+        assert len(wire.requests) == 2
 
 
 @pytest.mark.parametrize("api", WIRES)
@@ -443,12 +472,10 @@ async def test_agt_9_an_answer_that_takes_too_long_is_judged_like_every_other_fa
 @pytest.mark.parametrize("api", WIRES)
 async def test_agt_9_what_a_person_has_to_do_is_said_in_words(temporal: Client, api: str) -> None:
     async with WIRES[api]() as wire, asking(temporal, wire) as on:
-        said = {}
+        session, said = await on.start(SessionInput(model=wire.model)), {}
         for number, fault in enumerate(("auth", "permission", "quota", "not_found", "bad_request"), start=1):
             wire.script(wire.fault(fault))
-            session = await led(on, wire)
-            (turn,) = await session.idle(turns=1)
-            said[fault] = turn.error or ""
+            said[fault] = (await asked(session, "look it up")).error or ""
             assert len(wire.requests) == number
         assert len(set(said.values())) == len(said)
         assert "check" in said["auth"]

@@ -32,7 +32,7 @@ from temporalio.worker import Replayer
 from tests.faults.doomed_worker import Course, Pause, Plan, build_toolbox, name_of
 from tests.harness import BOUND, DrivenSession
 from tests.processes.forked import PIPE, ForkedProcess, fork
-from turnkeeper.activities.model_request.asking import ProviderRegistry
+from turnkeeper.activities.model_request.model_client import ProviderRegistry
 from turnkeeper.activities.providers.protocol import CallContext, Delta, Provider
 from turnkeeper.models.session.queue.prompts import QueueView
 from turnkeeper.models.session.session import SessionInput

@@ -19,7 +19,7 @@ import sys
 import termios
 from typing import TypedDict
 
-from turnkeeper.ops.local.leash import die_with
+from turnkeeper.ops.local.die_with_parent import die_with_parent
 
 PRELOADED = (
     "tests.faults.doomed_worker",
@@ -74,7 +74,7 @@ def serve() -> ForkRequest | None:
         if os.fork() == 0:
             requests.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            die_with(server, signal.SIGKILL)
+            die_with_parent(server, signal.SIGKILL)
             return fork_and_wait(json.loads(message), descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
@@ -87,7 +87,7 @@ def fork_and_wait(request: ForkRequest, descriptors: list[int]) -> ForkRequest:
     process = os.fork()
     if process == 0:
         os.close(status)
-        die_with(parent, signal.SIGTERM)
+        die_with_parent(parent, signal.SIGTERM)
         become(request, streams)
         return request
     for stream in streams:

@@ -128,7 +128,7 @@ async def archived_turns(on: Stage) -> DrivenSession:
     session = await on.start(SessionInput.model_validate({"limits": {"max_state_bytes": 40_000}}))
     for number in range(16):
         await session.prompt(f"turn {number} " + "x" * 300)
-        await session.idle(turns=number + 1)
+    await session.idle(turns=16)
     await session.until(lambda s: s.archived_count > 0)
     await session.handle.signal("end_chat")
     await session.handle.result()
@@ -208,7 +208,8 @@ async def summarised(on: Stage) -> DrivenSession:
     session = await on.start(SessionInput.model_validate({"history": window, "limits": limits}))
     for number in range(30):
         await session.prompt(f"turn {number}, with some more words")
-        await session.idle(turns=number + 1)
+        if number % 10 == 9:
+            await session.idle(turns=number + 1)
     view = await session.context()
     assert view.summary is not None
     assert view.summaries_failed == 2
@@ -366,7 +367,8 @@ async def summarised_by_default(on: Stage) -> DrivenSession:
     await session.update("configure", {"history": {"summarize_on_trim": True}})
     for number in range(60):
         await session.prompt(f"turn {number}")
-        await session.idle(turns=number + 1)
+        if number % 10 == 9:
+            await session.idle(turns=number + 1)
     assert (await session.context()).summary is not None
     return session
 
@@ -396,6 +398,53 @@ async def parked_prompts(on: Stage) -> DrivenSession:
     await session.handle.signal("end_chat")
     await session.handle.result()
     return session
+
+
+async def sub_tasks(on: Stage) -> DrivenSession:
+    """Tasks in the foreground, one of them stopped; and one in the background whose answer becomes a prompt (TSK-5)."""
+    on.vendor.answer = _delegating
+    session = await on.start(SessionInput(tool_policy={"*": "allow"}))
+    await session.prompt(id="p1", text="wait for it")
+    await session.idle(turns=1)
+    await session.prompt(id="p2", text="do not wait for it")
+    await session.idle(turns=3)
+    on.tools.gate.close()
+    await session.prompt(id="p4", text="look into it")
+    await on.tools.gate.until_arrived(1)
+    await session.update("cancel_turn", {"message_id": "p4"})
+    await session.idle(turns=4)
+    await session.update("end_session", {})
+    await session.handle.result()
+    return session
+
+
+async def task(on: Stage) -> DrivenSession:
+    """A task that reports progress, asks for a decision and answers at length (TSK-4, TSK-5)."""
+    on.vendor.answer = _delegating
+    session = await on.start(SessionInput())
+    await session.prompt(id="p1", text="pay for it")
+    await session.until(lambda state: any(task.status == "input_required" for task in state.session.tasks))
+    task = DrivenSession(on.client, on.client.get_workflow_handle(f"{session.handle.id}.task-1"))
+    on.adopt(task.handle)
+    (pending,) = await task.awaited_approvals()
+    await task.decide(pending, "approve")
+    await session.idle(turns=1)
+    await task.handle.result()
+    return task
+
+
+def _delegating(request: ModelRequest) -> ModelResponse:
+    """Have everything done by a task, which does what its description says."""
+    prompt, has_results = last_user_message(request), request.messages[-1].role == "tool"
+    is_task = any(tool.name == "report_progress" for tool in request.head.tools)
+    if has_results:
+        return says("It was done. " * (1_000 if is_task else 1))
+    if is_task:
+        tool = next((name for name in ("look", "pay") if prompt.startswith(name)), None)
+        return asks(("report_progress", {"percent": 10}), (tool, {})) if tool else says("It is done.")
+    if prompt.startswith("["):
+        return says("I see.")
+    return asks(("run_task", {"description": prompt, "background": prompt.startswith("do not wait")}))
 
 
 async def deleted(on: Stage) -> DrivenSession:
@@ -445,6 +494,8 @@ STORIES: dict[str, Story] = {
         interrupted_answers,
         summarised_by_default,
         parked_prompts,
+        sub_tasks,
+        task,
         deleted,
     )
 }

@@ -1,12 +1,13 @@
 """Today's code replays every recorded history, and a change that would not is caught (SES-19)."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
 from temporalio.client import WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.worker import Replayer
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 from temporalio.workflow import NondeterminismError, SandboxImportNotificationPolicy
 
@@ -21,12 +22,19 @@ RECORDED = sorted(HISTORIES.rglob("*.json"))
 
 
 def history(path: Path) -> WorkflowHistory:
-    return WorkflowHistory.from_json(path.stem, path.read_text())
+    """Read a history under the id of its session: the ids of its tasks begin with it."""
+    recorded = json.loads(path.read_text())
+    started = recorded["events"][0]["workflowExecutionStartedEventAttributes"]
+    return WorkflowHistory.from_json(started["workflowId"], recorded)
 
 
-def replayer(**options: object) -> Replayer:
-    workflows = [AgenticAIWorkflow, DeleteSession]
-    return Replayer(workflows=workflows, data_converter=pydantic_data_converter, **options)  # type: ignore[arg-type]
+def replayer(runner: WorkflowRunner | None = None) -> Replayer:
+    """Return what replays a history; without the sandbox, which takes longer than all else, unless `runner` has one."""
+    return Replayer(
+        workflows=[AgenticAIWorkflow, DeleteSession],
+        workflow_runner=runner or UnsandboxedWorkflowRunner(),
+        data_converter=pydantic_data_converter,
+    )
 
 
 def test_ses_19_every_story_has_a_recorded_history() -> None:
@@ -79,4 +87,4 @@ async def test_ses_19_the_workflow_runs_under_the_strict_import_policy(story: st
             | SandboxImportNotificationPolicy.WARN_ON_DYNAMIC_IMPORT
         ),
     )
-    await replayer(workflow_runner=SandboxedWorkflowRunner(strict)).replay_workflow(history(HISTORIES / story))
+    await replayer(SandboxedWorkflowRunner(strict)).replay_workflow(history(HISTORIES / story))

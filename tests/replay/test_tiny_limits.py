@@ -1,5 +1,7 @@
 """Every story once more on a server with tiny limits, our own scaled below them: OPS-10, SES-16."""
 
+from datetime import timedelta
+
 import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
@@ -18,7 +20,10 @@ SCALED = {
 
 
 @pytest.mark.parametrize("name", STORIES)
-async def test_ops_10_every_story_passes_on_a_server_with_tiny_limits(tiny_temporal: Client, name: str) -> None:
+async def test_ops_10_every_story_passes_on_a_server_with_tiny_limits(
+    tiny_temporal: Client, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("turnkeeper.models.session.archive.archive_health.FIRST_PAUSE", timedelta(seconds=0.2))
     async with stage(tiny_temporal, limits=SCALED) as on:
         session = await STORIES[name](on)
         await stays_within_the_limits(session)

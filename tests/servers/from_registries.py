@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 import venv
 
 import pytest
@@ -20,8 +21,9 @@ def time_server(cache: pytest.Cache) -> list[str]:
     folder = cache.mkdir("mcp-server-time-2026.10.19")
     program = folder / "bin" / "mcp-server-time"
     if not program.exists():
-        venv.create(folder, with_pip=True, clear=True)
-        _fetch([str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", TIME], TIME)
+        venv.create(folder, clear=True)
+        installer = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python")]
+        _fetch([*installer, "install", "--quiet", "--no-compile", TIME], TIME)
     return [str(program)]
 
 

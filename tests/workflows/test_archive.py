@@ -12,8 +12,10 @@ from tests.harness import BOUND, DrivenSession, Stage, asks, broken, heal, says,
 from turnkeeper.models.session.session import SessionInput
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
 
-SMALL = SessionInput.model_validate({"limits": {"max_state_bytes": 60_000, "max_queued_bytes": 8_000}})
-LARGER = SessionInput.model_validate({"limits": {"max_state_bytes": 120_000, "max_queued_bytes": 8_000}})
+SMALL = SessionInput.model_validate({"limits": {"max_state_bytes": 40_000, "max_queued_bytes": 8_000}})
+LARGER = SessionInput.model_validate({"limits": {"max_state_bytes": 80_000, "max_queued_bytes": 8_000}})
+LARGEST = SessionInput.model_validate({"limits": {"max_state_bytes": 120_000, "max_queued_bytes": 8_000}})
+"""The window holds all of 20 prompts' turns; the state doesn't."""
 
 
 async def archived(on: Stage, session: DrivenSession) -> list[ConversationMessage]:
@@ -29,17 +31,19 @@ async def transcript(on: Stage, session: DrivenSession) -> list[ConversationMess
 
 
 async def chat(session: DrivenSession, numbers: range) -> None:
+    """Send prompts of 1,000 characters, a few at a time, and wait until they are answered."""
     for number in numbers:
         await session.prompt(id=f"p{number}", text=f"prompt {number} " + "x" * 1_000)
-        await session.idle(turns=number + 1)
+        if number % 4 == 3 or number == numbers[-1]:
+            await session.idle(turns=number + 1)
 
 
 async def test_ses_15_the_oldest_turns_move_to_the_archive_and_nothing_is_lost(on: Stage) -> None:
     session = await on.start(SMALL)
-    await chat(session, range(30))
-    state = await session.until(lambda state: state.archived_count >= 20)
+    await chat(session, range(20))
+    state = await session.until(lambda state: state.archived_count >= 12)
     turns = await transcript(on, session)
-    assert [turn.id for turn in turns] == [f"p{number}" for number in range(30)]
+    assert [turn.id for turn in turns] == [f"p{number}" for number in range(20)]
     assert all(turn.status == "completed" for turn in turns)
     assert state.first_number == state.archived_count + 1
     assert state.has_more
@@ -47,7 +51,7 @@ async def test_ses_15_the_oldest_turns_move_to_the_archive_and_nothing_is_lost(o
 
 async def test_ses_15_what_the_model_sees_does_not_change_when_a_turn_is_archived(on: Stage) -> None:
     on.vendor.script = [asks(("look", {"n": n})) if n % 2 else says(f"said {n} " + "y" * 700) for n in range(60)]
-    session = await on.start(LARGER)
+    session = await on.start(LARGEST)
     await chat(session, range(20))
     assert (await session.state()).archived_count > 3
     for earlier, later in zip(on.vendor.requests, on.vendor.requests[1:], strict=False):
@@ -87,9 +91,9 @@ async def test_ses_15_a_move_prepared_in_another_process_is_asked_of_the_workflo
 ) -> None:
     monkeypatch.setattr("turnkeeper.activities.archive.MOVES.get", lambda key: None)
     session = await on.start(SMALL)
-    await chat(session, range(20))
-    await session.until(lambda state: state.archived_count >= 10)
-    assert [turn.id for turn in await transcript(on, session)] == [f"p{number}" for number in range(20)]
+    await chat(session, range(14))
+    await session.until(lambda state: state.archived_count >= 5)
+    assert [turn.id for turn in await transcript(on, session)] == [f"p{number}" for number in range(14)]
 
 
 async def test_ses_15_while_the_archive_is_down_the_session_works_on_and_says_so_until_it_is_healed(
@@ -97,10 +101,10 @@ async def test_ses_15_while_the_archive_is_down_the_session_works_on_and_says_so
 ) -> None:
     monkeypatch.setattr("turnkeeper.models.session.archive.archive_health.FIRST_PAUSE", timedelta(seconds=0.2))
     session = await on.start(LARGER)
-    await chat(session, range(25))
+    await chat(session, range(16))
     before = (await session.until(lambda state: state.archived_count > 0)).archived_count
     file = broken(on)
-    await chat(session, range(25, 35))
+    await chat(session, range(16, 24))
     state = await session.until(lambda state: state.session.archive.failing_since is not None)
     assert "can't be opened" in state.session.archive.last_error
     assert "archive" in (await details(session)).lower()
@@ -110,7 +114,7 @@ async def test_ses_15_while_the_archive_is_down_the_session_works_on_and_says_so
     assert healed.archived_count > before
     assert healed.session.archive.failing_since is None
     assert "can't be opened" in healed.session.archive.last_error
-    assert [turn.id for turn in await transcript(on, session)] == [f"p{number}" for number in range(35)]
+    assert [turn.id for turn in await transcript(on, session)] == [f"p{number}" for number in range(24)]
 
 
 async def test_ses_15_a_full_session_refuses_while_the_archive_is_down_and_goes_on_once_it_is_healed(
@@ -152,9 +156,9 @@ async def details(session: DrivenSession) -> str:
 
 async def test_ses_15_polls_and_pages_cost_the_same_whatever_was_archived(on: Stage) -> None:
     session = await on.start(SMALL)
-    await chat(session, range(40))
+    await chat(session, range(24))
     state: ConversationState = await session.state()
-    assert len(state.messages) < 15
+    assert len(state.messages) < 12
     update = await session.updates("p0")
     assert update.reset
     assert [turn.id for turn in update.new_messages] == [turn.id for turn in state.messages]
@@ -167,13 +171,11 @@ async def test_ses_6_an_id_that_is_used_again_after_it_was_forgotten_is_another_
     # On a stage of its own: its histories would not replay once the patch is undone.
     async with stage(temporal) as on:
         session = await on.start(SMALL)
-        await chat(session, range(20))
-        await session.until(lambda state: state.archived_count > 5)
+        await chat(session, range(14))
+        await session.until(lambda state: state.archived_count > 3)
         await session.prompt(id="p0", text="again")
-        await session.idle(turns=21)
-        for number in range(21, 36):
-            await session.prompt(id=f"p{number}", text="more " + "x" * 1_000)
-            await session.idle(turns=number + 1)
-        await session.until(lambda state: state.archived_count > 22)
+        await session.idle(turns=15)
+        await chat(session, range(15, 26))
+        await session.until(lambda state: state.archived_count > 15)
         ids = [turn.id for turn in await transcript(on, session)]
-    assert ids == [*(f"p{n}" for n in range(20)), "p0", *(f"p{n}" for n in range(21, 36))]
+    assert ids == [*(f"p{n}" for n in range(14)), "p0", *(f"p{n}" for n in range(15, 26))]

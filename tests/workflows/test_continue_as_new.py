@@ -15,17 +15,17 @@ SMALL = SessionInput.model_validate({"limits": {"max_history_events": 50}})
 
 async def test_ses_14_a_burst_over_many_runs_is_answered_in_order_each_once(on: Stage) -> None:
     session = await on.start(SMALL)
-    for number in range(40):
+    for number in range(20):
         await session.prompt(id=f"p{number}", text=f"prompt {number}")
         await session.prompt(id=f"p{number}", text="the same again")
-    turns = await session.idle(turns=40)
+    turns = await session.idle(turns=20)
     await session.prompt(id="p0", text="again, much later")
     await session.prompt(id="last", text="last")
-    turns = await session.idle(turns=41)
-    assert [turn.id for turn in turns] == [*(f"p{number}" for number in range(40)), "last"]
+    turns = await session.idle(turns=21)
+    assert [turn.id for turn in turns] == [*(f"p{number}" for number in range(20)), "last"]
     revisions = [turn.revision for turn in turns]
     assert revisions == sorted(set(revisions))
-    assert len(await session.histories()) >= 4
+    assert len(await session.histories()) >= 3
 
 
 async def test_ses_14_what_the_model_sees_is_the_same_before_and_after(on: Stage) -> None:
@@ -33,7 +33,7 @@ async def test_ses_14_what_the_model_sees_is_the_same_before_and_after(on: Stage
     session = await on.start(SMALL)
     for number in range(12):
         await session.prompt(f"prompt {number}")
-        await session.idle(turns=number + 1)
+    await session.idle(turns=12)
     assert len(await session.histories()) >= 3
     for earlier, later in zip(on.vendor.requests, on.vendor.requests[1:], strict=False):
         assert later.messages[: len(earlier.messages)] == earlier.messages
@@ -44,13 +44,13 @@ async def test_ses_12_a_client_that_polls_through_it_all_holds_the_whole_transcr
     session = await on.start(SMALL)
     held: dict[str, object] = {}
     last_seen, revision = None, None
-    for number in range(25):
+    for number in range(15):
         await session.prompt(f"prompt {number}")
         update = await session.updates({"last_seen_message_id": last_seen, "since_revision": revision})
         assert not update.reset
         held |= {turn.id: turn for turn in [*update.updated_messages, *update.new_messages]}
         last_seen, revision = update.last_seen_message_id, update.revision
-    turns = await session.idle(turns=25)
+    turns = await session.idle(turns=15)
     update = await session.updates({"last_seen_message_id": last_seen, "since_revision": revision})
     held |= {turn.id: turn for turn in [*update.updated_messages, *update.new_messages]}
     assert list(held.values()) == turns
@@ -77,33 +77,33 @@ MANY_STEPS = SessionInput.model_validate(
 
 
 async def test_ses_14_a_long_turn_goes_on_over_many_runs_and_every_call_runs_once(on: Stage) -> None:
-    on.vendor.script = [asks(("look", {"n": number}), ("pay", {"n": number})) for number in range(30)]
+    on.vendor.script = [asks(("look", {"n": number}), ("pay", {"n": number})) for number in range(15)]
     session = await on.start(MANY_STEPS)
     await session.prompt(id="p1", text="look and pay, again and again")
     (turn,) = await session.idle(turns=1)
     assert turn.status == "completed"
-    assert [step.number for step in turn.steps] == list(range(1, 32))
+    assert [step.number for step in turn.steps] == list(range(1, 17))
     ran = [invocation.call_id for invocation in on.tools.calls]
     assert sorted(ran) == sorted({call.id for step in turn.steps for call in step.tool_calls})
-    assert len(await session.histories()) >= 4
+    assert len(await session.histories()) >= 3
     for earlier, later in zip(on.vendor.requests, on.vendor.requests[1:], strict=False):
         assert later.messages[: len(earlier.messages)] == earlier.messages
 
 
 async def test_ses_14_one_step_of_many_calls_goes_on_over_many_runs(on: Stage) -> None:
-    on.vendor.script = [asks(*[("pay", {"n": number}) for number in range(120)])]
+    on.vendor.script = [asks(*[("pay", {"n": number}) for number in range(60)])]
     session = await on.start(MANY_STEPS)
     await session.prompt(id="p1", text="pay everybody")
     (turn,) = await session.idle(turns=1)
     (step, _) = turn.steps
-    assert [call.result.content for call in step.tool_calls] == [str({"n": number}) for number in range(120)]
-    assert len(on.tools.calls) == 120
-    assert len(await session.histories()) >= 3
+    assert [call.result.content for call in step.tool_calls] == [str({"n": number}) for number in range(60)]
+    assert len(on.tools.calls) == 60
+    assert len(await session.histories()) >= 2
     assert len(on.vendor.requests) == 2
 
 
 async def test_ses_14_what_a_turn_began_with_stays_with_it_in_its_next_runs(on: Stage) -> None:
-    on.vendor.script = [asks(("look", {"n": number})) for number in range(30)]
+    on.vendor.script = [asks(("look", {"n": number})) for number in range(15)]
     on.tools.gate.close()
     session = await on.start(MANY_STEPS)
     await session.prompt(id="p1", text="look")
@@ -111,12 +111,12 @@ async def test_ses_14_what_a_turn_began_with_stays_with_it_in_its_next_runs(on: 
     await session.update("configure", {"limits": {"max_steps": 1}, "tool_policy": {"look": "deny"}})
     on.tools.gate.open()
     (turn,) = await session.idle(turns=1)
-    assert (turn.status, len(turn.steps)) == ("completed", 31)
+    assert (turn.status, len(turn.steps)) == ("completed", 16)
     assert len(await session.histories()) >= 2
 
 
 async def test_ses_14_steering_and_queue_wait_through_the_runs_of_a_turn(on: Stage) -> None:
-    on.vendor.script = [asks(*[("look", {"n": number}) for number in range(60)]), says("as you wish")]
+    on.vendor.script = [asks(*[("look", {"n": number}) for number in range(40)]), says("as you wish")]
     on.tools.gate.close()
     session = await on.start(MANY_STEPS)
     await session.prompt(id="p1", text="look")
@@ -135,11 +135,11 @@ async def test_ses_9_a_turn_that_went_on_in_another_run_can_be_stopped_and_inter
     on.vendor.script = [asks(("look", {"n": number})) for number in range(200)]
     session = await on.start(MANY_STEPS)
     await session.prompt(id="p1", text="look")
-    await session.until(lambda state: bool(state.messages) and len(state.messages[0].steps) >= 20)
+    await session.until(lambda state: bool(state.messages) and len(state.messages[0].steps) >= 10)
     await session.update("cancel_turn", {"message_id": "p1"})
     on.vendor.script = [asks(("look", {"n": number})) for number in range(200)]
     await session.prompt(id="p2", text="look")
-    await session.until(lambda state: len(state.messages) == 2 and len(state.messages[1].steps) >= 20)
+    await session.until(lambda state: len(state.messages) == 2 and len(state.messages[1].steps) >= 10)
     on.vendor.script = []
     await session.prompt(id="p3", text="now", mode="interrupt")
     turns = await session.idle(turns=3)

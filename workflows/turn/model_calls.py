@@ -9,7 +9,7 @@ from temporalio.exceptions import ActivityError
 from temporalio.workflow import ActivityCancellationType
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.activities.failures import LONGEST_RETRY_DELAY
+    from turnkeeper.activities.failures import MAX_RETRY_DELAY
     from turnkeeper.activities.llm import ModelActivities
     from turnkeeper.models.context.request_size import head_tokens
     from turnkeeper.models.errors import ErrorType, TurnFailed, fail
@@ -123,7 +123,7 @@ class ModelCalls:
             await self._wait(outcome.wait_seconds, reason=outcome.wait_reason)
             rounds += 1
             # Short waits for the vendor are Temporal's own: such a one is for the session, which did not answer.
-            silences += outcome.wait_seconds <= LONGEST_RETRY_DELAY
+            silences += outcome.wait_seconds <= MAX_RETRY_DELAY
             outcome = await self._call_model(
                 request, rounds, silences=silences, unclear_answers=outcome.unclear_answers
             )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.activities.model_request.hand_over import REQUESTS, HandOverKey
+    from turnkeeper.activities.model_request.local_context_cache import REQUESTS, ContextKey
     from turnkeeper.models.transcript.model_call import ModelRequest, ModelRequestPage
 
 
@@ -61,5 +61,5 @@ class RequestSlot:
         self.request = None
 
 
-def _key(request: OpenRequest) -> HandOverKey:
-    return HandOverKey(workflow.info().run_id, request.number, request.digest)
+def _key(request: OpenRequest) -> ContextKey:
+    return ContextKey(workflow.info().run_id, request.number, request.digest)

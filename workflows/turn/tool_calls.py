@@ -17,7 +17,9 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.transcript.model_call import ToolInvocation, ToolSpec
     from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall, ToolResult
     from turnkeeper.workflows import activity_options
+    from turnkeeper.workflows.tasks.sub_task_runner import SubTaskRunner
     from turnkeeper.workflows.turn.approvals import Approvals
+    from turnkeeper.workflows.turn.task_tools import TaskTools
     from turnkeeper.workflows.turn.turn_context import TurnContext, check_cancelled
 
 RULES_ASKING_BEFORE_WRITES = 2
@@ -27,8 +29,9 @@ RULES_ASKING_BEFORE_WRITES = 2
 class ToolCalls:
     """The tool calls of a turn."""
 
-    def __init__(self, context: TurnContext) -> None:
+    def __init__(self, context: TurnContext, runner: SubTaskRunner) -> None:
         self._context = context
+        self._task_tools = TaskTools(context, runner)
         self._session = context.session
         self._approvals = Approvals(context)
         self._started: set[str] = set()
@@ -89,9 +92,9 @@ class ToolCalls:
 
     def _refuse_call(self, call: ToolCall) -> ToolResult | None:
         """Return the result of a call that is not run: unknown, malformed or denied (AGT-7, AGT-8)."""
-        tool = self._session.tools.find(call.name)
+        tool = self._session.find_tool(call.name)
         if tool is None:
-            names = ", ".join(tool.name for tool in self._session.tools.specs or []) or "none"
+            names = ", ".join(tool.name for tool in self._session.offered_tools) or "none"
             return ToolResult(outcome=f"Unknown tool {call.name!r}", content=f"Tools: {names}", status="error")
         if isinstance(call.args, str):
             return ToolResult(
@@ -105,7 +108,7 @@ class ToolCalls:
         """Return whether a call runs only once a person has decided on it; one that was asked about stays so."""
         if call.approval is not None or self._refuse_call(call):
             return call.approval is not None
-        tool = self._session.tools.find(call.name)
+        tool = self._session.find_tool(call.name)
         return tool is not None and self._decide(tool) == "ask"
 
     def _decide(self, tool: ToolSpec) -> ToolDecision:
@@ -120,10 +123,12 @@ class ToolCalls:
 
     async def _execute(self, call: ToolCall, inline_bytes: int) -> ToolResult:
         self._context.check_stop()
+        if self._task_tools.has(call.name):
+            return await self._task_tools.run(call, inline_bytes=inline_bytes)
         turn, time_left = self._context.turn, self._context.time_left()
         self._started.add(call.id)
         repeatable = self._is_repeatable(call.name)
-        tool = self._session.tools.find(call.name)
+        tool = self._session.find_tool(call.name)
         try:
             return await workflow.execute_activity_method(
                 ToolActivities.call_tool,
@@ -158,7 +163,7 @@ class ToolCalls:
         return ToolResult(outcome=f"{call.name} was cancelled", status="cancelled")
 
     def _is_repeatable(self, name: str) -> bool:
-        tool = self._session.tools.find(name)
+        tool = self._session.find_tool(name)
         return tool is not None and tool.effect != "at_most_once"
 
 

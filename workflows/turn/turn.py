@@ -17,6 +17,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.transcript.model_call import ModelResponse
     from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult
     from turnkeeper.workflows.archiving import Archiving
+    from turnkeeper.workflows.tasks.sub_task_runner import SubTaskRunner
     from turnkeeper.workflows.turn.model_calls import ModelCalls
     from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
     from turnkeeper.workflows.turn.tool_calls import ToolCalls
@@ -31,6 +32,7 @@ class Turn:
         self,
         session: Session,
         archiving: Archiving,
+        runner: SubTaskRunner,
         *,
         on_change: Callable[[], None],
         is_due_for_new_run: Callable[[], bool],
@@ -41,7 +43,7 @@ class Turn:
         self._slot = RequestSlot()
         self._tools = ToolList(self._context)
         self._model_calls = ModelCalls(self._context, self._slot, self._tools)
-        self._tool_calls = ToolCalls(self._context)
+        self._tool_calls = ToolCalls(self._context, runner)
         self._task: asyncio.Task[None] | None = None
         self._has_begun = False
 

@@ -1,13 +1,12 @@
-"""How an answer of Anthropic's Messages API is read from its stream (AGT-3, AGT-10).
+"""Reading an answer of Anthropic's Messages API from its stream (AGT-3, AGT-10).
 
-Theory of operation. The stream is one message: `message_start`, then its blocks one after the other, each a start,
-deltas and a stop, then `message_delta` with the reason it stopped and what was used, then `message_stop`. Two things
-are made of it. The *parts* are what we understand: thinking, text, calls. The *items* are the blocks as they came, for
-the vendor itself: kinds of blocks and deltas that are not known here are put together by what they look like, and go
-back with the others.
+The stream is one message: `message_start`, then the blocks one after the other, each a start, deltas and a stop, then
+`message_delta` with the stop reason and usage, then `message_stop`. Two things are made of it. The *parts* are what we
+understand: thinking, text, calls. The *items* are the blocks as they came, for the vendor itself: unknown kinds of
+blocks and deltas are assembled generically, and go back with the others.
 
-Only a whole message is an answer, and only one that stopped by itself has calls: arguments that were cut at the length
-limit can look whole. There are servers that say `end_turn` of a message with calls, or another API's reasons.
+Only a complete message is an answer, and only one that stopped by itself has calls: arguments that were cut at the
+length limit may look complete. Some servers say `end_turn` for a message with calls, or use reasons of other APIs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,13 +14,20 @@ from typing import Any, Literal, cast
 
 from pydantic import JsonValue
 
-from turnkeeper.activities.providers.answers import arguments_of, count_of, counts_in, joined, name_of, share_of
+from turnkeeper.activities.providers.answer_fields import (
+    arguments_of,
+    count_of,
+    count_or_zero,
+    counts_of,
+    join_pieces,
+    name_of,
+)
 from turnkeeper.activities.providers.anthropic.request import API, sendable_input
-from turnkeeper.activities.providers.finish_reasons import is_cut, not_whole
+from turnkeeper.activities.providers.finish_reasons import is_cut, unclear_answer_error
 from turnkeeper.activities.providers.protocol import Delta, ModelError
-from turnkeeper.activities.providers.quotes import quoted
-from turnkeeper.activities.providers.verbatim import Block
-from turnkeeper.activities.providers.wire.answer_stream import Grown
+from turnkeeper.activities.providers.redaction import redact
+from turnkeeper.activities.providers.request_encoding import Block
+from turnkeeper.activities.providers.wire.answer_stream import FieldAccumulator
 from turnkeeper.activities.providers.wire.transport import Event
 from turnkeeper.models.bounds import encodable
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, Part, ProviderState, RespondPart, ThinkPart
@@ -30,42 +36,42 @@ from turnkeeper.models.transcript.trajectory import StopReason, Usage
 _SHOWN_AS: dict[str, Literal["think", "respond"]] = {"thinking": "think", "text": "respond"}
 
 
-class Fold:
-    """An answer while it comes in. What an event of an unexpected shape raises is the caller's to name."""
+class StreamAccumulator:
+    """An answer while it arrives. The caller converts what an event of an unexpected shape raises."""
 
     def __init__(self, name: str) -> None:
         self.is_whole = False
-        """The last event has come."""
+        """The last event has arrived."""
         self.failure: Event | None = None
-        """Always: failures are events that the SDK raises."""
+        """Always `None`: the SDK raises failures."""
         self._model = name
         self._message_id = ""
         self._blocks: dict[int, _Block] = {}
         self._stop: dict[str, Any] = {}
-        self._used: dict[str, object] = {}
+        self._counts: dict[str, object] = {}
 
-    def take(self, event: Event) -> list[Delta]:
-        """Take in the next event, and return what there is to show of it. Kinds that are not known are passed over."""
+    def add(self, event: Event) -> list[Delta]:
+        """Add the next event, and return its deltas. Unknown kinds are ignored."""
         match event["type"]:
             case "message_start":
                 message = event["message"]
                 self._model, self._message_id = name_of(message.get("model")) or self._model, name_of(message.get("id"))
-                # What is written has only begun.
-                self._count({**counts_in(message.get("usage")), "output_tokens": None})
+                # Its output count is only that of the beginning.
+                self._count({**counts_of(message.get("usage")), "output_tokens": None})
             case "content_block_start":
                 block = self._blocks[event["index"]] = _Block(event["content_block"])
-                return list(block.begun())
+                return list(block.initial_deltas())
             case "content_block_delta":
                 return list(self._blocks[event["index"]].add(event["delta"]))
             case "message_delta":
                 self._stop = event["delta"]
-                self._count(counts_in(event.get("usage")))
+                self._count(counts_of(event.get("usage")))
             case "message_stop":
                 self.is_whole = True
         return []
 
     def response(self, *, request_id: str | None) -> ModelResponse:
-        """Return the answer, once it is whole. Raises `ModelError` where it is none."""
+        """Return the answer, once it is complete. Raises `ModelError` if it is not one."""
         stop = self._stop_reason()
         blocks = list(self._blocks.values())
         parts = [part for block in blocks if (part := block.part()) is not None]
@@ -74,20 +80,20 @@ class Fold:
         return ModelResponse(
             parts=parts,
             stop=stop,
-            usage=_usage(self._used),
+            usage=_usage(self._counts),
             model=self._model,
             request_id=request_id or self._message_id or None,
             state=self._state(stop, blocks),
         )
 
     @property
-    def counted(self) -> Usage | None:
-        """What the vendor has counted so far; the output last of all."""
-        return _usage({"output_tokens": 0, **self._used})
+    def usage_so_far(self) -> Usage | None:
+        """The vendor's counts so far. Output tokens come last."""
+        return _usage({"output_tokens": 0, **self._counts})
 
     def _count(self, usage: Mapping[str, object]) -> None:
-        # Counts are totals, and each is given when it is known: a later one replaces an earlier one.
-        self._used |= {key: count for key, count in usage.items() if count is not None}
+        # Counts are totals, so a later one replaces an earlier one.
+        self._counts |= {key: count for key, count in usage.items() if count is not None}
 
     def _has_calls(self) -> bool:
         return any(block.kind == "tool_use" for block in self._blocks.values())
@@ -97,17 +103,17 @@ class Fold:
             case "refusal":
                 raise ModelError("refusal", _refusal(self._stop.get("stop_details")))
             case "pause_turn":
-                # Of tools that run at the vendor; none are offered to it, and asked again it would pause again.
+                # For tools that run at the vendor. We offer none, and a retry would pause again.
                 raise ModelError("bad_request", "the model paused for tools of its provider, which are not used here")
             case str(reason) if reason:
                 if is_cut(reason, vendor="Anthropic"):
                     return "max_tokens"
                 return "tool_calls" if self._has_calls() else "end_turn"
             case _:
-                raise not_whole("Anthropic ended its answer without a reason to stop", vendor="Anthropic")
+                raise unclear_answer_error("Anthropic ended its answer without a reason to stop", vendor="Anthropic")
 
     def _state(self, stop: StopReason, blocks: list["_Block"]) -> ProviderState | None:
-        """Return the blocks for the vendor itself, if it would take them back: whole, every call with its result."""
+        """Return the blocks for the vendor itself, if it will accept them: complete, and every call with a result."""
         has_waiting_calls = stop != "tool_calls" and (self._has_calls() or self._stop["stop_reason"] == "tool_use")
         items = [block.item() for block in blocks]
         if not items or stop == "max_tokens" or has_waiting_calls or _has_unknown_calls(items):
@@ -116,45 +122,45 @@ class Fold:
 
 
 def _has_unknown_calls(items: list[Block]) -> bool:
-    """Return whether there are calls of an unknown kind that the vendor has not answered itself: nobody will."""
-    answered = {item.get("tool_use_id") for item in items}
+    """Return whether there are calls of an unknown kind without a result from the vendor: nobody else answers them."""
+    answered_ids = {item.get("tool_use_id") for item in items}
     return any(
-        str(item["type"]).endswith("_use") and item["type"] != "tool_use" and item.get("id") not in answered
+        str(item["type"]).endswith("_use") and item["type"] != "tool_use" and item.get("id") not in answered_ids
         for item in items
     )
 
 
 class _Block:
-    """A block of the message while it comes in."""
+    """A block of the message while it arrives."""
 
     def __init__(self, start: Block) -> None:
-        self._grown = Grown(start)
+        self._fields = FieldAccumulator(start)
         self._arguments: list[str] = []
         self.kind = str(start["type"])
-        self._begun = start
+        self._start = start
 
-    def begun(self) -> Iterator[Delta]:
-        """Return what there is to show of its beginning."""
+    def initial_deltas(self) -> Iterator[Delta]:
+        """Yield the deltas of its beginning."""
         if self.kind == "tool_use":
-            yield Delta(kind="call", text=str(self._begun["name"]))
-        yield from self._shown(self._begun)
+            yield Delta(kind="call", text=str(self._start["name"]))
+        yield from self._visible_deltas(self._start)
 
     def add(self, delta: Block) -> Iterator[Delta]:
         match delta:
             case {"type": "input_json_delta", "partial_json": str(text)}:
                 self._arguments.append(text)
             case {"type": "citations_delta", "citation": citation}:
-                self._grown.add("citations", [citation])
+                self._fields.add("citations", [citation])
             case {"type": "signature_delta", "signature": signature}:
-                self._grown.put("signature", signature)
+                self._fields.put("signature", signature)
             case _:
-                # Fields that the block did not begin with (counts, say) are the stream's own: it could not go back.
-                for key in self._begun.keys() & delta.keys() - {"type"}:
-                    self._grown.add(key, delta[key])
-        yield from self._shown(delta)
+                # Fields that the block did not begin with, such as counts, belong to the stream and can't go back.
+                for key in self._start.keys() & delta.keys() - {"type"}:
+                    self._fields.add(key, delta[key])
+        yield from self._visible_deltas(delta)
 
     def part(self) -> Part | None:
-        """Return what we understand of it; None: nothing."""
+        """Return the part that we understand; `None` if there is none."""
         match self.kind:
             case "thinking" if (text := self._text("thinking")).strip():
                 return ThinkPart(kind="think", text=text)
@@ -166,47 +172,50 @@ class _Block:
 
     def item(self) -> Block:
         if self._arguments:
-            self._grown.put("input", sendable_input(self._args()))
-        return self._grown.whole()
+            self._fields.put("input", sendable_input(self._args()))
+        return self._fields.fields()
 
     def _args(self) -> dict[str, JsonValue] | str:
         if self._arguments:
-            return arguments_of(joined(self._arguments))
-        given = encodable(self._begun.get("input"))
-        return given if isinstance(given, dict) else {}
+            return arguments_of(join_pieces(self._arguments))
+        start_input = encodable(self._start.get("input"))
+        return start_input if isinstance(start_input, dict) else {}
 
     def _text(self, key: str) -> str:
-        return joined([str(self._grown.get(key) or "")])
+        return join_pieces([str(self._fields.get(key) or "")])
 
     def _name(self, key: str) -> str:
-        return joined([cast(str, self._grown.get(key))])  # raises `TypeError` where it is none
+        return join_pieces([cast(str, self._fields.get(key))])  # raises `TypeError` if it is missing
 
-    def _shown(self, told: Block) -> Iterator[Delta]:
-        kind, text = _SHOWN_AS.get(self.kind), told.get(self.kind)
+    def _visible_deltas(self, fields: Block) -> Iterator[Delta]:
+        kind, text = _SHOWN_AS.get(self.kind), fields.get(self.kind)
         if kind and text:
             yield Delta(kind=kind, text=str(text))
 
 
-def _usage(used: Mapping[str, object]) -> Usage | None:
-    """Return the tokens in our terms. Of Anthropic's counts, `input_tokens` leaves out what the cache took part in.
+def _usage(counts: Mapping[str, object]) -> Usage | None:
+    """Return the usage. Anthropic's `input_tokens` excludes tokens that were read from or written to the cache.
 
     >>> _usage({"input_tokens": 5, "cache_read_input_tokens": 90, "output_tokens": 7}).model_dump(exclude_defaults=True)
     {'input_tokens': 95, 'output_tokens': 7, 'cached_tokens': 90}
     """
     try:
-        read, written = share_of(used, "cache_read_input_tokens"), share_of(used, "cache_creation_input_tokens")
+        cache_read, cache_written = (
+            count_or_zero(counts, "cache_read_input_tokens"),
+            count_or_zero(counts, "cache_creation_input_tokens"),
+        )
         return Usage(
-            input_tokens=count_of(used, "input_tokens") + read + written,
-            output_tokens=count_of(used, "output_tokens"),
-            cached_tokens=read,
-            cache_write_tokens=written,
-            reasoning_tokens=share_of(counts_in(used.get("output_tokens_details")), "thinking_tokens"),
+            input_tokens=count_of(counts, "input_tokens") + cache_read + cache_written,
+            output_tokens=count_of(counts, "output_tokens"),
+            cached_tokens=cache_read,
+            cache_write_tokens=cache_written,
+            reasoning_tokens=count_or_zero(counts_of(counts.get("output_tokens_details")), "thinking_tokens"),
         )
     except ValueError:
-        return None  # what is not counted, or no count, is no reason to ask again
+        return None  # missing or invalid counts are no reason to retry
 
 
 def _refusal(details: object) -> str:
-    told = details if isinstance(details, dict) else {}
-    said = told.get("explanation") or told.get("category")
-    return f"Anthropic says “{quoted(said)}”" if isinstance(said, str) else "Anthropic gives no reason"
+    fields = details if isinstance(details, dict) else {}
+    reason = fields.get("explanation") or fields.get("category")
+    return f"Anthropic says “{redact(reason)}”" if isinstance(reason, str) else "Anthropic gives no reason"

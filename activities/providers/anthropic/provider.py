@@ -1,15 +1,15 @@
-"""`anthropic:` models, by Anthropic's Messages API (AGT-4). The SDK is loaded when one is first asked."""
+"""`anthropic:` models, through Anthropic's Messages API (AGT-4). The SDK is imported on first use."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from types import ModuleType
 from typing import Any
 
-from turnkeeper.activities.providers.anthropic.answer import Fold
+from turnkeeper.activities.providers.anthropic.answer import StreamAccumulator
 from turnkeeper.activities.providers.anthropic.request import encode
 from turnkeeper.activities.providers.errors.vendor_errors import Vendor
 from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError
-from turnkeeper.activities.providers.wire.answer_stream import answer_of
+from turnkeeper.activities.providers.wire.answer_stream import stream_answer
 from turnkeeper.activities.providers.wire.transport import Transport
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 
@@ -18,12 +18,12 @@ PATH = "/v1/messages"
 
 
 class AnthropicProvider:
-    """Claude, and whatever else answers at an address of Anthropic's API."""
+    """Claude, and other models behind an endpoint with Anthropic's API."""
 
     def __init__(self, *, silence_timeout: float, base_url: str | None = None, api_key: str | None = None) -> None:
-        """Ask at `base_url` with `api_key`; None: what the SDK finds in the environment (`ANTHROPIC_BASE_URL`, …).
+        """Send requests to `base_url` with `api_key`; `None`: from the environment (`ANTHROPIC_BASE_URL`, …).
 
-        `silence_timeout`: seconds the vendor may send nothing.
+        `silence_timeout`: for how many seconds the vendor may send nothing.
         """
         self._address: dict[str, Any] = {"base_url": base_url, "api_key": api_key}
         self._transport = Transport(ANTHROPIC, self._client, silence_timeout=silence_timeout)
@@ -32,14 +32,14 @@ class AnthropicProvider:
         self, name: str, request: ModelRequest, context: CallContext
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
         if not name:
-            raise ModelError("not_found", "write its name behind the colon, as in 'anthropic:claude-sonnet-5-5'")
-        asked = self._transport.request(PATH, encode(request, name=name))
-        async with aclosing(answer_of(asked, Fold(name), meter=context.meter)) as answer:
+            raise ModelError("not_found", "write its name after the colon, as in 'anthropic:claude-sonnet-5-5'")
+        stream = self._transport.request(PATH, encode(request, name=name))
+        async with aclosing(stream_answer(stream, StreamAccumulator(name), meter=context.meter)) as answer:
             async for piece in answer:
                 yield piece
 
     def _client(self, sdk: ModuleType, http: Any) -> Any:
-        # Its own tracing is off: what is traced, and under what names, is for one place to say.
+        # The SDK's own tracing is off: tracing is configured in one place.
         client = sdk.AsyncAnthropic(**self._address, http_client=http, max_retries=0, open_telemetry=False)
         if not (client.api_key or client.auth_token or client.credentials):
             raise self._transport.no_key()

@@ -33,15 +33,15 @@ from turnkeeper.activities.providers.errors.vendor_words import (
 )
 from turnkeeper.activities.providers.errors.waiting_times import delays_in, reset_of, retry_after_of
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.activities.providers.quotes import quoted, spoken
+from turnkeeper.activities.providers.redaction import redact, vendor_words
 
-LONGEST_PARAMETER = 200
+MAX_PARAMETER_CHARS = 200
 """Most characters of how a vendor names what it blames."""
 
 MAX_BOTCHED_ATTEMPTS = 3
 """How often a model may write a call that its own server cannot read."""
 
-MOST_COMPLAINTS = 20
+MAX_FIELD_ERRORS = 20
 """Of so many values a server says what is wrong with them, before the rest is left out."""
 
 
@@ -66,50 +66,52 @@ def should_retry_of(headers: Mapping[str, str]) -> bool | None:
     return {"true": True, "false": False}.get(headers.get("x-should-retry", "").strip().lower())
 
 
-def error_of(
+def error_from(
     status: int,
     headers: Mapping[str, str],
     body: object,
     *,
     vendor: Vendor,
     now: datetime,
-    asked: Mapping[str, object] | None = None,
+    request_body: Mapping[str, object] | None = None,
 ) -> ModelError:
     """Return the failure in our own terms. `body` is the answer's JSON or text; of a stream, its error event.
 
-    `asked` is the body of the request: what the vendor repeats of it is not shown.
+    `request_body` is the body of the request: what the vendor repeats of it is not shown.
 
     >>> nobody = Vendor(name="Acme", key="ACME_KEY", package="acme")
-    >>> told = {"error": {"type": "overloaded_error", "message": "Overloaded"}}
-    >>> error = error_of(529, {"request-id": "req_1"}, told, vendor=nobody, now=datetime.now().astimezone())
+    >>> parsed = {"error": {"type": "overloaded_error", "message": "Overloaded"}}
+    >>> error = error_from(529, {"request-id": "req_1"}, parsed, vendor=nobody, now=datetime.now().astimezone())
     >>> error.error_type, error.message
     ('overloaded', 'HTTP 529, request req_1')
     """
-    told = _Told.of(body)
-    where = ", ".join(filter(None, [_place(status, told), _request_named(headers, body)]))
+    parsed = _ErrorBody.of(body)
+    where = ", ".join(filter(None, [_status_text(status, parsed), _request_id_text(headers, body)]))
     if 300 <= status < 400:
-        said = f"it redirects, which is not followed; check the address of {vendor.name} ({where})"
-        return ModelError("bad_request", said, vendor=vendor.name)
-    kind = _kind_of(status, told, asked)
+        message = f"it redirects, which is not followed; check the address of {vendor.name} ({where})"
+        return ModelError("bad_request", message, vendor=vendor.name)
+    kind = _kind_of(status, parsed, request_body)
     error_type = "auth" if kind == "permission" else kind
     return ModelError(
         error_type,
-        _sentence(kind, told.message, where, vendor, asked),
-        retry_after=_retry_after(status, headers, told, kind, now=now),
+        _sentence(kind, parsed.message, where, vendor, request_body),
+        retry_after=_retry_after(status, headers, parsed, kind, now=now),
         should_retry=should_retry_of(headers),
-        parameter=told.parameter or None,
+        parameter=parsed.parameter or None,
         vendor=vendor.name,
-        max_attempts=MAX_BOTCHED_ATTEMPTS if told.codes & BOTCHED_CALLS else None,
+        max_attempts=MAX_BOTCHED_ATTEMPTS if parsed.codes & BOTCHED_CALLS else None,
     )
 
 
-def _retry_after(status: int, headers: Mapping[str, str], told: "_Told", kind: Kind, *, now: datetime) -> float | None:
+def _retry_after(
+    status: int, headers: Mapping[str, str], parsed: "_ErrorBody", kind: Kind, *, now: datetime
+) -> float | None:
     seconds = retry_after_of(headers, now=now)
-    seconds = told.retry_after if seconds is None else seconds
+    seconds = parsed.retry_after if seconds is None else seconds
     # Every answer has the reset headers. In a stream they are of the time when it began.
     if seconds is None and kind == "rate_limited":
         # One that is over says nothing of when to ask again.
-        seconds = reset_of(told.headers if status < 400 else {**headers, **told.headers}, now=now) or None
+        seconds = reset_of(parsed.headers if status < 400 else {**headers, **parsed.headers}, now=now) or None
     return seconds
 
 
@@ -117,7 +119,7 @@ def _retry_after(status: int, headers: Mapping[str, str], told: "_Told", kind: K
 
 
 @dataclass(frozen=True)
-class _Told:
+class _ErrorBody:
     """What a body says, whatever its shape: the most specific `codes`, a general `kind`, and words.
 
     `status` is an HTTP status that stands in the body, or 0. `headers` are those of a server behind a router.
@@ -132,45 +134,45 @@ class _Told:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, body: object) -> "_Told":
+    def of(cls, body: object) -> "_ErrorBody":
         """Read `{"error": {…}}`, also in a list (Gemini), bare (vLLM), plain text (LM Studio, a proxy), and wrapped."""
         body = body[0] if isinstance(body, list) and body else body
         error = (body.get("error") or body) if isinstance(body, dict) else body
-        told = cls._unwrapped(error)
+        parsed = cls._unwrapped(error)
         metadata = error.get("metadata") if isinstance(error, dict) else None
-        return told._with_metadata(metadata) if isinstance(metadata, dict) else told
+        return parsed._with_metadata(metadata) if isinstance(metadata, dict) else parsed
 
     @classmethod
-    def _unwrapped(cls, error: object) -> "_Told":
+    def _unwrapped(cls, error: object) -> "_ErrorBody":
         if not isinstance(error, dict):
-            return cls(codes=frozenset(), kind="", message="" if _is_page(error) else spoken(_first_text(error)))
-        details, said = error.get("details"), error.get("message")
+            return cls(codes=frozenset(), kind="", message="" if _is_page(error) else vendor_words(_first_text(error)))
+        details, message = error.get("details"), error.get("message")
         # Mistral's stands within the message.
-        detail = said.get("detail") if isinstance(said, dict) else error.get("detail")
+        detail = message.get("detail") if isinstance(message, dict) else error.get("detail")
         codes = (error.get("code"), error.get("type"), isinstance(details, dict) and details.get("error_code"))
-        message = spoken(_first_text(said, detail, *_complaints(detail)))
+        message = vendor_words(_first_text(message, detail, *_field_errors(detail)))
         return cls(
             codes=frozenset(filter(None, map(_code, codes))),
             kind=next((kind for kind in map(_code, codes[:2]) if kind in GENERAL_KINDS), ""),
             message=message,
-            parameter=_first_text(error.get("param"), *_blamed(detail))[:LONGEST_PARAMETER],
+            parameter=_first_text(error.get("param"), *_blamed_fields(detail))[:MAX_PARAMETER_CHARS],
             retry_after=next(delays_in(details, message), None),
             status=_status_in(error.get("code")),
         )
 
-    def _with_metadata(self, metadata: Mapping[str, object]) -> "_Told":
+    def _with_metadata(self, metadata: Mapping[str, object]) -> "_ErrorBody":
         """Return it with what the server behind a router said (OpenRouter)."""
         headers = metadata.get("headers")
-        named = headers.items() if isinstance(headers, dict) else ()
-        told = replace(self, headers={str(name).lower(): str(value) for name, value in named})
+        status_text = headers.items() if isinstance(headers, dict) else ()
+        parsed = replace(self, headers={str(name).lower(): str(value) for name, value in status_text})
         raw = metadata.get("raw")
-        inner = _Told._unwrapped(_error_in(raw)) if raw else None
+        inner = _ErrorBody._unwrapped(_error_in(raw)) if raw else None
         if inner is None:
-            return told
+            return parsed
         # "Provider returned error" says nothing beside what the provider returned.
         outer = "" if inner.message and _OF_A_ROUTER.match(self.message) else self.message
         return replace(
-            told,
+            parsed,
             codes=self.codes | inner.codes,
             kind=self.kind or inner.kind,
             message=" ".join(filter(None, [outer, inner.message])),
@@ -215,26 +217,26 @@ def _first_text(*values: object) -> str:
     return next((value for value in values if isinstance(value, str) and value.strip()), "")
 
 
-def _complaints(detail: object) -> Iterator[str]:
+def _field_errors(detail: object) -> Iterator[str]:
     """Return what FastAPI's servers say: `[{"loc": ["body", "stop"], "msg": "Extra inputs are not permitted"}]`."""
-    found = [part for part in detail[:MOST_COMPLAINTS] if isinstance(part, dict)] if isinstance(detail, list) else []
-    if found:
-        yield "; ".join(filter(None, map(_complaint, found)))
+    parts = [part for part in detail[:MAX_FIELD_ERRORS] if isinstance(part, dict)] if isinstance(detail, list) else []
+    if parts:
+        yield "; ".join(filter(None, map(_field_error, parts)))
 
 
-def _blamed(detail: object) -> Iterator[str]:
+def _blamed_fields(detail: object) -> Iterator[str]:
     """Return the names of what these say is wrong with the request, as they name it."""
     for part in detail if isinstance(detail, list) else []:
         yield from _place_in(part)[-1:] if isinstance(part, dict) else ()
 
 
-def _complaint(told: Mapping[str, object]) -> str:
-    return ": ".join(filter(None, [".".join(_place_in(told)), _first_text(told.get("msg"))]))
+def _field_error(parsed: Mapping[str, object]) -> str:
+    return ": ".join(filter(None, [".".join(_place_in(parsed)), _first_text(parsed.get("msg"))]))
 
 
-def _place_in(complaint: Mapping[str, object]) -> list[str]:
+def _place_in(field_error: Mapping[str, object]) -> list[str]:
     """Return the steps from the request to the part of it that the complaint is about."""
-    steps = complaint.get("loc")
+    steps = field_error.get("loc")
     return [str(step) for step in steps if isinstance(step, str | int)] if isinstance(steps, list | tuple) else []
 
 
@@ -243,12 +245,12 @@ def _is_page(body: object) -> bool:
     return isinstance(body, str) and body.lstrip()[:1] == "<"
 
 
-def _request_named(headers: Mapping[str, str], body: object) -> str:
+def _request_id_text(headers: Mapping[str, str], body: object) -> str:
     """Return how the vendor names the request, for its support; nothing that is no plain name."""
     in_body = body.get("request_id") if isinstance(body, dict) else None
     names = (headers.get("request-id"), headers.get("x-request-id"), in_body)
-    found = (name for name in names if isinstance(name, str) and _REQUEST_ID.fullmatch(name))
-    return next((f"request {name}" for name in found), "")
+    parts = (name for name in names if isinstance(name, str) and _REQUEST_ID.fullmatch(name))
+    return next((f"request {name}" for name in parts), "")
 
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,80}")
@@ -275,36 +277,36 @@ _STATUSES: dict[int, Kind] = {
 }
 
 
-def _kind_of(status: int, told: _Told, asked: Mapping[str, object] | None) -> Kind:
-    in_place_of_status = told.status if status < 400 else status
-    if told.codes & BOTCHED_CALLS:
+def _kind_of(status: int, parsed: _ErrorBody, request_body: Mapping[str, object] | None) -> Kind:
+    effective_status = parsed.status if status < 400 else status
+    if parsed.codes & BOTCHED_CALLS:
         return "provider_error"
-    general = GENERAL_KINDS.get(told.kind) if in_place_of_status < 400 else None
+    general = GENERAL_KINDS.get(parsed.kind) if effective_status < 400 else None
     return (
-        _meant(in_place_of_status, told)
+        _explicit_kind(effective_status, parsed)
         or general
-        or _without_a_word(in_place_of_status, told, asked)
-        or _kind_of_status(in_place_of_status)
+        or _kind_of_silent_error(effective_status, parsed, request_body)
+        or _kind_of_status(effective_status)
     )
 
 
-def _meant(status: int, told: _Told) -> Kind | None:
+def _explicit_kind(status: int, parsed: _ErrorBody) -> Kind | None:
     kinds = MEANINGS_OF_NO_ACCESS if status in (401, 403) else tuple(MEANINGS)
     for kind in kinds:
         codes, wording = MEANINGS[kind]
-        if told.codes & codes or wording.search(told.message):
+        if parsed.codes & codes or wording.search(parsed.message):
             # Gemini says "quota" of what is used up for this minute, and when there is more.
-            return "rate_limited" if kind == "quota" and told.retry_after is not None else kind
-    if _TOO_LONG_SOMEWHERE in told.codes and _OF_THE_CONVERSATION.match(told.parameter):
+            return "rate_limited" if kind == "quota" and parsed.retry_after is not None else kind
+    if _TOO_LONG_SOMEWHERE in parsed.codes and _OF_THE_CONVERSATION.match(parsed.parameter):
         return "context_too_long"
     return None
 
 
-def _without_a_word(status: int, told: _Told, asked: Mapping[str, object] | None) -> Kind | None:
+def _kind_of_silent_error(status: int, parsed: _ErrorBody, request_body: Mapping[str, object] | None) -> Kind | None:
     """Return what a large request was refused for without a word: Cerebras says no more of one that is too long."""
-    if status != 400 or told.message or told.codes or asked is None:
+    if status != 400 or parsed.message or parsed.codes or request_body is None:
         return None
-    texts = [asked.get("messages"), asked.get("input")]
+    texts = [request_body.get("messages"), request_body.get("input")]
     return "context_too_long" if sum(len(str(text)) for text in texts) >= MIN_LARGE_REQUEST else None
 
 
@@ -326,31 +328,35 @@ def _kind_of_status(status: int) -> Kind:
 # ---- what is said
 
 
-def _place(status: int, told: _Told) -> str:
+def _status_text(status: int, parsed: _ErrorBody) -> str:
     if status >= 300:
         return f"HTTP {status}"
-    named = told.kind or (str(told.status) if told.status else "")
-    return f"in the middle of its answer{named and ', ' + named}"
+    status_text = parsed.kind or (str(parsed.status) if parsed.status else "")
+    return f"in the middle of its answer{status_text and ', ' + status_text}"
 
 
-def _sentence(kind: Kind, words: str, where: str, vendor: Vendor, asked: Mapping[str, object] | None) -> str:
+def _sentence(kind: Kind, words: str, where: str, vendor: Vendor, request_body: Mapping[str, object] | None) -> str:
     """Return what follows the beginning that `activities/failures.py` has for the kind."""
     match kind:
         case "auth":
-            mend = f"check {vendor.key}"
+            fix = f"check {vendor.key}"
         case "permission":
-            mend = f"the key in {vendor.key} lacks the permission; change it at {vendor.name}, or use another"
+            fix = f"the key in {vendor.key} lacks the permission; change it at {vendor.name}, or use another"
         case "quota":
-            mend = f"add credit at {vendor.name}, or raise the spending limit there"
+            fix = f"add credit at {vendor.name}, or raise the spending limit there"
         case "not_found":
             address = "" if "model" in words.lower() else f", and the address of {vendor.name}"
-            mend = f"check its name{address}; {_said(words, vendor, asked)}"
+            fix = f"check its name{address}; {_vendor_says(words, vendor, request_body)}"
         case "bad_request" | "refusal":
-            mend = _said(words, vendor, asked)
+            fix = _vendor_says(words, vendor, request_body)
         case _:
             return where
-    return f"{mend} ({where})"
+    return f"{fix} ({where})"
 
 
-def _said(words: str, vendor: Vendor, asked: Mapping[str, object] | None) -> str:
-    return f"{vendor.name} says “{quoted(words, asked=asked)}”" if words else f"{vendor.name} gives no reason"
+def _vendor_says(words: str, vendor: Vendor, request_body: Mapping[str, object] | None) -> str:
+    return (
+        f"{vendor.name} says “{redact(words, request_body=request_body)}”"
+        if words
+        else f"{vendor.name} gives no reason"
+    )

@@ -94,8 +94,8 @@ def delays_in(details: object, message: str) -> Iterator[float]:
     """Yield in how many seconds a body says to ask again: Gemini's `RetryInfo`, or words."""
     infos = [part for part in details if isinstance(part, dict)] if isinstance(details, list) else []
     for words in (*(f"retry in {info['retryDelay']}" for info in infos if "retryDelay" in info), message):
-        if (asked := _RETRY_IN.search(words)) is not None:
-            yield _seconds_in(asked[1])
+        if (match := _RETRY_IN.search(words)) is not None:
+            yield _seconds_in(match[1])
 
 
 def _number(value: str) -> float | None:

@@ -12,6 +12,9 @@ from turnkeeper.activities.providers.offline.conversation import MEMORY, Convers
 from turnkeeper.activities.providers.offline.intents import Intent, find_intents
 from turnkeeper.activities.providers.offline.text import end_sentence, lines_about, quote, sentences, shorten
 
+_SIZED_FILE = re.compile(r"^(.+) \(([\d,]+) bytes?\)$", re.MULTILINE)
+"""A file as `file_list` shows it."""
+
 
 @dataclass(frozen=True)
 class ToolUse:
@@ -94,6 +97,9 @@ def _answer(intent: Intent, conversation: Conversation, tools: _Tools) -> str:
             return _quote_result(tools.run("now", "tell the time"))
         case "list":
             return _quote_result(tools.run("file_list", "list the files", path=folder))
+        case "longest file":
+            files = tools.run("file_list", "list the files", path=folder, pattern="*")
+            return files.failure or _longest(files.lines)
         case "search":
             return _quote_result(tools.run("file_search", "search the files", query=words["query"], path=folder))
         case "read" | "memory":
@@ -103,7 +109,9 @@ def _answer(intent: Intent, conversation: Conversation, tools: _Tools) -> str:
         case "write":
             return _quote_result(tools.write(words["path"], words["content"]))
         case "delegate":
-            return _quote_result(tools.run("run_task", "delegate this", description=words["task"]))
+            task = {"description": words["task"], "conversation_history": "inherit"}
+            outcome = tools.run("run_task", "delegate this", **task)
+            return outcome.failure or f"Another agent did it and answered:\n\n{quote(outcome.lines)}"
         case "remember":
             return _remember(words["fact"], tools)
         case "recall":
@@ -125,6 +133,14 @@ def _about_file(path: str, outcome: Outcome, *, heading: bool = False) -> str:
         headings = [line.strip("# \t\r") for line in lines if re.match(r"#{1,6}\s", line)]
         return f"The first heading of {path} is “{headings[0]}”." if headings else f"I see no heading in {path}."
     return f"{path} says:\n\n{quote(lines)}" if lines else f"{path} is empty."
+
+
+def _longest(entries: list[str]) -> str:
+    sizes = {path: int(size.replace(",", "")) for path, size in re.findall(_SIZED_FILE, "\n".join(entries))}
+    if not sizes:
+        return "I see no files in this workspace."
+    longest = max(sizes, key=lambda path: sizes[path])
+    return f"The longest file is {longest}: it has {sizes[longest]:,} bytes."
 
 
 def _remember(fact: str, tools: _Tools) -> str:

@@ -13,7 +13,18 @@ MAX_CHARS = 4_000
 """A longer text is no request."""
 
 Kind = Literal[
-    "time", "list", "search", "read", "write", "remember", "memory", "recall", "delegate", "last file", "first request"
+    "time",
+    "list",
+    "longest file",
+    "search",
+    "read",
+    "write",
+    "remember",
+    "memory",
+    "recall",
+    "delegate",
+    "last file",
+    "first request",
 ]
 
 _QUOTED = r"""(?:"[^"\n]+"|“[^”\n]+”)"""
@@ -24,6 +35,7 @@ _FOLDER = rf"(?P<folder>{_QUOTED}|\S++)"
 _PHRASES: Mapping[Kind, str] = {
     "time": r"what time is it|(?:tell me|what is|what's) the (?:time|date)",
     "list": rf"list (?:the )?files(?: here| in {_FOLDER})?",
+    "longest file": rf"(?:find|tell me|what is) the (?:longest|largest) file(?: in this workspace| in {_FOLDER})?",
     "search": rf"search for (?P<query>{_QUOTED}|.+?)(?: in {_FOLDER})?",
     "read": rf"read (?:the file )?(?P<path>{_PATH})(?P<heading> and tell me its first heading)?",
     "write": rf"write (?P<content>{_QUOTED}|.+?) to (?:the file )?(?P<path>{_PATH})",
@@ -36,7 +48,7 @@ _PHRASES: Mapping[Kind, str] = {
 }
 """Of two phrases that match a clause the upper one counts."""
 
-_VERB = r"(?:please )?(?:read|list|search|write|remember|delegate|tell me the|what)\b"
+_VERB = r"(?:please )?(?:read|list|search|write|remember|delegate|find the|tell me the|what)\b"
 _CLAUSE_END = rf"""(?<=[\w"”)])[.!?]+(?=\s|\Z)|\n|[,;]? (?:and then|and|then) (?={_VERB})"""
 
 

@@ -52,14 +52,14 @@ class ScriptedFault(Strict):
     retry_after: Seconds | None = None
     after_chunks: int = Field(0, ge=0)
 
-    def fails(self, *, attempt: int, rounds: int) -> bool:
-        """Return whether the attempt (from 1) fails, after the workflow has waited the request out `rounds` times.
+    def fails(self, *, attempt: int, wait_count: int) -> bool:
+        """Return whether the attempt (from 1) fails, after the workflow has waited the request out `wait_count` times.
 
         >>> fault = ScriptedFault(error_type="overloaded", times=2)
-        >>> [fault.fails(attempt=attempt, rounds=rounds) for attempt, rounds in [(2, 0), (3, 0), (1, 1), (1, 2)]]
+        >>> [fault.fails(attempt=attempt, wait_count=wait_count) for attempt, wait_count in [(2, 0), (3, 0), (1, 1), (1, 2)]]
         [True, False, True, False]
         """
-        return attempt + rounds <= self.times
+        return attempt + wait_count <= self.times
 
 
 class ScriptedResponse(Strict):
@@ -110,7 +110,7 @@ class ScriptedModel:
         await asyncio.sleep(response.delay)
         parts = _parts_of(response, request, context)
         fault = response.fault
-        if fault and not fault.fails(attempt=context.attempt, rounds=context.round):
+        if fault and not fault.fails(attempt=context.attempt, wait_count=context.round):
             fault = None
         chunks = 0
         async for delta in deltas_of(parts, pause=response.chunk_delay):

@@ -12,20 +12,20 @@ from types import ModuleType
 from typing import Any, Literal
 
 from turnkeeper.activities.providers.errors.vendor_errors import Vendor
-from turnkeeper.activities.providers.openai.chat_answer import Fold, TextFold
+from turnkeeper.activities.providers.openai.chat_answer import StreamAccumulator, TextStreamAccumulator
 from turnkeeper.activities.providers.openai.chat_request import (
     OPTIONAL,
-    ROOM,
+    REASONING_ROOM,
     encode,
     encode_text,
     fields_in,
-    lacking_in,
+    missing_in,
 )
-from turnkeeper.activities.providers.openai.refused_parameters import RefusedParameters, held_in
-from turnkeeper.activities.providers.openai.tools import ToolsLeftOut
+from turnkeeper.activities.providers.openai.tools import OmittedToolsLog
+from turnkeeper.activities.providers.openai.unsupported_parameters import UnsupportedParameters, present_in
 from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError
-from turnkeeper.activities.providers.verbatim import Block
-from turnkeeper.activities.providers.wire.answer_stream import answer_of
+from turnkeeper.activities.providers.request_encoding import Block
+from turnkeeper.activities.providers.wire.answer_stream import stream_answer
 from turnkeeper.activities.providers.wire.transport import Transport
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 
@@ -63,8 +63,8 @@ class OpenAIChatProvider:
             raise ModelError("bad_request", "set openai_chat.base_url, as in 'http://127.0.0.1:11434/v1' for Ollama")
         self._address = {"base_url": base_url, "api_key": api_key or "none"}
         self._protocol = protocol
-        self._of_models, self._of_sessions = RefusedParameters(), RefusedParameters()
-        self._left_out = ToolsLeftOut()
+        self._of_models, self._of_sessions = UnsupportedParameters(), UnsupportedParameters()
+        self._omitted_tools = OmittedToolsLog()
         self._transport = Transport(ENDPOINT, self._client, silence_timeout=silence_timeout, sends_key=bool(api_key))
 
     async def stream(
@@ -72,33 +72,37 @@ class OpenAIChatProvider:
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
         if not name:
             raise ModelError("not_found", "write its name behind the colon, as in 'openai-chat:qwen3'")
-        written, fold = (encode_text, TextFold) if self._protocol == "text" else (encode, Fold)
+        encode_request, accumulator = (
+            (encode_text, TextStreamAccumulator) if self._protocol == "text" else (encode, StreamAccumulator)
+        )
         if self._protocol == "native":
-            self._left_out.tell(request.head.tools)
+            self._omitted_tools.warn_once(request.head.tools)
         session = (name, context.session_id)
-        spared: set[str] = set()
+        extra_without: set[str] = set()
         while True:
-            without = self._of_models.of(name) | self._of_sessions.of(session) | spared
-            body = written(request, name=name, without=without, demanded=self._of_sessions.demanded_of(session))
+            without = self._of_models.of(name) | self._of_sessions.of(session) | extra_without
+            body = encode_request(request, name=name, without=without, required=self._of_sessions.required_of(session))
             try:
-                asked, answer = self._transport.request(PATH, body), fold(name, request=context.request)
-                async with aclosing(answer_of(asked, answer, run_out=USAGE_WAIT, meter=context.meter)) as pieces:
+                stream_request, answer = self._transport.request(PATH, body), accumulator(name, request=context.request)
+                async with aclosing(
+                    stream_answer(stream_request, answer, run_out=USAGE_WAIT, meter=context.meter)
+                ) as pieces:
                     async for piece in pieces:
                         yield piece
             except ModelError as error:
                 if self._learn(error, body, name, session):
                     continue
-                if ROOM in spared or not _is_bound_too_high(error, request):
+                if REASONING_ROOM in extra_without or not _is_bound_too_high(error, request):
                     raise self._with_advice(error, request) from None
-                spared.add(ROOM)
+                extra_without.add(REASONING_ROOM)
             else:
                 return
 
     def _learn(self, error: ModelError, body: Block, name: str, session: tuple[str, str]) -> bool:
         """Take note of what the endpoint refuses or demands; return whether there is a changed request to be sent."""
-        if self._of_models.learn(name, error, optional=held_in(body, OPTIONAL)):
+        if self._of_models.learn(name, error, optional=present_in(body, OPTIONAL)):
             return True
-        return self._of_sessions.learn(session, error, optional=fields_in(body), demandable=lacking_in(body))
+        return self._of_sessions.learn(session, error, optional=fields_in(body), requirable=missing_in(body))
 
     def _with_advice(self, error: ModelError, request: ModelRequest) -> ModelError:
         """Return the error, with a way out where it is the tools that the model does not take."""

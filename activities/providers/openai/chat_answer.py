@@ -15,15 +15,22 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from turnkeeper.activities.providers.answers import arguments_of, count_of, counts_in, joined, name_of, share_of
+from turnkeeper.activities.providers.answer_fields import (
+    arguments_of,
+    count_of,
+    count_or_zero,
+    counts_of,
+    join_pieces,
+    name_of,
+)
 from turnkeeper.activities.providers.finish_reasons import is_cut
 from turnkeeper.activities.providers.openai.chat_request import API
 from turnkeeper.activities.providers.protocol import Delta, ModelError
-from turnkeeper.activities.providers.quotes import quoted
+from turnkeeper.activities.providers.redaction import redact
+from turnkeeper.activities.providers.request_encoding import Block
 from turnkeeper.activities.providers.text.leading_thought import LeadingThought
 from turnkeeper.activities.providers.text.text_answer import AnswerReader, parts_of
-from turnkeeper.activities.providers.verbatim import Block
-from turnkeeper.activities.providers.wire.answer_stream import Grown
+from turnkeeper.activities.providers.wire.answer_stream import FieldAccumulator
 from turnkeeper.activities.providers.wire.transport import Event
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, Part, ProviderState, RespondPart, ThinkPart
 from turnkeeper.models.transcript.trajectory import StopReason, Usage
@@ -45,7 +52,7 @@ class _Call:
     id: str
     name: str = ""
     arguments: list[str] = field(default_factory=list)
-    beyond: Grown = field(default_factory=Grown)
+    beyond: FieldAccumulator = field(default_factory=FieldAccumulator)
 
     def add(self, delta: Event) -> None:
         function = delta.get("function") or {}
@@ -63,10 +70,10 @@ class _Call:
     @property
     def is_complete(self) -> bool:
         """Return whether its arguments are whole, as far as can be seen."""
-        return bool(self.arguments) and isinstance(arguments_of(joined(self.arguments)), dict)
+        return bool(self.arguments) and isinstance(arguments_of(join_pieces(self.arguments)), dict)
 
 
-class Fold:
+class StreamAccumulator:
     """An answer while it comes in. What an event of an unexpected shape raises is the caller's to name."""
 
     def __init__(self, name: str, *, request: int) -> None:
@@ -80,17 +87,17 @@ class Fold:
         self._request = request
         self._content = LeadingThought()
         self._texts: dict[str, list[str]] = {"thought": [], "refusal": []}
-        self._beyond = Grown()
+        self._beyond = FieldAccumulator()
         self._calls: list[_Call] = []
         self._finish = ""
         self._used: Mapping[str, object] = {}
 
-    def take(self, event: Event) -> list[Delta]:
+    def add(self, event: Event) -> list[Delta]:
         if event.get("object") == "error" or event.get("error"):
             self.failure = event
             return []
         self._model, self._id = name_of(event.get("model")) or self._model, name_of(event.get("id")) or self._id
-        self._used = counts_in(event.get("usage")) or self._used
+        self._used = counts_of(event.get("usage")) or self._used
         # One is asked for. There are servers that do not number it, and ones that send more than that.
         first = [choice for choice in event.get("choices") or [] if not choice.get("index")]
         return [delta for choice in first for delta in self._take_choice(choice)]
@@ -109,7 +116,7 @@ class Fold:
         )
 
     @property
-    def counted(self) -> Usage | None:
+    def usage_so_far(self) -> Usage | None:
         return _usage(self._used)
 
     def _take_choice(self, choice: Event) -> Iterator[Delta]:
@@ -118,7 +125,7 @@ class Fold:
         if isinstance(thought, str):
             yield self._show(Delta("think", thought), "thought")
         if content := delta.get("content"):
-            yield from self._content.take(_text_in(content))
+            yield from self._content.add(_text_in(content))
         if refusal := delta.get("refusal"):
             yield self._show(Delta("respond", refusal), "refusal")
         for told in _calls_in(delta):
@@ -158,12 +165,12 @@ class Fold:
         told: list[tuple[CallPart, Block]] = []
         taken: set[str] = set()
         for number, call in enumerate(self._calls):
-            own = joined([call.id])
+            own = join_pieces([call.id])
             call_id = own if own and own not in taken else f"call_{self._request}_{number}"
             taken.add(call_id)
-            args = arguments_of(joined(call.arguments))
-            part = CallPart(kind="call", id=call_id, name=joined([call.name]), args=args)
-            told.append((part, call.beyond.whole()))
+            args = arguments_of(join_pieces(call.arguments))
+            part = CallPart(kind="call", id=call_id, name=join_pieces([call.name]), args=args)
+            told.append((part, call.beyond.fields()))
         return told
 
     def _is_cut(self) -> bool:
@@ -173,20 +180,20 @@ class Fold:
         if self._is_cut():
             return "max_tokens"
         if self._texts["refusal"] and not self._content.said and not self._calls:
-            raise ModelError("refusal", f"it says “{quoted(joined(self._texts['refusal']))}”")
+            raise ModelError("refusal", f"it says “{redact(join_pieces(self._texts['refusal']))}”")
         # Not the reason decides: there are servers that say `stop` with calls.
         return "tool_calls" if self._calls else "end_turn"
 
     def _texts_told(self) -> Iterator[Part]:
-        for thought in filter(None, (joined(self._texts["thought"]), self._content.thought)):
+        for thought in filter(None, (join_pieces(self._texts["thought"]), self._content.thought)):
             yield ThinkPart(kind="think", text=thought)
-        if said := self._content.said + joined(self._texts["refusal"]):
+        if said := self._content.said + join_pieces(self._texts["refusal"]):
             yield RespondPart(kind="respond", text=said)
 
     def _state(self, calls: list[tuple[CallPart, Block]]) -> ProviderState | None:
         """Return what there is beyond the parts, if there is any: all else is written anew from them, and the same."""
         lead: Block = {"content": self._content.lead} if self._content.lead.strip() else {}
-        beyond = [self._beyond.whole() | lead, *(fields for _, fields in calls)]
+        beyond = [self._beyond.fields() | lead, *(fields for _, fields in calls)]
         if not any(beyond):
             return None
         ids = [dict[str, JsonValue](), *(dict[str, JsonValue](type="function", id=part.id) for part, _ in calls)]
@@ -194,16 +201,16 @@ class Fold:
         return ProviderState(api=API, model=self._name, items=items)
 
 
-class TextFold(Fold):
+class TextStreamAccumulator(StreamAccumulator):
     """An answer by the protocol `text`: its text is read in the grammar of the replay text (CTX-13)."""
 
     def __init__(self, name: str, *, request: int) -> None:
         super().__init__(name, request=request)
         self._reader = AnswerReader()
 
-    def take(self, event: Event) -> list[Delta]:
+    def add(self, event: Event) -> list[Delta]:
         shown: list[Delta] = []
-        for delta in super().take(event):
+        for delta in super().add(event):
             shown += self._reader.read(delta.text) if delta.kind == "respond" else [delta]
         return shown
 
@@ -239,14 +246,14 @@ def _usage(told: Mapping[str, object]) -> Usage | None:
     >>> _usage({"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": None}).input_tokens
     9
     """
-    read = counts_in(told.get("prompt_tokens_details"))
+    read = counts_of(told.get("prompt_tokens_details"))
     try:
         return Usage(
             input_tokens=count_of(told, "prompt_tokens"),
             output_tokens=count_of(told, "completion_tokens"),
-            cached_tokens=share_of(read, "cached_tokens") or share_of(told, "prompt_cache_hit_tokens"),
-            cache_write_tokens=share_of(read, "cache_write_tokens"),
-            reasoning_tokens=share_of(counts_in(told.get("completion_tokens_details")), "reasoning_tokens"),
+            cached_tokens=count_or_zero(read, "cached_tokens") or count_or_zero(told, "prompt_cache_hit_tokens"),
+            cache_write_tokens=count_or_zero(read, "cache_write_tokens"),
+            reasoning_tokens=count_or_zero(counts_of(told.get("completion_tokens_details")), "reasoning_tokens"),
         )
     except ValueError:
         return None  # what is not counted, or no count, is no reason to ask again

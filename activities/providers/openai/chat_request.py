@@ -16,10 +16,10 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from turnkeeper.activities.providers.openai.tools import description_of, parameters_of, tools_taken, written_arguments
+from turnkeeper.activities.providers.openai.tools import arguments_json, description_of, parameters_of, supported_tools
+from turnkeeper.activities.providers.request_encoding import OPENING, Block, CallIds, own_items, sendable_name
+from turnkeeper.activities.providers.result_text import result_text
 from turnkeeper.activities.providers.text.text_protocol import STOP_SEQUENCES, conversation_text, system_text
-from turnkeeper.activities.providers.tool_results import result_told
-from turnkeeper.activities.providers.verbatim import OPENING, Block, CallIds, own_items, sendable_name
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ToolSpec
 
 API = "openai.chat"
@@ -29,11 +29,11 @@ of each call. The message's `content` is what was in that before the text: think
 OPTIONAL = frozenset({"stream_options", "max_tokens", "stop"})
 """What of every request an endpoint may refuse: without `max_tokens`, `max_completion_tokens` says the same."""
 
-DEMANDABLE = {"reasoning_content": " "}
+REQUIRABLE = {"reasoning_content": " "}
 """What endpoints may demand of every answer of the assistant's, and what it is where the answer has none: after a
 switch of models, in a new segment, in a step without thinking. There are servers that take "" for nothing."""
 
-ROOM = "room for reasoning"
+REASONING_ROOM = "room for reasoning"
 """What a request whose answer is bounded may be sent without: where so much is too much."""
 
 REASONING_TOKENS = 7_000
@@ -42,50 +42,50 @@ take a bound of at most 8,192."""
 
 
 def encode(
-    request: ModelRequest, *, name: str, without: Collection[str] = frozenset(), demanded: Collection[str] = frozenset()
+    request: ModelRequest, *, name: str, without: Collection[str] = frozenset(), required: Collection[str] = frozenset()
 ) -> Block:
-    """Return the body that asks the model `name`, leaving out what `without` names, with what is `demanded`.
+    """Return the body that asks the model `name`, leaving out what `without` names, with what is `required`.
 
-    >>> asked = ModelRequest.model_validate({"head": {}, "messages": [{"role": "user", "content": "Hi"}]})
-    >>> encode(asked, name="qwen3", without=["stream_options"])
+    >>> request = ModelRequest.model_validate({"head": {}, "messages": [{"role": "user", "content": "Hi"}]})
+    >>> encode(request, name="qwen3", without=["stream_options"])
     {'model': 'qwen3', 'stream': True, 'messages': [{'role': 'user', 'content': 'Hi'}]}
     """
     head = request.head
     body = _body(name, head.max_tokens, without)
     if head.tools:
-        body["tools"] = [_tool(tool) for tool in tools_taken(head.tools)]
-    told: list[JsonValue] = [{"role": "system", "content": head.system}] if head.system.strip() else []
-    anyway = {key: value for key, value in DEMANDABLE.items() if key in demanded}
-    return body | {"messages": [*told, *_messages(request.messages, name, without, anyway)]}
+        body["tools"] = [_tool(tool) for tool in supported_tools(head.tools)]
+    system_messages: list[JsonValue] = [{"role": "system", "content": head.system}] if head.system.strip() else []
+    required_fields = {key: value for key, value in REQUIRABLE.items() if key in required}
+    return body | {"messages": [*system_messages, *_messages(request.messages, name, without, required_fields)]}
 
 
 def encode_text(
-    request: ModelRequest, *, name: str, without: Collection[str] = frozenset(), demanded: Collection[str] = frozenset()
+    request: ModelRequest, *, name: str, without: Collection[str] = frozenset(), required: Collection[str] = frozenset()
 ) -> Block:
     """Return the body that asks the model `name` by the protocol `text` (CTX-13), leaving out what `without` names.
 
-    Its messages have no fields that could be `demanded`.
+    Its messages have no fields that could be `required`.
     """
     body = _body(name, request.head.max_tokens, without)
     if "stop" not in without:
         body["stop"] = list[JsonValue](STOP_SEQUENCES)
-    told: list[JsonValue] = [
+    system_messages: list[JsonValue] = [
         {"role": "system", "content": system_text(request.head)},
         {"role": "user", "content": conversation_text(request.messages)},
     ]
-    return body | {"messages": told}
+    return body | {"messages": system_messages}
 
 
 def fields_in(body: Block) -> frozenset[str]:
     """Return the names of what a request's messages have beyond texts and calls, and can do without."""
-    told = _assistants_in(body)
-    calls = [call for message in told for call in message.get("tool_calls", [])]
-    return frozenset(key for block in (*told, *calls) for key in block) - _NEEDED
+    system_messages = _assistants_in(body)
+    calls = [call for message in system_messages for call in message.get("tool_calls", [])]
+    return frozenset(key for block in (*system_messages, *calls) for key in block) - _NEEDED
 
 
-def lacking_in(body: Block) -> frozenset[str]:
+def missing_in(body: Block) -> frozenset[str]:
     """Return the names of what an endpoint may demand and some message of the request has not got."""
-    return frozenset(key for message in _assistants_in(body) for key in DEMANDABLE if key not in message)
+    return frozenset(key for message in _assistants_in(body) for key in REQUIRABLE if key not in message)
 
 
 def _assistants_in(body: Block) -> list[dict[str, Any]]:
@@ -101,7 +101,7 @@ def _body(name: str, max_tokens: int | None, without: Collection[str]) -> Block:
     if "stream_options" not in without:
         body["stream_options"] = {"include_usage": True}
     if max_tokens is not None:
-        bound = max_tokens + (0 if ROOM in without else REASONING_TOKENS)
+        bound = max_tokens + (0 if REASONING_ROOM in without else REASONING_TOKENS)
         body["max_completion_tokens" if "max_tokens" in without else "max_tokens"] = bound
     return body
 
@@ -117,42 +117,42 @@ def _tool(tool: ToolSpec) -> Block:
 
 
 def _messages(
-    messages: Iterable[ModelMessage], name: str, without: Collection[str], anyway: Mapping[str, JsonValue]
+    messages: Iterable[ModelMessage], name: str, without: Collection[str], required_fields: Mapping[str, JsonValue]
 ) -> list[Block]:
-    written: list[Block] = []
-    ids = CallIds(takes_any=True)
+    encoded: list[Block] = []
+    ids = CallIds(accepts_any_id=True)
     for message in messages:
         block = _message(message, ids, _beyond(message, name, without))
         if block["role"] == "assistant":
-            block = {**block, **{key: value for key, value in anyway.items() if key not in block}}
-            if not written:
-                written.append({"role": "user", "content": OPENING})
-        if written and _are_one(written[-1], block):
-            block = {**block, "content": _together(written.pop(), block)}
-        written.append(block)
-    return written
+            block = {**block, **{key: value for key, value in required_fields.items() if key not in block}}
+            if not encoded:
+                encoded.append({"role": "user", "content": OPENING})
+        if encoded and _are_one(encoded[-1], block):
+            block = {**block, "content": _together(encoded.pop(), block)}
+        encoded.append(block)
+    return encoded
 
 
 def _message(message: ModelMessage, ids: CallIds, all_beyond: list[Block]) -> Block:
     if message.role == "user":
         return {"role": "user", "content": message.content}
     if message.role == "tool":
-        return {"role": "tool", "tool_call_id": ids.answered_by(message), "content": result_told(message)}
+        return {"role": "tool", "tool_call_id": ids.id_for_result(message), "content": result_text(message)}
     beyond, *beyond_calls = all_beyond
-    written: Block = {"role": "assistant", "content": None, **beyond}
-    written["content"] = f"{beyond.get('content', '')}{message.content}" or None
+    encoded: Block = {"role": "assistant", "content": None, **beyond}
+    encoded["content"] = f"{beyond.get('content', '')}{message.content}" or None
     calls: list[JsonValue] = [
         {
             "id": call_id,
             "type": "function",
-            "function": {"name": sendable_name(call.name), "arguments": written_arguments(call)},
+            "function": {"name": sendable_name(call.name), "arguments": arguments_json(call)},
             **beyond_call,
         }
         for call, call_id, beyond_call in zip(
-            message.tool_calls, ids.written_anew(message), beyond_calls or [{}] * len(message.tool_calls), strict=True
+            message.tool_calls, ids.new_ids_for(message), beyond_calls or [{}] * len(message.tool_calls), strict=True
         )
     ]
-    return written | ({"tool_calls": calls} if calls else {})
+    return encoded | ({"tool_calls": calls} if calls else {})
 
 
 def _beyond(message: ModelMessage, name: str, without: Collection[str]) -> list[Block]:
@@ -160,8 +160,8 @@ def _beyond(message: ModelMessage, name: str, without: Collection[str]) -> list[
     own = own_items(message, API, call_id_of=_call_id)
     if own is None or message.state is None or message.state.model != name:
         return [{}]
-    left_out = (_NEEDED - {"content"}) | set(without)
-    return [{key: value for key, value in item.items() if key not in left_out} for item in own]
+    omitted_keys = (_NEEDED - {"content"}) | set(without)
+    return [{key: value for key, value in item.items() if key not in omitted_keys} for item in own]
 
 
 def _call_id(item: Block) -> str | None:

@@ -6,12 +6,12 @@ from types import ModuleType
 from typing import Any
 
 from turnkeeper.activities.providers.errors.vendor_errors import Vendor
-from turnkeeper.activities.providers.openai.refused_parameters import RefusedParameters, held_in
-from turnkeeper.activities.providers.openai.responses_answer import Fold
+from turnkeeper.activities.providers.openai.responses_answer import StreamAccumulator
 from turnkeeper.activities.providers.openai.responses_request import OPTIONAL, encode
-from turnkeeper.activities.providers.openai.tools import ToolsLeftOut
+from turnkeeper.activities.providers.openai.tools import OmittedToolsLog
+from turnkeeper.activities.providers.openai.unsupported_parameters import UnsupportedParameters, present_in
 from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError
-from turnkeeper.activities.providers.wire.answer_stream import answer_of
+from turnkeeper.activities.providers.wire.answer_stream import stream_answer
 from turnkeeper.activities.providers.wire.transport import Transport
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 
@@ -29,25 +29,27 @@ class OpenAIProvider:
         """
         self._address = {"base_url": base_url, "api_key": api_key}
         self._transport = Transport(OPENAI, self._client, silence_timeout=silence_timeout)
-        self._refused = RefusedParameters()
-        self._left_out = ToolsLeftOut()
+        self._unsupported = UnsupportedParameters()
+        self._omitted_tools = OmittedToolsLog()
 
     async def stream(
         self, name: str, request: ModelRequest, context: CallContext
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
         if not name:
             raise ModelError("not_found", "write its name behind the colon, as in 'openai:gpt-5.5'")
-        self._left_out.tell(request.head.tools)
+        self._omitted_tools.warn_once(request.head.tools)
         while True:
-            refused = self._refused.of(name)
-            body = encode(request, name=name, session_id=context.session_id, without=refused)
+            unsupported = self._unsupported.of(name)
+            body = encode(request, name=name, session_id=context.session_id, without=unsupported)
             try:
-                asked = self._transport.request(PATH, body)
-                async with aclosing(answer_of(asked, Fold(name), meter=context.meter)) as answer:
+                stream_request = self._transport.request(PATH, body)
+                async with aclosing(
+                    stream_answer(stream_request, StreamAccumulator(name), meter=context.meter)
+                ) as answer:
                     async for piece in answer:
                         yield piece
             except ModelError as error:
-                if not self._refused.learn(name, error, optional=held_in(body, OPTIONAL)):
+                if not self._unsupported.learn(name, error, optional=present_in(body, OPTIONAL)):
                     raise
             else:
                 return

@@ -1,6 +1,6 @@
 """How an answer of OpenAI's Responses API is read from its stream (AGT-3, AGT-10).
 
-Theory of operation. Deltas are for showing; the answer is made of the items of `response.output_item.done`, in the
+Theory of operation. Deltas are for showing; the answer is made of the items of `response.output_item.finished_items`, in the
 order of the output, or of those in the last event, where there are more. The *parts* are what we understand of them:
 summaries of reasoning, text, calls. The *items* themselves are kept for the vendor, as they came.
 
@@ -17,11 +17,18 @@ from typing import Literal
 
 from pydantic_core import PydanticSerializationError, to_json
 
-from turnkeeper.activities.providers.answers import arguments_of, count_of, counts_in, joined, name_of, share_of
-from turnkeeper.activities.providers.finish_reasons import is_cut, not_whole
+from turnkeeper.activities.providers.answer_fields import (
+    arguments_of,
+    count_of,
+    count_or_zero,
+    counts_of,
+    join_pieces,
+    name_of,
+)
+from turnkeeper.activities.providers.finish_reasons import is_cut, unclear_answer_error
 from turnkeeper.activities.providers.openai.responses_request import API
 from turnkeeper.activities.providers.protocol import Delta, ModelError
-from turnkeeper.activities.providers.quotes import quoted
+from turnkeeper.activities.providers.redaction import redact
 from turnkeeper.activities.providers.wire.transport import Event
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, Part, ProviderState, RespondPart, ThinkPart
 from turnkeeper.models.transcript.trajectory import StopReason, Usage
@@ -34,14 +41,14 @@ _HALF = ("incomplete", "in_progress")
 """What an item says of itself that is not."""
 
 
-class Fold:
+class StreamAccumulator:
     """An answer while it comes in. What an event of an unexpected shape raises is the caller's to name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._items: dict[int, Event] = {}
         self._shown: dict[str, tuple[int, int]] = {}
-        self._begun: set[int] = set()
+        self._started_items: set[int] = set()
         self._end: Event = {}
         self._used: Mapping[str, object] = {}
         self._is_cut = False
@@ -50,7 +57,7 @@ class Fold:
         self.failure: Event | None = None
         """What the vendor says of an answer that failed."""
 
-    def take(self, event: Event) -> list[Delta]:
+    def add(self, event: Event) -> list[Delta]:
         match event:
             case {"type": "response.output_text.delta" | "response.refusal.delta", "delta": str(text)}:
                 return self._show("respond", text, (event.get("output_index", 0), 0))
@@ -59,7 +66,7 @@ class Fold:
             case {"type": "response.reasoning_text.delta", "delta": str(text)}:
                 return self._show("think", text, (event.get("output_index", 0), event.get("content_index", 0)))
             case {"type": "response.output_item.added", "item": dict(item)}:
-                self._begun.add(event.get("output_index", len(self._begun)))
+                self._started_items.add(event.get("output_index", len(self._started_items)))
                 name = name_of(item.get("name")) if item.get("type") == "function_call" else ""
                 return [Delta("call", name)] if name else []
             case {"type": "response.output_item.done", "item": dict(item)}:
@@ -72,7 +79,7 @@ class Fold:
 
     def response(self, *, request_id: str | None) -> ModelResponse:
         end, is_cut = self._end, self._is_cut
-        items = self._items_told()
+        items = self._output_items()
         if not is_cut and (name_of(end.get("status")) not in _WHOLE or self._has_half(items)):
             raise ModelError("connection", "OpenAI's answer broke off before its end")
         if is_cut:
@@ -83,35 +90,35 @@ class Fold:
         return ModelResponse(
             parts=parts,
             stop=_stop(parts, is_cut=is_cut),
-            usage=_usage(counts_in(end.get("usage"))),
+            usage=_usage(counts_of(end.get("usage"))),
             model=name_of(end.get("model")) or self._name,
             request_id=request_id or name_of(end.get("id")) or None,
             state=None if is_cut else _state(self._name, items, parts),
         )
 
     @property
-    def counted(self) -> Usage | None:
+    def usage_so_far(self) -> Usage | None:
         """What the vendor has counted, in the last event."""
         return _usage(self._used)
 
     def _take_end(self, kind: str, response: Event) -> None:
         """Take the response as its last event has it; it may have failed, or been cut, by another event's name."""
-        status, self._used = name_of(response.get("status")), counts_in(response.get("usage"))
+        status, self._used = name_of(response.get("status")), counts_of(response.get("usage"))
         if kind in _FAILED or f"response.{status}" in _FAILED:
             self.failure = response.get("error") or {"type": "server_error"}
         else:
             self._is_cut = kind == "response.incomplete" or status == "incomplete"
             self._end, self.is_whole = response, True
 
-    def _items_told(self) -> list[Event]:
+    def _output_items(self) -> list[Event]:
         """Return the items of the output. There are servers that name but some of them done, or none."""
-        done = [self._items[index] for index in sorted(self._items)]
-        told = list(self._end.get("output") or [])
-        return told if len(told) > len(done) else done
+        finished_items = [self._items[index] for index in sorted(self._items)]
+        fields = list(self._end.get("output") or [])
+        return fields if len(fields) > len(finished_items) else finished_items
 
     def _has_half(self, items: Sequence[Event]) -> bool:
         """Return whether something of the answer is missing: the rest of an item, or an item that was begun."""
-        return len(items) < len(self._begun) or any(item.get("status") in _HALF for item in items)
+        return len(items) < len(self._started_items) or any(item.get("status") in _HALF for item in items)
 
     def _show(self, kind: Literal["think", "respond"], text: str, place: tuple[int, int]) -> list[Delta]:
         """Show text, after a blank line where it belongs to another item than what was shown before."""
@@ -126,29 +133,29 @@ def _parts_in(items: Sequence[Event]) -> Iterator[Part]:
         match item:
             case {"type": "reasoning"} if thought := _thought(item):
                 yield ThinkPart(kind="think", text=thought)
-            case {"type": "message"} if said := _said(item):
-                yield RespondPart(kind="respond", text=gap + said)
+            case {"type": "message"} if text := _message_text(item):
+                yield RespondPart(kind="respond", text=gap + text)
                 gap = "\n\n"
             case {"type": "function_call", "call_id": str(call_id), "name": str(name)}:
-                args = arguments_of(joined([item.get("arguments") or ""]))
-                yield CallPart(kind="call", id=joined([call_id]), name=joined([name]), args=args)
+                args = arguments_of(join_pieces([item.get("arguments") or ""]))
+                yield CallPart(kind="call", id=join_pieces([call_id]), name=join_pieces([name]), args=args)
 
 
 def _thought(item: Event) -> str:
     pieces = [*(item.get("summary") or []), *(item.get("content") or [])]
-    return "\n\n".join(joined([piece["text"]]) for piece in pieces if piece.get("text"))
+    return "\n\n".join(join_pieces([piece["text"]]) for piece in pieces if piece.get("text"))
 
 
-def _said(item: Event) -> str:
+def _message_text(item: Event) -> str:
     pieces = item.get("content") or []
-    return joined(piece.get("text") or piece.get("refusal") or "" for piece in pieces)
+    return join_pieces(piece.get("text") or piece.get("refusal") or "" for piece in pieces)
 
 
 def _check_is_cut(end: Event) -> None:
     """Raise `ModelError` unless the response ended early at a limit of its length."""
     reason = name_of((end.get("incomplete_details") or {}).get("reason"))
     if not reason or not is_cut(reason, vendor="OpenAI"):
-        raise not_whole("OpenAI ended its answer early and does not say why", vendor="OpenAI")
+        raise unclear_answer_error("OpenAI ended its answer early and does not say why", vendor="OpenAI")
 
 
 def _refuse_refusal(items: Sequence[Event], parts: Sequence[Part]) -> None:
@@ -156,7 +163,7 @@ def _refuse_refusal(items: Sequence[Event], parts: Sequence[Part]) -> None:
     pieces = [piece for item in items if item.get("type") == "message" for piece in item.get("content") or []]
     refusals = [piece["refusal"] for piece in pieces if piece.get("refusal")]
     if refusals and len(refusals) == len(pieces) and not any(isinstance(part, CallPart) for part in parts):
-        raise ModelError("refusal", f"it says “{quoted(' '.join(refusals))}”")
+        raise ModelError("refusal", f"it says “{redact(' '.join(refusals))}”")
 
 
 def _stop(parts: Sequence[Part], *, is_cut: bool) -> StopReason:
@@ -165,15 +172,18 @@ def _stop(parts: Sequence[Part], *, is_cut: bool) -> StopReason:
     return "tool_calls" if any(isinstance(part, CallPart) for part in parts) else "end_turn"
 
 
-def _usage(told: Mapping[str, object]) -> Usage | None:
-    read, written = counts_in(told.get("input_tokens_details")), counts_in(told.get("output_tokens_details"))
+def _usage(fields: Mapping[str, object]) -> Usage | None:
+    input_details, output_details = (
+        counts_of(fields.get("input_tokens_details")),
+        counts_of(fields.get("output_tokens_details")),
+    )
     try:
         return Usage(
-            input_tokens=count_of(told, "input_tokens"),
-            output_tokens=count_of(told, "output_tokens"),
-            cached_tokens=share_of(read, "cached_tokens"),
-            cache_write_tokens=share_of(read, "cache_write_tokens"),
-            reasoning_tokens=share_of(written, "reasoning_tokens"),
+            input_tokens=count_of(fields, "input_tokens"),
+            output_tokens=count_of(fields, "output_tokens"),
+            cached_tokens=count_or_zero(input_details, "cached_tokens"),
+            cache_write_tokens=count_or_zero(input_details, "cache_write_tokens"),
+            reasoning_tokens=count_or_zero(output_details, "reasoning_tokens"),
         )
     except ValueError:
         return None  # what is not counted, or no count, is no reason to ask again

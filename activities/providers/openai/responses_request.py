@@ -18,9 +18,9 @@ from collections.abc import Collection, Iterator
 
 from pydantic import JsonValue
 
-from turnkeeper.activities.providers.openai.tools import description_of, parameters_of, tools_taken, written_arguments
-from turnkeeper.activities.providers.tool_results import result_told
-from turnkeeper.activities.providers.verbatim import Block, CallIds, own_items, sendable_name
+from turnkeeper.activities.providers.openai.tools import arguments_json, description_of, parameters_of, supported_tools
+from turnkeeper.activities.providers.request_encoding import Block, CallIds, own_items, sendable_name
+from turnkeeper.activities.providers.result_text import result_text
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, RequestHead, ToolSpec
 
 API = "openai.responses"
@@ -29,10 +29,10 @@ API = "openai.responses"
 OPTIONAL = ("reasoning.summary", "reasoning.effort", "reasoning", "include", "parallel_tool_calls", "prompt_cache_key")
 """What of a request a model may refuse without harm."""
 
-LEAST_OUTPUT_TOKENS = 16
+MIN_OUTPUT_TOKENS = 16
 """What the API takes at least for `max_output_tokens`."""
 
-LONGEST_CACHE_KEY = 64
+MAX_CACHE_KEY_CHARS = 64
 """Most characters that the API takes for `prompt_cache_key`."""
 
 REASONING_TOKENS = 8_000
@@ -45,8 +45,8 @@ def encode(
     """Return the body of the request, leaving out the optional parameters that `without` names.
 
     >>> from turnkeeper.models.transcript.model_call import RequestHead
-    >>> asked = ModelRequest(head=RequestHead(system="Be brief."), messages=[ModelMessage(role="user", content="Hi")])
-    >>> body = encode(asked, name="gpt-5.5", session_id="s1", without=["include"])
+    >>> reasoning = ModelRequest(head=RequestHead(system="Be brief."), messages=[ModelMessage(role="user", content="Hi")])
+    >>> body = encode(reasoning, name="gpt-5.5", session_id="s1", without=["include"])
     >>> body["input"], body["reasoning"], "include" in body
     ([{'role': 'user', 'content': 'Hi'}], {'summary': 'auto'}, False)
     """
@@ -58,10 +58,10 @@ def encode(
     if head.system:
         body["instructions"] = head.system
     if head.tools:
-        body["tools"] = [_tool(tool) for tool in tools_taken(head.tools)]
+        body["tools"] = [_tool(tool) for tool in supported_tools(head.tools)]
     if head.max_tokens is not None:
         # Reasoning is counted too: it has room of its own.
-        body["max_output_tokens"] = max(LEAST_OUTPUT_TOKENS, head.max_tokens) + (REASONING_TOKENS if reasoning else 0)
+        body["max_output_tokens"] = max(MIN_OUTPUT_TOKENS, head.max_tokens) + (REASONING_TOKENS if reasoning else 0)
     optional: dict[str, JsonValue] = {
         "include": ["reasoning.encrypted_content"],
         "prompt_cache_key": _cache_key(session_id),
@@ -75,13 +75,13 @@ def _reasoning(head: RequestHead, without: Collection[str]) -> Block:
     """Return how the model is to reason: as it sees fit, but not for long where the answer is bounded."""
     if "reasoning" in without:
         return {}
-    asked: Block = {"summary": "auto", **({"effort": "low"} if head.max_tokens is not None else {})}
-    return {key: value for key, value in asked.items() if f"reasoning.{key}" not in without}
+    reasoning: Block = {"summary": "auto", **({"effort": "low"} if head.max_tokens is not None else {})}
+    return {key: value for key, value in reasoning.items() if f"reasoning.{key}" not in without}
 
 
 def _cache_key(session_id: str) -> str:
     """Return what the requests of a session have in common, for OpenAI to send them where their prefix is cached."""
-    if len(session_id) <= LONGEST_CACHE_KEY:
+    if len(session_id) <= MAX_CACHE_KEY_CHARS:
         return session_id
     return hashlib.sha256(session_id.encode()).hexdigest()
 
@@ -101,7 +101,7 @@ def _items(message: ModelMessage, ids: CallIds) -> Iterator[Block]:
     if message.role == "user":
         yield {"role": "user", "content": message.content}
     elif message.role == "tool":
-        yield {"type": "function_call_output", "call_id": ids.answered_by(message), "output": result_told(message)}
+        yield {"type": "function_call_output", "call_id": ids.id_for_result(message), "output": result_text(message)}
     elif (own := own_items(message, API, call_id_of=_call_id)) and ids.stay(message):
         yield from map(_sendable, own)
     else:
@@ -112,8 +112,8 @@ def _items_anew(message: ModelMessage, ids: CallIds) -> Iterator[Block]:
     """Write what the assistant said and did from its parts: another API said it, or a segment has begun since."""
     if message.content:
         yield {"role": "assistant", "content": message.content}
-    for call, call_id in zip(message.tool_calls, ids.written_anew(message), strict=True):
-        arguments = written_arguments(call)
+    for call, call_id in zip(message.tool_calls, ids.new_ids_for(message), strict=True):
+        arguments = arguments_json(call)
         yield {"type": "function_call", "call_id": call_id, "name": sendable_name(call.name), "arguments": arguments}
 
 
@@ -130,5 +130,5 @@ def _sendable(item: Block) -> Block:
     >>> _sendable({"type": "reasoning", "id": "rs_1", "summary": [], "status": "completed", "created_by": "x"})
     {'type': 'reasoning', 'id': 'rs_1', 'summary': []}
     """
-    told = {"created_by"} | ({"status"} if item.get("type") in ("reasoning", "function_call") else set())
-    return {key: value for key, value in item.items() if key not in told and value is not None}
+    omitted_keys = {"created_by"} | ({"status"} if item.get("type") in ("reasoning", "function_call") else set())
+    return {key: value for key, value in item.items() if key not in omitted_keys and value is not None}

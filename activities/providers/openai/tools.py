@@ -5,13 +5,13 @@ import logging
 import re
 from collections.abc import Sequence
 
-from turnkeeper.activities.providers.verbatim import Block, plain_schema
+from turnkeeper.activities.providers.request_encoding import Block, plain_schema
 from turnkeeper.models.transcript.model_call import CallPart, ToolSpec
 
-MOST_TOOLS = 128
+MAX_TOOLS = 128
 """Most tools that OpenAI takes in one request: with more, every request is refused."""
 
-LONGEST_DESCRIPTION = 1_024
+MAX_DESCRIPTION_CHARS = 1_024
 """Most characters that OpenAI takes of what a tool is described by."""
 
 _CUT = "\n[... the rest is left out ...]"
@@ -19,30 +19,30 @@ _BOUNDARIES = (re.compile(r"(?s).*(?:[.!?](?=\s)|(?=\n))"), re.compile(r"(?s).*(
 _log = logging.getLogger(__name__)
 
 
-def tools_taken(tools: Sequence[ToolSpec]) -> list[ToolSpec]:
+def supported_tools(tools: Sequence[ToolSpec]) -> list[ToolSpec]:
     """Return the tools that are offered, in their order: where they are too many, the built-in ones and the first.
 
-    >>> taken = tools_taken([*(ToolSpec(name=f"t{n}") for n in range(200)), ToolSpec(name="now", built_in=True)])
+    >>> taken = supported_tools([*(ToolSpec(name=f"t{n}") for n in range(200)), ToolSpec(name="now", built_in=True)])
     >>> len(taken), [tool.name for tool in (taken[0], *taken[-2:])]
     (128, ['t0', 't126', 'now'])
     """
     ranked = sorted(range(len(tools)), key=lambda index: (not tools[index].built_in, index))
-    return [tools[index] for index in sorted(ranked[:MOST_TOOLS])]
+    return [tools[index] for index in sorted(ranked[:MAX_TOOLS])]
 
 
-class ToolsLeftOut:
+class OmittedToolsLog:
     """What the log was told of tools that are too many; of each it is told once."""
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._logged_names: set[str] = set()
 
-    def tell(self, tools: Sequence[ToolSpec]) -> None:
+    def warn_once(self, tools: Sequence[ToolSpec]) -> None:
         """Warn of those of `tools` that are not offered."""
-        known = {tool.name for tool in tools_taken(tools)} | self._told
-        left_out = [tool.name for tool in tools if tool.name not in known]
+        excluded = {tool.name for tool in supported_tools(tools)} | self._logged_names
+        left_out = [tool.name for tool in tools if tool.name not in excluded]
         if left_out:
-            self._told.update(left_out)
-            _log.warning("OpenAI's APIs take %d tools; not offered: %s", MOST_TOOLS, ", ".join(left_out))
+            self._logged_names.update(left_out)
+            _log.warning("OpenAI's APIs take %d tools; not offered: %s", MAX_TOOLS, ", ".join(left_out))
 
 
 def description_of(tool: ToolSpec) -> str:
@@ -51,11 +51,11 @@ def description_of(tool: ToolSpec) -> str:
     >>> description_of(ToolSpec(name="now", description="Tells the time. " * 100))[-62:]
     'Tells the time. Tells the time.\n[... the rest is left out ...]'
     """
-    if len(tool.description) <= LONGEST_DESCRIPTION:
+    if len(tool.description) <= MAX_DESCRIPTION_CHARS:
         return tool.description
-    kept = tool.description[: LONGEST_DESCRIPTION - len(_CUT)]
-    ends = (found.end() for boundary in _BOUNDARIES if (found := boundary.match(kept)))
-    return kept[: next((end for end in ends if end > len(kept) // 2), None)].rstrip() + _CUT
+    text = tool.description[: MAX_DESCRIPTION_CHARS - len(_CUT)]
+    ends = (found.end() for boundary in _BOUNDARIES if (found := boundary.match(text)))
+    return text[: next((end for end in ends if end > len(text) // 2), None)].rstrip() + _CUT
 
 
 def parameters_of(tool: ToolSpec) -> Block:
@@ -67,15 +67,15 @@ def parameters_of(tool: ToolSpec) -> Block:
     return {"type": "object", "properties": {}, **plain_schema(tool)}
 
 
-def written_arguments(call: CallPart) -> str:
+def arguments_json(call: CallPart) -> str:
     r"""Return the call's arguments as the text of a JSON object.
 
     Where the model wrote none, it is to see what it wrote; but chat templates read arguments as JSON, and fail over
     what is none, for good: it would be part of every later request.
 
-    >>> written_arguments(CallPart(kind="call", id="c", name="look", args={"at": "é"}))
+    >>> arguments_json(CallPart(kind="call", id="c", name="look", args={"at": "é"}))
     '{"at": "é"}'
-    >>> written_arguments(CallPart(kind="call", id="c", name="look", args='{"at": '))
+    >>> arguments_json(CallPart(kind="call", id="c", name="look", args='{"at": '))
     '{"invalid_json": "{\\"at\\": "}'
     """
     args = {"invalid_json": call.args} if isinstance(call.args, str) else call.args

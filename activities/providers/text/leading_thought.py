@@ -7,7 +7,7 @@ a leading `<think>` that is closed, or that the answer was cut in: elsewhere it 
 from collections.abc import Iterator
 from typing import Literal
 
-from turnkeeper.activities.providers.answers import joined
+from turnkeeper.activities.providers.answer_fields import join_pieces
 from turnkeeper.activities.providers.protocol import Delta
 
 OPENED = "<think>"
@@ -18,9 +18,9 @@ class LeadingThought:
     r"""A text as it comes in, its thinking apart.
 
     >>> text = LeadingThought()
-    >>> text.take("<thi"), text.take("nk>Left first.</th")
+    >>> text.add("<thi"), text.add("nk>Left first.</th")
     ([], [Delta(kind='think', text='Left first.')])
-    >>> text.take("ink>"), text.take("\n\nI look.")
+    >>> text.add("ink>"), text.add("\n\nI look.")
     ([], [Delta(kind='respond', text='I look.')])
     >>> text.finish(is_cut=False)
     >>> text.thought, text.said, text.lead
@@ -35,7 +35,7 @@ class LeadingThought:
         self._thought: list[str] = []
         self._said: list[str] = []
 
-    def take(self, piece: str) -> list[Delta]:
+    def add(self, piece: str) -> list[Delta]:
         """Take the next piece; return what there is to show of it."""
         self._pending += piece
         return list(self._settled())
@@ -53,16 +53,16 @@ class LeadingThought:
     @property
     def thought(self) -> str:
         """The thinking; to be asked after `finish`, as all of it."""
-        return joined(self._thought).strip()
+        return join_pieces(self._thought).strip()
 
     @property
     def said(self) -> str:
-        return joined(self._said)
+        return join_pieces(self._said)
 
     @property
     def lead(self) -> str:
         """All that came before the text, tags and space too: as it goes back to the model."""
-        return joined(self._lead)
+        return join_pieces(self._lead)
 
     def _settled(self) -> Iterator[Delta]:
         if self._state == "opening":

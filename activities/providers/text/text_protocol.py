@@ -16,8 +16,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 
+from turnkeeper.activities.providers.result_text import result_text
 from turnkeeper.activities.providers.text.text_answer import GRAMMAR
-from turnkeeper.activities.providers.tool_results import result_told
 from turnkeeper.models.replay_text.grammar import (
     KINDS,
     CallEvent,
@@ -70,10 +70,10 @@ There are no tools. Never write "§user:" or "§result:" yourself: what you make
 
 def system_text(head: RequestHead) -> str:
     """Return what the model is told before the conversation: the system prompt, the form, and the tools."""
-    told = [head.system, _FORM + (_CALLING if head.tools else _NO_TOOLS)]
+    sections = [head.system, _FORM + (_CALLING if head.tools else _NO_TOOLS)]
     if head.tools:
-        told.append("\n\n".join(["# The tools", *map(_described, head.tools)]))
-    return "\n\n".join(filter(None, told))
+        sections.append("\n\n".join(["# The tools", *map(_tool_text, head.tools)]))
+    return "\n\n".join(filter(None, sections))
 
 
 def conversation_text(messages: Sequence[ModelMessage]) -> str:
@@ -93,16 +93,16 @@ def conversation_text(messages: Sequence[ModelMessage]) -> str:
     \$call: {}
     \§call: {}
     """
-    past = _answered(messages)
+    past = _count_answered(messages)
     return render_replay(list(_events_of(messages[:past])), list(_events_of(messages[past:])), 0)
 
 
-def _marked(text: str) -> str:
+def _escape_marks(text: str) -> str:
     """Return `text` with a backslash before each line that looks like an event of an answer."""
     return _LIKE_AN_ANSWER.sub(r"\\", text)
 
 
-def _answered(messages: Sequence[ModelMessage]) -> int:
+def _count_answered(messages: Sequence[ModelMessage]) -> int:
     """Count the messages up to the last answer: one that asked for no tools."""
     answers = (
         count for count, message in enumerate(messages, 1) if message.role == "assistant" and not message.tool_calls
@@ -113,26 +113,26 @@ def _answered(messages: Sequence[ModelMessage]) -> int:
 def _events_of(messages: Sequence[ModelMessage]) -> Iterator[ReplayEvent]:
     for index, message in enumerate(messages):
         if message.role == "user":
-            yield UserEvent(content=_marked(message.content))
+            yield UserEvent(content=_escape_marks(message.content))
         elif message.role == "assistant":
             if message.content:
-                yield RespondEvent(content=_marked(message.content))
+                yield RespondEvent(content=_escape_marks(message.content))
             results = takewhile(lambda following: following.role == "tool", islice(messages, index + 1, None))
             yield from _calls_with_results(message.tool_calls, results)
 
 
 def _calls_with_results(calls: Iterable[CallPart], results: Iterable[ModelMessage]) -> Iterator[ReplayEvent]:
     """Return every call with its result right after it, parallel calls too."""
-    waiting = list(results)
+    remaining_results = list(results)
     for call in calls:
         yield CallEvent.of(call.name, call.args)
-        result = next((result for result in waiting if result.call_id == call.id), None)
+        result = next((result for result in remaining_results if result.call_id == call.id), None)
         if result:
-            waiting.remove(result)
-            outcome, _, content = result_told(result).partition("\n")
-            yield ResultEvent(outcome=outcome, content=_marked(content.removeprefix("\n")))
+            remaining_results.remove(result)
+            outcome, _, content = result_text(result).partition("\n")
+            yield ResultEvent(outcome=outcome, content=_escape_marks(content.removeprefix("\n")))
 
 
-def _described(tool: ToolSpec) -> str:
+def _tool_text(tool: ToolSpec) -> str:
     schema = json.dumps(tool.input_schema, ensure_ascii=False)
     return "\n\n".join(filter(None, [f"## {tool.name}", tool.description, f"Its arguments, as JSON Schema: {schema}"]))

@@ -15,16 +15,16 @@ import httpx2
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.activities.providers.wire.content_types import NO_STREAMS, content_type
 
-MOST_BODY_BYTES = 1024 * 1024
+MAX_BODY_BYTES = 1024 * 1024
 """Of an error, a page, or anything else that is no stream of events."""
 
-MOST_EVENT_BYTES = 8 * 1024 * 1024
+MAX_EVENT_BYTES = 8 * 1024 * 1024
 """Of one event: some repeat the whole answer, and the request's tools and instructions with it."""
 
-MOST_EVENT_LINES = 1_000
+MAX_EVENT_LINES = 1_000
 """Of one event; each has a handful. The SDKs take time by the square of them."""
 
-MOST_STREAM_BYTES = 64 * 1024 * 1024
+MAX_STREAM_BYTES = 64 * 1024 * 1024
 """Of one answer on the wire: some fifty times of what the largest answer that is kept has there."""
 
 _END_OF_LINE = re.compile(rb"[\r\n]")
@@ -47,11 +47,11 @@ async def _bound(response: httpx2.Response) -> None:
     body = cast(httpx2.AsyncByteStream, response.stream)
     is_compressed = response.headers.pop("content-encoding", "identity").strip().lower() != "identity"
     if not response.is_success:
-        response.stream = _Unread(body) if is_compressed else _Beginning(body, most=MOST_BODY_BYTES)
+        response.stream = _Unread(body) if is_compressed else _Beginning(body, max_bytes=MAX_BODY_BYTES)
     elif is_compressed:
         response.stream = _Unreadable(body)
     elif content_type(response.headers) in NO_STREAMS:
-        response.stream = _Beginning(body, most=MOST_BODY_BYTES)
+        response.stream = _Beginning(body, max_bytes=MAX_BODY_BYTES)
     else:
         response.stream = _Stream(body)
 
@@ -82,18 +82,18 @@ class _Unread(_Bounded):
 
 
 class _Beginning(_Bounded):
-    """A body that is cut after its first `most` bytes."""
+    """A body that is cut after its first `max_bytes` bytes."""
 
-    def __init__(self, body: httpx2.AsyncByteStream, *, most: int) -> None:
+    def __init__(self, body: httpx2.AsyncByteStream, *, max_bytes: int) -> None:
         super().__init__(body)
-        self._most = most
+        self._most = max_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        left = self._most
+        remaining = self._most
         async for piece in self._body:
-            yield piece[:left]
-            left -= len(piece)
-            if left <= 0:
+            yield piece[:remaining]
+            remaining -= len(piece)
+            if remaining <= 0:
                 return
 
 
@@ -109,9 +109,9 @@ class _Stream(_Bounded):
             if _END_OF_EVENT.search(end + piece):
                 event = lines = 0
             end = (end + piece)[-3:]
-            if whole > MOST_STREAM_BYTES:
-                raise ModelError("too_large", f"it has over {MOST_STREAM_BYTES:,} bytes on the wire")
-            if event > MOST_EVENT_BYTES or lines > MOST_EVENT_LINES:
-                most = f"{MOST_EVENT_BYTES:,} bytes or {MOST_EVENT_LINES:,} lines"
-                raise ModelError("too_large", f"an event of it has over {most}")
+            if whole > MAX_STREAM_BYTES:
+                raise ModelError("too_large", f"it has over {MAX_STREAM_BYTES:,} bytes on the wire")
+            if event > MAX_EVENT_BYTES or lines > MAX_EVENT_LINES:
+                max_bytes = f"{MAX_EVENT_BYTES:,} bytes or {MAX_EVENT_LINES:,} lines"
+                raise ModelError("too_large", f"an event of it has over {max_bytes}")
             yield piece

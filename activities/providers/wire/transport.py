@@ -8,7 +8,7 @@ What an SDK lets through is made whole here. It retries by itself (switched off:
 that comes with status 200 as a stream without events. It reads whatever is sent to its end (`bounded_body.py` ends it).
 It passes on `json.JSONDecodeError`, `UnicodeDecodeError` and the exceptions of its HTTP library as they are. And it
 does not notice that a stream ends cleanly, but before its last event: that is for the adapter, who knows the last
-event, and raises `broken_off`.
+event, and raises `broken_off_error`.
 
 SDKs are imported at the first request, in a thread: that takes a second or two, and heartbeats must go on meanwhile.
 """
@@ -22,9 +22,9 @@ from http import HTTPStatus
 from types import ModuleType
 from typing import Any
 
-from turnkeeper.activities.providers.answers import is_keepable
-from turnkeeper.activities.providers.errors.vendor_errors import Vendor, error_of
-from turnkeeper.activities.providers.finish_reasons import not_whole
+from turnkeeper.activities.providers.answer_fields import is_storable
+from turnkeeper.activities.providers.errors.vendor_errors import Vendor, error_from
+from turnkeeper.activities.providers.finish_reasons import unclear_answer_error
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.activities.providers.wire.content_types import NO_STREAMS, content_type
 from turnkeeper.activities.providers.wire.event_stream import stream_class
@@ -74,7 +74,7 @@ class Transport:
         async with self._opening:
             if self._client is None:
                 await asyncio.to_thread(self._open)
-        with self.in_our_terms(body):
+        with self.translating_errors(body):
             return await self._client.post(
                 path,
                 cast_to=object,
@@ -102,7 +102,7 @@ class Transport:
         except self._sdk.APIError.__base__:  # OpenAI's, without a key
             raise self.no_key() from None
         except (ValueError, self._http.InvalidURL):
-            raise self._misconfigured(f"check {vendor.key} and the address of {vendor.name}") from None
+            raise self._misconfigured_error(f"check {vendor.key} and the address of {vendor.name}") from None
 
     def _options(self) -> dict[str, object]:
         timeout = self._http.Timeout(self._silence_timeout, connect=min(CONNECT_TIMEOUT, self._silence_timeout))
@@ -110,16 +110,18 @@ class Transport:
         return {"max_retries": 0, "timeout": timeout, "headers": headers}
 
     def error(
-        self, status: int, headers: Mapping[str, str], body: object, *, asked: Mapping[str, object]
+        self, status: int, headers: Mapping[str, str], body: object, *, request_body: Mapping[str, object]
     ) -> ModelError:
-        """Return what the vendor answered to the request `asked` in our own terms."""
-        return error_of(status, headers, body, vendor=self.vendor, now=datetime.now(UTC), asked=asked)
+        """Return what the vendor answered to the request `request_body` in our own terms."""
+        return error_from(status, headers, body, vendor=self.vendor, now=datetime.now(UTC), request_body=request_body)
 
     @contextmanager
-    def in_our_terms(self, asked: Mapping[str, object], *, headers: Mapping[str, str] | None = None) -> Iterator[None]:
+    def translating_errors(
+        self, request_body: Mapping[str, object], *, headers: Mapping[str, str] | None = None
+    ) -> Iterator[None]:
         """Turn whatever the SDK raises of a vendor into a `ModelError`.
 
-        `asked` is the body of the request, `headers` are those of the stream that is read.
+        `request_body` is the body of the request, `headers` are those of the stream that is read.
 
         Raised `from None`: the text of the SDK's exceptions has the vendor's body in it, which may repeat the request,
         and causes are written into Temporal's history and into logs.
@@ -128,66 +130,68 @@ class Transport:
         try:
             yield
         except sdk.APIStatusError as error:
-            raise self.error(error.status_code, error.response.headers, error.body, asked=asked) from None
+            raise self.error(error.status_code, error.response.headers, error.body, request_body=request_body) from None
         except (sdk.APIConnectionError, http.TransportError) as error:
-            raise self._lost(error.__cause__ if isinstance(error, sdk.APIError) else error) from None
+            raise self._connection_error(error.__cause__ if isinstance(error, sdk.APIError) else error) from None
         except sdk.APIError as error:  # OpenAI's, in the middle of a stream
-            raise self.error(200, headers or {}, error.body or error.message, asked=asked) from None
+            raise self.error(200, headers or {}, error.body or error.message, request_body=request_body) from None
         except sdk.APIError.__base__:  # of credentials that could not be had
             raise self.no_key() from None
         except (http.RequestError, http.StreamError):  # what can't be decompressed
-            raise self._encoded() from None
+            raise self._compressed_error() from None
 
-    def _lost(self, cause: BaseException | None) -> ModelError:
+    def _connection_error(self, cause: BaseException | None) -> ModelError:
         """Return the error of a connection that was not made or did not last; `cause` is of the HTTP library."""
         vendor, http = self.vendor, self._http
         if isinstance(cause, http.LocalProtocolError | http.UnsupportedProtocol):
             # It never left this machine, and never will: a line break in a key, an address without `https://`.
-            return self._misconfigured(f"it could not be written; check {vendor.key} and the address of {vendor.name}")
+            return self._misconfigured_error(
+                f"it could not be written; check {vendor.key} and the address of {vendor.name}"
+            )
         if isinstance(cause, http.ConnectError | http.ProxyError | http.ConnectTimeout):
             return ModelError("connection", f"no connection to {vendor.name}", vendor=vendor.name)
         if isinstance(cause, http.TimeoutException):
             silence = f"{vendor.name} sent nothing for {self._silence_timeout:g} s"
             return ModelError("timeout", silence, vendor=vendor.name)
         if isinstance(cause, http.DecodingError):  # OpenAI's SDK takes it for a broken connection
-            return self._encoded()
-        return self.broken_off()
+            return self._compressed_error()
+        return self.broken_off_error()
 
-    def _misconfigured(self, message: str) -> ModelError:
+    def _misconfigured_error(self, message: str) -> ModelError:
         return ModelError("bad_request", message, vendor=self.vendor.name)
 
-    def _encoded(self) -> ModelError:
+    def _compressed_error(self) -> ModelError:
         """Return the error of an answer in an encoding that was not asked for: the next one would have it too."""
-        return self.garbled("its answer is compressed, which was not asked for", max_attempts=1)
+        return self.unreadable_error("its answer is compressed, which was not asked for", max_attempts=1)
 
     def no_key(self) -> ModelError:
         return ModelError("auth", f"no key is set; set {self.vendor.key} for the worker")
 
-    def broken_off(self) -> ModelError:
+    def broken_off_error(self) -> ModelError:
         """Return the error of an answer that ended before its end: it is no answer (AGT-3)."""
         name = self.vendor.name
         return ModelError("connection", f"{name}'s answer broke off before its end", vendor=name)
 
-    def garbled(self, what: str, *, max_attempts: int | None = None) -> ModelError:
+    def unreadable_error(self, what: str, *, max_attempts: int | None = None) -> ModelError:
         """Return the error of an answer that can't be read; asked again, the vendor may answer well."""
         name = self.vendor.name
         message = f"{name} could not be understood, {what}"
         return ModelError("provider_error", message, vendor=name, max_attempts=max_attempts)
 
-    def no_stream(self, kind: str) -> ModelError:
+    def not_a_stream_error(self, kind: str) -> ModelError:
         """Return the error of a page, or another thing that is no answer, with a good status.
 
         An address that has answered before may do so again. One that has not is the wrong one.
         """
         what = f"it sent {kind} in place of a stream of events; check the address of {self.vendor.name}"
-        return self.garbled(what, max_attempts=MAX_PAGE_ATTEMPTS if self._has_answered else 1)
+        return self.unreadable_error(what, max_attempts=MAX_PAGE_ATTEMPTS if self._has_answered else 1)
 
     def mark_answered(self) -> None:
         """Take note that there is an API at the vendor's address."""
         self._has_answered = True
 
     @contextmanager
-    def understanding(self) -> Iterator[None]:
+    def naming_read_errors(self) -> Iterator[None]:
         """Turn what reading an event of an unexpected shape raises into a `ModelError`, and name the vendor in each."""
         try:
             yield
@@ -195,7 +199,7 @@ class Transport:
             error.vendor = error.vendor or self.vendor.name
             raise
         except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-            raise self.garbled(f"at {type(error).__name__}") from None
+            raise self.unreadable_error(f"at {type(error).__name__}") from None
 
 
 class VendorStream:
@@ -217,7 +221,7 @@ class VendorStream:
         stream = await self.transport.post(self._path, self._body)
         try:
             self._headers = stream.response.headers
-            with self.transport.in_our_terms(self._body, headers=self._headers), self._readable():
+            with self.transport.translating_errors(self._body, headers=self._headers), self._readable():
                 await self._refuse_other_than_events(stream.response)
                 async with aclosing(aiter(stream)) as events:
                     async for event in events:
@@ -233,19 +237,19 @@ class VendorStream:
         """The vendor's name for the request, once it has begun to answer."""
         return self._headers.get("request-id") or self._headers.get("x-request-id")
 
-    def ended_early(self) -> ModelError:
+    def early_end_error(self) -> ModelError:
         """Return the error of a stream that has ended before the answer was whole (AGT-3)."""
         transport = self.transport
         if not self._is_done:
-            return transport.broken_off()
+            return transport.broken_off_error()
         name = transport.vendor.name
-        return not_whole(
+        return unclear_answer_error(
             f"{name} ended its answer without a reason to stop, so that it may be half of one", vendor=name
         )
 
-    def failed(self, failure: Event) -> ModelError:
+    def failure_error(self, failure: Event) -> ModelError:
         """Return the error of an answer that ends with the vendor's word on what went wrong."""
-        return self.transport.error(200, self._headers, failure, asked=self._body)
+        return self.transport.error(200, self._headers, failure, request_body=self._body)
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -253,22 +257,22 @@ class VendorStream:
         try:
             yield
         except (ValueError, RecursionError):  # no JSON, no UTF-8, JSON without end
-            raise self.transport.garbled("its answer is no stream of events") from None
+            raise self.transport.unreadable_error("its answer is no stream of events") from None
 
     async def _refuse_other_than_events(self, response: Any) -> None:
         """Raise `ModelError` for a page or an object that came with a good status: a proxy's, or a vendor's error."""
         if response.status_code == HTTPStatus.NO_CONTENT:  # whole, and not one that broke off
-            raise self.transport.no_stream("no content (HTTP 204)")
+            raise self.transport.not_a_stream_error("no content (HTTP 204)")
         kind = content_type(response.headers)
         if kind == "application/json":
             await response.aread()
             body = response.json()
             if isinstance(body, dict) and body.get("error"):
-                raise self.failed(body)
+                raise self.failure_error(body)
         if kind in NO_STREAMS:
-            raise self.transport.no_stream(kind)
+            raise self.transport.not_a_stream_error(kind)
 
     def _checked(self, event: object) -> Event:
-        if not isinstance(event, dict) or not is_keepable(event):
-            raise self.transport.garbled("an event of its answer is no proper JSON object")
+        if not isinstance(event, dict) or not is_storable(event):
+            raise self.transport.unreadable_error("an event of its answer is no proper JSON object")
         return event

@@ -1,9 +1,8 @@
 /**
- * An open session: what is known of it, how that is kept up to date, and what can be done to it.
+ * An open session: its state, the connection that updates it, and the actions on it.
  *
- * The stream tells what is new, `ConversationManager` holds it, the outbox has what this tab has sent. Whoever listens
- * is told what to show anew. Every action goes to the gateway and changes nothing here: what came of it, the stream
- * tells, to this tab as to every other.
+ * `ConversationManager` has the state, the event stream updates it, the outbox has the prompts of this tab. The listener
+ * learns what to render again. An action only calls the gateway: its effect arrives by the stream, in every tab.
  *
  * @import {Change} from "./conversation_manager.js"
  * @import {Connection} from "./events.js"
@@ -19,29 +18,29 @@ import { isSessionId } from "./ids.js";
 import { Outbox } from "./outbox.js";
 import { TEXTS, isClosed } from "../words.js";
 
-/** Turns of a page: what is fetched, and shown, at once. */
+/** How many turns are fetched and rendered at a time. */
 export const PAGE_TURNS = 30;
 
 const MAX_CONTEXT_TURNS = 500;
 const RETRY_MS = 2_000;
 const SILENCE_MS = 6_000;
 
-/** What is no failure: the session was quicker, and the stream tells what it did. */
-const OVERTAKEN = ["not-running", "not-waiting", "unknown-prompt", "not-awaiting-approval"];
+/** Problems that need no message: the session changed first, and the stream shows how. */
+const HARMLESS_CONFLICTS = ["not-running", "not-waiting", "unknown-prompt", "not-awaiting-approval"];
 
 /**
- * @typedef {Omit<Outgoing, "status"> & {status: "sending" | "queued" | "failed"}} Waiting A prompt that has not begun:
- *   on its way, or in the queue.
+ * @typedef {Omit<Outgoing, "status"> & {status: "sending" | "queued" | "failed"}} Waiting A prompt that has not started:
+ *   in the outbox or in the session's queue.
  *
  * @typedef {object} Listener
- * @property {() => void} onBegin all turns are to be shown anew
+ * @property {() => void} onBegin render all turns
  * @property {(change: Change) => void} onTurns
  * @property {(isFresh: boolean) => void} onPartial
  * @property {() => void} onState the state, the waiting prompts, the connection
  * @property {() => void} onDescription
  * @property {() => void} onContext
  * @property {(words: string) => void} onFailure
- * @property {(draft: {text: string, model: string}, words: string) => void} onNotStarted there is no session
+ * @property {(draft: {text: string, model: string}, words: string) => void} onStartFailed the session was not started
  */
 
 export class Conversation {
@@ -49,7 +48,7 @@ export class Conversation {
   #events;
   #outbox;
   #isOpen = true;
-  /** @type {{model?: string} | null} how it is to be started, while it is not known to be */
+  /** @type {{model?: string} | null} the options to start it with, until it has started */
   #start;
   /** @type {Promise<void> | null} */
   #starting = null;
@@ -57,7 +56,7 @@ export class Conversation {
   #silence;
   #isCheckingFates = false;
   #openedAt;
-  /** How many reads there were of each: an answer to an older one comes too late. */
+  /** The number of the latest read of each: the answers of older reads are dropped. */
   #reads = { description: 0, context: 0 };
 
   /** @param {string} sessionId @param {Listener} listener @param {{model?: string} | null} [start] */
@@ -66,7 +65,7 @@ export class Conversation {
     this.manager = new ConversationManager();
     /** @type {Connection} */
     this.connection = "connecting";
-    /** @type {GatewayError | null} what is wrong now */
+    /** @type {GatewayError | null} */
     this.problem = null;
     /** @type {SessionDescription | null} */
     this.description = null;
@@ -80,17 +79,17 @@ export class Conversation {
     this.#outbox = new Outbox(
       sessionId,
       (prompt) => this.#sendPrompt(prompt),
-      () => this.#noteOutgoing(),
+      () => this.#onOutboxChange(),
     );
     this.#events = new Events(sessionId, {
       cursor: () => this.manager.cursor,
-      isBusy: () => this.#isExpecting,
+      isBusy: () => this.#isBusy,
       isOver: () => isClosed(this.manager.state.status),
       onUpdate: (update) => this.#applyUpdate(update),
       onQueue: (queue) => this.#applyQueue(queue),
       onPartial: (growth) => this.#applyPartial(growth),
       onConnected: () => this.#outbox.retry(),
-      onConnection: (connection, problem) => this.#noteConnection(connection, problem),
+      onConnection: (connection, problem) => this.#setConnection(connection, problem),
     });
   }
 
@@ -98,33 +97,33 @@ export class Conversation {
     return `turnkeeper:start:${this.id}`;
   }
 
-  /** Read the newest turns and follow what is new, for as long as it takes until somebody answers. */
+  /** Read the newest turns, trying until that works, then follow the session's events. */
   async open() {
     if (!isSessionId(this.id)) {
-      this.#noteConnection("unknown", new GatewayError(404, "no-session-id", ""));
+      this.#setConnection("unknown", new GatewayError(404, "no-session-id", ""));
       return;
     }
     this.#outbox.restore();
     while (this.#isOpen) {
       try {
-        await this.#started();
+        await this.#ensureStarted();
         this.manager.begin(await gateway.readNewest(this.id, PAGE_TURNS));
         break;
       } catch (error) {
         if (!(error instanceof GatewayError)) throw error;
         if (!this.#isOpen) return;
-        if (this.#start && !error.mayPass) {
-          this.#giveUp(error);
+        if (this.#start && !error.isTemporary) {
+          this.#discardUnstarted(error);
           return;
         }
-        this.#noteConnection(error.status === 404 ? "unknown" : "away", error);
-        if (!error.mayPass) return;
+        this.#setConnection(error.status === 404 ? "unknown" : "away", error);
+        if (!error.isTemporary) return;
         await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
       }
     }
     if (!this.#isOpen) return;
     this.#listener.onBegin();
-    this.#noteOutgoing();
+    this.#onOutboxChange();
     void this.refreshDescription();
     void this.refreshContext();
     this.#events.open();
@@ -136,55 +135,55 @@ export class Conversation {
     this.#events.close();
   }
 
-  // ---- what is shown
+  // ---- state
 
-  /** The prompts that have not begun, in the order they will. @returns {Waiting[]} */
+  /** The prompts that have not started, in their order. @returns {Waiting[]} */
   get waiting() {
     const queued = this.manager.queue.filter(({ id }) => !this.#hasBegun(id));
     const queuedIds = new Set(queued.map(({ id }) => id));
     const outgoing = this.#outbox.entries.filter(({ id }) => !queuedIds.has(id) && !this.#hasBegun(id));
-    const isQueued = { status: /** @type {const} */ ("queued"), problem: null, mayPass: false };
+    const isQueued = { status: /** @type {const} */ ("queued"), problem: null, isTemporary: false };
     return [
       ...queued.map(({ id, text, mode }) => ({ id, text, mode, ...isQueued })),
       ...outgoing.map(({ status, ...prompt }) => (status === "accepted" ? { ...prompt, ...isQueued } : { ...prompt, status })),
     ];
   }
 
-  /** When it was started, if that is known. @returns {string | null} */
+  /** @returns {string | null} null while it is unknown */
   get startedAt() {
     return this.description?.created_at ?? (this.isNew ? this.#openedAt : null);
   }
 
-  /** The calls that a person is to decide on now. @returns {ToolCall[]} */
+  /** The calls that need a decision now. @returns {ToolCall[]} */
   get questions() {
     const last = this.manager.current?.reasoning_trajectory?.steps.at(-1);
     const calls = this.manager.state.status === "awaiting_approval" && last?.kind === "model" ? last.tool_calls : [];
     return calls.filter(({ approval, result }) => approval && !approval.decision && !result);
   }
 
-  /** The newest text that a person sent, wherever it is now. @returns {string} */
+  /** The text of the newest prompt, waiting or not. @returns {string} */
   get lastPrompt() {
     return this.waiting.at(-1)?.text ?? this.manager.turns.at(-1)?.user_message ?? "";
   }
 
-  // ---- what can be done
+  // ---- actions
 
   /** @param {string} text @param {PromptMode} mode */
   send(text, mode) {
     this.#outbox.send(text, mode);
   }
 
-  /** Try again to send what could not be sent; in its order, so not one alone. */
+  /** Send all failed prompts again: a single one would lose its place. */
   resend() {
     this.#outbox.retry();
   }
 
-  /** Take a waiting prompt back. @param {string} id */
+  /** @param {string} id of a waiting prompt */
   async withdraw(id) {
     const isUnsent = this.#outbox.entries.some((entry) => entry.id === id && entry.status === "failed");
     if (!isUnsent && !(await this.#attempt(gateway.withdraw(this.id, id)))) return;
     this.manager.applyQueue({ waiting: this.manager.queue.filter((prompt) => prompt.id !== id) });
-    this.#outbox.keep((entry) => entry.id !== id);
+    this.#outbox.remove((entry) => entry.id === id);
     this.#listener.onState();
   }
 
@@ -217,7 +216,7 @@ export class Conversation {
     return this.#attempt(gateway.endSession(this.id, discardQueue));
   }
 
-  /** Hold a page of older turns too. @returns {Promise<Turn[]>} those that are new here, oldest first */
+  /** Load one more page of older turns. @returns {Promise<Turn[]>} those that are new here, oldest first */
   async loadOlder() {
     const first = this.manager.turns[0];
     if (!first) return [];
@@ -240,13 +239,13 @@ export class Conversation {
     this.#listener.onContext();
   }
 
-  /** @param {Promise<unknown>} action @returns {Promise<boolean>} whether it was done, as far as anyone can tell */
+  /** @param {Promise<unknown>} action @returns {Promise<boolean>} false if it failed and a message is shown */
   async #attempt(action) {
     try {
       await action;
     } catch (error) {
       if (!(error instanceof GatewayError)) throw error;
-      if (!OVERTAKEN.includes(error.type)) {
+      if (!HARMLESS_CONFLICTS.includes(error.type)) {
         this.#listener.onFailure(error.message);
         return false;
       }
@@ -256,8 +255,8 @@ export class Conversation {
 
   // ---- starting and sending
 
-  /** The session exists. A first try that may have been lost is made again, under the same id. */
-  #started() {
+  /** Start the session if it is new. The same id is used again after an error, so it is started once. */
+  #ensureStarted() {
     if (!this.#start) return Promise.resolve();
     this.#starting ??= gateway
       .startSession({ id: this.id, ...this.#start })
@@ -271,25 +270,25 @@ export class Conversation {
     return this.#starting;
   }
 
-  /** There will be no such session: what was written for it is given back. @param {GatewayError} error */
-  #giveUp(error) {
+  /** The session can't be started: return what was written for it. @param {GatewayError} error */
+  #discardUnstarted(error) {
     const text = this.#outbox.entries.map((entry) => entry.text).join("\n\n");
     const model = this.#start?.model ?? "";
     this.close();
     this.#outbox.discard();
     sessionStorage.removeItem(this.#startKey);
-    this.#listener.onNotStarted({ text, model }, error.message);
+    this.#listener.onStartFailed({ text, model }, error.message);
   }
 
   /** @param {{id: string, text: string, mode: PromptMode}} prompt */
   async #sendPrompt(prompt) {
-    await this.#started();
+    await this.#ensureStarted();
     await gateway.sendPrompt(this.id, prompt);
   }
 
-  #noteOutgoing() {
-    this.#outbox.keep(({ id }) => !this.#hasBegun(id));
-    this.#listenForSilence();
+  #onOutboxChange() {
+    this.#outbox.remove(({ id }) => this.#hasBegun(id));
+    this.#watchForSilence();
     this.#listener.onState();
   }
 
@@ -300,13 +299,13 @@ export class Conversation {
     return steps.some((step) => step.kind === "user" && step.message_id === id);
   }
 
-  // ---- what the stream brings
+  // ---- events
 
   /** @param {import("./wire.js").ConversationUpdate} update */
   #applyUpdate(update) {
     const change = this.manager.applyUpdate(update);
     this.#listener.onTurns(change);
-    this.#noteOutgoing();
+    this.#onOutboxChange();
     void this.#checkFates();
     if ([...change.added, ...change.updated].some((turn) => turn.is_complete)) {
       void this.refreshDescription();
@@ -317,28 +316,28 @@ export class Conversation {
   /** @param {import("./wire.js").WaitingPrompts} queue */
   #applyQueue(queue) {
     this.manager.applyQueue(queue);
-    this.#noteOutgoing();
+    this.#onOutboxChange();
     void this.#checkFates();
   }
 
   /** @param {import("./wire.js").PartialGrowth} growth */
   #applyPartial(growth) {
     const isFresh = this.manager.applyPartial(growth);
-    this.#listenForSilence();
+    this.#watchForSilence();
     this.#listener.onPartial(isFresh);
   }
 
   /** @param {Connection} connection @param {GatewayError | null} problem */
-  #noteConnection(connection, problem) {
-    const isNews = connection !== this.connection || problem?.type !== this.problem?.type;
+  #setConnection(connection, problem) {
+    const hasChanged = connection !== this.connection || problem?.type !== this.problem?.type;
     this.connection = connection;
     this.problem = problem;
-    if (isNews) this.#listener.onState();
+    if (hasChanged) this.#listener.onState();
   }
 
   /**
-   * A prompt that was accepted, and neither waits nor has begun, may have been withdrawn elsewhere, dropped with the
-   * session's end, or rejected after all. Its fate says so.
+   * Read the fates of accepted prompts that are neither queued nor in a turn: they were withdrawn in another tab,
+   * discarded with the session's end, or rejected.
    */
   async #checkFates() {
     const missing = () => {
@@ -354,26 +353,26 @@ export class Conversation {
     this.#isCheckingFates = false;
     for (const { id } of missing()) {
       const fate = fates.find((fate) => fate.id === id);
-      if (fate?.fate === "rejected") this.#outbox.refuse(id, fate.reason ?? TEXTS.rejectedPrompt);
-      else if (fate?.fate === "withdrawn" || fate?.fate === "discarded") this.#outbox.keep((entry) => entry.id !== id);
+      if (fate?.fate === "rejected") this.#outbox.reject(id, fate.reason ?? TEXTS.rejectedPrompt);
+      else if (fate?.fate === "withdrawn" || fate?.fate === "discarded") this.#outbox.remove((entry) => entry.id === id);
     }
     this.#listener.onState();
   }
 
-  /** Something is to happen, and to be told. */
-  get #isExpecting() {
-    const isAwaited = this.manager.state.is_processing || this.waiting.some(({ status }) => status === "queued");
-    return isAwaited && !isClosed(this.manager.state.status);
+  /** Whether events are expected. */
+  get #isBusy() {
+    const hasWork = this.manager.state.is_processing || this.waiting.some(({ status }) => status === "queued");
+    return hasWork && !isClosed(this.manager.state.status);
   }
 
-  /** While something is expected and nobody says anything, ask now and then what is wrong: maybe it is the stream. */
-  #listenForSilence() {
+  /** While events are expected but none arrive, check the session every few seconds: the stream may be dead. */
+  #watchForSilence() {
     clearTimeout(this.#silence);
-    if (!this.#isExpecting || !this.#isOpen) return;
-    this.#silence = setTimeout(() => void this.#askAboutSilence(), SILENCE_MS);
+    if (!this.#isBusy || !this.#isOpen) return;
+    this.#silence = setTimeout(() => void this.#checkSilentSession(), SILENCE_MS);
   }
 
-  async #askAboutSilence() {
+  async #checkSilentSession() {
     if (document.visibilityState === "visible" && this.connection === "live") {
       try {
         this.description = await gateway.describe(this.id);
@@ -387,6 +386,6 @@ export class Conversation {
       }
       this.#listener.onState();
     }
-    this.#listenForSilence();
+    this.#watchForSilence();
   }
 }

@@ -1,18 +1,18 @@
 /**
- * What a client holds of a conversation, and how it learns what is new: the rules of SES-12, and nothing else.
+ * A client's copy of a conversation, updated by the rules of SES-12.
  *
- * It holds a gapless tail of the transcript. An update replaces what has changed and appends what is new; with `reset`,
- * all that was held goes first. Partial output and the waiting prompts travel beside it. Nothing here knows the network
- * or the page: every method takes what was told, and returns what has changed by it.
+ * It has the transcript's newest turns, without gaps. An update replaces changed turns and appends new ones; with
+ * `reset`, it first drops all turns. Partial output and the queue are separate. This class knows neither the network nor
+ * the page: each method applies data and returns what has changed.
  *
  * @import {ConversationUpdate, FullConversation, GrownPart, PartialGrowth, QueuedPrompt, SessionState, Turn,
  *   WaitingPrompts} from "./wire.js"
  */
 
 /** @typedef {Omit<GrownPart, "index">} PartialPart */
-/** @typedef {Omit<PartialGrowth, "fresh" | "parts">} AnswerTag The attempt at a step that is being written. */
+/** @typedef {Omit<PartialGrowth, "fresh" | "parts">} AnswerTag Identifies one attempt at one step. */
 /** @typedef {AnswerTag & {parts: PartialPart[]}} PartialOutput */
-/** @typedef {{reset: boolean, added: Turn[], updated: Turn[]}} Change Which turns are to be shown anew. */
+/** @typedef {{reset: boolean, added: Turn[], updated: Turn[]}} Change The turns to render again. */
 
 /** @type {SessionState} */
 const UNKNOWN = {
@@ -36,15 +36,15 @@ export class ConversationManager {
   #revision = null;
 
   constructor() {
-    /** Where the session stands, as the last update told. */
+    /** The session's state as of the last update. */
     this.state = UNKNOWN;
     /** The waiting prompts, in their order. @type {QueuedPrompt[]} */
     this.queue = [];
-    /** Whether there may be turns before the first one held. */
+    /** Whether there may be turns before the first one here. */
     this.hasOlder = false;
   }
 
-  /** The turns held, oldest first. @returns {Turn[]} */
+  /** Oldest first. @returns {Turn[]} */
   get turns() {
     return [...this.#turns.values()];
   }
@@ -54,13 +54,13 @@ export class ConversationManager {
     return this.#turns.get(id);
   }
 
-  /** The running turn, if there is one and it is held. @returns {Turn | undefined} */
+  /** The running turn, if it is here. @returns {Turn | undefined} */
   get current() {
     return this.state.current_message_id === null ? undefined : this.#turns.get(this.state.current_message_id);
   }
 
   /**
-   * What to send to learn what is new.
+   * The parameters of a request for what is new.
    * @returns {{last_seen_message_id: string | null, since_revision: number | null}}
    */
   get cursor() {
@@ -68,7 +68,7 @@ export class ConversationManager {
   }
 
   /**
-   * What the model has written of the step that is being made; null where that is not known, or is known whole.
+   * The partial output of the running step; null if there is none, or if the step is complete.
    * @returns {PartialOutput | null}
    */
   get partial() {
@@ -78,7 +78,7 @@ export class ConversationManager {
     return partial.step > lastStepOf(turn) ? partial : null;
   }
 
-  /** Begin with a page of the transcript, the newest. @param {FullConversation} page */
+  /** Start from the newest page of the transcript. @param {FullConversation} page */
   begin(page) {
     this.#turns = new Map(page.messages.map((turn) => [turn.id, turn]));
     this.#partial = null;
@@ -89,7 +89,7 @@ export class ConversationManager {
   }
 
   /**
-   * Hold the turns before the first one too. Returns those that were not held.
+   * Add a page of older turns; return those that are new here.
    * @param {FullConversation} page @returns {Turn[]}
    */
   prepend(page) {
@@ -104,7 +104,7 @@ export class ConversationManager {
     if (update.reset) {
       this.#turns.clear();
       this.#partial = null;
-      this.hasOlder = true; // the archive may have some: only asking for them tells
+      this.hasOlder = true; // the archive may have some
     }
     const updated = update.updated_messages.filter((turn) => this.#turns.has(turn.id));
     for (const turn of updated) this.#turns.set(turn.id, turn);
@@ -114,7 +114,7 @@ export class ConversationManager {
     this.#lastSeen = update.last_seen_message_id;
     this.#revision = update.revision;
     this.state = stateOf(update);
-    if (!update.queue_length) this.queue = []; // of an empty queue nothing further is told
+    if (!update.queue_length) this.queue = []; // no queue event follows for an empty queue
     return { reset: update.reset, added, updated: [...updated, ...again] };
   }
 
@@ -124,8 +124,7 @@ export class ConversationManager {
   }
 
   /**
-   * Take in what the model has written. Returns whether all partial output is to be shown anew; else only the parts
-   * that `growth` names have grown.
+   * Apply partial output. Returns true if all of it has to be rendered again, else only the parts in `growth` have grown.
    * @param {PartialGrowth} growth @returns {boolean}
    */
   applyPartial({ fresh, parts, ...tag }) {
@@ -136,7 +135,7 @@ export class ConversationManager {
   }
 }
 
-/** The number of a turn's newest model step that is known; 0 before the first. @param {Turn} turn @returns {number} */
+/** The number of a turn's newest model step; 0 before the first. @param {Turn} turn @returns {number} */
 export function lastStepOf(turn) {
   const steps = turn.reasoning_trajectory?.steps ?? [];
   return steps.reduce((last, step) => (step.kind === "model" ? Math.max(last, step.number) : last), 0);

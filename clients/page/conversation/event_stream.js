@@ -1,22 +1,22 @@
 /**
- * Server-sent events, read as they arrive: the browser's `EventSource` hides the comments that say that the line is
- * alive, and so can't tell a quiet session from a line on which nothing will ever come again.
+ * Reads server-sent events. The browser's `EventSource` hides the keep-alive comments, so it can't detect a dead
+ * connection.
  */
 
 /** @typedef {{name: string, text: string}} StreamEvent */
 
 /**
- * The events of an answer, until it ends. A cut is an end: what follows of the two is the same.
+ * Yield the events of a response until it ends or its connection is lost.
  *
- * Lines end with a line feed, which a carriage return may precede; `id` and `retry` are passed over.
+ * Lines end with a line feed, optionally after a carriage return; `id` and `retry` are ignored.
  *
  * @param {ReadableStream<Uint8Array>} body
- * @param {() => void} onSign something arrived, be it a comment or half an event
+ * @param {() => void} onActivity called for every chunk, even of a comment
  * @returns {AsyncGenerator<StreamEvent, void>}
  */
-export async function* eventsOf(body, onSign) {
+export async function* eventsOf(body, onActivity) {
   let [name, text] = ["", ""];
-  for await (const line of linesOf(body, onSign)) {
+  for await (const line of linesOf(body, onActivity)) {
     const [, field, value] = /^(\w*):? ?(.*)$/s.exec(line) ?? [];
     if (field === "event") name = value;
     else if (field === "data") text += text ? `\n${value}` : value;
@@ -27,15 +27,15 @@ export async function* eventsOf(body, onSign) {
   }
 }
 
-/** @param {ReadableStream<Uint8Array>} body @param {() => void} onSign @returns {AsyncGenerator<string, void>} */
-async function* linesOf(body, onSign) {
+/** @param {ReadableStream<Uint8Array>} body @param {() => void} onActivity @returns {AsyncGenerator<string, void>} */
+async function* linesOf(body, onActivity) {
   const reader = body.getReader();
   const decoder = new TextDecoder();
   let line = "";
   for (;;) {
     const { done, value } = await reader.read().catch(() => ({ done: true, value: undefined }));
     if (done) return;
-    onSign();
+    onActivity();
     const [first, ...others] = decoder.decode(value, { stream: true }).split("\n");
     line += first;
     for (const next of others) {

@@ -1,10 +1,8 @@
 /**
- * The stream of a session's events, for as long as the page is open: it comes back by itself after every cut, with the
- * cursor of what was taken in last, so nothing is lost and nothing is shown twice.
+ * Follows a session's events. It reconnects with the cursor of the last update, so it neither loses nor repeats anything.
  *
- * Not every cut is told. After a sleep, behind a router that has forgotten the connection, a line can be dead and look
- * merely quiet. But the gateway writes at least a comment every 15 seconds: where nothing at all arrives for longer, or
- * where there is reason to doubt, the stream is opened anew. That costs little and changes nothing that is shown.
+ * A connection can be dead without an error, such as after the computer slept. The gateway sends a comment at least every
+ * 15 seconds, so after a longer silence, or when in doubt, the stream is opened again, which is cheap.
  *
  * @import {ConversationUpdate, PartialGrowth, WaitingPrompts} from "./wire.js"
  */
@@ -15,45 +13,45 @@ import { GatewayError, openEvents } from "./gateway.js";
 const MIN_PAUSE_MS = 250;
 const MAX_PAUSE_MS = 5_000;
 
-/** Without an answer, or without a byte of the stream, for so long: it is dead. */
-const ANSWER_MS = 15_000;
-const QUIET_MS = 40_000;
+/** Timeouts of the response's headers, and of the next byte of the stream. */
+const RESPONSE_TIMEOUT_MS = 15_000;
+const SILENCE_TIMEOUT_MS = 40_000;
 
-/** After so long out of sight the machine may have slept. */
-const AWAY_MS = 5_000;
+/** If the tab was hidden for longer, the computer may have slept. */
+const MIN_SLEEP_MS = 5_000;
 
-/** A tab that nobody sees, of a session where nothing happens, lets go: browsers allow six connections to one host. */
-const UNSEEN_MS = 60_000;
+/** A hidden tab of an idle session disconnects after this: browsers allow six connections to a host. */
+const HIDDEN_IDLE_MS = 60_000;
 
 /**
- * @typedef {"connecting" | "live" | "away" | "unknown" | "over"} Connection `unknown`: there is no such session;
+ * @typedef {"connecting" | "live" | "away" | "unknown" | "over"} Connection `unknown`: the session does not exist;
  *   `over`: it is closed, and all of it was received.
  *
  * @typedef {object} Listener
- * @property {() => Object<string, string | number | null>} cursor what was taken in last
- * @property {() => boolean} isBusy whether something is expected to happen
- * @property {() => boolean} isOver whether the session is closed, by what was taken in
+ * @property {() => Object<string, string | number | null>} cursor of the last update
+ * @property {() => boolean} isBusy whether events are expected
+ * @property {() => boolean} isOver whether the last update closed the session
  * @property {(update: ConversationUpdate) => void} onUpdate
  * @property {(queue: WaitingPrompts) => void} onQueue
  * @property {(growth: PartialGrowth) => void} onPartial
- * @property {() => void} onConnected the gateway answers, for the first time or again
+ * @property {() => void} onConnected the gateway answered, for the first time or again
  * @property {(connection: Connection, problem: GatewayError | null) => void} onConnection
  */
 
 export class Events {
   #sessionId;
   #listener;
-  /** Ends the stream that is followed, if one is. @type {AbortController | null} */
-  #cut = null;
+  /** Aborts the open stream. @type {AbortController | null} */
+  #controller = null;
   /** @type {number | undefined} */
-  #watch;
+  #silenceTimer;
   /** @type {number | undefined} */
   #timer;
   #pause = MIN_PAUSE_MS;
-  #isWanted = false;
+  #isOpen = false;
   /** @type {number | undefined} */
-  #unseen;
-  #hasLetGo = false;
+  #idleTimer;
+  #isPaused = false;
   #hiddenAt = 0;
 
   /** @param {string} sessionId @param {Listener} listener */
@@ -63,85 +61,86 @@ export class Events {
   }
 
   open() {
-    this.#isWanted = true;
+    this.#isOpen = true;
     window.addEventListener("online", this.reopen);
-    window.addEventListener("pageshow", this.#notePageShow);
-    document.addEventListener("visibilitychange", this.#noteVisibility);
+    window.addEventListener("pageshow", this.#onPageShow);
+    document.addEventListener("visibilitychange", this.#onVisibilityChange);
     void this.#connect();
   }
 
   close() {
-    this.#isWanted = false;
+    this.#isOpen = false;
     window.removeEventListener("online", this.reopen);
-    window.removeEventListener("pageshow", this.#notePageShow);
-    document.removeEventListener("visibilitychange", this.#noteVisibility);
-    clearTimeout(this.#unseen);
+    window.removeEventListener("pageshow", this.#onPageShow);
+    document.removeEventListener("visibilitychange", this.#onVisibilityChange);
+    clearTimeout(this.#idleTimer);
     this.#disconnect();
   }
 
-  /** Follow the stream by a new connection, if it is followed at all: the one there is may be dead. */
+  /** Reconnect, unless closed or paused: the current connection may be dead. */
   reopen = () => {
-    if (!this.#isWanted || this.#hasLetGo) return;
+    if (!this.#isOpen || this.#isPaused) return;
     this.#pause = MIN_PAUSE_MS;
     void this.#connect();
   };
 
   /** @param {PageTransitionEvent} event */
-  #notePageShow = (event) => {
+  #onPageShow = (event) => {
     if (event.persisted) this.reopen();
   };
 
-  #noteVisibility = () => {
-    clearTimeout(this.#unseen);
+  #onVisibilityChange = () => {
+    clearTimeout(this.#idleTimer);
     if (document.visibilityState === "hidden") {
       this.#hiddenAt = Date.now();
-      this.#unseen = setTimeout(() => this.#letGo(), UNSEEN_MS);
-    } else if (this.#hasLetGo || Date.now() - this.#hiddenAt > AWAY_MS) {
-      this.#hasLetGo = false;
+      this.#idleTimer = setTimeout(() => this.#pauseIfIdle(), HIDDEN_IDLE_MS);
+    } else if (this.#isPaused || Date.now() - this.#hiddenAt > MIN_SLEEP_MS) {
+      this.#isPaused = false;
       this.reopen();
     }
   };
 
-  #letGo() {
+  #pauseIfIdle() {
     if (this.#listener.isBusy()) {
-      this.#unseen = setTimeout(() => this.#letGo(), UNSEEN_MS);
+      this.#idleTimer = setTimeout(() => this.#pauseIfIdle(), HIDDEN_IDLE_MS);
       return;
     }
     this.#disconnect();
-    this.#hasLetGo = true;
+    this.#isPaused = true;
   }
 
   #disconnect() {
     clearTimeout(this.#timer);
-    clearTimeout(this.#watch);
-    this.#cut?.abort();
-    this.#cut = null;
+    clearTimeout(this.#silenceTimer);
+    this.#controller?.abort();
+    this.#controller = null;
   }
 
   async #connect() {
     this.#disconnect();
-    const cut = new AbortController();
-    this.#cut = cut;
+    const controller = new AbortController();
+    this.#controller = controller;
     /** @type {GatewayError | null} */
     let problem = null;
     try {
-      await this.#follow(cut);
+      await this.#follow(controller);
     } catch (error) {
       if (!(error instanceof GatewayError)) throw error;
       problem = error;
     } finally {
-      if (cut === this.#cut) this.#comeBack(problem);
+      if (controller === this.#controller) this.#reconnect(problem);
     }
   }
 
-  /** Take in what is told, until the stream ends or is cut. @param {AbortController} cut @throws {GatewayError} */
-  async #follow(cut) {
-    this.#expectSign(cut, ANSWER_MS);
-    const stream = await openEvents(this.#sessionId, this.#listener.cursor(), cut.signal);
-    if (!stream || cut.signal.aborted) return;
+  /** Dispatch events until the stream ends or is aborted. @param {AbortController} controller @throws {GatewayError} */
+  async #follow(controller) {
+    this.#expectActivity(controller, RESPONSE_TIMEOUT_MS);
+    const stream = await openEvents(this.#sessionId, this.#listener.cursor(), controller.signal);
+    if (!stream || controller.signal.aborted) return;
     this.#listener.onConnected();
-    for await (const { name, text } of eventsOf(stream, () => this.#expectSign(cut, QUIET_MS))) {
-      if (cut.signal.aborted) return;
+    const onActivity = () => this.#expectActivity(controller, SILENCE_TIMEOUT_MS);
+    for await (const { name, text } of eventsOf(stream, onActivity)) {
+      if (controller.signal.aborted) return;
       this.#dispatch(name, JSON.parse(text));
       this.#pause = MIN_PAUSE_MS;
     }
@@ -155,15 +154,15 @@ export class Events {
     else if (name === "partial") this.#listener.onPartial(data);
   }
 
-  /** @param {AbortController} cut @param {number} ms */
-  #expectSign(cut, ms) {
-    if (cut !== this.#cut) return;
-    clearTimeout(this.#watch);
-    this.#watch = setTimeout(() => cut.abort(), ms);
+  /** Abort the stream unless this is called again within `ms`. @param {AbortController} controller @param {number} ms */
+  #expectActivity(controller, ms) {
+    if (controller !== this.#controller) return;
+    clearTimeout(this.#silenceTimer);
+    this.#silenceTimer = setTimeout(() => controller.abort(), ms);
   }
 
   /** @param {GatewayError | null} problem why the stream could not be opened */
-  #comeBack(problem) {
+  #reconnect(problem) {
     this.#disconnect();
     if (this.#listener.isOver()) {
       this.#listener.onConnection("over", null);

@@ -1,19 +1,19 @@
 /**
- * The public API of the gateway, as the page uses it: nothing here that any other client could not do.
+ * Calls of the gateway's public HTTP API.
  *
- * A request that failed on its way may have been done. So all that changes something is safe to send again: prompts and
- * sessions have ids that are chosen here, and what is decided or stopped is named.
+ * A request without a response may have been processed, so every one of them is safe to repeat: the page chooses the ids
+ * of prompts and sessions, and names what it decides or stops.
  *
  * @import {ContextView, Decision, FullConversation, PromptMode, QueueView, SessionDescription, SessionList}
  *   from "./wire.js"
  */
 
-import { TEXTS } from "../words.js";
+import { TEXTS, unexpectedStatus } from "../words.js";
 
-const PATIENCE_MS = 15_000;
+const TIMEOUT_MS = 15_000;
 const JSON_BODY = { "content-type": "application/json" };
 
-/** A request that was not done; `status` is 0 where no gateway answered. */
+/** A failed request; `status` is 0 if no gateway answered. */
 export class GatewayError extends Error {
   /** @param {number} status @param {string} type @param {string} detail @param {number | null} retryAfter seconds */
   constructor(status, type, detail, retryAfter = null) {
@@ -23,8 +23,8 @@ export class GatewayError extends Error {
     this.retryAfter = retryAfter;
   }
 
-  /** The same request may be done later, without anyone doing anything about it. */
-  get mayPass() {
+  /** Whether the same request may succeed later. */
+  get isTemporary() {
     return this.status === 0 || this.status === 429 || this.status >= 500;
   }
 }
@@ -44,17 +44,17 @@ function query(parameters) {
  */
 async function send(method, url, body) {
   const content = body === undefined ? {} : { body: JSON.stringify(body), headers: JSON_BODY };
-  const response = await arrived(fetch(url, { method, signal: AbortSignal.timeout(PATIENCE_MS), ...content }));
+  const response = await orUnreachable(fetch(url, { method, signal: AbortSignal.timeout(TIMEOUT_MS), ...content }));
   if (!response.ok) throw await errorOf(response);
   return response;
 }
 
 /**
- * What was under way, if it came through: an answer can be cut off in its middle too.
+ * Await a response or its body, either of which can be lost.
  * @template Answer @param {Promise<Answer>} answer @returns {Promise<Answer>}
  * @throws {GatewayError}
  */
-async function arrived(answer) {
+async function orUnreachable(answer) {
   try {
     return await answer;
   } catch {
@@ -66,23 +66,23 @@ async function arrived(answer) {
 async function errorOf(response) {
   const problem = await response.json().catch(() => ({}));
   const type = String(problem.type ?? "").replace("urn:turnkeeper:problem:", "");
-  const detail = problem.detail ?? `The gateway answered ${response.status}.`;
+  const detail = problem.detail ?? unexpectedStatus(response.status);
   return new GatewayError(response.status, type, detail, Number(response.headers.get("retry-after")) || null);
 }
 
 /** @param {string} method @param {string} url @param {unknown} [body] */
 async function json(method, url, body) {
-  return arrived((await send(method, url, body)).json());
+  return orUnreachable((await send(method, url, body)).json());
 }
 
 /**
- * The stream of a session's events since the cursor; null: there will never be any more.
- * @param {string} sessionId @param {Object<string, string | number | null>} cursor @param {AbortSignal} signal ends it
+ * The stream of a session's events after the cursor; null if the session is over.
+ * @param {string} sessionId @param {Object<string, string | number | null>} cursor @param {AbortSignal} signal
  * @returns {Promise<ReadableStream<Uint8Array> | null>}
  * @throws {GatewayError}
  */
 export async function openEvents(sessionId, cursor, signal) {
-  const response = await arrived(fetch(path(sessionId, `/events${query(cursor)}`), { signal, cache: "no-store" }));
+  const response = await orUnreachable(fetch(path(sessionId, `/events${query(cursor)}`), { signal, cache: "no-store" }));
   if (!response.ok) throw await errorOf(response);
   return response.status === 204 ? null : response.body;
 }
@@ -93,7 +93,7 @@ export async function openEvents(sessionId, cursor, signal) {
  */
 export const listSessions = (filter) => json("GET", `/workflow${query(filter)}`);
 
-/** Start a session; one that was started by an earlier try is as good. @param {{id: string, model?: string}} session */
+/** Start a session, unless an earlier try did. @param {{id: string, model?: string}} session */
 export async function startSession(session) {
   try {
     await send("POST", "/workflow", session);
@@ -116,7 +116,7 @@ export const endSession = (sessionId, discardQueue) =>
 export const sendPrompt = (sessionId, { id, text, mode }) =>
   send("POST", path(sessionId, "/prompt"), { message: text, id, mode });
 
-/** Send a failed turn's prompt again; twice is once. @param {string} sessionId @param {string} turnId */
+/** Send a failed turn's prompt again; a repeated call has no effect. @param {string} sessionId @param {string} turnId */
 export const retryTurn = (sessionId, turnId) => send("POST", path(sessionId, "/retry"), { message_id: turnId });
 
 /** @param {string} sessionId @param {string} turnId */
@@ -148,7 +148,7 @@ export const readContext = (sessionId, limit) =>
 
 /** @param {string} sessionId @param {string} hash @returns {Promise<string>} */
 export const readBlob = async (sessionId, hash) =>
-  arrived((await send("GET", path(sessionId, `/blobs/${hash}`))).text());
+  orUnreachable((await send("GET", path(sessionId, `/blobs/${hash}`))).text());
 
 /** @param {string[]} texts @returns {Promise<string[]>} */
 export const renderMarkdown = async (texts) => (await json("POST", "/markdown", { texts })).html;

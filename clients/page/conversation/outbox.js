@@ -1,11 +1,11 @@
 /**
- * Prompts on their way from this tab: shown from the moment they are sent, kept until the session is seen to have them.
+ * This tab's prompts, from when they are sent until the session shows them.
  *
- * They go one at a time, in the order in which they were written: the session's queue has the order of the requests.
- * What joins or interrupts the running turn need not wait for what comes after it, so there are two such lanes.
+ * They are sent one at a time, since the session queues them in the order of the requests. Prompts that steer or
+ * interrupt have a lane of their own: they need not wait for queued ones.
  *
- * Each has its id before it is first sent, so a request that may have been lost is sent again without harm. What could
- * not be sent holds up what comes behind it, is tried again by itself, ever more rarely, and survives a reload.
+ * Each prompt gets its id before it is first sent, so it can be sent again. A prompt that can't be sent blocks its lane,
+ * is retried with growing pauses, and survives a reload.
  *
  * @import {PromptMode} from "./wire.js"
  */
@@ -14,8 +14,8 @@ import { GatewayError } from "./gateway.js";
 import { newId } from "./ids.js";
 
 const PAUSES_MS = [400, 1_000, 2_000];
-const MIN_REST_MS = 5_000;
-const MAX_REST_MS = 60_000;
+const MIN_RETRY_MS = 5_000;
+const MAX_RETRY_MS = 60_000;
 
 /**
  * @typedef {object} Outgoing
@@ -23,29 +23,29 @@ const MAX_REST_MS = 60_000;
  * @property {string} text
  * @property {PromptMode} mode
  * @property {"sending" | "accepted" | "failed"} status
- * @property {string | null} problem why it is not sent, for people
- * @property {boolean} mayPass it failed for a reason that goes away by itself
+ * @property {string | null} problem the message of the last error
+ * @property {boolean} isTemporary whether sending it again may succeed
  *
  * @typedef {"next" | "now"} Lane
  */
 
-/** Which of the two a prompt goes by. @param {Outgoing} entry @returns {Lane} */
+/** @param {Outgoing} entry @returns {Lane} */
 const laneOf = ({ mode }) => (mode === "enqueue" ? "next" : "now");
 
 export class Outbox {
-  /** The senders of this page, one for each session: who leaves a session and comes back takes over. */
+  /** The open outbox of each session: a new one closes the old one. */
   static #senders = /** @type {Map<string, Outbox>} */ (new Map());
   #key;
   #send;
   #onChange;
   /** @type {Outgoing[]} */
   #entries = [];
-  /** The lanes on which something is under way. @type {Set<Lane>} */
+  /** The lanes that are sending. @type {Set<Lane>} */
   #busy = new Set();
   #isClosed = false;
   /** @type {number | undefined} */
   #timer;
-  #rest = MIN_REST_MS;
+  #retryMs = MIN_RETRY_MS;
 
   /**
    * @param {string} sessionId
@@ -67,7 +67,7 @@ export class Outbox {
     return this.#entries;
   }
 
-  /** Send again what an earlier life of this page could not. */
+  /** Send the prompts that were unsent at the last reload. */
   restore() {
     for (const { id, text, mode } of JSON.parse(sessionStorage.getItem(this.#key) ?? "[]")) this.#add(id, text, mode);
     this.retry();
@@ -79,31 +79,31 @@ export class Outbox {
     this.retry();
   }
 
-  /** Try again what failed for a reason that may have gone, in its order. */
+  /** Send prompts with temporary errors again, in their order. */
   retry = () => {
     clearTimeout(this.#timer);
-    const again = this.#entries.filter(({ status, mayPass }) => status === "failed" && mayPass);
+    const again = this.#entries.filter(({ status, isTemporary }) => status === "failed" && isTemporary);
     for (const entry of again) Object.assign(entry, { status: "sending", problem: null });
     this.#onChange();
     void this.#sendAll("next");
     void this.#sendAll("now");
   };
 
-  /** Say that the session refused it after all. @param {string} id @param {string} reason */
-  refuse(id, reason) {
+  /** Mark an accepted prompt as rejected. @param {string} id @param {string} reason */
+  reject(id, reason) {
     const entry = this.#entries.find((entry) => entry.id === id);
-    if (entry) this.#change(entry, { status: "failed", problem: reason, mayPass: false });
+    if (entry) this.#change(entry, { status: "failed", problem: reason, isTemporary: false });
   }
 
-  /** Keep only the entries for which this holds. @param {(entry: Outgoing) => boolean} isWanted */
-  keep(isWanted) {
-    const remaining = this.#entries.filter(isWanted);
+  /** @param {(entry: Outgoing) => boolean} shouldRemove */
+  remove(shouldRemove) {
+    const remaining = this.#entries.filter((entry) => !shouldRemove(entry));
     if (remaining.length === this.#entries.length) return;
     this.#entries = remaining;
     this.#store();
   }
 
-  /** Send nothing more, and forget what was not sent. */
+  /** Stop sending and remove all prompts. */
   discard() {
     this.#close();
     this.#entries = [];
@@ -118,11 +118,11 @@ export class Outbox {
 
   /** @param {string} id @param {string} text @param {PromptMode} mode */
   #add(id, text, mode) {
-    this.#entries.push({ id, text, mode, status: "sending", problem: null, mayPass: false });
+    this.#entries.push({ id, text, mode, status: "sending", problem: null, isTemporary: false });
     this.#store();
   }
 
-  /** Each after the one before it was accepted or refused, until one can't be sent now. @param {Lane} lane */
+  /** Send a lane's prompts, each after the previous one was accepted or rejected. @param {Lane} lane */
   async #sendAll(lane) {
     if (this.#busy.has(lane)) return;
     this.#busy.add(lane);
@@ -139,18 +139,18 @@ export class Outbox {
     for (const pause of [...PAUSES_MS, null]) {
       try {
         await this.#send(entry);
-        this.#rest = MIN_REST_MS;
+        this.#retryMs = MIN_RETRY_MS;
         this.#change(entry, { status: "accepted", problem: null });
         return;
       } catch (error) {
         if (!(error instanceof GatewayError)) throw error;
         if (this.#isClosed) return;
-        if (!error.mayPass) {
-          this.#change(entry, { status: "failed", problem: error.message, mayPass: false });
+        if (!error.isTemporary) {
+          this.#change(entry, { status: "failed", problem: error.message, isTemporary: false });
           return;
         }
         if (pause === null) {
-          this.#holdUp(laneOf(entry), error);
+          this.#blockLane(laneOf(entry), error);
           return;
         }
         this.#change(entry, { problem: error.message });
@@ -159,13 +159,13 @@ export class Outbox {
     }
   }
 
-  /** None of a lane can be sent now: none may overtake the first. @param {Lane} lane @param {GatewayError} error */
-  #holdUp(lane, error) {
+  /** Mark all prompts of a lane as unsent, since none may overtake the first. @param {Lane} lane @param {GatewayError} error */
+  #blockLane(lane, error) {
     const waiting = this.#entries.filter((entry) => entry.status === "sending" && laneOf(entry) === lane);
-    for (const entry of waiting) this.#change(entry, { status: "failed", problem: error.message, mayPass: true });
+    for (const entry of waiting) this.#change(entry, { status: "failed", problem: error.message, isTemporary: true });
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(this.retry, this.#rest);
-    this.#rest = Math.min(MAX_REST_MS, this.#rest * 2);
+    this.#timer = setTimeout(this.retry, this.#retryMs);
+    this.#retryMs = Math.min(MAX_RETRY_MS, this.#retryMs * 2);
   }
 
   /** @param {Outgoing} entry @param {Partial<Outgoing>} change */

@@ -1,5 +1,5 @@
 /**
- * What the gateway sends, as types: the fields that the page reads. `/docs` has all of them, and a test compares.
+ * The types of the gateway's responses, with the fields that the page reads. A test compares them with `/docs`.
  *
  * @typedef {"processing" | "awaiting_approval" | "completed" | "failed" | "cancelled"} TurnStatus
  * @typedef {"idle" | "processing" | "awaiting_approval" | "waiting_retry" | "ending" | "ended" | "cancelled"
@@ -22,7 +22,7 @@
  *   model: string | null}} ModelStep
  * @typedef {{kind: "user", message_id: string, content: string}} UserStep
  *
- * @typedef {object} Turn One request and all that came of it.
+ * @typedef {object} Turn
  * @property {string} id
  * @property {string} timestamp
  * @property {string} user_message
@@ -37,7 +37,7 @@
  * @property {TurnStatus} status
  * @property {boolean} is_complete
  *
- * @typedef {object} SessionState What an update tells beside the turns.
+ * @typedef {object} SessionState The fields of an update that are not turns.
  * @property {boolean} is_processing
  * @property {string | null} current_message_id
  * @property {number} revision

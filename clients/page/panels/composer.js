@@ -1,6 +1,6 @@
 /**
- * Where prompts are written. It is switched off only where there is no session: while a turn runs, a prompt waits for
- * its end, or joins it, or stops it, as is chosen beside the button. What is not sent yet survives a reload.
+ * The field for prompts. It works during a turn too: the mode beside the button decides whether the prompt is queued,
+ * steers the turn or interrupts it. A draft survives a reload.
  *
  * @import {PromptMode} from "../conversation/wire.js"
  */
@@ -29,7 +29,7 @@ export class Composer {
       const text = this.#text.value;
       if (!text.trim()) return;
       const mode = this.#mode;
-      this.#write(""); // before it is sent: the first prompt begins a session, with a draft of its own
+      this.#write(""); // before sending: the first prompt starts a session, which has its own draft
       this.#choose("enqueue");
       onSend(text, mode);
       this.#text.focus();
@@ -39,10 +39,10 @@ export class Composer {
       this.#text.focus();
     });
     this.#text.addEventListener("keydown", (event) => this.#onKey(event));
-    this.#text.addEventListener("input", () => this.#noteText());
+    this.#text.addEventListener("input", () => this.#onTextChange());
   }
 
-  /** Write for a session, with the draft that was left; null: for a new one. @param {string | null} sessionId */
+  /** Switch to a session and its draft; null: a new session. @param {string | null} sessionId */
   begin(sessionId) {
     this.#key = `${DRAFT}${sessionId ?? ""}`;
     this.#write(sessionStorage.getItem(this.#key) ?? "");
@@ -53,7 +53,7 @@ export class Composer {
     this.#text.focus();
   }
 
-  /** Put a text back to be changed; what is being written stays below it. @param {string} text */
+  /** Put a text before the current draft. @param {string} text */
   edit(text) {
     this.#write(this.#text.value ? `${text}\n\n${this.#text.value}` : text);
     this.#text.focus();
@@ -82,7 +82,7 @@ export class Composer {
 
   /** @param {KeyboardEvent} event */
   #onKey(event) {
-    // While an input method composes a character, its keys are its own; Safari says so by the code 229 only.
+    // Keys of an input method that composes a character; Safari reports them only by the code 229.
     if (event.isComposing || event.keyCode === 229) return;
     if (event.key === "Enter" && !event.shiftKey) {
       event.preventDefault();
@@ -97,10 +97,10 @@ export class Composer {
   /** @param {string} text */
   #write(text) {
     this.#text.value = text;
-    this.#noteText();
+    this.#onTextChange();
   }
 
-  #noteText() {
+  #onTextChange() {
     const text = this.#text.value;
     if (text) sessionStorage.setItem(this.#key, text);
     else sessionStorage.removeItem(this.#key);

@@ -1,12 +1,12 @@
 /**
- * What the model still remembers of the conversation (CTX-8): as it is, in part, in a summary, or not at all.
+ * What the model sees of each turn (CTX-8): all, a part, a summary, or nothing.
  *
  * @import {ContextView, SummaryInContext, TurnInContext} from "../conversation/wire.js"
  */
 
 import { byId, h } from "../dom.js";
 import { Prose } from "../text/prose.js";
-import { SEEN, TEXTS, contextLimit, contextWords, seenWords, summaryTitle, tokens } from "../words.js";
+import { SEEN, TEXTS, aboutTokens, contextLimit, contextWords, seenWords, summaryTitle, tokens } from "../words.js";
 
 export class ContextPanel {
   #dialog = byId("context-dialog", HTMLDialogElement);
@@ -26,7 +26,7 @@ export class ContextPanel {
 
   /**
    * @param {ContextView | null} context
-   * @param {(turnId: string) => string} promptOf what was asked in a turn, if known
+   * @param {(turnId: string) => string} promptOf the prompt of a turn, or ""
    */
   show(context, promptOf) {
     const parts = context?.turns.length ? partsOf(context, promptOf) : [h("p", {}, TEXTS.nothingInContext)];
@@ -55,7 +55,7 @@ function summaryOf(summary) {
     { class: "summary" },
     h("h3", {}, summaryTitle(summary)),
     prose.element,
-    h("p", { class: "quiet" }, `about ${tokens(summary.estimated_tokens)}`),
+    h("p", { class: "quiet" }, aboutTokens(summary.estimated_tokens)),
   );
 }
 

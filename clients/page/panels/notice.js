@@ -1,4 +1,4 @@
-/** What was not done, and why: it stays until it is read and dismissed, or the session is left. */
+/** The message of a failed action. It stays until it is dismissed or another session is shown. */
 
 import { byId, setText } from "../dom.js";
 

@@ -1,11 +1,11 @@
 /**
- * What the open session is called, which model it has, what it has used, and what can be done to it as a whole.
+ * The open session's title, model and usage, and the menu of its actions.
  *
  * @import {Conversation} from "../conversation/conversation.js"
  */
 
 import { byId, setText } from "../dom.js";
-import { TEXTS, isClosed, isStandIn, usageDetails, usageWords } from "../words.js";
+import { TEXTS, isClosed, isDemoModel, usageDetails, usageWords } from "../words.js";
 
 export class SessionBar {
   #title = byId("session-title", HTMLElement);
@@ -48,8 +48,8 @@ export class SessionBar {
     setText(this.#title, title);
     setText(this.#model, model);
     this.#model.hidden = !model;
-    this.#model.title = isStandIn(model) ? TEXTS.demoModel : TEXTS.nextModel;
-    this.#model.classList.toggle("stand-in", isStandIn(model));
+    this.#model.title = isDemoModel(model) ? TEXTS.demoModel : TEXTS.nextModel;
+    this.#model.classList.toggle("demo-model", isDemoModel(model));
     setText(this.#usage, usageWords(description?.usage));
     this.#usage.title = description?.usage ? usageDetails(description.usage) : "";
     this.#actions.hidden = !conversation || conversation.connection === "unknown";
@@ -62,7 +62,7 @@ export class SessionBar {
     document.title = conversation ? `${mark}${title} · ${TEXTS.product}` : TEXTS.product;
   }
 
-  /** What was asked of one session is not answered of another. */
+  /** A dialog must not act on another session than the one it was opened for. */
   #closeAll() {
     this.#menu.hidePopover();
     for (const dialog of [this.#rename, this.#changeModel, this.#end]) dialog.close();
@@ -78,7 +78,7 @@ export class SessionBar {
 }
 
 /**
- * What the open session is called; one that can't be read yet, or has no title, by its id.
+ * The open session's title, or its id.
  * @param {Conversation | null} conversation
  * @returns {string}
  */
@@ -88,7 +88,7 @@ function titleOf(conversation) {
   return conversation.description?.title || (conversation.isNew ? TEXTS.newSession : conversation.id);
 }
 
-/** A question with a form: `index.html` has it, with a button that cancels. */
+/** A dialog of `index.html` with a form and a cancel button. */
 class Dialog {
   #dialog;
   /** @type {() => unknown} */
@@ -106,7 +106,7 @@ class Dialog {
     this.#dialog.querySelector("[data-cancel]")?.addEventListener("click", () => this.#dialog.close());
   }
 
-  /** @param {Conversation} conversation @param {() => unknown} action what is done once the form is sent */
+  /** @param {Conversation} conversation @param {() => unknown} action on submit */
   ask(conversation, action) {
     const title = conversation.description?.title;
     const about = /** @type {Element} */ (this.#dialog.querySelector("[data-session]"));

@@ -1,7 +1,7 @@
 /**
- * The list of sessions: found by Temporal's visibility, which is a moment behind and coarse.
+ * The list of sessions. It comes from Temporal's visibility store, which lags behind.
  *
- * It is read again when the page comes to the front, after what was done here, and now and then while it is seen.
+ * It is refreshed when the page becomes visible, after actions, and every 20 s.
  *
  * @import {ListedSession} from "../conversation/wire.js"
  */
@@ -12,8 +12,8 @@ import { TEXTS, ago, isClosed, statusLabel } from "../words.js";
 
 const REFRESH_MS = 20_000;
 const TYPING_MS = 250;
-/** Visibility is that far behind what was done. */
-const BEHIND_MS = [300, 1_500];
+/** After an action, the list is refreshed this much later, since visibility lags. */
+const VISIBILITY_LAG_MS = [300, 1_500];
 
 /** @typedef {{id: string, title: string, status: string, startedAt: string | null}} OpenSession */
 
@@ -42,9 +42,9 @@ export class SessionsView {
     let typing;
     this.#search.addEventListener("input", () => {
       clearTimeout(typing);
-      typing = setTimeout(() => void this.#readAnew(), TYPING_MS);
+      typing = setTimeout(() => void this.#readFromStart(), TYPING_MS);
     });
-    this.#status.addEventListener("change", () => void this.#readAnew());
+    this.#status.addEventListener("change", () => void this.#readFromStart());
     this.#more.addEventListener("click", () => {
       this.#pages += 1;
       void this.#read();
@@ -54,23 +54,23 @@ export class SessionsView {
     setInterval(() => void this.refresh(), REFRESH_MS);
   }
 
-  /** Mark the session that is open, which is known sooner and better than the list. @param {OpenSession | null} open */
+  /** Mark the open session; its own state is newer than the list's. @param {OpenSession | null} open */
   showOpen(open) {
     this.#open = open;
     this.#show();
   }
 
-  /** Read the list again, if anyone can see it. */
+  /** Read the list again if the page is visible. */
   async refresh() {
     if (document.visibilityState === "visible") await this.#read();
   }
 
-  /** Read the list again once it can have what was just done. */
+  /** Read the list again once it can show the last action. */
   refreshSoon() {
-    for (const ms of BEHIND_MS) setTimeout(() => void this.refresh(), ms);
+    for (const ms of VISIBILITY_LAG_MS) setTimeout(() => void this.refresh(), ms);
   }
 
-  async #readAnew() {
+  async #readFromStart() {
     this.#pages = 1;
     await this.#read();
   }
@@ -101,8 +101,8 @@ export class SessionsView {
     const isFiltered = Boolean(this.#search.value.trim() || this.#status.value);
     const isListed = this.#sessions.some((session) => session.workflow_id === this.#open?.id);
     const sessions = [...this.#sessions];
-    // Where it is one of a further page, or too new for the list, it stands where its start puts it.
-    if (this.#open?.startedAt && !isListed && !isFiltered) insert(sessions, listed(this.#open, this.#open.startedAt));
+    // If the open session is on a later page or too new for the list, insert it by its start.
+    if (this.#open?.startedAt && !isListed && !isFiltered) insert(sessions, toListed(this.#open, this.#open.startedAt));
     arrange(
       this.#list,
       sessions.map((session) => this.#row(session)),
@@ -145,7 +145,7 @@ export class SessionsView {
       h("span", { class: "fine" }),
     );
     link.addEventListener("click", (event) => {
-      if (event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return; // into a tab of its own
+      if (event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return; // opens a tab
       event.preventDefault();
       this.#onOpen(id);
     });
@@ -154,7 +154,7 @@ export class SessionsView {
 }
 
 /** @param {OpenSession} open @param {string} startedAt @returns {ListedSession} */
-function listed({ id, title, status }, startedAt) {
+function toListed({ id, title, status }, startedAt) {
   return {
     workflow_id: id,
     title: title || null,
@@ -164,7 +164,7 @@ function listed({ id, title, status }, startedAt) {
 }
 
 /**
- * Put a session into the list: open ones come first, then the newest.
+ * Insert a session: open ones come first, newer ones before older ones.
  * @param {ListedSession[]} sessions @param {ListedSession} session
  */
 function insert(sessions, session) {

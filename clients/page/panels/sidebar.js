@@ -1,4 +1,4 @@
-/** The list of sessions on a small screen: over the conversation, and only while it is wanted. */
+/** On a small screen, opens and closes the list of sessions, which covers the conversation. */
 
 import { byId } from "../dom.js";
 
@@ -10,7 +10,7 @@ export class Sidebar {
     this.#opener.addEventListener("click", () => this.#open());
     byId("close-sidebar", HTMLButtonElement).addEventListener("click", () => this.close());
     byId("scrim", HTMLElement).addEventListener("click", () => this.close());
-    // Wide enough for both, it is always there: what was opened over the page is no longer over it.
+    // A wide window always shows the list, and not over the conversation.
     matchMedia("(min-width: 860px)").addEventListener("change", () => this.close());
   }
 

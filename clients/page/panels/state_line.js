@@ -1,6 +1,5 @@
 /**
- * One line that says how things stand: beside the notices, all of the page that is read aloud by itself. Seconds run
- * beside it, unspoken.
+ * The line with the session's state. Screen readers announce it, but not the running seconds beside it.
  *
  * @import {Conversation} from "../conversation/conversation.js"
  */
@@ -28,7 +27,7 @@ export class StateLine {
     const { kind, words } = this.#stateOf(conversation);
     this.#line.dataset.kind = kind;
     setText(this.#words, words);
-    this.#line.classList.toggle("off-screen", conversation?.connection === "unknown"); // the page says it in its middle
+    this.#line.classList.toggle("off-screen", conversation?.connection === "unknown"); // the page shows it in its middle
     this.#action.hidden = !conversation?.questions.length;
     this.#showSeconds();
   }
@@ -48,7 +47,7 @@ export class StateLine {
     setText(this.#seconds, this.#secondsWords());
   }
 
-  /** How long the turn has been running, or how long until the model is asked again. @returns {string} */
+  /** How long the turn has been running, or the time until the next try. @returns {string} */
   #secondsWords() {
     const turn = this.#conversation?.manager.current;
     const state = this.#conversation?.manager.state;

@@ -1,4 +1,4 @@
-/** Copying to the clipboard, with a button that says it was done. */
+/** Buttons that copy to the clipboard and show the result. */
 
 import { h, icon, iconButton } from "../dom.js";
 import { TEXTS } from "../words.js";
@@ -6,7 +6,7 @@ import { TEXTS } from "../words.js";
 const DONE_MS = 1_500;
 
 /**
- * A button that copies what `text` returns, or promises.
+ * A button that copies the result of `text`.
  * @param {string} label @param {() => string | Promise<string>} text @returns {HTMLButtonElement}
  */
 export function copyButton(label, text) {
@@ -24,15 +24,15 @@ export function copyButton(label, text) {
   return button;
 }
 
-/** Copy, and return what came of it. @param {() => string | Promise<string>} text @returns {Promise<string>} */
+/** Copy and return a message. @param {() => string | Promise<string>} text @returns {Promise<string>} */
 async function copyResult(text) {
-  let whole;
+  let content;
   try {
-    whole = await text();
+    content = await text();
   } catch {
     return TEXTS.copyFailed;
   }
-  return (await copy(whole)) ? TEXTS.copied : TEXTS.copyForbidden;
+  return (await copy(content)) ? TEXTS.copied : TEXTS.copyForbidden;
 }
 
 /** @param {string} text @returns {Promise<boolean>} */
@@ -41,7 +41,7 @@ async function copy(text) {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    return copyBySelection(text); // browsers keep the clipboard from pages that come by plain HTTP
+    return copyBySelection(text); // browsers have no clipboard for pages over plain HTTP
   }
 }
 

@@ -1,9 +1,9 @@
 /**
- * Colours for code: strings, comments, numbers and the words of common languages. It knows no grammar, only what most
- * languages share; where it is wrong, a word has a colour more or less, and the text is the same.
+ * Colours strings, comments, numbers and keywords in code. It knows no grammar, only what most languages share; a mistake
+ * changes a colour, never the text.
  */
 
-/** What is longer has no colours: patterns that look for an end look on from every beginning. */
+/** Longer code has no colours: for a string without an end, the pattern's time is quadratic. */
 const MAX_CHARS = 10_000;
 
 const WORDS = new Set(
@@ -29,7 +29,7 @@ const STRING = String.raw`${LONG_STRING}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'
 const NUMBER = String.raw`\b(?:0x[\da-fA-F]+|\d[\d_]*(?:\.\d+)?(?:e[+-]?\d+)?)\b`;
 const WORD = String.raw`[A-Za-z_]\w*`;
 
-/** Wrap what has a colour in spans, in place. @param {HTMLElement} code @param {string} language */
+/** Wrap coloured words in spans, in place. @param {HTMLElement} code @param {string} language */
 export function highlight(code, language) {
   const text = code.textContent ?? "";
   if (NO_CODE.test(language) || text.length > MAX_CHARS) return;

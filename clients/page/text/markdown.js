@@ -1,13 +1,13 @@
 /**
- * Markdown as HTML, rendered and sanitised by the gateway: requested in batches, cached for the life of the page.
+ * Markdown as HTML, rendered and sanitised by the gateway, requested in batches and cached.
  *
- * This is the one place of the page where HTML is made of a string. The browser is told so by a policy (Trusted Types),
- * and refuses it anywhere else.
+ * This is the only place of the page that makes HTML of a string: a Trusted Types policy makes the browser refuse it
+ * anywhere else.
  */
 
 import { GatewayError, renderMarkdown } from "../conversation/gateway.js";
 
-/** What one request may have; the gateway takes more. */
+/** The size of a request; the gateway accepts more. */
 const MAX_TEXTS = 32;
 const MAX_CHARS = 100_000;
 const MAX_CACHED = 500;
@@ -19,23 +19,23 @@ const policy = /** @type {any} */ (window).trustedTypes?.createPolicy("sanitised
   createHTML: (/** @type {string} */ html) => html,
 }) ?? { createHTML: (/** @type {string} */ html) => html };
 
-/** @type {Map<string, string>} HTML by text, the oldest first */
+/** @type {Map<string, string>} HTML by text, oldest first */
 const cache = new Map();
-/** @type {Map<string, ((html: string | null) => void)[]>} who waits for which text */
+/** @type {Map<string, ((html: string | null) => void)[]>} callbacks by text */
 let pending = new Map();
 
 /**
- * Return a text as elements, at once where it is known; null where it can't be had, and is to be shown as it is.
+ * Return a text as elements, without a promise if it is cached; null if it can't be rendered.
  * @param {string} text @returns {DocumentFragment | null | Promise<DocumentFragment | null>}
  */
 export function render(text) {
   const html = cache.get(text);
   if (html !== undefined) return fragmentOf(html);
   if (text.length > MAX_CHARS) return null;
-  if (!pending.size) queueMicrotask(() => void askForAll());
+  if (!pending.size) queueMicrotask(() => void renderPending());
   return new Promise((resolve) => {
-    const take = (/** @type {string | null} */ html) => resolve(html === null ? null : fragmentOf(html));
-    pending.set(text, [...(pending.get(text) ?? []), take]);
+    const onHtml = (/** @type {string | null} */ html) => resolve(html === null ? null : fragmentOf(html));
+    pending.set(text, [...(pending.get(text) ?? []), onHtml]);
   });
 }
 
@@ -46,16 +46,16 @@ function fragmentOf(html) {
   return template.content;
 }
 
-async function askForAll() {
+async function renderPending() {
   const requests = pending;
   pending = new Map();
-  // The newest turns are at the end, and seen first.
+  // The newest turns come last and are visible first.
   for (const batch of batches([...requests.keys()].reverse())) {
     const answers = await ask(batch);
     batch.forEach((text, index) => {
       const html = answers?.[index] ?? null;
-      if (html !== null) remember(text, html);
-      for (const take of requests.get(text) ?? []) take(html);
+      if (html !== null) store(text, html);
+      for (const onHtml of requests.get(text) ?? []) onHtml(html);
     });
   }
 }
@@ -83,14 +83,14 @@ async function ask(texts) {
       return await renderMarkdown(texts);
     } catch (error) {
       if (!(error instanceof GatewayError)) throw error;
-      if (!error.mayPass || tries === TRIES) return null;
+      if (!error.isTemporary || tries === TRIES) return null;
       await new Promise((resolve) => setTimeout(resolve, PAUSE_MS * tries));
     }
   }
 }
 
 /** @param {string} text @param {string} html */
-function remember(text, html) {
+function store(text, html) {
   cache.set(text, html);
   if (cache.size > MAX_CACHED) cache.delete(/** @type {string} */ (cache.keys().next().value));
 }

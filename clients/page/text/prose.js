@@ -1,4 +1,4 @@
-/** A text of the model: as it is while it is being written, as rendered Markdown once it is whole. */
+/** A text of the model: plain while it grows, rendered Markdown once it is complete. */
 
 import { copyButton } from "./copying.js";
 import { h } from "../dom.js";
@@ -17,7 +17,7 @@ export class Prose {
     return this.#text;
   }
 
-  /** Show a text that is whole; until its HTML is here, as it was written. @param {string} text */
+  /** Show a complete text; plain until its HTML arrives. @param {string} text */
   show(text) {
     if (text === this.#text) return;
     this.#text = text;
@@ -53,7 +53,7 @@ function frameCode(code) {
   const language = code.className.replace("language-", "");
   const frame = h("figure", { class: "code" });
   block.replaceWith(frame);
-  // Whoever uses the keyboard scrolls it by its focus.
+  // Focusable, so that the keyboard can scroll it.
   block.tabIndex = 0;
   block.setAttribute("role", "group");
   block.setAttribute("aria-label", language ? `${TEXTS.code}, ${language}` : TEXTS.code);

@@ -1,11 +1,11 @@
 /**
- * The question whether a tool call may run: once, for the whole session, or not, with a reason that the model is told.
+ * The form to approve a tool call, allow it for the session, or reject it with a reason for the model.
  *
  * @import {Decision, ToolCall} from "../conversation/wire.js"
  */
 
 import { button, h } from "../dom.js";
-import { TEXTS, deadlineWords, fullTime, question } from "../words.js";
+import { TEXTS, deadlineWords, decideLabel, fullTime, question } from "../words.js";
 
 const MAX_REASON_CHARS = 500;
 
@@ -19,7 +19,7 @@ export class ApprovalForm {
   });
   #choices;
   #rejection;
-  /** The keys were here when it was decided; buttons that are switched off lose them. */
+  /** Whether the form had focus when the decision was sent: disabled buttons lose it. */
   hadFocus = false;
 
   /** @param {ToolCall} call @param {(decision: Decision, reason?: string) => Promise<boolean>} decide */
@@ -30,7 +30,7 @@ export class ApprovalForm {
       { class: "choices" },
       button("button primary", TEXTS.approve, () => void this.#send("approve")),
       button("button", TEXTS.allowForSession, () => void this.#send("allow_for_session")),
-      button("button", TEXTS.askToReject, () => this.#askForReason(true)),
+      button("button", TEXTS.askToReject, () => this.#showReason(true)),
     );
     this.#rejection = h(
       "div",
@@ -40,31 +40,31 @@ export class ApprovalForm {
         "div",
         { class: "choices" },
         button("button danger", TEXTS.reject, () => void this.#send("reject", this.#reason.value.trim())),
-        button("button", TEXTS.back, () => this.#askForReason(false)),
+        button("button", TEXTS.back, () => this.#showReason(false)),
       ),
     );
     this.#rejection.addEventListener("keydown", (event) => {
       if (event.key !== "Escape") return;
-      event.stopPropagation(); // it leaves this question, and does not stop the turn
-      this.#askForReason(false);
+      event.stopPropagation(); // it closes the reason and must not stop the turn
+      this.#showReason(false);
     });
     const expires = call.approval?.expires_at ?? "";
     const { verb, object } = question(call);
     const deadline = expires && h("span", { class: "quiet", title: fullTime(expires) }, deadlineWords(expires));
     this.element = h(
       "div",
-      { class: "approval", role: "group", "aria-label": `Decide on ${call.name}` },
+      { class: "approval", role: "group", "aria-label": decideLabel(call) },
       h("p", {}, `${verb} `, h("code", {}, object), "? ", deadline),
       this.#choices,
       this.#rejection,
     );
   }
 
-  /** @param {boolean} isAsked */
-  #askForReason(isAsked) {
-    this.#rejection.hidden = !isAsked;
-    this.#choices.hidden = isAsked;
-    if (isAsked) this.#reason.focus();
+  /** @param {boolean} isOpen */
+  #showReason(isOpen) {
+    this.#rejection.hidden = !isOpen;
+    this.#choices.hidden = isOpen;
+    if (isOpen) this.#reason.focus();
     else this.#choices.querySelector("button")?.focus();
   }
 

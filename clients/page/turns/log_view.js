@@ -1,8 +1,8 @@
 /**
- * The conversation as it is read: turns, oldest first, and what is about to become one.
+ * The conversation: turns, oldest first, and the prompt that starts next.
  *
- * Only the newest turns are in the document; older ones come when they are asked for. Who reads at the end stays at the
- * end, who reads elsewhere stays there, whatever is added above or below.
+ * Only the newest turns are in the document; older ones are added on request. A reader at the end stays at the end;
+ * elsewhere, the position does not move when turns are added.
  *
  * @import {Conversation} from "../conversation/conversation.js"
  * @import {Change} from "../conversation/conversation_manager.js"
@@ -15,13 +15,13 @@ import { readBlob } from "../conversation/gateway.js";
 import { TurnView } from "./turn_view.js";
 import { TEXTS } from "../words.js";
 
-/** Pixels from the end within which the reader is taken to be at the end. */
+/** A reader within this many pixels of the end is at the end. */
 const AT_END_PX = 48;
 
-/** What changes how high something is. */
+/** Attributes that change an element's height. */
 const SIZE_ATTRIBUTES = ["class", "hidden", "open"];
 
-/** Turns in the document beyond which the oldest leave it, as long as nobody reads them. */
+/** With more turns in the document, the oldest are removed while the reader is at the end. */
 const MAX_TURNS = 4 * PAGE_TURNS;
 
 export class LogView {
@@ -35,20 +35,20 @@ export class LogView {
   #views = new Map();
   /** @type {Conversation | null} */
   #conversation = null;
-  /** @type {string | null} the turn of which the model is shown writing */
+  /** @type {string | null} the turn whose partial output is shown */
   #writingTurn = null;
   #isAtEnd = true;
   #lastTop = 0;
   #isLoading = false;
 
   constructor() {
-    this.#scroller.addEventListener("scroll", () => this.#noteScroll(), { passive: true });
+    this.#scroller.addEventListener("scroll", () => this.#updatePosition(), { passive: true });
     this.#older.addEventListener("click", () => void this.showOlder());
     this.#jump.addEventListener("click", () => this.jumpToEnd());
     const follow = new ResizeObserver(() => this.#follow());
     follow.observe(this.#content);
     follow.observe(this.#scroller);
-    // At once, not with the next frame: a log that shrinks and grows in between looks as if somebody had scrolled back.
+    // Before the next frame: a log that shrinks and grows again in between looks like scrolling back.
     new MutationObserver(() => this.#isAtEnd && this.#follow()).observe(this.#content, {
       childList: true,
       subtree: true,
@@ -56,14 +56,13 @@ export class LogView {
       attributeFilter: SIZE_ATTRIBUTES,
     });
     new IntersectionObserver(
-      (entries) => entries.some((entry) => entry.isIntersecting) && void this.#showOlderIfRead(),
+      (entries) => entries.some((entry) => entry.isIntersecting) && void this.#showOlderIfReached(),
       { root: this.#scroller, rootMargin: "200px" },
     ).observe(this.#older);
   }
 
   /**
-   * Show a conversation from its newest turns on; null: none. The echo stays until another one is shown, or none: a
-   * prompt that was just sent is not to blink.
+   * Show the newest turns of a conversation; null: none. The echo stays, so that a prompt does not flicker.
    * @param {Conversation | null} conversation
    */
   begin(conversation) {
@@ -85,10 +84,10 @@ export class LogView {
     for (const turn of change.updated) this.#views.get(turn.id)?.show(turn);
     this.#append(change.added);
     this.showPartial(false);
-    this.#forgetOldest();
+    this.#dropOldest();
   }
 
-  /** Show a prompt that is about to become a turn, as if it were one; null: none. @param {HTMLElement | null} echo */
+  /** Show the prompt that starts next like a turn; null: none. @param {HTMLElement | null} echo */
   showEcho(echo) {
     this.#echo.replaceChildren(...(echo ? [echo] : []));
   }
@@ -98,7 +97,7 @@ export class LogView {
     for (const [id, view] of this.#views) view.showSeen(seen.get(id) ?? "verbatim");
   }
 
-  /** Bring the first call that waits for a decision into sight, and the keys to its choices. */
+  /** Scroll to the first call that needs a decision and focus its buttons. */
   showQuestion() {
     const form = this.#turns.querySelector(".approval");
     form?.scrollIntoView({ block: "center" });
@@ -110,7 +109,7 @@ export class LogView {
     this.#follow();
   }
 
-  /** Show a page of turns before the first one shown: those that are held, else those the gateway has. */
+  /** Show a page of older turns; fetch them if they are not in memory. */
   async showOlder() {
     const conversation = this.#conversation;
     if (!conversation || this.#isLoading) return;
@@ -129,7 +128,7 @@ export class LogView {
     }
   }
 
-  /** The turns that are held and come before the first one in the document. @returns {Turn[]} */
+  /** The turns in memory before the first one in the document. @returns {Turn[]} */
   get #hidden() {
     const turns = this.#conversation?.manager.turns ?? [];
     const first = this.#turns.firstElementChild?.getAttribute("data-turn");
@@ -137,8 +136,8 @@ export class LogView {
     return index < 0 ? [] : turns.slice(0, index);
   }
 
-  async #showOlderIfRead() {
-    // At the very beginning, before anyone has scrolled, the button may be in sight: it is not meant by that.
+  async #showOlderIfReached() {
+    // Before the reader has scrolled, a visible button is no request.
     if (!this.#isAtEnd && this.#older.textContent === TEXTS.showOlder) await this.showOlder();
   }
 
@@ -155,14 +154,14 @@ export class LogView {
   #prepend(turns) {
     const anchor = this.#turns.firstElementChild;
     const before = anchor?.getBoundingClientRect().top ?? 0;
-    // The browser's own anchoring does not work at the very top, and must not work beside ours.
+    // The browser's own scroll anchoring fails at the very top, and must not interfere.
     this.#scroller.classList.add("unanchored");
     this.#turns.prepend(...turns.map((turn) => this.#viewOf(turn).element));
     this.#scroller.scrollTop += (anchor?.getBoundingClientRect().top ?? 0) - before;
     requestAnimationFrame(() => this.#scroller.classList.remove("unanchored"));
   }
 
-  #forgetOldest() {
+  #dropOldest() {
     if (!this.#isAtEnd || this.#views.size <= MAX_TURNS) return;
     for (const element of [...this.#turns.children].slice(0, this.#views.size - PAGE_TURNS)) {
       this.#views.delete(element.getAttribute("data-turn") ?? "");
@@ -171,7 +170,7 @@ export class LogView {
     this.#showOlderButton();
   }
 
-  /** Show what the model is writing. @param {boolean} isFresh */
+  /** Show the partial output. @param {boolean} isFresh */
   showPartial(isFresh) {
     const partial = this.#conversation?.manager.partial ?? null;
     if (this.#writingTurn && this.#writingTurn !== partial?.message_id)
@@ -193,9 +192,9 @@ export class LogView {
     return view;
   }
 
-  #noteScroll() {
+  #updatePosition() {
     const { scrollHeight, scrollTop, clientHeight } = this.#scroller;
-    // What was added since the last frame is no scrolling: only who goes back leaves the end.
+    // Added content is no scrolling: only scrolling back leaves the end.
     if (scrollHeight - scrollTop - clientHeight <= AT_END_PX) this.#isAtEnd = true;
     else if (scrollTop < this.#lastTop) this.#isAtEnd = false;
     this.#lastTop = scrollTop;
@@ -204,11 +203,11 @@ export class LogView {
 
   #follow() {
     if (this.#isAtEnd) this.#scroller.scrollTop = this.#scroller.scrollHeight;
-    this.#noteScroll();
+    this.#updatePosition();
   }
 }
 
-/** A prompt as a turn that has not begun. @param {{text: string, words: string}} prompt @param {...Node} actions */
+/** A prompt, rendered like a turn. @param {{text: string, words: string}} prompt @param {...Node} actions */
 export function echoOf({ text, words }, ...actions) {
   return h(
     "article",

@@ -1,11 +1,11 @@
 /**
- * A text of the model, an answer or what it says before it calls something; of a large one perhaps an excerpt.
+ * A text of the model: an answer, or text before tool calls. A large one is an excerpt until the reader opens it.
  *
  * @import {BlobRef} from "../conversation/wire.js"
  */
 
 import { Prose } from "../text/prose.js";
-import { wholeButton } from "./whole.js";
+import { fullTextButton } from "./full_text.js";
 
 export class ModelText {
   #prose = new Prose();
@@ -20,13 +20,13 @@ export class ModelText {
     this.#read = read;
   }
 
-  /** What is to be shown of it, and nothing where there is no text. */
+  /** The elements to show; empty without text. */
   get elements() {
     if (!this.#prose.text) return [];
     return this.#button ? [this.#prose.element, this.#button.element] : [this.#prose.element];
   }
 
-  /** Show a text, or the excerpt of what `blob` has. @param {string} text @param {BlobRef | null} blob */
+  /** Show a text, which is an excerpt if there is a `blob`. @param {string} text @param {BlobRef | null} blob */
   show(text, blob) {
     const whole = blob && this.#whole?.hash === blob.hash ? this.#whole.text : null;
     this.#prose.show(whole ?? text);
@@ -40,6 +40,6 @@ export class ModelText {
       this.#whole = { hash: blob.hash, text };
       this.show(text, blob);
     };
-    return wholeButton(blob, { read: this.#read, show });
+    return fullTextButton(blob, { read: this.#read, show });
   }
 }

@@ -1,5 +1,5 @@
 /**
- * The step that the model is writing now, as far as it is known: only what grows is touched.
+ * The partial output of the running step. Only the parts that grow are changed.
  *
  * @import {PartialOutput, PartialPart} from "../conversation/conversation_manager.js"
  */
@@ -22,13 +22,13 @@ export class PartialView {
     this.element = h("div", { class: "step partial" });
   }
 
-  /** Whether the reader has opened what the model is thinking. */
+  /** Whether the reader has opened the thinking. */
   get hasOpenThinking() {
     return this.#thoughts.some((thinking) => thinking.isOpen);
   }
 
   /**
-   * Show what there is, adding to what is shown; from the beginning with `isFresh`.
+   * Append what is new; with `isFresh`, start again.
    * @param {PartialOutput} partial @param {boolean} isFresh
    */
   show(partial, isFresh) {

@@ -1,5 +1,5 @@
 /**
- * A step of a turn: what the model thought, said and called; or what a person steered in.
+ * A step of a turn: the model's thinking, text and tool calls; or a steering prompt.
  *
  * @import {CallActions} from "./tool_card.js"
  * @import {BlobRef, ModelStep, TurnStatus, UserStep} from "../conversation/wire.js"
@@ -31,7 +31,7 @@ export class ModelStepView {
   }
 
   /**
-   * Show the step; with `answer`, that is its text: the same, and whole where it could be read.
+   * Show the step; `answer` replaces its text, since it can be opened in full.
    * @param {ModelStep} step
    * @param {{status: TurnStatus, isRunning: boolean, answer: {text: string, blob: BlobRef | null} | null}} turn
    */
@@ -44,12 +44,12 @@ export class ModelStepView {
       this.#thinking && this.#thinking.element,
       ...this.#text.elements,
       ...step.tool_calls.map((call) => this.#cardOf(call.id).element),
-      step.interrupted && this.#markOf(status),
+      step.interrupted && this.#interruptedMark(status),
     ]);
   }
 
-  /** Where an answer ends that has no end. @param {TurnStatus} status @returns {HTMLElement} */
-  #markOf(status) {
+  /** The note after an unfinished answer. @param {TurnStatus} status @returns {HTMLElement} */
+  #interruptedMark(status) {
     this.#mark ??= h("p", { class: "interrupted row quiet" });
     this.#mark.textContent = status === "cancelled" ? TEXTS.stoppedHere : TEXTS.interruptedHere;
     return this.#mark;

@@ -1,8 +1,8 @@
-/** What the model thought, folded: its last words while it thinks, all of it for who opens it. */
+/** The model's thinking, folded: its last words while it grows, all of it when opened. */
 
 import { arrange, h, icon, setText } from "../dom.js";
 import { readBlob } from "../conversation/gateway.js";
-import { wholeButton } from "./whole.js";
+import { fullTextButton } from "./full_text.js";
 import { TEXTS } from "../words.js";
 
 const PEEK_CHARS = 160;
@@ -36,8 +36,8 @@ export class Thinking {
   }
 
   /**
-   * Show it whole.
-   * @param {string} text @param {{sessionId: string, blob: import("../conversation/wire.js").BlobRef | null}} kept
+   * Show the complete text, or its excerpt with a button.
+   * @param {string} text @param {{sessionId: string, blob: import("../conversation/wire.js").BlobRef | null}} source
    */
   show(text, { sessionId, blob }) {
     this.#words.data = text;
@@ -45,6 +45,6 @@ export class Thinking {
     setText(this.#last, "");
     const read = (/** @type {string} */ hash) => readBlob(sessionId, hash);
     const showWhole = (/** @type {string} */ whole) => void (this.#words.data = whole);
-    arrange(this.#more, [blob && wholeButton(blob, { read, show: showWhole })]);
+    arrange(this.#more, [blob && fullTextButton(blob, { read, show: showWhole })]);
   }
 }

@@ -1,5 +1,5 @@
 /**
- * A tool call: what is called with what, how it goes, what came of it; and, where a person is asked, the question.
+ * A tool call: its name, arguments, state and result, and the approval form if it needs one.
  *
  * @import {Decision, ToolCall} from "../conversation/wire.js"
  */
@@ -7,8 +7,8 @@
 import { ApprovalForm } from "./approval_form.js";
 import { copyButton } from "../text/copying.js";
 import { arrange, h, icon, setText } from "../dom.js";
-import { wholeButton } from "./whole.js";
-import { CALL_STATES, TEXTS, decisionWords, duration, legible } from "../words.js";
+import { fullTextButton } from "./full_text.js";
+import { CALL_STATES, TEXTS, copyLabel, decisionWords, duration, legible } from "../words.js";
 
 /**
  * @typedef {object} CallActions
@@ -16,7 +16,7 @@ import { CALL_STATES, TEXTS, decisionWords, duration, legible } from "../words.j
  * @property {(hash: string) => Promise<string>} readBlob
  */
 
-/** How a call stands: a class of its card, and an icon. */
+/** The card's class and icon in each state. */
 const STATES = {
   preparing: ["running", "dot"],
   running: ["running", "dot"],
@@ -53,26 +53,26 @@ export class ToolCard {
     this.element = h("div", { class: "tool" }, this.#details);
   }
 
-  /** Show a call that the model is still writing. @param {string} name */
+  /** Show a call that the model is writing. @param {string} name */
   showPreparing(name) {
     this.#showState("preparing");
     setText(this.#name, legible(name) || "…");
   }
 
-  /** @param {ToolCall} call @param {boolean} isRunning whether its turn still runs */
+  /** @param {ToolCall} call @param {boolean} isRunning whether its turn is running */
   show(call, isRunning) {
     const key = JSON.stringify([call, isRunning]);
     if (key === this.#key) return;
     this.#key = key;
-    const isAsked = isRunning && !call.result && call.approval !== null && call.approval.decision === null;
+    const needsDecision = isRunning && !call.result && call.approval !== null && call.approval.decision === null;
     this.element.dataset.call = call.id;
-    this.#showState(isAsked ? "waiting" : stateOf(call, isRunning));
+    this.#showState(needsDecision ? "waiting" : stateOf(call, isRunning));
     setText(this.#name, legible(call.name));
     setText(this.#gist, legible(gistOf(call)));
     const ms = call.result?.duration_ms;
     setText(this.#time, ms === null || ms === undefined ? "" : duration(ms));
     arrange(this.#body, this.#sections(call));
-    this.#ask(call, isAsked);
+    this.#ask(call, needsDecision);
   }
 
   /** @param {keyof typeof STATES} state */
@@ -107,40 +107,40 @@ export class ToolCard {
       "header",
       { class: "row apart fine" },
       h("span", {}, title),
-      copyButton(`Copy ${title.toLowerCase()}`, () => content.textContent ?? ""),
+      copyButton(copyLabel(title), () => content.textContent ?? ""),
     );
     const section = h("section", {}, header, content);
     content.hidden = !text;
-    const show = (/** @type {string} */ whole, /** @type {boolean} */ isByHand) => {
-      content.textContent = asShown(whole);
+    const show = (/** @type {string} */ fullText, /** @type {boolean} */ isClick) => {
+      content.textContent = asShown(fullText);
       content.hidden = false;
-      if (isByHand) content.focus(); // else a person may be writing a prompt
+      if (isClick) content.focus(); // otherwise the user may be writing a prompt
     };
-    if (blob) section.append(wholeButton(blob, { read: this.#actions.readBlob, show, name: title }));
+    if (blob) section.append(fullTextButton(blob, { read: this.#actions.readBlob, show, name: title }));
     return section;
   }
 
-  /** @param {ToolCall} call @param {boolean} isAsked */
-  #ask(call, isAsked) {
-    if (!isAsked) {
+  /** @param {ToolCall} call @param {boolean} needsDecision */
+  #ask(call, needsDecision) {
+    if (!needsDecision) {
       this.#closeQuestion();
       return;
     }
     if (this.#form) return;
     this.#form = new ApprovalForm(call, (decision, reason) => this.#actions.decide(call, decision, reason));
     this.element.append(this.#form.element);
-    this.#details.open = true; // nobody is to decide on what was not seen
+    this.#details.open = true; // the user must see the arguments before deciding
     if (call.args_blob) this.#body.querySelector("button.link-button")?.dispatchEvent(new Event("click"));
   }
 
-  /** The question is decided: the card is one line again, as those that nobody was asked about. */
+  /** Remove the form of a decided call and fold the card. */
   #closeQuestion() {
     if (!this.#form) return;
     const hasFocus = this.#form.hadFocus && document.activeElement === document.body;
     this.#form.element.remove();
     this.#form = null;
     this.#details.open = false;
-    // Or the keys would begin at the top of the page.
+    // Otherwise the focus would go to the top of the page.
     if (hasFocus) this.#details.querySelector("summary")?.focus({ preventScroll: true });
   }
 }
@@ -159,7 +159,7 @@ function gistOf({ args }) {
     .join(", ");
 }
 
-/** As JSON; where one is a text of several lines, as lines. @param {ToolCall} call @returns {string} */
+/** The arguments as JSON; texts of several lines as lines. @param {ToolCall} call @returns {string} */
 function argumentsOf({ args, args_blob }) {
   if (args_blob) return "";
   if (typeof args === "string") return args;
@@ -167,6 +167,6 @@ function argumentsOf({ args, args_blob }) {
   if (!Object.values(args).some(isOfLines)) return JSON.stringify(args, null, 2);
   return Object.entries(args)
     .map(([name, value]) => `${name}:${isOfLines(value) ? `\n${value}` : ` ${JSON.stringify(value, null, 2)}`}`)
-    .map((argument) => argument.replaceAll("\n", "\n    ")) // to the right: none of the lines looks like an argument
+    .map((argument) => argument.replaceAll("\n", "\n    ")) // indented, so that no line looks like an argument
     .join("\n");
 }

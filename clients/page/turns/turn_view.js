@@ -1,5 +1,5 @@
 /**
- * One turn: what a person asked, all that came of it, and what is worth knowing about it.
+ * One turn: the prompt, the steps, the answer or error, and a line of facts.
  *
  * @import {PartialOutput} from "../conversation/conversation_manager.js"
  * @import {StepActions} from "./step_view.js"
@@ -14,7 +14,7 @@ import { ModelStepView, UserStepView } from "./step_view.js";
 import { TEXTS, clock, duration, endingWords, fullTime, omittedWords, seenWords, usageDetails, usageWords }
   from "../words.js";
 
-/** From where on a prompt is shown folded. */
+/** A prompt of this size or more is folded. */
 const LONG_CHARS = 2_000;
 const LONG_LINES = 24;
 
@@ -52,7 +52,7 @@ export class TurnView {
     this.element.dataset.status = turn.status;
     const steps = turn.reasoning_trajectory?.steps ?? [];
     const last = /** @type {ModelStep | undefined} */ (steps.findLast((step) => step.kind === "model"));
-    // The answer is the text of the step that calls nothing any more; it is shown once, there.
+    // The answer is the text of the last step without tool calls; it is shown there, once.
     const answering = turn.agent_message !== null && last && !last.tool_calls.length ? last : null;
     const elements = steps.map((step, index) => {
       const view = this.#viewOf(
@@ -75,7 +75,7 @@ export class TurnView {
     this.#arrange();
   }
 
-  /** Show what the model is writing; null: nothing. @param {PartialOutput | null} partial @param {boolean} isFresh */
+  /** Show the partial output; null: none. @param {PartialOutput | null} partial @param {boolean} isFresh */
   showPartial(partial, isFresh) {
     if (!partial) {
       if (this.#partial?.hasOpenThinking) [...this.#views.values()].forEach(openThinking);
@@ -88,7 +88,7 @@ export class TurnView {
     this.#arrange();
   }
 
-  /** Mark what the model still has of this turn. @param {Seen} seen */
+  /** Show what the model still sees of this turn. @param {Seen} seen */
   showSeen(seen) {
     if (seen === this.#seen) return;
     this.#seen = seen;
@@ -161,7 +161,7 @@ function answerOf({ agent_message, agent_message_blob }) {
   return { text: agent_message ?? "", blob: agent_message_blob };
 }
 
-/** The answer, or what was written of one that was interrupted. @param {Turn} turn */
+/** The answer, or the text of an interrupted one. @param {Turn} turn */
 function writtenOf(turn) {
   const last = turn.reasoning_trajectory?.steps.at(-1);
   if (turn.agent_message !== null || last?.kind !== "model" || !last.interrupted) return answerOf(turn);
@@ -188,7 +188,7 @@ function requestOf(turn) {
   );
 }
 
-/** What was asked; of a long text its beginning, and all of it for who wants to see it. @param {string} text */
+/** The prompt; a long one is folded. @param {string} text */
 function bubbleOf(text) {
   const bubble = h("div", { class: "bubble" }, text);
   if (text.length < LONG_CHARS && text.split("\n", LONG_LINES).length < LONG_LINES) return [bubble];

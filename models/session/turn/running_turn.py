@@ -56,6 +56,8 @@ class CarriedTurn(Compact):
     tool_policy: ToolPolicy = {}
     awaiting_since: UtcDatetime | None = None
     """Since when people are asked to decide: `deadline` moves on by as long as that takes."""
+    has_blocked_task: bool = False
+    """People are asked to decide on a call of a task that the turn waits for (TSK-5)."""
     steps: int = 0
     calls: int = 0
     unsettled: bool = False
@@ -122,7 +124,7 @@ class RunningTurn(CarriedTurn):
 
     def _with_clock(self, now: datetime) -> Self:
         """Stop the clock while a call awaits a decision, and let it run on otherwise."""
-        if self.awaits_approval:
+        if self.awaits_approval or self.has_blocked_task:
             return self.model_copy(update={"awaiting_since": self.awaiting_since or now})
         return self.model_copy(update={"deadline": self.deadline_at(now), "awaiting_since": None})
 
@@ -301,6 +303,9 @@ class RunningTurn(CarriedTurn):
     def with_approvals_expired(self, now: datetime) -> Self:
         """Record for the calls whose time to decide is over that nobody did."""
         return self._with_calls(expired(call, now=now) for call in self.newest_step.tool_calls)._with_clock(now)
+
+    def with_blocked_task(self, is_blocked: bool, *, now: datetime) -> Self:  # reads as a sentence
+        return self.model_copy(update={"has_blocked_task": is_blocked})._with_clock(now)
 
     # ---- its end: the message as it stays in the transcript
 

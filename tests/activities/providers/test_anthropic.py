@@ -27,10 +27,10 @@ from tests.vendors.anthropic_wire import (
 )
 from tests.vendors.golden_files import assert_golden
 from tests.vendors.server import Answer, Call
-from turnkeeper.activities.providers.anthropic.answer import Fold
+from turnkeeper.activities.providers.anthropic.answer import StreamAccumulator
 from turnkeeper.activities.providers.anthropic.request import ANSWER_TOKENS, GO_ON, encode
 from turnkeeper.activities.providers.protocol import Delta, ModelError
-from turnkeeper.activities.providers.verbatim import OPENING
+from turnkeeper.activities.providers.request_encoding import OPENING
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelMessage,
@@ -310,8 +310,8 @@ def test_agt_4_a_bounded_answer_has_room_for_its_thinking(name: str) -> None:
 
 
 def folded(*events: dict[str, Any], request_id: str | None = "req_1") -> tuple[list[Delta], ModelResponse]:
-    answer = Fold(MODEL)
-    deltas = [delta for event in events for delta in answer.take(event)]
+    answer = StreamAccumulator(MODEL)
+    deltas = [delta for event in events for delta in answer.add(event)]
     assert answer.is_whole
     return deltas, answer.response(request_id=request_id)
 

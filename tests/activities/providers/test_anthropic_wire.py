@@ -18,7 +18,7 @@ from tests.vendors.anthropic_wire import KEY, MODEL, AnthropicWire, error_body, 
 from tests.vendors.server import BOUND, Answer, Call, Fault, Received, Reply
 from turnkeeper.activities.providers.anthropic.provider import AnthropicProvider
 from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError, Provider
-from turnkeeper.activities.providers.wire.bounded_body import MOST_EVENT_BYTES, MOST_STREAM_BYTES
+from turnkeeper.activities.providers.wire.bounded_body import MAX_EVENT_BYTES, MAX_STREAM_BYTES
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ModelResponse, RequestHead, ToolSpec
 
 WHOLE = Answer(text="There is a chair.", think="Where is it?", calls=[Call("toolu_1", "look", {"at": "left"})])
@@ -438,12 +438,12 @@ async def test_agt_9_no_more_is_read_of_what_has_no_end_than_is_good(wire: Anthr
         tracemalloc.stop()
     assert error.error_type == error_type
     assert len(error.message) < 600
-    assert peak < 4 * MOST_EVENT_BYTES
+    assert peak < 4 * MAX_EVENT_BYTES
 
 
 async def test_agt_9_an_answer_without_end_is_given_up(wire: AnthropicWire, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert MOST_STREAM_BYTES > 10_000_000
-    monkeypatch.setattr("turnkeeper.activities.providers.wire.bounded_body.MOST_STREAM_BYTES", 100_000)
+    assert MAX_STREAM_BYTES > 10_000_000
+    monkeypatch.setattr("turnkeeper.activities.providers.wire.bounded_body.MAX_STREAM_BYTES", 100_000)
     ping = sse({"type": "weather", "told": "x" * 10_000})
     wire.script(Reply.stream([ping] * 20))
     assert (await failure(wire.provider())).error_type == "too_large"
@@ -453,7 +453,7 @@ async def test_agt_9_an_answer_without_end_is_given_up(wire: AnthropicWire, monk
 async def test_agt_9_events_are_bounded_one_by_one_however_they_are_cut(
     wire: AnthropicWire, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
-    monkeypatch.setattr("turnkeeper.activities.providers.wire.bounded_body.MOST_EVENT_BYTES", 400)
+    monkeypatch.setattr("turnkeeper.activities.providers.wire.bounded_body.MAX_EVENT_BYTES", 400)
     whole = wire.reply(WHOLE)
     assert len(b"".join(whole.chunks)) > 2_000
     with_carriage_returns = replace(whole, chunks=tuple(chunk.replace(b"\n", b"\r\n") for chunk in whole.chunks))

@@ -45,7 +45,7 @@ async def test_agt_9_a_call_that_breaks_off_has_cost_its_arguments(api: str) -> 
     async with WIRES[api]() as wire:
         whole = wire.reply(Answer(calls=[Call("c1", "look", {"at": "x" * 400})]))
         meters = [await failed(wire, whole.cut_after(chunks)) for chunks in range(1, len(whole.chunks) - 1)]
-    assert any(meter.written > 200 for meter in meters)
+    assert any(meter.written_chars > 200 for meter in meters)
 
 
 @pytest.mark.parametrize("api", WIRES)
@@ -66,5 +66,5 @@ async def test_agt_9_a_refusal_has_cost_what_the_vendor_says(api: str) -> None:
 
 
 def test_agt_9_usage_that_nobody_has_counted_is_told_apart() -> None:
-    counted, estimated = Usage(input_tokens=10, output_tokens=5), Usage(input_tokens=8, estimated_tokens=8)
-    assert counted + estimated == Usage(input_tokens=18, output_tokens=5, estimated_tokens=8)
+    usage_so_far, estimated = Usage(input_tokens=10, output_tokens=5), Usage(input_tokens=8, estimated_tokens=8)
+    assert usage_so_far + estimated == Usage(input_tokens=18, output_tokens=5, estimated_tokens=8)

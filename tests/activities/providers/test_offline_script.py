@@ -13,10 +13,10 @@ from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
 from turnkeeper.activities.llm import ModelActivities
-from turnkeeper.activities.model_request.asking import Asking
-from turnkeeper.activities.model_request.hand_over import REQUESTS, HandOverKey
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.list_prices import ListPrices
+from turnkeeper.activities.model_request.local_context_cache import REQUESTS, ContextKey
+from turnkeeper.activities.model_request.model_client import ModelClient
 from turnkeeper.activities.providers.offline.provider import ABILITIES, OfflineModel
 from turnkeeper.activities.providers.offline.script import ScriptedModel
 from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError, Provider
@@ -53,7 +53,7 @@ class Player:
         request: int = 1,
         *,
         attempt: int = 1,
-        rounds: int = 0,
+        wait_count: int = 0,
         name: str = "script",
         asked: str = "hi",
         shown: list[Delta | ModelResponse] | None = None,
@@ -61,7 +61,7 @@ class Player:
         """Return everything that is streamed; `shown` also has what came before an error."""
         events = [] if shown is None else shown
         messages = [ModelMessage(role="user", content=asked)]
-        context = CallContext(session_id="s", request=request, attempt=attempt, round=rounds)
+        context = CallContext(session_id="s", request=request, attempt=attempt, round=wait_count)
         async for event in self.model.stream(name, ModelRequest(head=RequestHead(), messages=messages), context):
             events.append(event)  # one by one: an error must not take what came before it
         return events
@@ -158,9 +158,9 @@ async def test_agt_9_a_fault_fails_the_first_attempts_and_then_the_answer_comes(
 
 async def test_agt_9_a_wait_of_the_workflow_counts_though_its_next_activity_begins_at_attempt_1(player: Player) -> None:
     player.write({"text": "a", "fault": {"error_type": "rate_limited", "times": 2, "retry_after": 60}})
-    for rounds in (0, 1):
-        assert (await player.error(attempt=1, rounds=rounds)).error_type == "rate_limited"
-    assert (await player.response(attempt=1, rounds=2)).text == "a"
+    for wait_count in (0, 1):
+        assert (await player.error(attempt=1, wait_count=wait_count)).error_type == "rate_limited"
+    assert (await player.response(attempt=1, wait_count=2)).text == "a"
 
 
 async def test_agt_9_the_activity_tells_the_script_how_often_the_workflow_waited(player: Player) -> None:
@@ -168,10 +168,10 @@ async def test_agt_9_the_activity_tells_the_script_how_often_the_workflow_waited
     request = ModelRequest(head=RequestHead(), messages=[])
     call = ModelCall(turn=1, step=1, request=1, model="offline:script", digest=digest_of(request))
     activity = ActivityEnvironment()
-    key = HandOverKey(activity.info.workflow_run_id or "", call.request, call.digest)
+    key = ContextKey(activity.info.workflow_run_id or "", call.request, call.digest)
     REQUESTS.put(key, request, size=1)
     providers, texts = Providers({"offline": lambda: player.model}), LargeTexts(Mock(spec=Blobs))
-    asking = Asking(providers, Mock(spec=Client), texts, ListPrices())
+    asking = ModelClient(providers, Mock(spec=Client), texts, ListPrices())
     call_model = ModelActivities(asking, texts, InProcessCarrier()).call_model
     assert (await activity.run(call_model, call)).wait_seconds == 60
     outcome = await activity.run(call_model, call.model_copy(update={"round": 1}))
@@ -262,11 +262,11 @@ async def test_agt_4_an_unchanged_script_is_played_without_a_thread(
     reads: list[Any] = []
     to_thread = asyncio.to_thread
 
-    async def counted(read: Any, *given: Any) -> Any:
+    async def usage_so_far(read: Any, *given: Any) -> Any:
         reads.append(given)
         return await to_thread(read, *given)
 
-    monkeypatch.setattr(asyncio, "to_thread", counted)
+    monkeypatch.setattr(asyncio, "to_thread", usage_so_far)
     script = player.folder / "default.json"
     player.write({"text": "a"}, repeat=True)
     os.utime(script, ns=(0, 1_000))

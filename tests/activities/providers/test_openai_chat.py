@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from tests.vendors.chat_wire import MODEL, ChatWire, answer_chunks, chunk
 from tests.vendors.golden_files import assert_golden
 from tests.vendors.server import Answer, Call
-from turnkeeper.activities.providers.openai.chat_answer import Fold, TextFold
+from turnkeeper.activities.providers.openai.chat_answer import StreamAccumulator, TextStreamAccumulator
 from turnkeeper.activities.providers.openai.chat_request import (
+    REASONING_ROOM,
     REASONING_TOKENS,
-    ROOM,
     encode,
     encode_text,
     fields_in,
-    lacking_in,
+    missing_in,
 )
 from turnkeeper.activities.providers.protocol import Delta, ModelError
-from turnkeeper.activities.providers.verbatim import OPENING
+from turnkeeper.activities.providers.request_encoding import OPENING
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelMessage,
@@ -130,12 +130,12 @@ def test_agt_3_what_an_answer_had_beyond_its_texts_goes_back_to_the_same_model_a
 def test_agt_4_what_an_endpoint_refuses_is_left_out_of_parameters_and_messages():
     whole = encoded(*CONVERSATION)
     assert fields_in(whole) == {"reasoning_content", "extra_content"}
-    assert lacking_in(whole) == {"reasoning_content"}
-    assert fields_in(encoded(user("?"))) == lacking_in(encoded(*CONVERSATION[:4])) == frozenset()
+    assert missing_in(whole) == {"reasoning_content"}
+    assert fields_in(encoded(user("?"))) == missing_in(encoded(*CONVERSATION[:4])) == frozenset()
     body = encoded(*CONVERSATION, without=["stream_options", "reasoning_content", "extra_content"])
     assert "stream_options" not in body
     assert set(body["messages"][2]) == {"role", "content", "tool_calls"}
-    without = encoded(user("?"), head=SUMMARY, without=["max_tokens", ROOM])
+    without = encoded(user("?"), head=SUMMARY, without=["max_tokens", REASONING_ROOM])
     assert (without["max_completion_tokens"], "max_tokens" in without) == (1024, False)
     assert "stop" not in encoded(user("?"), without=["stop"], by=encode_text)
 
@@ -143,14 +143,14 @@ def test_agt_4_what_an_endpoint_refuses_is_left_out_of_parameters_and_messages()
 def test_agt_4_what_an_endpoint_demands_is_in_every_answer_that_has_none_of_its_own():
     messages = [*CONVERSATION, user("Go home.")]
     request = ModelRequest(head=HEAD, messages=messages)
-    body = encode(request, name=MODEL, demanded=["reasoning_content"])
+    body = encode(request, name=MODEL, required=["reasoning_content"])
     said = [message for message in body["messages"] if message["role"] == "assistant"]
     assert [message["reasoning_content"] for message in said] == ["First the\nleft…", " ", " ", " "]
     others = [message for message in body["messages"] if message["role"] != "assistant"]
     assert not [message for message in others if "reasoning_content" in message]
 
 
-@pytest.mark.parametrize(("without", "most"), [([], 1024 + REASONING_TOKENS), ([ROOM], 1024)])
+@pytest.mark.parametrize(("without", "most"), [([], 1024 + REASONING_TOKENS), ([REASONING_ROOM], 1024)])
 @pytest.mark.parametrize("by", [encode, encode_text])
 def test_agt_4_a_bounded_answer_has_room_for_its_reasoning(without, most, by):
     assert encoded(user("?"), head=SUMMARY, without=without, by=by)["max_tokens"] == most
@@ -207,15 +207,19 @@ DETAILS = ("prompt_tokens_details", "completion_tokens_details")
 # ── Answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def folded(*chunks: dict[str, Any], fold: type[Fold] = Fold) -> tuple[list[Delta], ModelResponse]:
+def folded(
+    *chunks: dict[str, Any], fold: type[StreamAccumulator] = StreamAccumulator
+) -> tuple[list[Delta], ModelResponse]:
     answer = fold(MODEL, request=7)
-    deltas = [delta for each in chunks for delta in answer.take(each)]
+    deltas = [delta for each in chunks for delta in answer.add(each)]
     assert answer.is_whole
     assert answer.failure is None
     return deltas, answer.response(request_id="req_1")
 
 
-def of_deltas(*deltas: dict[str, Any], finish: str = "stop", fold: type[Fold] = Fold) -> ModelResponse:
+def of_deltas(
+    *deltas: dict[str, Any], finish: str = "stop", fold: type[StreamAccumulator] = StreamAccumulator
+) -> ModelResponse:
     return folded(*map(chunk, deltas), chunk({}, finish), fold=fold)[1]
 
 
@@ -267,11 +271,11 @@ def choice(index: Any, delta: dict[str, Any], finish: str | None = None) -> dict
 def test_agt_3_of_several_choices_the_first_is_the_answer_and_whole_with_its_own_end():
     other = choice(1, {"content": "No."}, "stop")
     together = {**chunk({}), "choices": [other, choice(0, {"content": "s."}, "stop")]}
-    answer = Fold(MODEL, request=1)
+    answer = StreamAccumulator(MODEL, request=1)
     for event in (chunk({"content": "Ye"}), {**chunk({}), "choices": [other]}):
-        answer.take(event)
+        answer.add(event)
     assert not answer.is_whole
-    answer.take(together)
+    answer.add(together)
     assert answer.is_whole
     assert answer.response(request_id=None).text == "Yes."
 
@@ -450,7 +454,7 @@ def test_agt_3_an_answer_that_was_cut_has_no_calls_and_no_state():
         ({"content": "I wi"}, "of next year", "provider_error"),
     ],
 )
-@pytest.mark.parametrize("fold", [Fold, TextFold])
+@pytest.mark.parametrize("fold", [StreamAccumulator, TextStreamAccumulator])
 def test_agt_9_a_refusal_or_a_failure_is_no_answer(delta, finish, error_type, fold):
     with pytest.raises(ModelError) as failed:
         of_deltas(delta, finish=finish, fold=fold)
@@ -479,9 +483,9 @@ def test_agt_9_an_unknown_end_is_asked_about_a_few_times_and_a_failure_of_the_ne
 
 
 def test_agt_3_without_a_reason_to_stop_an_answer_is_not_whole():
-    answer = Fold(MODEL, request=1)
+    answer = StreamAccumulator(MODEL, request=1)
     for each in (chunk({"content": "So."}), {**chunk({}), "choices": [], "usage": {"prompt_tokens": 1}}, chunk({}, "")):
-        answer.take(each)
+        answer.add(each)
     assert not answer.is_whole
 
 
@@ -525,22 +529,22 @@ UNDERSTOOD = (KeyError, IndexError, TypeError, AttributeError, ValueError, Model
 
 
 @given(st.lists(st.dictionaries(KEYS, ODD, max_size=4) | st.builds(chunk, st.dictionaries(KEYS, ODD)), max_size=4))
-@pytest.mark.parametrize("fold", [Fold, TextFold])
+@pytest.mark.parametrize("fold", [StreamAccumulator, TextStreamAccumulator])
 def test_agt_11_whatever_a_server_sends_is_an_answer_that_can_be_kept_or_one_that_cant_be_read(fold, events):
     answer = fold(MODEL, request=1)
     try:
         for event in [*events, chunk({}, "stop")]:
-            answer.take(event)
+            answer.add(event)
         response = answer.response(request_id=None)
     except UNDERSTOOD:
         return
     assert ModelResponse.model_validate_json(response.model_dump_json()) == response
 
 
-@pytest.mark.parametrize("fold", [Fold, TextFold])
+@pytest.mark.parametrize("fold", [StreamAccumulator, TextStreamAccumulator])
 @pytest.mark.parametrize("size", [1, 3, 1_000])
 def test_ctx_13_thinking_that_leads_the_text_is_thinking_and_goes_back_where_it_stood(fold, size):
-    mark = "§respond: " if fold is TextFold else ""
+    mark = "§respond: " if fold is TextStreamAccumulator else ""
     text = f"<think>\nIs a < b?\n</think>\n\n{mark}Hi </think> there"
     pieces = [chunk({"content": text[at : at + size]}) for at in range(0, len(text), size)]
     deltas, response = folded(*pieces, chunk({}, "stop"), fold=fold)
@@ -550,7 +554,7 @@ def test_ctx_13_thinking_that_leads_the_text_is_thinking_and_goes_back_where_it_
     ]
     assert "".join(delta.text for delta in deltas if delta.kind == "think").strip() == "Is a < b?"
     assert "".join(delta.text for delta in deltas if delta.kind == "respond") == "Hi </think> there"
-    if fold is Fold:
+    if fold is StreamAccumulator:
         again = encoded(user("?"), ModelMessage(role="assistant", content=response.text, state=response.state))
         assert again["messages"][2] == {"role": "assistant", "content": text}
 
@@ -593,8 +597,8 @@ def test_agt_10_odd_details_are_none(odd):
 
 @pytest.mark.parametrize("odd", [7, ["m"], {}, None])
 def test_agt_3_a_name_that_is_none_costs_no_answer(odd):
-    answer = Fold(MODEL, request=1)
-    answer.take({**chunk({"content": "So."}, "stop"), "model": odd, "id": odd})
+    answer = StreamAccumulator(MODEL, request=1)
+    answer.add({**chunk({"content": "So."}, "stop"), "model": odd, "id": odd})
     response = answer.response(request_id=None)
     assert (response.text, response.model, response.request_id) == ("So.", MODEL, None)
 
@@ -605,7 +609,7 @@ def test_agt_3_a_name_that_is_none_costs_no_answer(odd):
 def test_ctx_13_an_answer_by_the_protocol_text_is_read_in_its_grammar_and_shown_without_it():
     text = '§think: The clock.\n\n§respond: I look.\n\n§call: {"name": "now", "args": {"at": "é"}}\n§result: noon'
     pieces = [chunk({"content": text[at : at + 5]}) for at in range(0, len(text), 5)]
-    deltas, response = folded(*pieces, chunk({}, "stop"), fold=TextFold)
+    deltas, response = folded(*pieces, chunk({}, "stop"), fold=TextStreamAccumulator)
     assert response.parts == [
         ThinkPart(kind="think", text="The clock."),
         RespondPart(kind="respond", text="I look."),
@@ -618,14 +622,19 @@ def test_ctx_13_an_answer_by_the_protocol_text_is_read_in_its_grammar_and_shown_
 
 def test_ctx_13_a_models_own_thinking_comes_before_what_it_writes():
     response = of_deltas(
-        {"reasoning_content": "hm"}, {"content": "§respond: So. \ud83d"}, {"content": "\ude00"}, fold=TextFold
+        {"reasoning_content": "hm"},
+        {"content": "§respond: So. \ud83d"},
+        {"content": "\ude00"},
+        fold=TextStreamAccumulator,
     )
     assert response.parts == [ThinkPart(kind="think", text="hm"), RespondPart(kind="respond", text="So. \U0001f600")]
     assert (response.stop, response.state) == ("end_turn", None)
 
 
 def test_ctx_13_a_call_of_an_answer_that_was_cut_is_not_taken_up():
-    response = of_deltas({"content": 'So.\n§call: {"name": "pay", "args": {}}'}, finish="length", fold=TextFold)
+    response = of_deltas(
+        {"content": 'So.\n§call: {"name": "pay", "args": {}}'}, finish="length", fold=TextStreamAccumulator
+    )
     assert (response.stop, response.text, response.calls) == ("max_tokens", "So.", [])
 
 

@@ -20,8 +20,8 @@ from tests.vendors.chat_wire import ChatWire, chunk
 from tests.vendors.responses_wire import ResponsesWire
 from tests.vendors.server import BOUND, Answer, Call, Fault, Reply, VendorWire
 from turnkeeper.activities.providers.openai.chat import OpenAIChatProvider
-from turnkeeper.activities.providers.openai.refused_parameters import MEMORY_SECONDS, RefusedParameters
 from turnkeeper.activities.providers.openai.responses import OpenAIProvider
+from turnkeeper.activities.providers.openai.unsupported_parameters import MEMORY_SECONDS, UnsupportedParameters
 from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError, Provider
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import (
@@ -366,8 +366,8 @@ async def test_agt_4_what_one_session_is_refused_of_its_messages_another_sends(c
 
 async def test_agt_4_who_refuses_a_field_and_then_demands_it_is_not_asked_for_ever(chat):
     refused = Reply.error(400, {"error": {"message": "Unknown field: reasoning_content"}})
-    demanded = Reply.error(400, {"error": {"message": "Missing field: reasoning_content"}})
-    chat.script(WHOLE, refused, demanded, refused)
+    required = Reply.error(400, {"error": {"message": "Missing field: reasoning_content"}})
+    chat.script(WHOLE, refused, required, refused)
     provider = chat.provider()
     _, step = await ask(provider)
     assert (await failure(provider, looked(step))).error_type == "bad_request"
@@ -377,7 +377,8 @@ async def test_agt_4_who_refuses_a_field_and_then_demands_it_is_not_asked_for_ev
 async def test_agt_4_what_was_learned_is_tried_again_after_a_while_and_the_log_says_so(chat, caplog, monkeypatch):
     times = [0.0]
     monkeypatch.setattr(
-        "turnkeeper.activities.providers.openai.chat.RefusedParameters", lambda: RefusedParameters(lambda: times[-1])
+        "turnkeeper.activities.providers.openai.chat.UnsupportedParameters",
+        lambda: UnsupportedParameters(lambda: times[-1]),
     )
     odd = Reply.error(400, {"error": {"message": "Unknown parameter: 'stream_options'."}})
     chat.script(odd, *[Answer(text="So.")] * 4)
@@ -403,14 +404,14 @@ async def test_agt_4_what_two_requests_are_refused_at_once_both_are_sent_without
 
 def test_agt_4_what_one_model_refuses_is_sent_to_another_and_to_another_endpoint():
     error = ModelError("bad_request", "Unknown parameter: 'stream_options'.")
-    here, there = RefusedParameters(), RefusedParameters()
+    here, there = UnsupportedParameters(), UnsupportedParameters()
     assert here.learn("m", error, optional=["stream_options"])
     assert (here.of("m"), here.of("n"), there.of("m")) == ({"stream_options"}, frozenset(), frozenset())
 
 
 def test_agt_4_what_was_learned_is_bounded_and_forgotten_with_those_who_no_longer_ask(monkeypatch):
-    monkeypatch.setattr("turnkeeper.activities.providers.openai.refused_parameters.MOST_REMEMBERED", 2)
-    refused, error = RefusedParameters(), ModelError("bad_request", "Unknown field: a_b")
+    monkeypatch.setattr("turnkeeper.activities.providers.openai.unsupported_parameters.MAX_REMEMBERED", 2)
+    refused, error = UnsupportedParameters(), ModelError("bad_request", "Unknown field: a_b")
     for session in ("s1", "s2"):
         assert refused.learn(session, error, optional=["a_b"])
     refused.of("s1")

@@ -44,7 +44,7 @@ EVENTS = st.lists(
 )
 
 
-def written(events) -> str:
+def written_chars(events) -> str:
     return "\n\n".join(render_event(event, GRAMMAR) for event in events)
 
 
@@ -68,12 +68,12 @@ def parts_in(answer: str):
 
 @given(EVENTS)
 def test_ctx_13_what_is_written_in_the_grammar_is_read_back_exactly(events):
-    assert events_of(written(events)) == events
+    assert events_of(written_chars(events)) == events
 
 
 @given(EVENTS, st.data())
 def test_ctx_13_an_answer_is_read_the_same_in_whatever_pieces_it_comes(events, data):
-    answer = written(events)
+    answer = written_chars(events)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(answer)), max_size=12)))
     pieces = [answer[start:stop] for start, stop in pairwise([0, *cuts, len(answer)])]
     reader, deltas = read(*pieces)
@@ -202,9 +202,9 @@ THOUGHTS = st.lists(
 @given(THOUGHTS, st.lists(st.integers(0, 40), max_size=6), st.booleans())
 def test_ctx_13_thinking_is_told_apart_the_same_in_whatever_pieces_it_comes(text, cuts, is_cut):
     whole, pieces = LeadingThought(), LeadingThought()
-    whole.take(text)
+    whole.add(text)
     bounds = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    shown = [delta for start, end in pairwise(bounds) for delta in pieces.take(text[start:end])]
+    shown = [delta for start, end in pairwise(bounds) for delta in pieces.add(text[start:end])]
     for each in (whole, pieces):
         each.finish(is_cut=is_cut)
     assert (pieces.thought, pieces.said, pieces.lead) == (whole.thought, whole.said, whole.lead)

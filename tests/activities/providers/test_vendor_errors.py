@@ -15,10 +15,10 @@ from temporalio.exceptions import ApplicationError
 
 from tests.activities.test_failures import failed
 from turnkeeper.activities.failures import describe_failure
-from turnkeeper.activities.providers.errors.vendor_errors import Vendor, error_of, should_retry_of
+from turnkeeper.activities.providers.errors.vendor_errors import Vendor, error_from, should_retry_of
 from turnkeeper.activities.providers.errors.waiting_times import retry_after_of
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.activities.providers.quotes import MOST_READ, quoted
+from turnkeeper.activities.providers.redaction import MAX_READ_CHARS, redact
 
 ACME = Vendor(name="Acme", key="ACME_API_KEY", package="acme")
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -30,7 +30,7 @@ def judged(
     headers: Mapping[str, str] | None = None,
     asked: Mapping[str, object] | None = None,
 ) -> ModelError:
-    return error_of(status, headers or {}, body, vendor=ACME, now=NOW, asked=asked)
+    return error_from(status, headers or {}, body, vendor=ACME, now=NOW, request_body=asked)
 
 
 def anthropic(kind: str, message: str = "?", **details: Any) -> dict[str, Any]:
@@ -421,12 +421,12 @@ def test_agt_9_no_secret_of_a_vendors_words_is_shown(secret: str) -> None:
     for words in (f"Incorrect API key provided: {secret}.", f"header {secret}", f'{{"api_key": "{secret}"}}', secret):
         for status in (400, 404):
             assert secret.removeprefix("Bearer ") not in judged(status, openai(words)).message
-    assert "hunter22" not in quoted("password=hunter22 at https://me:hunter22@proxy/")
+    assert "hunter22" not in redact("password=hunter22 at https://me:hunter22@proxy/")
 
 
 @given(st.text(max_size=2_000))
 def test_agt_9_a_vendors_words_are_one_short_line(words: str) -> None:
-    line = quoted(words)
+    line = redact(words)
     assert len(line) <= 300
     assert line.isprintable()
 
@@ -585,7 +585,7 @@ def test_agt_9_a_huge_error_is_read_only_so_far(filler: str) -> None:
     for body in (huge, openai(huge), {"detail": [{"loc": ["body"], "msg": huge}] * 3}):
         assert len(judged(400, body).message) < 600
     assert time.process_time() - before < 1  # read to their ends, they take ten
-    assert judged(400, openai("?" * MOST_READ + "prompt is too long")).error_type == "bad_request"
+    assert judged(400, openai("?" * MAX_READ_CHARS + "prompt is too long")).error_type == "bad_request"
 
 
 @pytest.mark.parametrize("filler", ["x", "a1-_", "a b ", "Ü "])

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnkeeper.activities.providers.answers import arguments_of, joined
-from turnkeeper.activities.providers.verbatim import Block, CallIds, own_items, sendable_name
+from turnkeeper.activities.providers.answer_fields import arguments_of, join_pieces
+from turnkeeper.activities.providers.request_encoding import Block, CallIds, own_items, sendable_name
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, ProviderState
 from turnkeeper.models.transcript.trajectory import BlobRef
 
@@ -56,13 +56,13 @@ odd_ids = st.text(st.sampled_from("ab:.é -_"), max_size=70)
 steps = st.lists(st.tuples(st.booleans(), st.lists(odd_ids, min_size=1, max_size=4)), max_size=6)
 
 
-def written(conversation: list[tuple[bool, list[str]]]) -> list[tuple[list[str], list[str]]]:
+def written_chars(conversation: list[tuple[bool, list[str]]]) -> list[tuple[list[str], list[str]]]:
     """Return for each step the ids of its calls and of their results."""
     ids, found = CallIds(), []
     for is_own, call_ids in conversation:
         message = step(*call_ids)
-        own = call_ids if is_own and ids.stay(message) else ids.written_anew(message)
-        found.append((own, [ids.answered_by(ModelMessage(role="tool", call_id=call_id)) for call_id in call_ids]))
+        own = call_ids if is_own and ids.stay(message) else ids.new_ids_for(message)
+        found.append((own, [ids.id_for_result(ModelMessage(role="tool", call_id=call_id)) for call_id in call_ids]))
     return found
 
 
@@ -71,7 +71,7 @@ def test_agt_3_every_result_answers_its_call_and_ids_written_anew_are_ones_every
     conversation: list[tuple[bool, list[str]]],
 ) -> None:
     seen: set[str] = set()
-    for (is_own, own), (calls, results) in zip(conversation, written(conversation), strict=True):
+    for (is_own, own), (calls, results) in zip(conversation, written_chars(conversation), strict=True):
         assert results == calls
         assert len(set(calls)) == len(calls)
         assert not seen & set(calls)
@@ -87,12 +87,12 @@ def test_agt_3_the_beginning_of_a_conversation_has_the_same_ids_however_it_goes_
     conversation: list[tuple[bool, list[str]]], data: st.DataObject
 ) -> None:
     length = data.draw(st.integers(min_value=0, max_value=len(conversation)))
-    assert written(conversation)[:length] == written(conversation[:length])
+    assert written_chars(conversation)[:length] == written_chars(conversation[:length])
 
 
 def test_agt_3_a_result_without_a_call_has_an_id_all_the_same() -> None:
-    assert CallIds().answered_by(ModelMessage(role="tool", call_id="x:1")) == "x_1"
-    assert CallIds().answered_by(ModelMessage(role="tool")) == "_"
+    assert CallIds().id_for_result(ModelMessage(role="tool", call_id="x:1")) == "x_1"
+    assert CallIds().id_for_result(ModelMessage(role="tool")) == "_"
 
 
 @given(st.text(max_size=100))
@@ -124,8 +124,8 @@ def test_agt_3_what_is_no_json_object_stays_text(text: str) -> None:
 def test_agt_3_texts_are_put_together_as_they_can_be_kept(chars: list[str]) -> None:
     text = "".join(chars)
     halves = [half for char in text for half in _utf16_halves(char)]
-    assert joined(halves) == text.replace("\x00", "\ufffd")
-    joined([*halves, "\ud800"]).encode()
+    assert join_pieces(halves) == text.replace("\x00", "\ufffd")
+    join_pieces([*halves, "\ud800"]).encode()
 
 
 def _utf16_halves(char: str) -> list[str]:

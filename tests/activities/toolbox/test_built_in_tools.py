@@ -15,20 +15,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.waiting import BOUND
-from turnkeeper.activities.toolbox.built_in import CutAt, built_in_server, fits
-from turnkeeper.activities.toolbox.connection import ToolServer
+from turnkeeper.activities.toolbox.built_in import ResultLimits, built_in_server, fits
+from turnkeeper.activities.toolbox.server_connection import ToolServer
 from turnkeeper.activities.toolbox.toolbox import Toolbox
-from turnkeeper.activities.toolbox.workspace import MOST_READ_BYTES, Workspace
+from turnkeeper.activities.toolbox.workspace import MAX_READ_BYTES, Workspace
 from turnkeeper.models.transcript.model_call import ToolInvocation
 from turnkeeper.models.transcript.trajectory import ToolStatus
 
 NOW = datetime(2026, 11, 20, 23, 30, tzinfo=UTC)
-FEW = CutAt(lines=10, entries=5, hits=4, hit_chars=20)
+FEW = ResultLimits(lines=10, entries=5, hits=4, hit_chars=20)
 
 Call = Callable[..., Awaitable[tuple[str, str]]]
 
 
-def built_in_toolbox(root: Path, cut_at: CutAt) -> Toolbox:
+def built_in_toolbox(root: Path, cut_at: ResultLimits) -> Toolbox:
     return Toolbox([ToolServer("turnkeeper", built_in_server(root, now=lambda: NOW, cut_at=cut_at), built_in=True)])
 
 
@@ -267,7 +267,7 @@ async def test_ctx_14_of_a_long_line_the_part_around_the_hit_is_shown(call, tmp_
 async def test_ctx_14_what_was_too_much_to_look_at_is_said(tmp_path):
     for number in range(4):
         (tmp_path / f"{number}").write_text("needle")
-    async with built_in_toolbox(tmp_path, CutAt(walked=2)) as toolbox:
+    async with built_in_toolbox(tmp_path, ResultLimits(walked_entries=2)) as toolbox:
         for tool, args in (("file_search", {"query": "needle"}), ("file_list", {"pattern": "*"})):
             _, content = await call_tool(toolbox, tool, **args)
             assert content.endswith("\n[only the first 2 files and folders were looked at; narrow it by path]")
@@ -278,8 +278,8 @@ async def test_ctx_14_what_was_not_searched_is_said(tmp_path):
     for number in range(4):
         (tmp_path / f"{number}").write_text("needle")
     (tmp_path / "binary").write_bytes(b"needle\0")
-    (tmp_path / "large").write_bytes(b"needle" + b" " * MOST_READ_BYTES)
-    async with built_in_toolbox(tmp_path, CutAt(searched_bytes=20)) as toolbox:
+    (tmp_path / "large").write_bytes(b"needle" + b" " * MAX_READ_BYTES)
+    async with built_in_toolbox(tmp_path, ResultLimits(searched_bytes=20)) as toolbox:
         outcome, content = await call_tool(toolbox, "file_search", query="needle")
     assert outcome == "Searched the workspace for 'needle': 3 hits"
     assert content.endswith(

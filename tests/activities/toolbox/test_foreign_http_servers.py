@@ -13,9 +13,9 @@ from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, REQUEST_TIMEOUT
 
 from tests.servers import over_http
 from tests.waiting import BOUND, until
-from turnkeeper.activities.toolbox.connection import ToolServer
 from turnkeeper.activities.toolbox.http_server import HttpServer
-from turnkeeper.activities.toolbox.messages import MOST_MESSAGE_BYTES, NOT_SENT
+from turnkeeper.activities.toolbox.lenient_parser import MAX_MESSAGE_BYTES, NOT_SENT
+from turnkeeper.activities.toolbox.server_connection import ToolServer
 from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.models.transcript.model_call import ToolInvocation
 from turnkeeper.models.transcript.trajectory import ToolResult
@@ -194,7 +194,7 @@ LOST = {
     "nothing": b"",
     "no HTTP": b"SSH-2.0-OpenSSH\r\n",
     "a false encoding": http("200 OK", b"xx", "Content-Type: application/json", "Content-Encoding: gzip"),
-    "too much": http("200 OK", b" " * (MOST_MESSAGE_BYTES + 1), "Content-Type: application/json"),
+    "too much": http("200 OK", b" " * (MAX_MESSAGE_BYTES + 1), "Content-Type: application/json"),
     "a stream that ends": events(b"", length=0),
     "a stream that is cut": events(b"event: message\r\ndata: {"),
     "a stream of no JSON": events(b"event: message\r\ndata: {\r\n\r\n"),

@@ -15,12 +15,12 @@ from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, REQUEST_TIMEOUT
 
 from tests.servers import odd
 from tests.waiting import BOUND, until
-from turnkeeper.activities.toolbox import connection, screen, stdio_server
-from turnkeeper.activities.toolbox.configured import configured_servers
-from turnkeeper.activities.toolbox.messages import NOT_SENT
-from turnkeeper.activities.toolbox.schemas import misfits
+from turnkeeper.activities.toolbox import sanitize, server_connection, stdio_server
+from turnkeeper.activities.toolbox.configured_servers import configured_servers
+from turnkeeper.activities.toolbox.lenient_parser import NOT_SENT
+from turnkeeper.activities.toolbox.schemas import argument_errors
 from turnkeeper.activities.toolbox.toolbox import Toolbox
-from turnkeeper.activities.tools import LostCallError
+from turnkeeper.activities.tools import ServerLostError
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ToolInvocation
 from turnkeeper.models.transcript.trajectory import ToolResult
@@ -59,7 +59,7 @@ async def call(toolbox: Toolbox, name: str, **args: Any) -> ToolResult:
     async with asyncio.timeout(BOUND):
         try:
             return await toolbox.call(invocation(name, **args))
-        except LostCallError as lost:
+        except ServerLostError as lost:
             return lost.result
 
 
@@ -126,7 +126,7 @@ async def test_agt_6_a_name_stays_with_its_tool_when_another_server_comes_to_off
         assert "pid" in await names(toolbox)
         first = await pid_of(toolbox)
         (folder / "late").mkdir()
-        toolbox._connections["late"]._rests_until = 0
+        toolbox._connections["late"]._paused_until = 0
         assert {"pid", "late__pid"} <= set(await names(toolbox))
         assert await pid_of(toolbox) == first == await pid_of(toolbox, "early__pid")
 
@@ -220,7 +220,7 @@ async def test_agt_7_a_call_that_is_cancelled_ends_at_once_and_a_server_that_sti
 
 
 async def test_agt_7_a_server_that_hangs_is_ended_with_its_group_and_the_next_call_gets_another(monkeypatch):
-    monkeypatch.setattr(connection, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(server_connection, "PROBE_SECONDS", 0.2)
     async with configured(a=program("stubborn")) as toolbox:
         first, grandchild = await pid_of(toolbox), await pid_of(toolbox, "child")
         await cancel(call(toolbox, "freeze"), once=Path("frozen").exists)
@@ -231,8 +231,8 @@ async def test_agt_7_a_server_that_hangs_is_ended_with_its_group_and_the_next_ca
 
 
 async def test_agt_7_a_server_that_hangs_may_yet_answer_its_other_calls_but_not_for_ever(monkeypatch):
-    monkeypatch.setattr(connection, "PROBE_SECONDS", 0.2)
-    monkeypatch.setattr(connection, "DRAIN_SECONDS", 0.2)
+    monkeypatch.setattr(server_connection, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(server_connection, "DRAIN_SECONDS", 0.2)
     async with configured(a=program()) as toolbox:
         first = await pid_of(toolbox)
         other = asyncio.create_task(call(toolbox, "hang"))
@@ -250,18 +250,18 @@ async def test_agt_7_a_server_s_own_timeout_ends_a_call_and_says_so():
 
 
 async def test_agt_6_a_server_that_is_slow_to_list_holds_up_one_listing_and_no_later_one(monkeypatch):
-    monkeypatch.setattr(connection, "LISTING_SECONDS", 0.2)
+    monkeypatch.setattr(server_connection, "LISTING_SECONDS", 0.2)
     async with configured(slow=program("no list"), a=program()) as toolbox:
         await names(toolbox)
         assert toolbox._connections["slow"]._reading is not None
         await until(lambda: toolbox._connections["a"].is_known)
-        monkeypatch.setattr(connection, "LISTING_SECONDS", 2 * BOUND)
+        monkeypatch.setattr(server_connection, "LISTING_SECONDS", 2 * BOUND)
         for _ in range(20):
             assert "echo" in await names(toolbox)
 
 
 async def test_agt_6_a_list_says_which_servers_could_not_be_asked(monkeypatch):
-    monkeypatch.setattr(connection, "LISTING_SECONDS", 0.2)
+    monkeypatch.setattr(server_connection, "LISTING_SECONDS", 0.2)
     async with configured(slow=program("no list"), gone={"command": "no-such-program"}, a=program()) as toolbox:
         await names(toolbox)
         await until(lambda: toolbox._connections["a"].is_known)
@@ -274,12 +274,12 @@ async def test_agt_6_a_server_that_fails_again_and_again_is_asked_less_and_less_
     async with configured(gone={"command": "no-such-program"}) as toolbox:
         failing, rests = toolbox._connections["gone"], []
         for _ in range(9):
-            failing._rests_until = 0.0
+            failing._paused_until = 0.0
             begun = asyncio.get_running_loop().time()
             await names(toolbox)
-            rests.append(failing._rest_seconds)
-            assert failing._rests_until >= begun + failing._rest_seconds
-    assert rests == [5, 10, 20, 40, 80, 160, *[connection.MOST_REST_SECONDS] * 3]
+            rests.append(failing._pause_seconds)
+            assert failing._paused_until >= begun + failing._pause_seconds
+    assert rests == [5, 10, 20, 40, 80, 160, *[server_connection.MAX_PAUSE_SECONDS] * 3]
 
 
 # Changing
@@ -323,7 +323,7 @@ async def test_agt_8_a_tool_is_looked_at_again_before_a_call_where_it_may_have_c
             os.kill(first, signal.SIGKILL)
             await until(lambda: not toolbox._connections["a"]._link.is_usable)
         if why == "long ago":
-            monkeypatch.setattr(connection, "LIST_COUNTS_SECONDS", 0.001)
+            monkeypatch.setattr(server_connection, "LIST_COUNTS_SECONDS", 0.001)
         result = await call(toolbox, "echo", text="a", **before)
         assert (result.outcome, result.tool_changed) == (CHANGED, True)
 
@@ -391,7 +391,7 @@ async def test_agt_7_lines_that_are_no_messages_and_answers_to_nobody_are_passed
 async def test_agt_6_whatever_is_listed_comes_to_a_bounded_list_of_usable_names(flag, caplog):
     async with configured(a=program(flag), b=program()) as toolbox:
         listed = await names(toolbox)
-        assert len(set(listed)) == len(listed) <= connection.MOST_TOOLS_OF_A_SERVER + len(odd.TOOLS)
+        assert len(set(listed)) == len(listed) <= server_connection.MAX_TOOLS + len(odd.TOOLS)
         assert "b__pid" in listed or flag == "endless"
         assert (await call(toolbox, "b__echo", text="a")).outcome == "a"
         if flag == "odd names":
@@ -410,7 +410,7 @@ async def test_agt_6_what_is_left_out_of_a_list_is_logged(flag, caplog):
 @pytest.mark.parametrize("flag", ["endless", "circling"])
 async def test_agt_6_a_list_without_an_end_is_read_so_far_and_logged(flag, caplog):
     async with configured(a=program(flag)) as toolbox:
-        assert len(await names(toolbox)) <= connection.MOST_PAGES + 1
+        assert len(await names(toolbox)) <= server_connection.MAX_PAGES + 1
     assert "tools of 'a' is left out: it has no end" in caplog.text
 
 
@@ -455,15 +455,15 @@ async def test_agt_7_of_an_answer_what_can_be_read_is_kept_and_what_cannot_is_na
 async def test_agt_7_of_an_answer_in_very_many_blocks_the_first_are_kept(monkeypatch):
     async with configured(a=program()) as toolbox:
         await pid_of(toolbox)
-        monkeypatch.setattr(screen, "MOST_SCREENED", 2)
+        monkeypatch.setattr(sanitize, "MAX_SANITIZED", 2)
         result = await call(toolbox, "blocks", blocks=[{"type": "text", "text": "words"}] * 1_002)
     assert result.content == "words\nwords\n[1,000 more, left out]"
 
 
 def test_agt_7_a_pattern_that_takes_for_ever_is_not_tried():
     schema = json.dumps({"type": "object", "properties": {"text": {"type": "string", "pattern": "^(a+)+$"}}})
-    assert misfits(schema, {"text": "a" * 60 + "b"}) == []
-    assert misfits(schema, {"text": 1}) != []
+    assert argument_errors(schema, {"text": "a" * 60 + "b"}) == []
+    assert argument_errors(schema, {"text": 1}) != []
 
 
 # Nothing is left behind
@@ -480,7 +480,7 @@ async def test_agt_7_when_the_toolbox_is_closed_nothing_of_its_servers_is_left(f
 WORKER = """
 import asyncio, json, sys
 from pathlib import Path
-from turnkeeper.activities.toolbox.configured import configured_servers
+from turnkeeper.activities.toolbox.configured_servers import configured_servers
 from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.models.transcript.model_call import ToolInvocation
 from turnkeeper.models.settings.settings import Settings
@@ -510,11 +510,11 @@ async def test_agt_7_when_the_worker_is_killed_nothing_of_its_servers_is_left():
     await worker.wait()
 
 
-async def test_agt_7_a_tether_that_is_killed_leaves_no_server_once_its_client_ends():
+async def test_agt_7_a_process_guard_that_is_killed_leaves_no_server_once_its_client_ends():
     async with configured(a=program("stubborn")) as toolbox:
         pids = [await pid_of(toolbox), await pid_of(toolbox, "child")]
-        tether_pid = os.getpgid(pids[0])
-        os.kill(tether_pid, signal.SIGKILL)
-        await until(lambda: not is_running(tether_pid))
+        guard_pid = os.getpgid(pids[0])
+        os.kill(guard_pid, signal.SIGKILL)
+        await until(lambda: not is_running(guard_pid))
         assert is_running(pids[0])
     await until(lambda: not any(map(is_running, pids)))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from turnkeeper.activities.toolbox.configured import own_tool_server
+from turnkeeper.activities.toolbox.configured_servers import own_tool_server
 from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.models.settings.mcp_config import DEFAULT_FILE, ForeignServer, foreign_servers, load_foreign_servers
 from turnkeeper.models.settings.settings import Settings, SettingsError
@@ -282,8 +282,8 @@ async def test_agt_6_no_session_gets_at_it_from_a_folder_of_its_own_or_by_anothe
     for name in names * exists:
         (folder / "conf" / name).write_text(SECRET)
         (folder / "conf" / f"other {name}").hardlink_to(folder / "conf" / name)
-        read, written, _, searched = await touched(f"other {name}", workspace="conf", settings=settings)
-        assert all(map(is_off_limits, [read, written, searched]))
+        read, written_chars, _, searched = await touched(f"other {name}", workspace="conf", settings=settings)
+        assert all(map(is_off_limits, [read, written_chars, searched]))
     for name in names:
         assert all(map(is_off_limits, await touched(name, workspace="conf", settings=settings)))
         assert all(map(is_off_limits, await touched("x", workspace=f"conf/{name}", settings=settings)))

@@ -34,9 +34,9 @@ from referencing._core import Resolver
 from tests.waiting import BOUND
 from turnkeeper.activities.toolbox import schemas
 from turnkeeper.activities.toolbox.built_in import built_in_server
-from turnkeeper.activities.toolbox.connection import ToolServer
+from turnkeeper.activities.toolbox.server_connection import ToolServer
 from turnkeeper.activities.toolbox.toolbox import IDEMPOTENCY_KEY, Toolbox
-from turnkeeper.activities.tools import LostCallError, ToolSource
+from turnkeeper.activities.tools import ServerLostError, ToolSource
 from turnkeeper.models.transcript.model_call import ToolInvocation, ToolSpec
 from turnkeeper.models.transcript.trajectory import ToolResult
 
@@ -99,7 +99,7 @@ async def came_of(toolbox: Toolbox, called: ToolInvocation) -> ToolResult:
     """Return what a call comes to that is not repeated."""
     try:
         return await toolbox.call(called)
-    except LostCallError as lost:
+    except ServerLostError as lost:
         return lost.result
 
 
@@ -215,7 +215,7 @@ async def test_agt_6_descriptions_and_schemas_enter_the_history_bounded_and_enco
 
 
 @pytest.mark.parametrize(
-    ("args", "complaints"),
+    ("args", "argument_errors"),
     [
         ({}, ["arguments: 'text' is a required property", '["text"]']),
         ({"text": 1}, ["text: 1 is not of type 'string'"]),
@@ -224,11 +224,13 @@ async def test_agt_6_descriptions_and_schemas_enter_the_history_bounded_and_enco
         ({"times": None}, ["'text' is a required property", "times: None is not of type 'integer'"]),
     ],
 )
-async def test_agt_7_arguments_that_do_not_fit_are_a_result_that_names_the_field_and_what_is_allowed(args, complaints):
+async def test_agt_7_arguments_that_do_not_fit_are_a_result_that_names_the_field_and_what_is_allowed(
+    args, argument_errors
+):
     async with Toolbox([ToolServer("foreign", server_of(echo))]) as toolbox:
         result = await toolbox.call(invocation("echo", args))
     assert (result.status, result.outcome) == ("error", "echo was not called: its arguments don't fit")
-    for complaint in complaints:
+    for complaint in argument_errors:
         assert complaint in result.content
 
 
@@ -292,7 +294,7 @@ async def test_agt_7_a_small_schema_that_would_take_for_ever_is_left_to_its_serv
     async with Toolbox([ToolServer("foreign", serving(doubling(17)))]) as toolbox:
         result = await toolbox.call(invocation("t", {"a": "x"}))
     assert (result.status, result.outcome) == ("ok", '{"a": "x"}')
-    assert 0 < len(followed) < schemas.MOST_STEPS
+    assert 0 < len(followed) < schemas.MAX_STEPS
 
 
 @pytest.mark.parametrize(
@@ -312,18 +314,18 @@ def test_agt_7_however_much_work_a_schema_makes_it_ends_after_so_many_steps(sche
         spent.append(steps)
         spend(steps)
 
-    assert schemas.trouble_with(json.dumps(schema)) is None
+    assert schemas.schema_problem(json.dumps(schema)) is None
     monkeypatch.setattr(schemas, "_spend", counted)
     followed = counting_lookups(monkeypatch)
-    assert schemas.misfits(json.dumps(schema), {"a": value}) == []
-    assert len(followed) <= len(spent) <= schemas.MOST_STEPS < sum(spent)
+    assert schemas.argument_errors(json.dumps(schema), {"a": value}) == []
+    assert len(followed) <= len(spent) <= schemas.MAX_STEPS < sum(spent)
 
 
 async def test_agt_7_a_schema_that_was_given_up_takes_no_steps_from_the_next_one():
     checked_elsewhere = '{"properties": {"a": {"type": "integer", "title": "checked in another thread"}}}'
-    assert await asyncio.to_thread(schemas.trouble_with, checked_elsewhere) is None
-    assert schemas.misfits(json.dumps(doubling(18)), {"a": "x"}) == []
-    assert [error.message for error in schemas.misfits(checked_elsewhere, {"a": "x"})] == [
+    assert await asyncio.to_thread(schemas.schema_problem, checked_elsewhere) is None
+    assert schemas.argument_errors(json.dumps(doubling(18)), {"a": "x"}) == []
+    assert [error.message for error in schemas.argument_errors(checked_elsewhere, {"a": "x"})] == [
         "'x' is not of type 'integer'"
     ]
 
@@ -342,8 +344,8 @@ def test_agt_7_what_would_be_done_uncounted_is_left_to_the_server(schema, value,
     looked_for = ("find_evaluated_property_keys_by_schema", "find_evaluated_item_indexes_by_schema")
     for uncounted in ("equal", "uniq", *looked_for):
         monkeypatch.setattr(f"jsonschema._keywords.{uncounted}", lambda *_: pytest.fail("done"))
-    assert schemas.misfits(json.dumps({"properties": {"a": schema}}), {"a": value}) == []
-    assert schemas.misfits('{"properties": {"a": {"minLength": 2}}}', {"a": "x"}) != []
+    assert schemas.argument_errors(json.dumps({"properties": {"a": schema}}), {"a": value}) == []
+    assert schemas.argument_errors('{"properties": {"a": {"minLength": 2}}}', {"a": "x"}) != []
 
 
 def counting_lookups(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -477,7 +479,7 @@ async def test_agt_7_an_error_of_the_protocol_is_a_result():
     ("annotations", "status"), [(None, "outcome_unknown"), (READ_ONLY, "error"), (IDEMPOTENT, "error")]
 )
 async def test_agt_7_after_a_lost_connection_the_outcome_of_an_at_most_once_tool_is_unknown(annotations, status):
-    result = await raising(MCPError(CONNECTION_CLOSED, "Connection closed"), annotations)
+    result = await raising(MCPError(CONNECTION_CLOSED, "ServerConnection closed"), annotations)
     assert result.status == status
 
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from tests.waiting import BOUND
 from turnkeeper.activities.toolbox.workspace import (
-    MOST_LEVELS,
-    MOST_WRITE_BYTES,
+    MAX_LEVELS,
+    MAX_WRITE_BYTES,
     Entry,
     MissingError,
     Workspace,
@@ -128,7 +128,7 @@ def test_agt_6_the_root_itself_may_be_reached_by_a_link(root, tmp_path):
         ("a\ud800b", "lone surrogate"),
         ("n" * 256, "256 bytes; 255 are allowed"),
         ("é" * 128, "256 bytes; 255 are allowed"),
-        ("/".join("a" * (MOST_LEVELS + 1)), "64 are allowed"),
+        ("/".join("a" * (MAX_LEVELS + 1)), "64 are allowed"),
     ],
 )
 def test_agt_6_a_path_that_is_no_way_into_the_workspace_is_refused_with_its_reason(workspace, path, why):
@@ -187,16 +187,16 @@ def test_agt_6_hidden_and_undecodable_names_are_not_listed(workspace, root):
 
 
 def test_agt_6_what_lies_too_deep_is_not_listed(workspace, root):
-    deepest = "/".join("d" * MOST_LEVELS)
+    deepest = "/".join("d" * MAX_LEVELS)
     workspace.write(f"{deepest[2:]}/f", b"")
     (root / deepest / "too" / "deep").mkdir(parents=True)
-    assert max(entry.path.count("/") + 1 for entry in workspace.walk()) == MOST_LEVELS
+    assert max(entry.path.count("/") + 1 for entry in workspace.walk()) == MAX_LEVELS
 
 
 def test_agt_6_too_large_a_file_is_neither_read_nor_written(workspace, root):
-    workspace.write("large", b"x" * MOST_WRITE_BYTES)
+    workspace.write("large", b"x" * MAX_WRITE_BYTES)
     assert "10 bytes can be read" in refusal(workspace.read, "large", max_bytes=10)
-    message = refusal(workspace.write, "new", b"x" * (MOST_WRITE_BYTES + 1))
+    message = refusal(workspace.write, "new", b"x" * (MAX_WRITE_BYTES + 1))
     assert message == "'new' was not written: 1,000,001 bytes given, 1,000,000 are allowed."
     assert not (root / "new").exists()
 

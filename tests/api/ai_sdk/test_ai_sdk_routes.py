@@ -21,10 +21,11 @@ from tests.harness import BOUND, DrivenSession, Stage, asks, says, stage
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.api import problems
 from turnkeeper.api.ai_sdk.messages import PostChat
-from turnkeeper.api.ai_sdk.streams import NO_WORKER, TurnStream
+from turnkeeper.api.ai_sdk.streams import TurnStream
 from turnkeeper.api.ai_sdk.turn_chunks import TurnChunks
-from turnkeeper.api.http.body_limits import MOST_BODY_BYTES, MOST_HISTORY_BYTES
+from turnkeeper.api.http.body_limits import MAX_BODY_BYTES, MAX_HISTORY_BYTES
 from turnkeeper.api.live.feed import ProblemEvent
+from turnkeeper.api.problem_texts import SILENT_WORKER_NOTICE
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ToolSpec
 
@@ -76,9 +77,9 @@ async def test_api_1_what_clients_send_empty_is_taken(http: AsyncClient, on: Sta
 
 
 async def test_api_4_a_long_history_is_taken_and_one_over_the_limit_is_not(http: AsyncClient, on: Stage) -> None:
-    body = posted(user("x" * MOST_BODY_BYTES), user())
+    body = posted(user("x" * MAX_BODY_BYTES), user())
     assert (await http.post("/api/chat", json=body)).status_code == 200
-    large = await http.post("/api/chat", json=posted(user("x" * MOST_HISTORY_BYTES), user()))
+    large = await http.post("/api/chat", json=posted(user("x" * MAX_HISTORY_BYTES), user()))
     assert (large.status_code, problem_of(large)) == (413, "too-large")
 
 
@@ -289,7 +290,7 @@ async def test_api_2_a_message_is_accepted_without_a_worker_and_answered_in_the_
             assert stream.status_code == 200
             lines = (line async for line in stream.aiter_lines() if line.startswith("data: "))
             first = json.loads((await anext(lines)).removeprefix("data: "))
-            assert first == {"type": "data-notice", "data": {"text": NO_WORKER}, "transient": True}
+            assert first == {"type": "data-notice", "data": {"text": SILENT_WORKER_NOTICE}, "transient": True}
             assert time.monotonic() - began < 12  # 2 s where the machine does nothing else
             async with stage(temporal, task_queue=queue):
                 chunks = chunks_in("\n\n".join([line async for line in lines]))

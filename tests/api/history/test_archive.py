@@ -15,6 +15,7 @@ from temporalio.common import RetryPolicy
 
 from tests.api.conftest import gateway
 from tests.api.http.test_bad_input import problem_of
+from tests.api.long_chats import LIMITS, SMALL, archived_chat, chat
 from tests.api.waits import until_not
 from tests.harness import SLACK, DrivenSession, Stage, asks, broken, heal, says
 from tests.waiting import BOUND, run_other_tasks, until
@@ -37,16 +38,6 @@ from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores
 from turnkeeper.workflows import activity_options
 
-LIMITS = {"max_state_bytes": 40_000, "max_queued_bytes": 4_000, "max_steps": 1_000}
-SMALL = SessionInput.model_validate({"limits": LIMITS})
-
-
-async def chat(session: DrivenSession, numbers: range) -> None:
-    """Have one turn after the other; turn `n` of the transcript is called `p<n>`."""
-    for number in numbers:
-        await session.prompt(id=f"p{number}", text=f"prompt {number} " + "x" * 1_000)
-        await session.idle(turns=number)
-
 
 async def chat_over(http: AsyncClient, session: DrivenSession, numbers: range) -> None:
     """Have turns through the gateway, which asks a workflow one thing at a time; two who ask it hold each other up."""
@@ -54,25 +45,6 @@ async def chat_over(http: AsyncClient, session: DrivenSession, numbers: range) -
         prompt = {"id": f"p{number}", "message": f"prompt {number} " + "x" * 1_000}
         answer = await http.post(f"/workflow/{session.handle.id}/prompt?wait=20", json=prompt)
         assert answer.json()["status"] == "completed"
-
-
-async def talked(on: Stage, turns: int = 30) -> DrivenSession:
-    """Start a session that has moved the first of its `turns` to the archive."""
-    session = await on.start(SMALL)
-    await chat(session, range(1, turns + 1))
-    await session.until(lambda state: state.archived_count > turns // 2)
-    await at_rest(session)
-    return session
-
-
-async def at_rest(session: DrivenSession) -> None:
-    """Return once nothing of the session is on its way anywhere."""
-
-    async def has_no_activity() -> bool:
-        return not (await session.handle.describe()).raw_description.pending_activities
-
-    await until(has_no_activity)
-    await session.state()
 
 
 def full(session: DrivenSession | str) -> str:
@@ -116,43 +88,42 @@ def file_of(on: Stage) -> Path:
 
 
 async def test_ses_15_walking_back_gives_every_turn_once_while_turns_are_archived(http: AsyncClient, on: Stage) -> None:
-    session = await talked(on)
+    session = await archived_chat(on, 12)
     before = (await session.state()).archived_count
-    going_on = asyncio.create_task(chat_over(http, session, range(31, 51)))
+    going_on = asyncio.create_task(chat_over(http, session, range(13, 26)))
     walks = 0
     while not going_on.done() or not walks:
-        for limit in ("?limit=1", "?limit=4", "?limit=17", ""):
+        for limit in ("?limit=1", "?limit=4", "?limit=11", ""):
             numbers = walked(await walk(http, full(session) + limit))
             assert numbers == list(range(1, numbers[-1] + 1))
             walks += 1
     await going_on
     assert (await session.state()).archived_count > before
-    assert walked(await walk(http, full(session))) == list(range(1, 51))
+    assert walked(await walk(http, full(session))) == list(range(1, 26))
 
 
-async def test_api_1_pages_are_full_and_end_where_the_transcript_ends(http: AsyncClient, on: Stage) -> None:
-    session = await talked(on, 12)
-    for limit in range(1, 15):
-        pages = [numbers_of(page) for page in await walk(http, f"{full(session)}?limit={limit}")]
-        ends = range(12, 0, -limit)
+async def test_api_1_pages_are_full_and_end_where_the_transcript_ends(
+    shared_http: AsyncClient, long_chat: DrivenSession
+) -> None:
+    for limit in (1, 4, 7, 10, 13, 29, 30, 31):
+        pages = [numbers_of(page) for page in await walk(shared_http, f"{full(long_chat)}?limit={limit}")]
+        ends = range(30, 0, -limit)
         assert pages == [list(range(max(1, end - limit + 1), end + 1)) for end in ends]
 
 
-async def test_api_1_any_turn_is_a_place_to_read_from(http: AsyncClient, on: Stage) -> None:
-    session = await talked(on, 12)
-    for number in range(1, 13):
-        page = (await http.get(f"{full(session)}?before=p{number}&limit=3")).json()
+async def test_api_1_any_turn_is_a_place_to_read_from(shared_http: AsyncClient, long_chat: DrivenSession) -> None:
+    for number in range(1, 31):
+        page = (await shared_http.get(f"{full(long_chat)}?before=p{number}&limit=3")).json()
         assert numbers_of(page) == list(range(max(1, number - 3), number))
         assert page["has_more"] == (number > 4)
-        assert page["session"]["turn_count"] == 12
+        assert page["session"]["turn_count"] == 30
 
 
 async def test_api_1_a_page_is_as_long_as_it_may_be_and_no_longer(
-    http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+    shared_http: AsyncClient, long_chat: DrivenSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.api.history.transcript.PAGE_BYTES", 7_500)
-    session = await talked(on)
-    pages = await walk(http, full(session))
+    monkeypatch.setattr("turnkeeper.api.history.transcript_reader.PAGE_BYTES", 7_500)
+    pages = await walk(shared_http, full(long_chat))
     assert walked(pages) == list(range(1, 31))
     sizes = [sum(map(json_bytes, page["messages"])) for page in pages]
     assert max(sizes) <= 7_500
@@ -162,7 +133,7 @@ async def test_api_1_a_page_is_as_long_as_it_may_be_and_no_longer(
 
 
 async def test_ses_15_a_turn_found_in_both_is_shown_once(http: AsyncClient, on: Stage) -> None:
-    session = await talked(on, 12)
+    session = await archived_chat(on, 12)
     state = await session.state()
     held = [ArchivedTurn(number=n, turn=turn) for n, turn in enumerate(state.messages, start=state.first_number or 0)]
     await on.stores.archive.put_turns(session.handle.id, held)
@@ -171,7 +142,7 @@ async def test_ses_15_a_turn_found_in_both_is_shown_once(http: AsyncClient, on: 
 
 
 async def test_ses_15_an_ended_session_is_read_to_its_first_turn(http: AsyncClient, on: Stage) -> None:
-    session = await talked(on, 12)
+    session = await archived_chat(on, 12)
     await session.update("end_session", {})
     await session.handle.result()
     pages = await walk(http, f"{full(session)}?limit=5")
@@ -179,10 +150,11 @@ async def test_ses_15_an_ended_session_is_read_to_its_first_turn(http: AsyncClie
     assert {page["status"] for page in pages} == {"ended"}
 
 
-async def test_api_2_a_turn_that_neither_has_is_404(http: AsyncClient, on: Stage) -> None:
-    fresh, session = await on.start(), await talked(on, 12)
-    for path in (full(fresh), full(session)):
-        answer = await http.get(f"{path}?before=nope")
+async def test_api_2_a_turn_that_neither_has_is_404(
+    shared_http: AsyncClient, unchanged: DrivenSession, long_chat: DrivenSession
+) -> None:
+    for path in (full(unchanged), full(long_chat)):
+        answer = await shared_http.get(f"{path}?before=nope")
         assert (answer.status_code, problem_of(answer)) == (404, "unknown-turn")
 
 
@@ -198,10 +170,9 @@ async def test_api_2_turns_of_an_older_session_of_that_id_are_not_this_ones(http
 
 
 async def test_api_1_the_turn_of_a_prompt_that_was_archived_meanwhile_is_still_answered(
-    http: AsyncClient, on: Stage
+    shared_http: AsyncClient, long_chat: DrivenSession
 ) -> None:
-    session = await talked(on, 12)
-    answer = await http.post(f"/workflow/{session.handle.id}/prompt?wait=5", json={"message": "x", "id": "p1"})
+    answer = await shared_http.post(f"/workflow/{long_chat.handle.id}/prompt?wait=5", json={"message": "x", "id": "p1"})
     assert (answer.status_code, answer.json()["id"]) == (200, "p1")
     assert answer.json()["agent_message"].startswith("echo: prompt 1 ")
 
@@ -210,20 +181,20 @@ async def test_api_1_the_turn_of_a_prompt_that_was_archived_meanwhile_is_still_a
 
 
 async def read(invocation: ToolInvocation) -> ToolResult:
-    return ToolResult(outcome="Read", content=f"result of {invocation.call_id}: ".ljust(300, "x"))
+    return ToolResult(outcome="Read", content=f"result of {invocation.call_id}: ".ljust(500, "x"))
 
 
 async def test_ses_15_a_long_turn_is_shown_in_full_once_it_has_ended(http: AsyncClient, on: Stage) -> None:
     on.tools.run = read
-    on.vendor.script = [asks(("look", {"n": n})) for n in range(60)]
+    on.vendor.script = [asks(("look", {"n": n})) for n in range(40)]
     session = await on.start(SMALL)
     await session.prompt(id="p1", text="look around")
-    await on.vendor.gate.until_arrived(61)
+    await on.vendor.gate.until_arrived(41)
     (held,) = await session.idle(turns=1)
-    assert held.steps_omitted > 20
+    assert held.steps_omitted > 10
     (turn,) = (await http.get(full(session))).json()["messages"]
     assert turn["steps_omitted"] == 0
-    assert [step["number"] for step in turn["reasoning_trajectory"]["steps"]] == list(range(1, 62))
+    assert [step["number"] for step in turn["reasoning_trajectory"]["steps"]] == list(range(1, 42))
     file = broken(on)
     (turn,) = (await http.get(full(session))).json()["messages"]
     assert turn["steps_omitted"] == held.steps_omitted
@@ -232,11 +203,11 @@ async def test_ses_15_a_long_turn_is_shown_in_full_once_it_has_ended(http: Async
 
 async def test_ses_15_a_long_turn_that_runs_keeps_its_omitted_steps(http: AsyncClient, on: Stage) -> None:
     on.tools.run = read
-    on.vendor.script = [asks(("look", {"n": n})) for n in range(60)]
+    on.vendor.script = [asks(("look", {"n": n})) for n in range(40)]
     on.vendor.gate.close()
     session = await on.start(SMALL)
     await session.prompt(id="p1", text="look around")
-    for arrived in range(1, 61):
+    for arrived in range(1, 41):
         await on.vendor.gate.until_arrived(arrived)
         on.vendor.gate.open()  # for the one that waits
         on.vendor.gate.close()
@@ -250,16 +221,16 @@ async def test_ses_15_a_long_turn_that_runs_keeps_its_omitted_steps(http: AsyncC
 async def test_ses_15_a_turn_longer_than_a_page_is_a_page_of_its_own(
     http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.api.history.transcript.PAGE_BYTES", 8_000)
+    monkeypatch.setattr("turnkeeper.api.history.transcript_reader.PAGE_BYTES", 8_000)
     on.tools.run = read
-    on.vendor.script = [says("one"), *(asks(("look", {"n": n})) for n in range(60)), says("two"), says("three")]
+    on.vendor.script = [says("one"), *(asks(("look", {"n": n})) for n in range(40)), says("two"), says("three")]
     session = await on.start(SMALL)
     for number in range(1, 4):
         await session.prompt(id=f"p{number}", text="look around")
         await session.idle(turns=number)
     pages = await walk(http, full(session))
     assert [numbers_of(page) for page in pages] == [[3], [2], [1]]
-    assert len(pages[1]["messages"][0]["reasoning_trajectory"]["steps"]) == 61
+    assert len(pages[1]["messages"][0]["reasoning_trajectory"]["steps"]) == 41
 
 
 LARGE = "w" * 20_000
@@ -344,70 +315,69 @@ async def test_api_3_a_poll_and_a_page_without_references_do_not_touch_the_store
 
 
 async def test_api_2_without_the_archive_what_the_session_holds_is_shown_and_the_rest_is_503(
-    http: AsyncClient, on: Stage
+    shared_http: AsyncClient, shared_on: Stage, long_chat: DrivenSession
 ) -> None:
-    session = await talked(on)
-    state = await session.state()
-    whole = (await http.get(full(session))).json()
-    file = broken(on)
-    newest = (await http.get(full(session))).json()
+    state = await long_chat.state()
+    whole = (await shared_http.get(full(long_chat))).json()
+    file = broken(shared_on)
+    newest = (await shared_http.get(full(long_chat))).json()
     assert numbers_of(newest) == numbers_of(whole)[state.archived_count :]
     assert newest["has_more"]
     for before in (newest["messages"][0]["id"], "p3", "p1", "nope"):
         began = time.monotonic()
-        older = await http.get(f"{full(session)}?before={before}")
+        older = await shared_http.get(f"{full(long_chat)}?before={before}")
         assert (older.status_code, problem_of(older)) == (503, "archive-unavailable")
         assert int(older.headers["retry-after"]) > 0
-        assert str(on.settings.state_dir) not in older.text
+        assert str(shared_on.settings.state_dir) not in older.text
         assert time.monotonic() - began < 20
-    assert newest["links"]["older"] == f"{full(session)}?before={newest['messages'][0]['id']}"
-    assert (await http.get(f"/workflow/{session.handle.id}/conversation")).status_code == 200
+    assert newest["links"]["older"] == f"{full(long_chat)}?before={newest['messages'][0]['id']}"
+    assert (await shared_http.get(f"/workflow/{long_chat.handle.id}/conversation")).status_code == 200
     heal(file)
-    assert (await http.get(full(session))).json() == whole
+    assert (await shared_http.get(full(long_chat))).json() == whole
 
 
 @pytest.mark.usefixtures("product_bounds")
 async def test_api_2_an_archive_that_hangs_holds_up_no_answer(
-    http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+    shared_http: AsyncClient, long_chat: DrivenSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = await talked(on, 12)
-
     async def hang(*_: object, **__: object) -> None:
         await asyncio.Event().wait()
 
     for name in ("page", "number_of", "count"):
         monkeypatch.setattr(Archive, name, hang)
-    for path, status in ((full(session), 200), (f"{full(session)}?before=p2", 503), ("/readyz", 200)):
+    for path, status in ((full(long_chat), 200), (f"{full(long_chat)}?before=p2", 503), ("/readyz", 200)):
         began = time.monotonic()
-        assert (await http.get(path)).status_code == status
+        assert (await shared_http.get(path)).status_code == status
         assert time.monotonic() - began < 20
 
 
-async def test_api_2_a_file_that_was_replaced_is_no_end_of_the_transcript(http: AsyncClient, on: Stage) -> None:
-    session = await talked(on)
-    file_of(on).rename(file_of(on).with_suffix(".away"))
-    async with gateway(on.client, on.task_queue, on.settings.state_dir) as fresh:
-        oldest = (await session.state()).messages[0].id
+async def test_api_2_a_file_that_was_replaced_is_no_end_of_the_transcript(
+    shared_http: AsyncClient, shared_on: Stage, long_chat: DrivenSession
+) -> None:
+    file_of(shared_on).rename(file_of(shared_on).with_suffix(".away"))
+    async with gateway(shared_on.client, shared_on.task_queue, shared_on.settings.state_dir) as fresh:
+        oldest = (await long_chat.state()).messages[0].id
         for before in (oldest, "p1"):
-            answer = await fresh.get(f"{full(session)}?before={before}")
+            answer = await fresh.get(f"{full(long_chat)}?before={before}")
             assert (answer.status_code, problem_of(answer)) == (503, "archive-unavailable")
-        newest = (await fresh.get(full(session))).json()
+        newest = (await fresh.get(full(long_chat))).json()
         assert newest["has_more"]
         assert newest["messages"][0]["id"] == oldest
-    file_of(on).with_suffix(".away").replace(file_of(on))
-    assert walked(await walk(http, full(session))) == list(range(1, 31))
+    file_of(shared_on).with_suffix(".away").replace(file_of(shared_on))
+    assert walked(await walk(shared_http, full(long_chat))) == list(range(1, 31))
 
 
-async def test_api_1_the_description_says_how_the_archive_has_served(http: AsyncClient, on: Stage) -> None:
-    session = await talked(on, 12)
-    described = (await http.get(f"/workflow/{session.handle.id}")).json()
-    assert described["archived_count"] == (await session.state()).archived_count > 0
+async def test_api_1_the_description_says_how_the_archive_has_served(
+    shared_http: AsyncClient, shared_on: Stage, long_chat: DrivenSession
+) -> None:
+    described = (await shared_http.get(f"/workflow/{long_chat.handle.id}")).json()
+    assert described["archived_count"] == (await long_chat.state()).archived_count > 0
     assert described["archive"]["failing_since"] is None
-    file = broken(on)
-    session = await on.start(SessionInput.model_validate({"limits": {**LIMITS, "max_state_bytes": 120_000}}))
+    file = broken(shared_on)
+    session = await shared_on.start(SessionInput.model_validate({"limits": {**LIMITS, "max_state_bytes": 120_000}}))
     await chat(session, range(1, 15))
     await session.until(lambda state: state.session.archive.failing_since is not None)
-    described = (await http.get(f"/workflow/{session.handle.id}")).json()
+    described = (await shared_http.get(f"/workflow/{session.handle.id}")).json()
     report = described["archive"]
     assert described["archived_count"] == 0
     assert report["attempts_failed"] >= 1
@@ -530,9 +500,9 @@ async def cleared(on: Stage, *texts: bytes) -> None:
 async def test_api_1_deletion_leaves_no_text_of_a_session_and_what_comes_after_it_alone(
     http: AsyncClient, on: Stage
 ) -> None:
-    kept = await talked(on, 6)
+    kept = await archived_chat(on, 6)
     on.vendor.script = [says("secret answer " + LARGE)]
-    session, reused = await talked(on, 12), await talked(on, 12)
+    session, reused = await archived_chat(on, 12), await archived_chat(on, 12)
     file = file_of(on)
     assert b"secret answer" in file.read_bytes()
     count = await on.stores.archive.count(session.handle.id)
@@ -601,7 +571,7 @@ async def test_api_1_what_is_written_while_a_session_is_being_deleted_is_deleted
 
 
 async def test_api_2_without_the_archive_nothing_is_deleted_and_none_says_so(http: AsyncClient, on: Stage) -> None:
-    session = await talked(on, 12)
+    session = await archived_chat(on, 12)
     file = broken(on)
     answer = await http.delete(f"/workflow/{session.handle.id}")
     assert (answer.status_code, problem_of(answer)) == (503, "archive-unavailable")
@@ -615,7 +585,7 @@ async def test_api_2_without_the_archive_nothing_is_deleted_and_none_says_so(htt
 async def test_api_2_a_session_is_not_called_deleted_while_the_archive_keeps_text_of_it(
     http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = await talked(on, 12)
+    session = await archived_chat(on, 12)
     deleting, fails = Archive.delete, [True]
 
     async def delete(archive: Archive, session_id: str) -> int:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.stores.builders import turn
-from turnkeeper.api.history.text_restorer import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, ExcerptRetries
+from turnkeeper.api.history.text_restorer import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, ExcerptRetries
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate
 from turnkeeper.models.transcript.trajectory import BlobRef
 
@@ -58,7 +58,7 @@ async def test_one_excerpt_after_the_other_is_tried_with_growing_pauses() -> Non
         assert not retries.note_retry(retries.next)
         pauses.append(seconds_left(retries))
     assert tried == [excerpt_of(number).id for number in (1, 2, 1, 2, 1, 2)]
-    assert pauses == pytest.approx([2, 4, 8, 16, LONGEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS], abs=0.5)
+    assert pauses == pytest.approx([2, 4, 8, 16, MAX_PAUSE_SECONDS, MAX_PAUSE_SECONDS], abs=0.5)
 
 
 async def test_once_the_store_is_back_the_others_are_tried_at_once() -> None:

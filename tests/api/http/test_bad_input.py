@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from temporalio.client import Client
 
 from tests.api.waits import until_not, until_status
-from tests.harness import SLACK, Stage
+from tests.harness import SLACK, DrivenSession, Stage
 from turnkeeper.api.bodies import StartSession
 from turnkeeper.models.session.session import Configure
 
@@ -48,12 +48,13 @@ def problem_of(answer: Any) -> str:
         ("text", "body"),
     ],
 )
-async def test_api_2_an_invalid_prompt_names_its_field(http: AsyncClient, on: Stage, body: Any, field: str) -> None:
-    session = await on.start()
-    answer = await http.post(f"/workflow/{session.handle.id}/prompt", json=body)
+async def test_api_2_an_invalid_prompt_names_its_field(
+    shared_http: AsyncClient, unchanged: DrivenSession, body: Any, field: str
+) -> None:
+    answer = await shared_http.post(f"/workflow/{unchanged.handle.id}/prompt", json=body)
     assert (answer.status_code, problem_of(answer)) == (422, "invalid")
     assert [error["field"] for error in answer.json()["errors"]] == [field]
-    assert (await session.state()).revision == 0
+    assert (await unchanged.state()).revision == 0
 
 
 @pytest.mark.parametrize(
@@ -69,10 +70,11 @@ async def test_api_2_an_invalid_prompt_names_its_field(http: AsyncClient, on: St
         b'{"message": NaN}',
     ],
 )
-async def test_api_2_an_unreadable_body_is_a_422(http: AsyncClient, on: Stage, content: bytes) -> None:
-    session = await on.start()
-    answer = await http.post(
-        f"/workflow/{session.handle.id}/prompt", content=content, headers={"content-type": "application/json"}
+async def test_api_2_an_unreadable_body_is_a_422(
+    shared_http: AsyncClient, unchanged: DrivenSession, content: bytes
+) -> None:
+    answer = await shared_http.post(
+        f"/workflow/{unchanged.handle.id}/prompt", content=content, headers={"content-type": "application/json"}
     )
     assert (answer.status_code, problem_of(answer)) == (422, "invalid")
 
@@ -102,17 +104,17 @@ async def test_api_2_an_unreadable_body_is_a_422(http: AsyncClient, on: Stage, c
         ({"attachments": []}, "attachments"),
     ],
 )
-async def test_api_2_an_invalid_start_names_its_field(http: AsyncClient, body: Any, field: str) -> None:
-    answer = await http.post("/workflow", json=body)
+async def test_api_2_an_invalid_start_names_its_field(shared_http: AsyncClient, body: Any, field: str) -> None:
+    answer = await shared_http.post("/workflow", json=body)
     assert (answer.status_code, problem_of(answer)) == (422, "invalid")
     assert answer.json()["errors"][0]["field"] == field
 
 
-async def test_api_2_a_change_takes_no_text_or_boolean_for_a_number(http: AsyncClient, on: Stage) -> None:
-    path = f"/workflow/{(await on.start()).handle.id}"
+async def test_api_2_a_change_takes_no_text_or_boolean_for_a_number(shared_http: AsyncClient, shared_on: Stage) -> None:
+    path = f"/workflow/{(await shared_on.start()).handle.id}"
     for body in ({"limits": {"max_steps": "5"}}, {"history": {"evict_block": False}}):
-        assert (await http.patch(path, json=body)).status_code == 422
-    assert (await http.patch(path, json={"limits": {"max_steps": 5, "turn_timeout": 60}})).status_code == 202
+        assert (await shared_http.patch(path, json=body)).status_code == 422
+    assert (await shared_http.patch(path, json={"limits": {"max_steps": 5, "turn_timeout": 60}})).status_code == 202
 
 
 @pytest.mark.parametrize(
@@ -133,9 +135,9 @@ async def test_api_2_a_change_takes_no_text_or_boolean_for_a_number(http: AsyncC
         ("POST", "/workflow/{}/end"),
     ],
 )
-async def test_api_2_an_unknown_session_is_404_everywhere(http: AsyncClient, method: str, path: str) -> None:
+async def test_api_2_an_unknown_session_is_404_everywhere(shared_http: AsyncClient, method: str, path: str) -> None:
     body = {"message": "x"} if path.endswith("prompt") else {}
-    ask = partial(http.request, method, path.format("never-was"), json=body if method != "GET" else None)
+    ask = partial(shared_http.request, method, path.format("never-was"), json=body if method != "GET" else None)
     answer = await until_not(503, ask)  # the archive of a busy machine may take too long
     assert (answer.status_code, problem_of(answer)) == (404, "unknown-session")
 
@@ -165,19 +167,22 @@ async def test_api_2_an_unknown_session_is_404_everywhere(http: AsyncClient, met
         ("/workflow?q=", "q"),
     ],
 )
-async def test_api_2_an_invalid_parameter_is_named(http: AsyncClient, on: Stage, path: str, field: str) -> None:
-    session = await on.start()
-    answer = await http.get(path.format(session.handle.id))
+async def test_api_2_an_invalid_parameter_is_named(
+    shared_http: AsyncClient, unchanged: DrivenSession, path: str, field: str
+) -> None:
+    answer = await shared_http.get(path.format(unchanged.handle.id))
     assert (answer.status_code, problem_of(answer)) == (422, "invalid")
     assert [error["field"] for error in answer.json()["errors"]] == [field]
 
 
-async def test_api_2_nonsense_cursors_are_a_reset_and_never_an_error(http: AsyncClient, on: Stage) -> None:
-    session = await on.start()
+async def test_api_2_nonsense_cursors_are_a_reset_and_never_an_error(
+    shared_http: AsyncClient, shared_on: Stage
+) -> None:
+    session = await shared_on.start()
     await session.prompt("hi")
     await session.idle(turns=1)
     for params in ({"last_seen_message_id": "nonsense"}, {"since_revision": 10**9}, {"last_seen_message_id": "\ud83d"}):
-        answer = await http.get(
+        answer = await shared_http.get(
             f"/workflow/{session.handle.id}/conversation",
             params={
                 key: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
@@ -189,8 +194,10 @@ async def test_api_2_nonsense_cursors_are_a_reset_and_never_an_error(http: Async
         assert len(update["new_messages"]) == 1
 
 
-async def test_api_2_an_ended_session_takes_nothing_and_stays_readable(http: AsyncClient, on: Stage) -> None:
-    session = await on.start()
+async def test_api_2_an_ended_session_takes_nothing_and_stays_readable(
+    shared_http: AsyncClient, shared_on: Stage
+) -> None:
+    session = await shared_on.start()
     await session.prompt("hi")
     await session.idle(turns=1)
     await session.handle.signal("end_chat")
@@ -203,10 +210,10 @@ async def test_api_2_an_ended_session_takes_nothing_and_stays_readable(http: Asy
         ("POST", "/end", {}),
         ("DELETE", "/queue/p1", None),
     ):
-        answer = await http.request(method, path + tail, json=body)
+        answer = await shared_http.request(method, path + tail, json=body)
         assert (answer.status_code, problem_of(answer)) == (409, "session-ended"), tail
-    assert (await http.get(path)).json()["status"] == "ended"
-    assert (await http.get(path + "/conversation")).json()["conversation_update"]["status"] == "ended"
+    assert (await shared_http.get(path)).json()["status"] == "ended"
+    assert (await shared_http.get(path + "/conversation")).json()["conversation_update"]["status"] == "ended"
 
 
 async def test_api_2_a_terminated_session_says_so(http: AsyncClient, on: Stage) -> None:
@@ -230,15 +237,17 @@ async def test_api_2_a_full_queue_is_429_with_retry_after(http: AsyncClient, on:
     assert int(full.headers["retry-after"]) > 0
 
 
-async def test_api_2_a_body_over_a_mebibyte_is_413_announced_or_not(http: AsyncClient) -> None:
-    announced = await http.post("/workflow/x/prompt", content=b"x" * 2_000_000)
+async def test_api_2_a_body_over_a_mebibyte_is_413_announced_or_not(shared_http: AsyncClient) -> None:
+    announced = await shared_http.post("/workflow/x/prompt", content=b"x" * 2_000_000)
     assert (announced.status_code, problem_of(announced)) == (413, "too-large")
 
     async def stream() -> Any:
         for _ in range(40):
             yield b"x" * 100_000
 
-    streamed = await http.post("/workflow/x/prompt", content=stream(), headers={"content-type": "application/json"})
+    streamed = await shared_http.post(
+        "/workflow/x/prompt", content=stream(), headers={"content-type": "application/json"}
+    )
     assert (streamed.status_code, problem_of(streamed)) == (413, "too-large")
 
 
@@ -289,9 +298,9 @@ async def test_api_2_what_is_no_http_request_is_answered_with_a_problem_too(url:
     assert json.loads(body)["type"] == "urn:turnkeeper:problem:malformed-request"
 
 
-async def test_api_2_unknown_routes_and_methods_are_problems_too(http: AsyncClient) -> None:
-    assert problem_of(await http.get("/nowhere")) == "not-found"
-    wrong = await http.put("/workflow")
+async def test_api_2_unknown_routes_and_methods_are_problems_too(shared_http: AsyncClient) -> None:
+    assert problem_of(await shared_http.get("/nowhere")) == "not-found"
+    wrong = await shared_http.put("/workflow")
     assert (wrong.status_code, problem_of(wrong), wrong.json()["title"]) == (
         405,
         "method-not-allowed",
@@ -320,30 +329,30 @@ async def test_api_2_a_path_says_all_its_methods(http_nowhere: AsyncClient, path
     assert (await http_nowhere.options("/nowhere")).status_code == 404
 
 
-async def test_api_7_head_is_wherever_get_is(http: AsyncClient, on: Stage) -> None:
-    session = await on.start()
+async def test_api_7_head_is_wherever_get_is(shared_http: AsyncClient, shared_on: Stage) -> None:
+    session = await shared_on.start()
     await session.prompt("hi")
     await session.idle(turns=1)
-    for path, operations in (await http.get("/openapi.json")).json()["paths"].items():
+    for path, operations in (await shared_http.get("/openapi.json")).json()["paths"].items():
         concrete = path.replace("{id}", session.handle.id).replace("{message_id}", "p1").replace("{hash}", "a" * 64)
-        head = await http.head(concrete)
+        head = await shared_http.head(concrete)
         assert head.content == b""
         if "get" not in operations:
             assert head.status_code == 405, path
         elif not path.endswith(("/events", "/stream")):
-            got = await http.get(concrete)
+            got = await shared_http.get(concrete)
             assert (head.status_code, head.headers["content-type"]) == (got.status_code, got.headers["content-type"])
         else:
             assert head.status_code in (200, 204)
     for path in ("/", "/static/page.js", "/docs", "/redoc", "/openapi.json"):
-        head = await http.head(path)
+        head = await shared_http.head(path)
         assert (head.status_code, head.content) == (200, b"")
 
 
 async def test_api_2_head_on_a_path_without_get_is_told_of_head(http_nowhere: AsyncClient) -> None:
     by_head = await http_nowhere.head("/workflow/x/cancel")
     by_put = await http_nowhere.put("/workflow/x/cancel")
-    assert by_put.json()["detail"] == "/workflow/x/cancel takes no PUT request; allowed: OPTIONS, POST."
+    assert by_put.json()["detail"] == "/workflow/x/cancel doesn't support PUT. Supported: OPTIONS, POST."
     # Of an answer to HEAD only the length of its body is seen.
     expected = by_put.text.replace("PUT", "HEAD")
     assert (by_head.status_code, by_head.headers["content-length"]) == (405, str(len(expected)))
@@ -485,10 +494,9 @@ async def test_api_7_every_tag_is_described_and_the_bodies_that_people_write_hav
     ],
 )
 async def test_api_2_what_is_no_boolean_is_not_taken_for_one(
-    http: AsyncClient, on: Stage, method: str, path: str, body: Any, field: str
+    shared_http: AsyncClient, unchanged: DrivenSession, method: str, path: str, body: Any, field: str
 ) -> None:
-    session = await on.start()
-    answer = await http.request(method, path.format(session.handle.id), json=body)
+    answer = await shared_http.request(method, path.format(unchanged.handle.id), json=body)
     assert (answer.status_code, problem_of(answer)) == (422, "invalid")
     assert [error["field"] for error in answer.json()["errors"]] == [field]
 
@@ -520,19 +528,19 @@ def test_ses_10_the_largest_body_that_is_taken_is_validated_within_half_a_second
 @pytest.mark.parametrize("field", ["limits", "history", "tool_policy"])
 @pytest.mark.parametrize(("method", "path"), [("POST", "/workflow"), ("PATCH", "/workflow/{}")])
 async def test_ses_10_api_2_eighty_thousand_keys_are_refused_at_once_and_wedge_nothing(
-    http: AsyncClient, on: Stage, method: str, path: str, field: str
+    shared_http: AsyncClient, shared_on: Stage, method: str, path: str, field: str
 ) -> None:
-    session = await on.start()
+    session = await shared_on.start()
     body = {field: {f"k{number}": 1 for number in range(80_000)}}
-    answer = await http.request(method, path.format(session.handle.id), json=body)
+    answer = await shared_http.request(method, path.format(session.handle.id), json=body)
     assert (answer.status_code, problem_of(answer)) == (422, "invalid")
     assert answer.json()["errors"] == [{"field": field, "reason": "has 80,000 keys; 200 are allowed"}]
     await session.prompt("hello")
     await session.idle(turns=1)
 
 
-async def test_ses_10_an_unknown_limit_is_answered_with_those_there_are(http: AsyncClient) -> None:
-    answer = await http.post("/workflow", json={"limits": {"max_stepz": 5}, "history": {"size": 5}})
+async def test_ses_10_an_unknown_limit_is_answered_with_those_there_are(shared_http: AsyncClient) -> None:
+    answer = await shared_http.post("/workflow", json={"limits": {"max_stepz": 5}, "history": {"size": 5}})
     reasons = {error["field"]: error["reason"] for error in answer.json()["errors"]}
     assert reasons.keys() == {"limits.max_stepz", "history.size"}
     assert "max_steps" in reasons["limits.max_stepz"]

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from starlette.types import Message
 
 from tests.api.conftest import served
-from tests.harness import BOUND, Stage
+from tests.harness import BOUND, DrivenSession
 from turnkeeper.api.app import create_app
 from turnkeeper.models.settings.settings import Settings
 
@@ -214,13 +214,12 @@ async def test_api_4_what_is_odd_on_the_wire_is_no_way_in(tmp_path: Path, reques
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", None])
 async def test_api_4_a_body_that_is_not_json_by_its_type_is_refused_where_it_may_be_left_out_too(
-    http: httpx.AsyncClient, on: Stage, content_type: str | None
+    shared_http: httpx.AsyncClient, unchanged: DrivenSession, content_type: str | None
 ) -> None:
-    session = await on.start()
-    path = f"/workflow/{session.handle.id}"
+    path = f"/workflow/{unchanged.handle.id}"
     headers = {"content-type": content_type} if content_type else {}
     for route in ("/workflow", f"{path}/cancel", f"{path}/end", f"{path}/retry"):
-        answer = await http.post(route, content=b"{}", headers=headers)
+        answer = await shared_http.post(route, content=b"{}", headers=headers)
         assert (answer.status_code, problem_of(answer)) == (422, "invalid"), route
-    state = await session.state()
+    state = await unchanged.state()
     assert (state.status, state.revision) == ("idle", 0)

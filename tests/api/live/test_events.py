@@ -59,7 +59,10 @@ async def test_agt_9_a_watcher_is_told_why_the_model_is_not_asked_now(http: http
         assert watcher.last is not None
         assert watcher.last.waiting_reason == reason
         described = (await http.get(f"/workflow/{session}")).json()
-        assert (described["status"], described["waiting_reason"]) == ("waiting_retry", reason)
+        assert (described["status"], described["waiting_reason"]) == (
+            "waiting_retry",
+            reason,
+        )
         await http.post(f"/workflow/{session}/cancel", json={"message_id": "p1"})
         await watcher.until_in(events, idle_after(1))
         assert watcher.last.waiting_reason is None

@@ -11,7 +11,7 @@ from httpx import AsyncClient
 
 from tests.harness import BOUND, Stage
 from tests.waiting import run_other_tasks, until
-from turnkeeper.api.live.polling import FORM_SECONDS, UNCLEAR_SECONDS, Form, GivenForms
+from turnkeeper.api.live.delivered_forms import FORM_SECONDS, UNCLEAR_SECONDS, DeliveredForms, Form
 from turnkeeper.api.temporal.watch import LINGER_SECONDS, WatchRegistry
 
 SHORT = 0.4
@@ -141,7 +141,7 @@ async def test_ses_12_each_of_two_clients_that_know_only_the_last_message_is_giv
 
 
 def test_ses_12_clients_that_keep_coming_back_for_longer_than_a_minute_are_each_given_the_end() -> None:
-    given = GivenForms()
+    given = DeliveredForms()
     running, ended = (7, False), (8, False)
 
     def note(form: Form, now: float, *, comes_back: bool = True) -> None:

@@ -115,7 +115,7 @@ async def test_api_3_a_session_is_woken_once_when_its_worker_has_gone(
 
     polling_workers = cache_warmer.polling_workers
     monkeypatch.setattr(cache_warmer, "polling_workers", present)
-    monkeypatch.setattr(cache_warmer, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(cache_warmer, "WORKER_LIST_SECONDS", 0.0)
     client = Client(**{**temporal.config(), "interceptors": [asked]})
     async with (
         served(client, Settings(task_queue=queue, state_dir=tmp_path), partials=partials) as url,
@@ -138,6 +138,6 @@ async def test_api_3_a_session_is_woken_once_when_its_worker_has_gone(
                     looked = len(looks)
                     await polled(http, session, since_revision=number)
                     await until(lambda seen=looked: len(looks) > seen)
-            assert asked.updates == [cache_warmer.REFUSED_UPDATE]
+            assert asked.updates == [cache_warmer.REJECTED_UPDATE]
     after = await temporal.get_workflow_handle(session).fetch_history()
     assert len(after.events) == len(before.events)

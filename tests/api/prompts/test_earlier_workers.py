@@ -10,7 +10,7 @@ from httpx import AsyncClient
 
 from tests.api.conftest import Asked
 from tests.harness import BOUND, Stage
-from turnkeeper.api.temporal.ledgers import queue_read
+from turnkeeper.api.temporal.queue_estimates import queue_read_of
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session import session as session_models
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue
@@ -71,5 +71,5 @@ def test_ses_6_the_queue_of_an_earlier_worker_is_as_long_as_the_places_that_it_n
     at = datetime.now(UTC)
     last = QueuedPrompt(id="m5", text="hi", position=5, mode="enqueue", received_at=at)
     for waiting, length in (([last], 5), ([], 0)):
-        read = queue_read(QueueView(waiting=waiting, fates=[], revision=1), asked_at=0.0)
+        read = queue_read_of(QueueView(waiting=waiting, fates=[], revision=1), asked_at=0.0)
         assert (read.length, read.max_prompts) == (length, Limits().max_queued_prompts)

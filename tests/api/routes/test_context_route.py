@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from httpx import AsyncClient, Response
 
-from tests.api.history.test_archive import LIMITS, SMALL, talked
 from tests.api.http.test_bad_input import problem_of
+from tests.api.long_chats import LIMITS
 from tests.harness import DrivenSession, Stage, asks, broken, heal, says
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.context import ReplayEvent, RespondEvent, ThinkEvent, UserEvent, parse_replay
@@ -64,27 +64,27 @@ async def test_ctx_13_the_context_is_plain_text_that_can_be_read_back(http: Asyn
 
 
 async def test_ctx_12_archived_turns_are_taken_from_the_archive_as_far_as_they_are_shown(
-    http: AsyncClient, on: Stage
+    shared_http: AsyncClient, long_chat: DrivenSession
 ) -> None:
-    session = await talked(on, 30)
     everything = [event for number in range(1, 31) for event in (prompt(number), echo(number))]
-    assert await shown(http, session, max_history=0) == (everything, None)
+    assert await shown(shared_http, long_chat, max_history=0) == (everything, None)
     for most in (1, 7, 20, 45, 59):
-        answer = await get(http, session, max_history=most)
+        answer = await get(shared_http, long_chat, max_history=most)
         assert parse_replay(answer.text) == (everything[-most:], None)
         assert f"\n(showing last {most} of 60 messages)\n" in answer.text
-    assert "showing" not in (await get(http, session, max_history=60)).text
+    assert "showing" not in (await get(shared_http, long_chat, max_history=60)).text
 
 
-async def test_ctx_12_without_the_archive_history_is_shorter_and_says_so(http: AsyncClient, on: Stage) -> None:
-    session = await talked(on, 30)
-    held = 2 * len((await session.state()).messages)
-    file = broken(on)
-    answer = await get(http, session, max_history=0)
+async def test_ctx_12_without_the_archive_history_is_shorter_and_says_so(
+    shared_http: AsyncClient, shared_on: Stage, long_chat: DrivenSession
+) -> None:
+    held = 2 * len((await long_chat.state()).messages)
+    file = broken(shared_on)
+    answer = await get(shared_http, long_chat, max_history=0)
     assert f"\n(showing last {held} of 60 messages)\n" in answer.text
     assert is_incomplete(answer)
     heal(file)
-    assert not is_incomplete(await get(http, session, max_history=0))
+    assert not is_incomplete(await get(shared_http, long_chat, max_history=0))
 
 
 def nasty(call_id: str) -> str:
@@ -133,23 +133,23 @@ async def test_ctx_12_a_running_turn_of_any_length_is_shown_from_its_first_step_
     http: AsyncClient, on: Stage
 ) -> None:
     async def read(invocation: ToolInvocation) -> ToolResult:
-        if invocation.args["n"] == 120:
+        if invocation.args["n"] == 80:
             on.tools.gate.close()
         return ToolResult(outcome=f"Read {invocation.args['n']}", content="x" * 200)
 
     on.tools.run = read
-    on.vendor.script = [asks(("look", {"n": n}), text=f"Step {n}.") for n in range(130)]
+    on.vendor.script = [asks(("look", {"n": n}), text=f"Step {n}.") for n in range(90)]
     session = await on.start(LONG_TURNS)
     await session.prompt(id="p1", text="look around")
-    await on.tools.gate.until_arrived(122)
+    await on.tools.gate.until_arrived(82)
     state = await session.state()
-    assert state.messages[0].steps_omitted > 50
+    assert state.messages[0].steps_omitted > 30
     answer = await get(http, session)
     history, current = parse_replay(answer.text)
     assert (history, is_incomplete(answer)) == ([], False)
-    assert [event.content for event in current if event.type == "respond"] == [f"Step {n}." for n in range(122)]
+    assert [event.content for event in current if event.type == "respond"] == [f"Step {n}." for n in range(82)]
     assert [event.outcome for event in current if event.type == "result"] == [
-        *(f"Read {n}" for n in range(121)),
+        *(f"Read {n}" for n in range(81)),
         "Running",
     ]
     file = broken(on)
@@ -161,8 +161,8 @@ async def test_ctx_12_a_running_turn_of_any_length_is_shown_from_its_first_step_
     await session.idle(turns=1)
     history, current = await shown(http, session, max_history=0)
     assert current is None
-    assert len(history) == 2 + 3 * 130
-    for most in (20, 100, 300):
+    assert len(history) == 2 + 3 * 90
+    for most in (20, 100, 200):
         assert "$user: look around" not in (await get(http, session, max_history=most)).text
         last, _ = await shown(http, session, max_history=most)
         assert last == history[-len(last) :]
@@ -197,40 +197,36 @@ async def test_ses_9_a_session_that_was_terminated_is_told_as_far_as_it_came(htt
     ],
 )
 async def test_api_2_what_is_no_option_of_the_context_is_named(
-    http: AsyncClient, on: Stage, query: str, field: str
+    shared_http: AsyncClient, unchanged: DrivenSession, query: str, field: str
 ) -> None:
-    session = await on.start()
-    answer = await http.get(path(session) + query)
+    answer = await shared_http.get(path(unchanged) + query)
     assert (answer.status_code, problem_of(answer)) == (422, "invalid")
     assert [error["field"] for error in answer.json()["errors"]] == [field]
 
 
-async def test_api_2_the_context_of_no_session_is_404(http: AsyncClient) -> None:
-    answer = await http.get("/workflow/never-was/context?format=replay")
+async def test_api_2_the_context_of_no_session_is_404(shared_http: AsyncClient) -> None:
+    answer = await shared_http.get("/workflow/never-was/context?format=replay")
     assert (answer.status_code, problem_of(answer)) == (404, "unknown-session")
 
 
 async def test_ctx_12_history_has_about_as_many_bytes_as_it_may(
-    http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+    shared_http: AsyncClient, long_chat: DrivenSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.api.history.replay.HISTORY_BYTES", 20_000)
-    session = await on.start(SMALL)
-    for number in range(1, 21):
-        await session.prompt(id=f"p{number}", text=prompt(number).content)
-        await session.idle(turns=number)
-    answer = await get(http, session, max_history=0)
+    monkeypatch.setattr("turnkeeper.api.history.replay_text.HISTORY_BYTES", 20_000)
+    answer = await get(shared_http, long_chat, max_history=0)
     assert 10_000 < len(answer.text) < 25_000
     assert answer.text.startswith("=== HISTORY ===\n(showing last ")
     assert is_incomplete(answer)
 
 
-async def test_ctx_8_the_account_says_what_the_model_sees_turn_by_turn(http: AsyncClient, on: Stage) -> None:
-    session = await talked(on, 30)
-    answer = await http.get(path(session))
+async def test_ctx_8_the_account_says_what_the_model_sees_turn_by_turn(
+    shared_http: AsyncClient, long_chat: DrivenSession
+) -> None:
+    answer = await shared_http.get(path(long_chat))
     assert answer.status_code == 200
-    assert answer.json() == (await session.context()).model_dump(mode="json", exclude={"as_of"})
+    assert answer.json() == (await long_chat.context()).model_dump(mode="json", exclude={"as_of"})
     assert [turn["number"] for turn in answer.json()["turns"]] == list(range(1, 31))
-    page = (await http.get(path(session), params={"format": "view", "before": 11, "limit": 3})).json()
+    page = (await shared_http.get(path(long_chat), params={"format": "view", "before": 11, "limit": 3})).json()
     assert [turn["number"] for turn in page["turns"]] == [8, 9, 10]
     assert page["has_more"]
 

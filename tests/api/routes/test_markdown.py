@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.harness import BOUND
 from tests.waiting import run_other_tasks
-from turnkeeper.api.markdown import MOST_CHARS, MOST_TEXTS, Markdown, as_written, render_markdown
+from turnkeeper.api.markdown import MAX_CHARS, MAX_TEXTS, MarkdownRenderer, as_written, render_markdown
 
 ELEMENTS = {
     *("a", "p", "br", "hr", "em", "strong", "s", "code", "pre", "blockquote", "ol", "ul", "li"),
@@ -141,7 +141,7 @@ def test_api_5_a_text_that_would_not_be_seen_at_all_is_shown_as_it_was_written()
 
 
 async def test_api_5_a_text_of_nothing_becomes_nothing() -> None:
-    assert await Markdown().render(["", " \n", "a"]) == ["", "", "<p>a</p>\n"]
+    assert await MarkdownRenderer().render(["", " \n", "a"]) == ["", "", "<p>a</p>\n"]
 
 
 async def test_api_5_texts_are_rendered_in_their_order(http: AsyncClient) -> None:
@@ -157,8 +157,8 @@ async def test_api_5_texts_are_rendered_in_their_order(http: AsyncClient) -> Non
         ({}, "texts"),
         ({"texts": "a"}, "texts"),
         ({"texts": [1]}, "texts[0]"),
-        ({"texts": ["a"] * (MOST_TEXTS + 1)}, "texts"),
-        ({"texts": ["a" * (MOST_CHARS + 1)]}, "texts"),
+        ({"texts": ["a"] * (MAX_TEXTS + 1)}, "texts"),
+        ({"texts": ["a" * (MAX_CHARS + 1)]}, "texts"),
         ({"texts": [], "html": True}, "html"),
     ],
 )
@@ -194,7 +194,7 @@ async def test_api_5_the_gateway_answers_others_while_a_slow_text_is_rendered(ht
 
 
 async def test_api_5_a_text_is_rendered_once() -> None:
-    markdown = Markdown()
+    markdown = MarkdownRenderer()
     first = await markdown.render(["*a*"])
     markdown._rendering = None  # type: ignore[assignment]  # whoever rendered again would fail
     assert await markdown.render(["*a*"]) == first
@@ -202,7 +202,7 @@ async def test_api_5_a_text_is_rendered_once() -> None:
 
 async def test_api_5_who_comes_while_others_render_for_long_is_told_to_come_back(monkeypatch) -> None:
     monkeypatch.setattr("turnkeeper.api.markdown.PATIENCE_SECONDS", 0.01)
-    markdown = Markdown()
+    markdown = MarkdownRenderer()
     async with markdown._rendering:
         with pytest.raises(Exception, match="Too many texts") as refusal:
             await markdown.render(["*a*"])

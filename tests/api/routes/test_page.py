@@ -17,8 +17,8 @@ FILES = sorted(path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*")
 MODULES = [name for name in FILES if name.endswith(".js")]
 
 
-async def test_api_5_the_page_is_there_with_a_policy_that_lets_nothing_else_in(http: AsyncClient) -> None:
-    answer = await http.get("/?session=some-session")
+async def test_api_5_the_page_is_there_with_a_policy_that_lets_nothing_else_in(shared_http: AsyncClient) -> None:
+    answer = await shared_http.get("/?session=some-session")
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/html")
     policy = dict(part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; "))
@@ -47,31 +47,33 @@ async def test_api_5_the_page_has_no_script_and_no_style_of_its_own_and_names_no
 
 
 @pytest.mark.parametrize("name", FILES)
-async def test_api_5_every_file_is_served_once_and_then_only_if_it_has_changed(http: AsyncClient, name: str) -> None:
-    answer = await http.get(f"/static/{name}")
+async def test_api_5_every_file_is_served_once_and_then_only_if_it_has_changed(
+    shared_http: AsyncClient, name: str
+) -> None:
+    answer = await shared_http.get(f"/static/{name}")
     assert answer.status_code == 200
     assert answer.headers["cache-control"] == "no-cache"
     assert answer.headers["x-content-type-options"] == "nosniff"
-    again = await http.get(f"/static/{name}", headers={"If-None-Match": answer.headers["etag"]})
+    again = await shared_http.get(f"/static/{name}", headers={"If-None-Match": answer.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
 
 
-async def test_api_5_the_page_itself_is_asked_for_again_only_if_it_has_changed(http: AsyncClient) -> None:
-    etag = (await http.get("/")).headers["etag"]
-    assert (await http.get("/", headers={"If-None-Match": etag})).status_code == 304
+async def test_api_5_the_page_itself_is_asked_for_again_only_if_it_has_changed(shared_http: AsyncClient) -> None:
+    etag = (await shared_http.get("/")).headers["etag"]
+    assert (await shared_http.get("/", headers={"If-None-Match": etag})).status_code == 304
 
 
 @pytest.mark.parametrize(
     "path", ["/nothing", "/static/nothing.js", "/static/../app.py", "/static/%2e%2e/app.py", "/static/"]
 )
-async def test_api_2_an_unknown_path_is_a_problem_and_not_the_page(http: AsyncClient, path: str) -> None:
-    answer = await http.get(path)
+async def test_api_2_an_unknown_path_is_a_problem_and_not_the_page(shared_http: AsyncClient, path: str) -> None:
+    answer = await shared_http.get(path)
     assert answer.status_code == 404
     assert answer.headers["content-type"] == "application/problem+json"
 
 
-async def test_api_2_the_page_takes_no_parameter_that_it_does_not_know(http: AsyncClient) -> None:
-    assert (await http.get("/?sesion=a")).status_code == 422
+async def test_api_2_the_page_takes_no_parameter_that_it_does_not_know(shared_http: AsyncClient) -> None:
+    assert (await shared_http.get("/?sesion=a")).status_code == 422
 
 
 async def test_api_5_the_page_says_which_model_new_sessions_get(tmp_path: Path) -> None:
@@ -81,11 +83,11 @@ async def test_api_5_the_page_says_which_model_new_sessions_get(tmp_path: Path) 
     assert '<meta name="turnkeeper:first-model" content="openai-chat:x&quot;&gt;&lt;script&gt;" />' in page
 
 
-async def test_api_5_a_session_links_to_its_page_from_the_gateway_and_from_temporal(http: AsyncClient) -> None:
-    session = (await http.post("/workflow")).json()["workflow_id"]
-    links = (await http.get(f"/workflow/{session}")).json()["links"]
+async def test_api_5_a_session_links_to_its_page_from_the_gateway_and_from_temporal(shared_http: AsyncClient) -> None:
+    session = (await shared_http.post("/workflow")).json()["workflow_id"]
+    links = (await shared_http.get(f"/workflow/{session}")).json()["links"]
     assert links["chat"] == f"/?session={session}"
-    assert (await http.get(links["chat"])).status_code == 200
+    assert (await shared_http.get(links["chat"])).status_code == 200
     started = default_input(Settings(public_url="https://agents.example"), "support-42")
     assert started.chat_url == "https://agents.example/?session=support-42"
 

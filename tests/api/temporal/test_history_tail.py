@@ -20,8 +20,8 @@ from tests.api.conftest import Asked
 from tests.harness import BOUND, Stage
 from tests.waiting import until
 from turnkeeper.api.prompts.prompt_fates import TAIL_BYTES, TAIL_PROMPTS
-from turnkeeper.api.temporal import ledgers
-from turnkeeper.api.temporal.history_tail import HistoryTails
+from turnkeeper.api.temporal import queue_estimates
+from turnkeeper.api.temporal.history_tail import HistoryTailReader
 from turnkeeper.models.session.session import SessionInput
 
 DEEP = 9_000
@@ -46,11 +46,11 @@ class History:
         return page
 
 
-def tails_of(events: Sequence[HistoryEvent]) -> HistoryTails:
+def tails_of(events: Sequence[HistoryEvent]) -> HistoryTailReader:
     client = SimpleNamespace(
         workflow_service=History(events), namespace="default", data_converter=DataConverter.default
     )
-    return HistoryTails(cast(Client, client))
+    return HistoryTailReader(cast(Client, client))
 
 
 async def signal(name: str, argument: Any) -> HistoryEvent:
@@ -82,20 +82,20 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The sessions whose histories the gateway reads for a prompt."""
     noted: list[str] = []
     for name in ("read", "first_limits"):
-        method = getattr(HistoryTails, name)
+        method = getattr(HistoryTailReader, name)
 
-        async def reading(self: HistoryTails, session_id: str, method: Any = method, **options: Any) -> Any:
+        async def reading(self: HistoryTailReader, session_id: str, method: Any = method, **options: Any) -> Any:
             noted.append(session_id)
             return await method(self, session_id, **options)
 
-        monkeypatch.setattr(HistoryTails, name, reading)
+        monkeypatch.setattr(HistoryTailReader, name, reading)
     return noted
 
 
 async def test_ses_6_while_a_worker_answers_no_history_is_read_before_a_prompt(
     url: str, on: Stage, asked: Asked, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledgers, "FRESH_SECONDS", BOUND)  # as on a machine that is not busy
+    monkeypatch.setattr(queue_estimates, "FRESH_SECONDS", BOUND)  # as on a machine that is not busy
     known = f"a-{uuid4()}"
     unknown = await on.start(SessionInput())
     async with AsyncClient(base_url=url, timeout=BOUND) as http:

@@ -1,11 +1,10 @@
 """The page for everyone: axe finds nothing grave, in any state, size and colour; the keyboard reaches everything."""
 
-import httpx
 import pytest
 from playwright.async_api import Browser, Page, expect
 
 from tests.clients.page.from_npm import npm_package
-from tests.clients.page.tab import Tab, tabs_of
+from tests.clients.page.tab import Tab, http_client, tabs_of
 from tests.harness import Gate, Stage, asks, says
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, RespondPart, ThinkPart
@@ -99,7 +98,7 @@ async def _every_kind_of_turn(tab: Tab, on: Stage) -> None:
 
 
 async def _a_turn_that_waits(tab: Tab, on: Stage) -> None:
-    async with httpx.AsyncClient(base_url=tab.url) as http:
+    async with http_client(tab.url) as http:
         (await http.patch(f"/workflow/{tab.session}", json={"tool_policy": {"pay": "ask"}})).raise_for_status()
     on.vendor.script = [asks(("pay", {"amount": 12})), says("Paid.")]
     await tab.send("Pay")
@@ -142,7 +141,7 @@ async def test_api_5_the_keyboard_alone_reads_decides_and_answers(tab: Tab, on: 
     await tab.send("Hi")
     await tab.shows(1)
     await expect(tab.text).to_be_focused()
-    async with httpx.AsyncClient(base_url=tab.url) as http:
+    async with http_client(tab.url) as http:
         (await http.patch(f"/workflow/{tab.session}", json={"tool_policy": {"pay": "ask"}})).raise_for_status()
     on.vendor.script = [asks(("pay", {"amount": 12})), says("Paid.")]
     await tab.send("Pay")

@@ -1,10 +1,9 @@
 """Deciding on tool calls, in the card that shows them (API-5, AGT-8)."""
 
-import httpx
 import pytest
 from playwright.async_api import Browser, expect
 
-from tests.clients.page.tab import Tab, tabs_of
+from tests.clients.page.tab import Tab, http_client, tabs_of
 from tests.harness import Stage, asks, says
 
 UNSEEN = "\u202eolleh\u202c \u200bü🙂\u2028\x85\U000e0041\u3164"
@@ -19,7 +18,7 @@ async def a_session_that_asks(tab: Tab, on: Stage) -> None:
     await tab.open()
     await tab.send("Hi")
     await tab.shows(1)
-    async with httpx.AsyncClient(base_url=tab.url) as http:
+    async with http_client(tab.url) as http:
         answer = await http.patch(f"/workflow/{tab.session}", json={"tool_policy": {"pay": "ask"}})
         answer.raise_for_status()
 
@@ -48,12 +47,12 @@ async def test_api_5_a_call_is_rejected_with_a_reason_that_the_model_is_told(tab
     on.vendor.script = [asks(PAY), says("I see.")]
     await tab.send("Pay")
     await tab.button("Reject…").click()
-    await tab.page.get_by_label("Reason for the model").fill("Far too much")
+    await tab.page.get_by_label("Reason, sent to the model").fill("Far too much")
     await tab.page.keyboard.press("Escape")  # back to the choice, and not Stop
     await expect(tab.button("Approve")).to_be_focused()
     await expect(tab.stop).to_be_visible()
     await tab.button("Reject…").click()
-    await expect(tab.page.get_by_label("Reason for the model")).to_have_value("Far too much")
+    await expect(tab.page.get_by_label("Reason, sent to the model")).to_have_value("Far too much")
     await tab.button("Reject").click()
     await tab.shows(2)
     assert on.tools.calls == []
@@ -81,10 +80,10 @@ async def test_api_5_what_is_written_in_one_card_survives_the_decision_in_anothe
     await expect(tab.page.locator(".approval")).to_have_count(2)
     second = tab.page.locator(".tool", has_text="Landlord")
     await second.get_by_role("button", name="Reject…").click()
-    await second.get_by_label("Reason for the model").fill("Not this month")
+    await second.get_by_label("Reason, sent to the model").fill("Not this month")
     await tab.page.locator(".tool", has_text="Registrar").get_by_role("button", name="Approve").click()
     await expect(tab.page.locator(".approval")).to_have_count(1)
-    await expect(second.get_by_label("Reason for the model")).to_have_value("Not this month")
+    await expect(second.get_by_label("Reason, sent to the model")).to_have_value("Not this month")
     await second.get_by_role("button", name="Reject", exact=True).click()
     await tab.shows(2)
     assert [call.args["to"] for call in on.tools.calls] == ["Registrar"]

@@ -179,7 +179,7 @@ async def test_api_5_the_page_says_that_no_worker_answers_and_goes_on_when_one_i
             await tab.shows(1)
             await on.worker.shutdown()
             await tab.send("two")
-            await expect(tab.state).to_contain_text("No worker is answering")
+            await expect(tab.state).to_contain_text("No worker is running")
             await expect(tab.log.get_by_text("two", exact=True)).to_have_count(1)
             async with stage(temporal, task_queue=queue):
                 await tab.shows(2)

@@ -2,11 +2,10 @@
 
 import re
 
-import httpx
 import pytest
 from playwright.async_api import Route, expect
 
-from tests.clients.page.tab import Tab
+from tests.clients.page.tab import Tab, http_client
 from tests.harness import Gate, Stage, asks, says
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, RespondPart, ThinkPart
@@ -136,7 +135,7 @@ async def test_api_5_a_large_result_is_shown_whole_to_who_asks_for_it(tab: Tab, 
     await tab.tools.locator("summary").click()
     result = tab.tools.get_by_label("Result", exact=True)
     assert "line 2500" not in (await result.text_content() or "")
-    await tab.page.get_by_role("button", name="Show all of it").click()
+    await tab.page.get_by_role("button", name="Show all").click()
     await expect(result).to_have_text(whole)
 
 
@@ -150,9 +149,9 @@ async def test_api_5_a_large_text_before_a_call_is_an_excerpt_until_somebody_ask
     await tab.shows(1)
     said = tab.page.locator("#turns .prose").first
     assert "paragraph 2500" not in (await said.text_content() or "")
-    await tab.page.get_by_role("button", name="Show all of it").click()
+    await tab.page.get_by_role("button", name="Show all").click()
     await expect(said).to_contain_text("paragraph 2500")
-    await expect(tab.page.get_by_role("button", name="Show all of it")).to_have_count(0)
+    await expect(tab.page.get_by_role("button", name="Show all")).to_have_count(0)
 
 
 async def test_api_5_an_answer_that_came_as_an_excerpt_is_shown_and_copied_whole_where_it_can_be_read(
@@ -180,7 +179,7 @@ async def test_api_5_an_answer_that_came_as_an_excerpt_is_shown_and_copied_whole
     await tab.button("Copy answer").click()
     await expect(tab.page.get_by_title("Copied")).to_be_visible()
     assert await tab.page.evaluate("navigator.clipboard.readText()") == whole
-    await tab.page.get_by_role("button", name="Show all of it").click()
+    await tab.page.get_by_role("button", name="Show all").click()
     await expect(tab.answers).to_contain_text("paragraph 2500")
 
 
@@ -265,7 +264,7 @@ async def test_api_5_while_a_turn_runs_prompts_queue_in_sight_and_each_can_be_re
     for text in ("two", "three", "four"):
         await tab.send(text)
     await expect(tab.queue).to_have_count(3)
-    await expect(tab.page.locator("#tray-title")).to_have_text("3 prompts queued")
+    await expect(tab.page.locator("#queue-title")).to_have_text("3 prompts queued")
     await tab.button("Remove: three").click()
     await expect(tab.queue.locator(".waiting-text")).to_have_text(["two", "four"])
     gate.open()
@@ -389,7 +388,7 @@ async def test_api_5_an_ended_session_says_so_and_keeps_the_prompt_it_refuses(ta
     await tab.open()
     await tab.send("Hi")
     await tab.shows(1)
-    async with httpx.AsyncClient(base_url=tab.url) as http:
+    async with http_client(tab.url) as http:
         await http.post(f"/workflow/{tab.session}/end")
     await expect(tab.state).to_contain_text("This session has ended")
     tab.may_be_cut_off = True  # the browser notes the 409 of the next prompt

@@ -56,13 +56,13 @@ async def test_api_5_a_prompt_that_can_t_be_sent_holds_up_those_behind_it_but_no
     await tab.page.route("**/prompt", only_for_now)
     await tab.send("two")
     await tab.send("three")
-    await expect(tab.page.locator("#tray-title")).to_have_text("2 prompts not sent")
+    await expect(tab.page.locator("#queue-title")).to_have_text("2 prompts not sent")
     await tab.page.get_by_role("radio", name="Steer").check()
     await tab.send("steered")
-    await expect(tab.page.locator("#tray-title")).to_have_text("1 prompt queued, 2 prompts not sent")
+    await expect(tab.page.locator("#queue-title")).to_have_text("1 prompt queued, 2 prompts not sent")
     await tab.page.unroute("**/prompt")
     await tab.button("Retry").last.click()
-    await expect(tab.page.locator("#tray-title")).to_have_text("3 prompts queued")
+    await expect(tab.page.locator("#queue-title")).to_have_text("3 prompts queued")
     gate.open()
     await tab.shows(4)
     assert await asked(tab) == ["one", "steered", "two", "three"]  # no step was left for it to join: it goes next
@@ -76,7 +76,7 @@ async def test_api_5_what_was_written_offline_is_sent_by_itself_in_its_order(tab
     await tab.page.context.set_offline(True)
     for prompt in PROMPTS:
         await tab.send(prompt)
-    await expect(tab.page.locator("#tray-title")).to_have_text("4 prompts not sent")
+    await expect(tab.page.locator("#queue-title")).to_have_text("4 prompts not sent")
     await tab.page.context.set_offline(False)
     await tab.shows(1 + len(PROMPTS))
     assert await asked(tab) == ["zero", *PROMPTS]
@@ -92,7 +92,7 @@ async def test_api_5_what_could_not_be_sent_is_tried_again_while_the_stream_stay
     await own_tab.send("two")
     for _ in range(4):
         await own_tab.page.clock.run_for(2_500)
-    await expect(own_tab.page.locator("#tray-title")).to_have_text("1 prompt not sent")
+    await expect(own_tab.page.locator("#queue-title")).to_have_text("1 prompt not sent")
     await own_tab.page.unroute("**/prompt")
     await own_tab.page.clock.run_for(60_000)
     await own_tab.shows(2)
@@ -110,7 +110,7 @@ async def test_api_5_a_prompt_that_a_closed_session_refuses_is_not_offered_to_be
     await expect(tab.state).to_contain_text("This session has ended")
     tab.may_be_cut_off = True  # the browser notes the refusal
     await tab.send("too late")
-    await expect(tab.page.locator("#tray-title")).to_have_text("1 prompt not sent")
+    await expect(tab.page.locator("#queue-title")).to_have_text("1 prompt not sent")
     await expect(tab.button("Retry")).to_have_count(0)
     await tab.button("Edit").click()
     await expect(tab.text).to_have_value("too late")

@@ -10,7 +10,7 @@ from playwright.async_api import Browser, Route, expect
 from temporalio.client import Client
 
 from tests.api.conftest import served
-from tests.clients.page.tab import Tab, tabs_of
+from tests.clients.page.tab import Tab, http_client, tabs_of
 from tests.harness import Gate, Stage, says
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta, ModelError
@@ -21,7 +21,7 @@ from turnkeeper.models.transcript.model_call import ModelResponse, RespondPart
 async def started(url: str, *prompts: str, **start: object) -> str:
     """Return the id of a session in which each of `prompts` is answered."""
     session = f"s-{uuid4()}"
-    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+    async with http_client(url) as http:
         (await http.post("/workflow", json={"id": session, **start})).raise_for_status()
         for prompt in prompts:
             answer = await http.post(f"/workflow/{session}/prompt?wait=30", json={"message": prompt})
@@ -42,7 +42,7 @@ async def test_api_5_sessions_are_listed_with_titles_and_states_searched_and_fil
     stem = uuid4().hex[:8]
     await started(tab.url, title=f"{stem} Apples")
     pears = await started(tab.url, title=f"{stem} Pears")
-    async with httpx.AsyncClient(base_url=tab.url) as http:
+    async with http_client(tab.url) as http:
         (await http.post(f"/workflow/{pears}/end")).raise_for_status()
 
         async def are_listed() -> bool:
@@ -84,7 +84,7 @@ async def test_api_5_every_session_has_an_address_and_back_leads_back(tab: Tab, 
     await tab.page.go_back()
     await expect(tab.answers).to_have_text("echo: one")
     await tab.page.get_by_role("link", name="New session").click()
-    await expect(tab.page.get_by_role("heading", name="What shall we work on?")).to_be_visible()
+    await expect(tab.page.get_by_role("heading", name="What would you like to do?")).to_be_visible()
     await expect(tab.turns).to_have_count(0)
 
 
@@ -177,7 +177,7 @@ async def test_api_5_an_old_session_opened_by_its_link_stands_where_its_age_puts
 
 async def test_api_5_the_page_says_that_offline_is_a_stand_in_and_takes_another_model(tab: Tab, on: Stage) -> None:
     await tab.open()
-    await expect(tab.page.locator("#stand-in")).to_contain_text("The built-in demo model answers. It works offline")
+    await expect(tab.page.locator("#demo-model")).to_contain_text("The built-in demo model answers. It works offline")
     await expect(tab.page.locator("#session-model")).to_have_text("offline:")
     await tab.page.get_by_role("textbox", name="Model").fill("openai:gpt-x")
     await tab.send("Hi")
@@ -197,7 +197,7 @@ async def test_api_5_the_page_tells_what_the_model_still_remembers(tab: Tab, on:
     await expect(rows).to_have_count(6)
     await expect(rows.first).to_contain_text("prompt 5")
     await expect(rows.first).to_contain_text("in full")
-    await expect(rows.last).to_contain_text("not sent any more")
+    await expect(rows.last).to_contain_text("no longer sent")
 
 
 async def test_ctx_7_the_page_tells_what_is_sent_since_an_overflow_and_of_a_refused_turn(tab: Tab, on: Stage) -> None:
@@ -208,7 +208,7 @@ async def test_ctx_7_the_page_tells_what_is_sent_since_an_overflow_and_of_a_refu
     await tab.shows(3)
     await tab.page.get_by_role("button", name="What the model remembers").click()
     body = tab.page.locator("#context-body")
-    await expect(body).to_contain_text("An earlier request was too long for it: at most ")
+    await expect(body).to_contain_text("An earlier request was too long, so now at most ")
     await expect(tab.page.locator('.turns-in-context li[data-seen="refused"]')).to_contain_text("left out")
 
 
@@ -335,7 +335,7 @@ async def test_api_5_a_long_prompt_is_folded_until_it_is_asked_for(tab: Tab, on:
     bubble = tab.turns.locator(".bubble")
     height = "(bubble) => bubble.getBoundingClientRect().height"
     assert await bubble.evaluate(height) < 300
-    await tab.button("Show all of it").click()
+    await tab.button("Show all").click()
     assert await bubble.evaluate(height) > 1_000
 
 
@@ -389,7 +389,7 @@ async def test_api_5_a_tab_that_nobody_sees_lets_its_connection_go_and_takes_it_
     await own_tab.page.evaluate(SEEN.format(state="hidden"))
     async with own_tab.page.expect_event("requestfailed", lambda request: "/events" in request.url):
         await own_tab.page.clock.run_for(61_000)
-    async with httpx.AsyncClient(base_url=own_tab.url, timeout=60) as http:
+    async with http_client(own_tab.url) as http:
         await http.post(f"/workflow/{own_tab.session}/prompt?wait=30", json={"message": "two"})
     await expect(own_tab.turns).to_have_count(1)
     await own_tab.page.evaluate(SEEN.format(state="visible"))

@@ -284,7 +284,7 @@ async def test_api_6_a_turn_is_steered_interrupted_and_asked_again(chat: Chat, o
         terminal.type("a long one")
         await on.vendor.gate.until_arrived(3)
         terminal.type("/interrupt quick")
-        await terminal.until("✗ Stopped, because you sent a new prompt.")
+        await terminal.until("✗ Stopped because you sent a new prompt.")
         on.vendor.gate.open()
         await terminal.until("turn 3 ·")
 

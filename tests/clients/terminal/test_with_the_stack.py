@@ -22,7 +22,7 @@ async def test_api_6_what_up_prints_leads_to_a_conversation(tmp_path: Path, monk
         assert "  Chat        http://127.0.0.1:" in said
         assert f"  Terminal    {command_line('chat')}\n" in said
         workspace = tmp_path / "turnkeeper-workspace"
-        assert f"  Workspace   {workspace}   (set TURNKEEPER_WORKSPACE_ROOT for another)\n" in said
+        assert f"  Workspace   {workspace}   (change it with TURNKEEPER_WORKSPACE_ROOT)\n" in said
         (workspace / "notes.txt").write_text("the code is 4711\n")
         asked = await run_chat("read notes.txt", cwd=tmp_path)
         assert (asked.code, asked.err) == (0, "")

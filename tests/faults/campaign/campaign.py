@@ -63,7 +63,7 @@ async def run_campaign(options: Options, folder: Path, *, say: Say = lambda line
     try:
         # Everything within is bounded, and this is the bound of what is not.
         async with asyncio.timeout(options.minutes * 60 + 2 * SETTLE_SECONDS + CLEAN_UP_SECONDS):
-            async with _busy(folder, cores=(os.cpu_count() or 1) if options.busy else 0), Stack(folder) as stack:
+            async with Stack(folder) as stack, _busy(folder, cores=(os.cpu_count() or 1) if options.busy else 0):
                 await _play(options, stack, log, say)
     except TimeoutError as error:
         raise CampaignError("the campaign did not come to its end") from error

@@ -99,13 +99,14 @@ class Stack:
 
         async def is_ready() -> bool:
             if program.pid is None:
-                raise CampaignError(f"{gateway} ended at its start: {program.last_words()}")
+                raise CampaignError(f"{gateway} ended at its start: {program.last_output()}")
             return await self.gateways[gateway].status("/readyz") == 200
 
         try:
             await until(is_ready, within=START_SECONDS)
         except TimeoutError:
-            raise CampaignError(f"{gateway} is not ready after {START_SECONDS:.0f} s: {program.last_words()}") from None
+            message = f"{gateway} is not ready after {START_SECONDS:.0f} s: {program.last_output()}"
+            raise CampaignError(message) from None
 
     def signal(self, name: str, number: signal.Signals) -> int | None:
         """Send a signal to a process and all of its group; return its id, None where it does not run now."""
@@ -135,10 +136,10 @@ class Stack:
             if program.pid is not None:
                 continue
             if name == "up":
-                raise CampaignError(f"`turnkeeper up` ended by itself: {program.last_words()}")
+                raise CampaignError(f"`turnkeeper up` ended by itself: {program.last_output()}")
             code = await program.wait()
             if code < 0:
-                crashes.append(f"{name} was ended by {signal.Signals(-code).name}: {program.last_words()}")
+                crashes.append(f"{name} was ended by {signal.Signals(-code).name}: {program.last_output()}")
             await program.start()
         return crashes
 

@@ -24,6 +24,9 @@ from turnkeeper.models.session.views import context_of
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, SummaryOutcome, ToolSpec
 from turnkeeper.models.transcript.trajectory import BlobRef, ToolCall, ToolResult
 
+TURNS = 1_000
+"""So many that what waits for a summary could not be carried."""
+
 HOSTILE = st.text(st.sampled_from("$usercalt:{}=HISTORY \\\n\r\u2028é"), max_size=60)
 
 
@@ -203,7 +206,7 @@ def test_ctx_5_nothing_evicted_is_lost_and_between_evictions_the_view_only_grows
 
 def test_ctx_5_where_summaries_fail_for_long_what_waits_stays_carriable() -> None:
     target = session(history={"max_messages": 10, "preserve_last_n": 2, "summarize_on_trim": True})
-    for number in range(2_000):
+    for number in range(TURNS):
         send(target, f"turn {number}", id=f"m{number}")
         target.begin_turn(now=NOW)
         evict(target)
@@ -211,7 +214,7 @@ def test_ctx_5_where_summaries_fail_for_long_what_waits_stays_carriable() -> Non
         complete_turn(target, "ok", now=NOW)
     assert target.context.carried_bytes <= 1.3 * target.config.limits.view_bytes
     waiting = sum(len(entry.messages) for entry in target.context.waiting)
-    assert target.context.given_up == 2_000 - waiting - target.view.message_count
+    assert target.context.given_up == TURNS - waiting - target.view.message_count
 
 
 def test_ctx_5_what_waits_stays_carriable_when_its_turn_is_archived_and_blocks_nobody() -> None:
@@ -226,8 +229,7 @@ def test_ctx_5_what_waits_stays_carriable_when_its_turn_is_archived_and_blocks_n
         target.current_turn.add_response(asks("look"), [call], now=NOW)
         target.add_result(call.id, ToolResult(outcome="saw it", content="x" * 300))
         target.current_turn.show_step(state=None)
-        move = spilled(target, most_bytes=50_000)
-        if move:
+        if number % 10 == 9 and (move := spilled(target, most_bytes=50_000)):
             target.remove_moved(move, now=NOW)
     complete_turn(target, "done", now=NOW)
     send(target, "thanks", id="m1")

@@ -2,6 +2,7 @@
 
 import re
 from datetime import UTC, datetime
+from itertools import product
 from time import process_time
 
 import pytest
@@ -396,18 +397,19 @@ HARDLY_SEEN = [
 MARKS = ["#", "-", "_", ">", "*", "\u0301", "…", "😀", "— "]
 
 
-@pytest.mark.parametrize("times", [0, 1, 9, 2_000])
-@pytest.mark.parametrize("before", HARDLY_SEEN + MARKS, ids=ascii)
 @pytest.mark.parametrize("line", FORGED, ids=lambda line: ascii(line)[:30])
-def test_tsk_3_a_line_of_the_description_imitates_no_structure_whatever_stands_before_it(line, before, times):
-    assert first_prompt(TaskContext(description=f"Go.\n{before * times}{line}")) == f"Go.\n    {before * times}{line}"
+def test_tsk_3_a_line_of_the_description_imitates_no_structure_whatever_stands_before_it(line):
+    for before, times in product(HARDLY_SEEN + MARKS, (0, 1, 9, 2_000)):
+        disguised = before * times + line
+        prompt = first_prompt(TaskContext(description=f"Go.\n{disguised}"))
+        assert prompt == f"Go.\n    {disguised}", f"{before!a} {times} times"
 
 
-@pytest.mark.parametrize("among", HARDLY_SEEN, ids=ascii)
 @pytest.mark.parametrize("line", FORGED, ids=lambda line: ascii(line)[:30])
-def test_tsk_3_nor_whatever_hardly_shows_among_its_characters_and_behind_them(line, among):
-    for disguised in (among.join(line) + among, line.replace(" ", among * 9), line.replace(" ", "")):
-        assert first_prompt(TaskContext(description=disguised)) == f"    {disguised}"
+def test_tsk_3_nor_whatever_hardly_shows_among_its_characters_and_behind_them(line):
+    for among in HARDLY_SEEN:
+        for disguised in (among.join(line) + among, line.replace(" ", among * 9), line.replace(" ", "")):
+            assert first_prompt(TaskContext(description=disguised)) == f"    {disguised}", f"{among!a}"
 
 
 @pytest.mark.parametrize(

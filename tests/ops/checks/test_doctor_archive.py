@@ -53,7 +53,7 @@ async def test_ops_3_a_folder_that_no_archive_can_be_made_in_is_named_with_the_m
     assert await archive() == Finding(
         "archive",
         "broken",
-        f"{folder / 'taken' / 'archive.db'} cannot be created, {folder / 'taken'} is not writable",
+        f"{folder / 'taken' / 'archive.db'} cannot be created, since {folder / 'taken'} is not writable",
         "change its owner, or set archive_url",
     )
 

@@ -20,7 +20,7 @@ async def finding(subject: str) -> Finding:
 
 
 @pytest.mark.parametrize(
-    ("env", "told"),
+    ("env", "message"),
     [
         ({}, "offline: for new sessions (neither ANTHROPIC_API_KEY nor OPENAI_API_KEY is set)"),
         ({"OPENAI_API_KEY": "sk-1"}, "openai:gpt-5.5 for new sessions (OPENAI_API_KEY is set)"),
@@ -42,28 +42,32 @@ async def finding(subject: str) -> Finding:
         ),
     ],
 )
-async def test_ops_3_the_doctor_says_which_model_new_sessions_get_and_why(monkeypatch, env, told):
+async def test_ops_3_the_doctor_says_which_model_new_sessions_get_and_why(monkeypatch, env, message):
     for variable, value in env.items():
         monkeypatch.setenv(variable, value)
-    assert await finding("model") == Finding("model", "good", told)
+    assert await finding("model") == Finding("model", "good", message)
 
 
 @pytest.mark.parametrize(
-    ("model", "lacking", "mend"),
+    ("model", "lacking", "fix"),
     [
         (
             "anthropic:x",
             "ANTHROPIC_API_KEY is not set",
-            "set ANTHROPIC_API_KEY where the worker runs, or choose another model",
+            "run `export ANTHROPIC_API_KEY=...` before you start the worker, or set another model",
         ),
-        ("openai:x", "OPENAI_API_KEY is not set", "set OPENAI_API_KEY where the worker runs, or choose another model"),
-        (CHAT, "openai_chat.base_url is not set", "set it; for Ollama to http://127.0.0.1:11434/v1"),
+        (
+            "openai:x",
+            "OPENAI_API_KEY is not set",
+            "run `export OPENAI_API_KEY=...` before you start the worker, or set another model",
+        ),
+        (CHAT, "openai_chat.base_url is not set", "set it, for Ollama to http://127.0.0.1:11434/v1"),
     ],
 )
-async def test_ops_3_what_the_model_lacks_is_named_with_the_mend(monkeypatch, model, lacking, mend):
+async def test_ops_3_what_the_model_lacks_is_named_with_the_fix(monkeypatch, model, lacking, fix):
     monkeypatch.setenv("TURNKEEPER_MODEL", model)
-    told = f"{model} for new sessions (the setting model), but {lacking}"
-    assert await finding("model") == Finding("model", "broken", told, mend)
+    message = f"{model} for new sessions (the setting model), but {lacking}"
+    assert await finding("model") == Finding("model", "broken", message, fix)
 
 
 @pytest.mark.parametrize(
@@ -72,34 +76,34 @@ async def test_ops_3_what_the_model_lacks_is_named_with_the_mend(monkeypatch, mo
 async def test_ops_3_an_sdk_that_is_missing_is_named_with_the_extra_that_brings_it(monkeypatch, model, sdk):
     monkeypatch.setenv("TURNKEEPER_MODEL", model)
     monkeypatch.setitem(sys.modules, sdk, None)
-    told = f"{model} for new sessions (the setting model), but the package {sdk} is not installed"
-    assert await finding("model") == Finding("model", "broken", told, f"pip install 'turnkeeper[{sdk}]'")
+    message = f"{model} for new sessions (the setting model), but the package {sdk} is not installed"
+    assert await finding("model") == Finding("model", "broken", message, f"run `pip install 'turnkeeper[{sdk}]'`")
 
 
 @pytest.mark.parametrize(
-    ("model", "told"),
+    ("model", "message"),
     [
         ("offline:", "none"),
-        ("anthropic:x", "known, as far as genai-prices has the model"),
-        (CHAT, f"not known for {CHAT}"),
+        ("anthropic:x", "known, if genai-prices lists the model"),
+        (CHAT, f"unknown for {CHAT}"),
     ],
 )
-async def test_ops_3_the_doctor_says_whether_costs_are_known(monkeypatch, model, told):
+async def test_ops_3_the_doctor_says_whether_costs_are_known(monkeypatch, model, message):
     monkeypatch.setenv("TURNKEEPER_MODEL", model)
-    assert await finding("costs") == Finding("costs", "good", told)
+    assert await finding("costs") == Finding("costs", "good", message)
 
 
 @pytest.mark.parametrize(
-    ("model", "why", "mend"),
+    ("model", "why", "fix"),
     [
-        ("openai:x", "not known without the package genai-prices", "pip install 'turnkeeper[prices]'"),
-        (CHAT, f"not known for {CHAT}", "set limits.max_tokens_per_turn instead"),
+        ("openai:x", "unknown without the package genai-prices", "run `pip install 'turnkeeper[prices]'`"),
+        (CHAT, f"unknown for {CHAT}", "set limits.max_tokens_per_turn instead"),
     ],
 )
-async def test_ops_3_costs_that_are_not_known_are_a_fault_where_they_are_limited(monkeypatch, model, why, mend):
+async def test_ops_3_costs_that_are_not_known_are_a_fault_where_they_are_limited(monkeypatch, model, why, fix):
     monkeypatch.setenv("TURNKEEPER_MODEL", model)
     monkeypatch.setitem(sys.modules, "genai_prices", None)
     assert await finding("costs") == Finding("costs", "good", why)
     monkeypatch.setenv("TURNKEEPER_LIMITS__MAX_COST_PER_TURN", "0.5")
-    told = f"{why}, so limits.max_cost_per_turn (0.5) cannot be enforced"
-    assert await finding("costs") == Finding("costs", "broken", told, mend)
+    message = f"{why}, so limits.max_cost_per_turn (0.5) cannot be enforced"
+    assert await finding("costs") == Finding("costs", "broken", message, fix)

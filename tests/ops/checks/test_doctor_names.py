@@ -12,10 +12,10 @@ WIDE = {"TURNKEEPER_API_HOST": "0.0.0.0", "TURNKEEPER_API_TRUSTED_NETWORK": "tru
 
 
 @pytest.mark.parametrize(
-    ("env", "told"),
+    ("env", "note"),
     [
         ({}, ""),
-        (WIDE, "; other machines reach it by IP address only: set allowed_hosts or public_url for names"),
+        (WIDE, "; other machines reach it only by IP address: set allowed_hosts or public_url for names"),
         (
             {**WIDE, "TURNKEEPER_PUBLIC_URL": "https://a.example", "TURNKEEPER_ALLOWED_HOSTS": "b,c"},
             "; other machines reach it by IP address or as a.example, b, c",
@@ -23,11 +23,11 @@ WIDE = {"TURNKEEPER_API_HOST": "0.0.0.0", "TURNKEEPER_API_TRUSTED_NETWORK": "tru
     ],
 )
 async def test_api_4_the_doctor_says_by_which_names_other_machines_reach_the_gateway(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], told: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], note: str
 ) -> None:
     monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")
     async with served(None, Settings(state_dir=folder)) as url:
         for variable, value in {"TURNKEEPER_API_PORT": url.rpartition(":")[2], **env}.items():
             monkeypatch.setenv(variable, value)
         found = await finding("gateway")
-    assert (found.state, found.told) == ("good", f"{url}{told}")
+    assert (found.state, found.message) == ("good", f"{url}{note}")

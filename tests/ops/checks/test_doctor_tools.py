@@ -50,7 +50,7 @@ async def test_ops_3_every_tool_server_is_asked_and_what_is_wrong_is_told_with_t
 
     found = await findings()
     # How it ended is known a moment after its connection has closed.
-    assert [replace(finding, told=finding.told.removesuffix(" / [ended with 1]")) for finding in found] == [
+    assert [replace(finding, message=finding.message.removesuffix(" / [ended with 1]")) for finding in found] == [
         Finding("tools of good", "good", f"{len(odd.TOOLS)} tools"),
         Finding("tools of silent", "broken", "no answer within 3 s", mend("silent")),
         Finding("tools of crash", "broken", "Connection closed. It wrote: no such database", mend("crash")),
@@ -69,18 +69,18 @@ async def test_ops_3_of_a_program_that_is_not_there_the_doctor_says_what_its_log
     for _ in range(2):  # of an older run nothing is told
         (finding,) = await findings()
         told = "Connection closed. It wrote: 'no-such-command' cannot be run: No such file or directory"
-        assert (finding.state, finding.told) == ("broken", told)
+        assert (finding.state, finding.message) == ("broken", told)
 
 
 async def test_ops_3_a_list_of_tools_that_is_none_is_told(folder):
     write(folder, bad=program("no tools"))
     (finding,) = await findings()
-    assert (finding.state, finding.told) == ("broken", "its list of tools cannot be read (ValidationError)")
+    assert (finding.state, finding.message) == ("broken", "its list of tools cannot be read (ValidationError)")
 
 
 async def test_ops_3_tools_whose_schema_vendors_would_refuse_are_named(folder):
     write(folder, odd=program("refused schema"))
-    told = f"{len(odd.TOOLS) + 1} tools; vendors refuse the schema of refused, so the model gets it as text"
+    told = f"{len(odd.TOOLS) + 1} tools; vendors reject the schema of refused, so the model gets it as text"
     assert await findings() == [Finding("tools of odd", "good", told)]
 
 

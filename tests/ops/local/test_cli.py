@@ -157,12 +157,12 @@ async def test_ops_2_what_dies_is_started_again_and_said(folder, stack):
     assert await gateway_is_ready()
     for child in stack.children():
         os.kill(child, signal.SIGKILL)
-    said = [await stack.until_said("it is started again") for _ in range(3)]
+    said = [await stack.until_said("Restarting") for _ in range(3)]
     # Whether it had failed to start is a matter of how long the start of all took.
-    assert sorted(re.sub(r"(at once|in 0\.5 s)\.$", "soon", line) for line in "".join(said).splitlines()) == [
-        "The Temporal server ended (SIGKILL); it is started again soon",
-        "The gateway ended (SIGKILL); it is started again soon",
-        "The worker ended (SIGKILL); it is started again soon",
+    assert sorted(re.sub(r"(now|in 0\.5 s)\.$", "soon", line) for line in "".join(said).splitlines()) == [
+        "The Temporal server stopped (SIGKILL). Restarting soon",
+        "The gateway stopped (SIGKILL). Restarting soon",
+        "The worker stopped (SIGKILL). Restarting soon",
     ]
     await until(gateway_is_ready)
     assert EmbeddedServer.recorded(folder / ".turnkeeper").address == server.address

@@ -79,7 +79,7 @@ async def test_ops_2_a_second_server_on_the_same_file_is_refused(standing_server
         await DevServer(server.state_dir).start()
     assert str(refused.value) == (
         f"{server.database} is in use by the Temporal server at {server.address} (process {server.pid}): "
-        "stop that one, or set another state_dir."
+        "stop that server, or set another state_dir."
     )
     assert server.pid, "the first one still runs"
 
@@ -132,7 +132,7 @@ async def test_ops_2_a_server_never_comes_back_at_another_address(folder):
         await server.stop()
         with (
             socket.create_server(("127.0.0.1", int(server.address.partition(":")[2]))),
-            pytest.raises(DevServerError, match=r"^Port \d+, where the server was, is in use"),
+            pytest.raises(DevServerError, match=r"^Port \d+, which the Temporal server used before, is in use"),
         ):
             await server.start()
 
@@ -154,14 +154,14 @@ async def test_ops_2_a_file_of_another_server_version_is_refused_with_the_mend(f
     with pytest.raises(DevServerError) as refused:
         await server.start()
     assert str(refused.value) == (
-        f"{server.database} was written by Temporal server 1.0.0, and {find_binary(folder)} is {version}, which may "
-        "not be able to read it: put a `temporal` with server 1.0.0 on PATH, or set another state_dir."
+        f"{server.database} was written by Temporal server 1.0.0, but {find_binary(folder)} contains {version}, which "
+        "may not be able to read it: put a `temporal` with server 1.0.0 on PATH, or set another state_dir."
     )
     assert not is_in_use(server.database)
 
 
 async def test_ops_2_a_server_that_ends_at_its_start_says_why(folder):
-    with pytest.raises(DevServerError, match=r"^The Temporal server ended at its start: .*invalid"):
+    with pytest.raises(DevServerError, match=r"^The Temporal server stopped while starting: .*invalid"):
         await DevServer(folder, in_memory=True, dynamic_config={"limit": "not json"}).start()
 
 

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from turnkeeper.ops.local.logs import OUR_PACKAGE, TALKATIVE, JsonLines, TextLines, set_levels
+from turnkeeper.ops.local.logs import OUR_PACKAGE, VERBOSE_LIBRARIES, JsonLines, TextLines, set_levels
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_ops_6_neither_form_repeats_what_an_exception_quotes_nor_breaks_the_line
 @pytest.fixture
 def levels():
     """Set levels as a test likes, and leave them as they were."""
-    loggers = [logging.getLogger(), *(logging.getLogger(name) for name in [OUR_PACKAGE, *TALKATIVE])]
+    loggers = [logging.getLogger(), *(logging.getLogger(name) for name in [OUR_PACKAGE, *VERBOSE_LIBRARIES])]
     before = [(logger, logger.level) for logger in loggers]
     yield
     for logger, level in before:

@@ -31,7 +31,7 @@ from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelRequest
 from turnkeeper.ops.local.processes import Program
-from turnkeeper.ops.local.supervisor import RestartPacer, kept_running, own_command
+from turnkeeper.ops.local.supervisor import RestartPacer, keep_running, own_command
 from turnkeeper.ops.local.worker_process import RunningActivities, WorkerProgram, fail_activities
 
 SLOW_ANSWER = {"text": "It takes a while to write this down word by word", "chunk_delay": 0.3}
@@ -91,7 +91,7 @@ async def supervised(
 
     program = WorkerProgram(own_command("worker"), connect=connect, log=folder / "worker.log", env=env, folder=folder)
     on = Supervised(client, program, task_queue)
-    async with kept_running("The worker", program, on.said.append, stop_seconds=stop_seconds):
+    async with keep_running("The worker", program, on.said.append, stop_seconds=stop_seconds):
         yield on
     for session in on.sessions:
         await session.watches.close()
@@ -127,7 +127,7 @@ async def test_ops_10_a_model_call_of_a_killed_worker_is_tried_again_without_wai
         (turn,) = await session.idle(turns=1)
         assert (turn.status, turn.agent_message) == ("completed", SLOW_ANSWER["text"])
         assert await failures_of(session, EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED) == [WORKER_DIED]
-        assert on.said == ["The worker ended (SIGKILL); it is started again at once."]
+        assert on.said == ["The worker stopped (SIGKILL). Restarting now."]
 
 
 async def test_ops_10_agt_7_an_at_most_once_tool_of_a_killed_worker_ends_at_once_as_outcome_unknown(temporal, folder):
@@ -156,7 +156,7 @@ async def test_ops_10_kills_right_after_an_answer_neither_undo_it_nor_make_the_p
             on.kill()
         assert [(turn.status, turn.agent_message) for turn in turns] == [("completed", "Done.")] * KILLS
         await until(lambda: len(on.said) == KILLS)
-        assert set(on.said) == {"The worker ended (SIGKILL); it is started again at once."}
+        assert set(on.said) == {"The worker stopped (SIGKILL). Restarting now."}
 
 
 async def test_ops_10_a_worker_that_is_killed_as_the_stack_stops_has_its_activities_failed_all_the_same(
@@ -173,9 +173,9 @@ async def test_ops_10_a_worker_that_is_killed_as_the_stack_stops_has_its_activit
 async def test_ops_2_a_process_that_dies_at_its_start_is_started_again_after_longer_and_longer_pauses(folder):
     said = asyncio.Queue[str]()
     program = Program([sys.executable, "-c", "raise SystemExit(3)"], log=folder / "log")
-    async with kept_running("It", program, said.put_nowait, stop_seconds=1), asyncio.timeout(BOUND):
+    async with keep_running("It", program, said.put_nowait, stop_seconds=1), asyncio.timeout(BOUND):
         assert [await said.get() for _ in range(3)] == [
-            f"It ended (exit code 3); it is started again in {pause} s." for pause in ("0.5", "1", "2")
+            f"It stopped (exit code 3). Restarting in {pause} s." for pause in ("0.5", "1", "2")
         ]
 
 
@@ -229,9 +229,9 @@ class Doomed:
 
 async def test_ops_10_a_worker_that_dies_of_its_work_is_started_again_at_once_ten_times_and_then_slowly():
     said = asyncio.Queue[str]()
-    async with kept_running("It", Doomed(), said.put_nowait, stop_seconds=1), asyncio.timeout(BOUND):
-        assert {await said.get() for _ in range(10)} == {"It ended (SIGKILL); it is started again at once."}
-        assert (await said.get()).startswith("It ended (SIGKILL); it is started again in ")
+    async with keep_running("It", Doomed(), said.put_nowait, stop_seconds=1), asyncio.timeout(BOUND):
+        assert {await said.get() for _ in range(10)} == {"It stopped (SIGKILL). Restarting now."}
+        assert (await said.get()).startswith("It stopped (SIGKILL). Restarting in ")
 
 
 def test_ops_10_ten_restarts_come_back_within_a_minute():
@@ -251,7 +251,7 @@ async def test_ops_10_a_full_pipe_to_the_supervisor_does_not_hold_up_a_worker(te
         return self
 
     monkeypatch.setattr(RunningActivities, "watch", fill)
-    monkeypatch.setattr(RunningActivities, "take", lambda self: [])
+    monkeypatch.setattr(RunningActivities, "pop_all", lambda self: [])
     monkeypatch.setattr(RunningActivities, "close", lambda self: None)
     async with supervised(temporal, folder, quick=[QUICK_ANSWER]) as on:
         session = await on.start("quick")
@@ -276,18 +276,18 @@ async def test_ops_10_what_is_reported_is_open_until_it_has_ended_and_a_broken_p
 async def test_ops_10_the_open_activities_are_those_begun_and_not_ended_long_ago(monkeypatch):
     running = RunningActivities()
     reporter = RunningReporter(running.descriptor)
-    assert not running.has_begun_one
+    assert not running.has_started_one
     for name in ("one", "two"):
         reporter.report("begun", attempt(name))
     reporter.report("ended", attempt("one"))
-    assert running.take() == [attempt("two"), attempt("one")]
-    assert running.has_begun_one
-    assert running.take() == []
+    assert running.pop_all() == [attempt("two"), attempt("one")]
+    assert running.has_started_one
+    assert running.pop_all() == []
 
     reporter.report("begun", attempt("three"))
     reporter.report("ended", attempt("three"))
     monkeypatch.setattr("turnkeeper.ops.local.worker_process.REPORTING_SECONDS", -1)
-    assert running.take() == []
+    assert running.pop_all() == []
     running.close()
     running.close()
 

@@ -8,7 +8,7 @@ import pytest
 from temporalio.client import Client
 
 from tests.harness import BOUND, stage
-from turnkeeper.worker import DEADLOCK_BOUND, bear_with_slow_tasks
+from turnkeeper.worker import DEADLOCK_TIMEOUT, extend_deadlock_timeout
 from turnkeeper.workflows.hosting.task_slots import TaskSlots
 
 
@@ -20,17 +20,17 @@ class Context:
 
 async def test_ops_10_a_slow_task_is_no_deadlock_before_its_own_timeout(temporal: Client) -> None:
     async with stage(temporal, task_timeout=7) as on:
-        assert getattr(on.worker._workflow_worker, DEADLOCK_BOUND) == 7
+        assert getattr(on.worker._workflow_worker, DEADLOCK_TIMEOUT) == 7
     async with stage(temporal, task_timeout=1) as on:
-        assert getattr(on.worker._workflow_worker, DEADLOCK_BOUND) == 2
+        assert getattr(on.worker._workflow_worker, DEADLOCK_TIMEOUT) == 2
 
 
 async def test_ops_10_an_sdk_that_keeps_the_bound_elsewhere_is_noticed(temporal: Client) -> None:
     async with stage(temporal) as on:
-        delattr(on.worker._workflow_worker, DEADLOCK_BOUND)
+        delattr(on.worker._workflow_worker, DEADLOCK_TIMEOUT)
         with pytest.raises(RuntimeError, match=r"worker\.py"):
-            bear_with_slow_tasks(on.worker, seconds=4)
-        setattr(on.worker._workflow_worker, DEADLOCK_BOUND, 2)
+            extend_deadlock_timeout(on.worker, seconds=4)
+        setattr(on.worker._workflow_worker, DEADLOCK_TIMEOUT, 2)
 
 
 async def test_ops_10_a_worker_replays_so_many_sessions_at_once_and_goes_on_with_those_in_memory() -> None:

@@ -13,7 +13,7 @@ from redis import Redis
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
-from turnkeeper.ops.local import leash
+from turnkeeper.ops.local import die_with_parent
 from turnkeeper.ops.local.ports import LOOPBACK, usable_port
 
 SECONDS = 30.0
@@ -43,7 +43,7 @@ class RedisServer:
     def start(self) -> None:
         """Have it running and ready."""
         options = ["--port", str(self._port), "--bind", LOOPBACK, "--save", "", "--requirepass", self._password]
-        command = [sys.executable, leash.__file__, str(os.getpid()), self._program, *options]
+        command = [sys.executable, die_with_parent.__file__, str(os.getpid()), self._program, *options]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd="/")
         # It loads nothing, so it answers as soon as it can be reached.
         with Redis.from_url(self.url, retry=Retry(ConstantBackoff(0.02), int(SECONDS / 0.02))) as redis:

@@ -28,19 +28,19 @@ async def partial_output() -> Finding:
 
 
 async def test_ops_3_without_redis_there_is_nothing_to_be_wrong() -> None:
-    assert await partial_output() == Finding("partial output", "good", "in heartbeats")
+    assert await partial_output() == Finding("partial output", "good", "through heartbeats")
 
 
 async def test_ops_3_a_redis_that_does_what_is_needed_is_named_and_left_as_it_was(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TURNKEEPER_REDIS_URL", redis_server.url)
-    assert await partial_output() == Finding("partial output", "good", f"by Redis at {redis_server.place}")
+    assert await partial_output() == Finding("partial output", "good", f"through Redis at {redis_server.place}")
     with Redis.from_url(redis_server.url) as redis:
         assert redis.dbsize() == 0
 
 
-MEND = "check that it runs and accepts us, or unset redis_url: heartbeats need no Redis"
+MEND = "check that Redis runs and accepts this user, or unset redis_url to use heartbeats"
 
 
 async def test_ops_3_a_redis_that_is_not_there_is_named_with_the_mend(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,7 @@ async def test_ops_3_a_package_that_is_missing_is_named(monkeypatch: pytest.Monk
     monkeypatch.setenv("TURNKEEPER_REDIS_URL", "redis://127.0.0.1")
     monkeypatch.setattr("turnkeeper.ops.checks.doctor._is_installed", lambda package: package != "redis")
     told = "redis_url is set, but the package redis is not installed"
-    assert await partial_output() == Finding("partial output", "broken", told, "pip install 'turnkeeper[redis]'")
+    assert await partial_output() == Finding("partial output", "broken", told, "run `pip install 'turnkeeper[redis]'`")
 
 
 def test_ops_4_nobody_loads_redis_without_having_set_it() -> None:

@@ -86,10 +86,10 @@ async def test_agt_8_allowed_for_the_session_goes_for_all_calls_of_the_tool_and_
     await session.decide(mail, "allow_for_session")
     await session.decide(post, "approve")
     await session.idle(turns=1)
-    for number in range(2, 12):  # over runs, too
-        on.vendor.script = [asks(("send_mail", {"n": number})), says("sent")]
+    on.vendor.script = [asks(("send_mail", {})), says("sent")] * 10
+    for _ in range(10):  # over runs, too
         await session.prompt("another mail")
-        await session.idle(turns=number)
+    await session.idle(turns=11)
     assert len(await session.histories()) >= 2
     on.vendor.script = [asks(("post", {}))]
     await session.prompt("a letter")
@@ -306,7 +306,7 @@ async def test_agt_6_the_tools_are_frozen_for_a_segment_and_read_again_for_the_n
     on.tools.specs = [*on.tools.specs, MAIL]
     for number in range(2, 2 * FRESH_TURNS):
         await session.prompt(f"turn {number}")
-        await session.idle(turns=number)
+    await session.idle(turns=2 * FRESH_TURNS - 1)
     offered = [[tool.name for tool in request.head.tools] for request in on.vendor.requests]
     first_new = offered.index([*before, "send_mail"])
     assert first_new >= FRESH_TURNS
@@ -325,7 +325,7 @@ async def test_agt_8_what_was_allowed_was_that_tool_and_no_other_of_its_name(on:
     on.tools.specs = [MAIL.model_copy(update={"description": "Sends a mail to everybody."})]
     for number in range(2, 2 * FRESH_TURNS):
         await session.prompt(f"turn {number}")
-        await session.idle(turns=number)
+    await session.idle(turns=2 * FRESH_TURNS - 1)
     on.vendor.script = [asks(("send_mail", {})), says("sent")]
     await session.prompt("again")
     (pending,) = await session.awaited_approvals()
@@ -337,7 +337,7 @@ async def test_agt_6_tools_that_have_not_changed_are_not_written_into_the_histor
     session = await on.start(SessionInput.model_validate({"history": window}))
     for number in range(1, 2 * FRESH_TURNS):
         await session.prompt(f"turn {number}")
-        await session.idle(turns=number)
+    await session.idle(turns=2 * FRESH_TURNS - 1)
     (history,) = await session.histories()
     results = [
         event.activity_task_completed_event_attributes.result.payloads[0].data

@@ -17,8 +17,8 @@ from tests.harness import BOUND, Stage, asks, says, stage
 from tests.servers import odd
 from tests.servers.from_registries import everything_server, time_server
 from tests.waiting import until
-from turnkeeper.activities.toolbox import connection
-from turnkeeper.activities.toolbox.configured import configured_servers
+from turnkeeper.activities.toolbox import server_connection
+from turnkeeper.activities.toolbox.configured_servers import configured_servers
 from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.session import SessionInput
@@ -197,7 +197,7 @@ async def test_agt_6_a_renewal_takes_no_tool_away_of_a_server_that_could_not_be_
         on.tools.unread = ["mail", "news"]
         for number in range(1, 2 * FRESH_TURNS):
             await session.prompt(f"turn {number}")
-            await session.idle(turns=number + 1)
+        await session.idle(turns=2 * FRESH_TURNS)
         assert on.tools.listings > 1
         names = [tool.name for tool in on.vendor.requests[-1].head.tools[len(built_in) :]]
         assert names == ["send_mail", "read_news"]
@@ -210,7 +210,7 @@ async def test_agt_6_a_renewal_takes_no_tool_away_of_a_server_that_could_not_be_
 
 
 async def test_agt_7_a_server_that_hangs_costs_a_call_its_time_limit_and_is_ended(temporal, tmp_path, monkeypatch):
-    monkeypatch.setattr(connection, "PROBE_SECONDS", 0.3)
+    monkeypatch.setattr(server_connection, "PROBE_SECONDS", 0.3)
     toolbox = toolbox_of(tmp_path, odd=program(tmp_path))
     async with staged(temporal, toolbox) as on:
         (first,) = await results_of(on, ("pid", {}))

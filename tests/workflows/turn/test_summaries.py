@@ -29,7 +29,7 @@ def started(**config: Any) -> SessionInput:
 async def chat(session: DrivenSession, first: int, last: int) -> None:
     for number in range(first, last + 1):
         await session.prompt(id=f"p{number}", text=f"question {number}, and some words that make it longer")
-        await session.idle(turns=number)
+    await session.idle(turns=last)
 
 
 def summaries_in(request: ModelRequest) -> list[ModelMessage]:
@@ -122,7 +122,7 @@ async def test_ctx_5_a_request_for_a_summary_that_is_too_long_for_the_model_is_s
     session = await on.start(started())
     for number in range(1, 8):
         await session.prompt(id=f"p{number}", text=f"question {number} {'x' * 6_000}")
-        await session.idle(turns=number)
+    await session.idle(turns=7)
     assert len(on.vendor.summary_requests) == 3
     assert await failures(session) == 0
 
@@ -223,7 +223,7 @@ async def test_ctx_5_stopping_a_turn_while_it_is_summarised_loses_nothing(on: St
 async def test_ctx_5_the_evicted_are_asked_of_the_workflow_where_they_were_not_handed_over(
     on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.activities.model_request.asking.REQUESTS.get", lambda key: None)
+    monkeypatch.setattr("turnkeeper.activities.model_request.model_client.REQUESTS.get", lambda key: None)
     monkeypatch.setattr("turnkeeper.models.limits.Limits.page_bytes", 300)
     on.vendor.summarise = lambda request: says("They counted.")
     session = await on.start(started())
@@ -236,9 +236,9 @@ async def test_ctx_5_summaries_and_what_waits_for_one_go_from_run_to_run(tempora
     async with stage(temporal, limits={"max_history_events": 60, "max_state_bytes": 40_000}) as on:
         on.vendor.summarise = lambda request: says(f"Summary number {len(on.vendor.summary_requests)}.")
         session = await on.start(started(history={**WINDOW, "evict_block": 3}))
-        await chat(session, 1, 40)
-        assert len(await session.histories()) > 3
-        for number in range(1, 25):
+        await chat(session, 1, 30)
+        assert len(await session.histories()) > 2
+        for number in range(1, 15):
             told = [request for request in on.vendor.summary_requests if f"$user: question {number}," in str(request)]
             assert len(told) == 1, f"question {number} is in exactly one request for a summary"
         assert all(len(summaries_in(request)) <= 1 for request in on.vendor.turn_requests)

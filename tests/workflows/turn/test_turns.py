@@ -253,7 +253,7 @@ async def test_ses_16_an_answer_too_large_to_keep_ends_the_turn_not_the_session(
 async def test_agt_2_the_context_is_asked_of_the_workflow_where_it_was_not_handed_over(
     on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.activities.model_request.asking.REQUESTS.get", lambda key: None)
+    monkeypatch.setattr("turnkeeper.activities.model_request.model_client.REQUESTS.get", lambda key: None)
     monkeypatch.setattr("turnkeeper.models.limits.Limits.page_bytes", 300)
     on.vendor.script = [asks(("look", {"n": number})) for number in range(4)]
     session = await on.start()

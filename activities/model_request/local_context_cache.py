@@ -1,0 +1,72 @@
+"""A process-local cache that passes large inputs from the workflow to its activities (AGT-2).
+
+The workflow writes a model request, or what is to be archived, when it schedules the activity, and never reads it. The
+activity uses exactly that entry if it runs in the same process, which is nearly always the case with one task queue,
+and queries the workflow otherwise. So the conversation never travels through Temporal's history, and nothing depends on
+this cache: it may drop entries at any time.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from threading import Lock
+from typing import Generic, TypeVar
+
+from turnkeeper.models.session.archive.archive_state import ArchiveMove
+from turnkeeper.models.transcript.model_call import ModelRequest
+
+MAX_BYTES = 128 * 1024 * 1024
+
+Content = TypeVar("Content")
+
+
+@dataclass(frozen=True)
+class ContextKey:
+    """Identifies one request, or one move to the archive, of one run, and its exact content."""
+
+    run_id: str
+    number: int
+    digest: str
+
+
+class LocalContextCache(Generic[Content]):
+    """Contents by key. The least recently used are dropped first."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._total_bytes = 0
+        self._contents: OrderedDict[ContextKey, tuple[Content, int]] = OrderedDict()
+        # Workflow code runs in the worker's threads, activities in its event loop.
+        self._lock = Lock()
+
+    def put(self, key: ContextKey, content: Content, *, size: int) -> None:
+        """Store `content`, about `size` bytes. It must not be changed afterwards."""
+        with self._lock:
+            self._drop(key)
+            self._contents[key] = (content, size)
+            self._total_bytes += size
+            while self._total_bytes > self._max_bytes:
+                self._drop(next(iter(self._contents)))
+
+    def get(self, key: ContextKey) -> Content | None:
+        """Return the content, if it is still cached. It stays, since the activity may be retried."""
+        with self._lock:
+            if key not in self._contents:
+                return None
+            self._contents.move_to_end(key)
+            return self._contents[key][0]
+
+    def discard(self, key: ContextKey) -> None:
+        with self._lock:
+            self._drop(key)
+
+    def _drop(self, key: ContextKey) -> None:
+        entry = self._contents.pop(key, None)
+        if entry:
+            self._total_bytes -= entry[1]
+
+
+REQUESTS: LocalContextCache[ModelRequest] = LocalContextCache()
+"""Model requests, written by workflow code and read by activities. Global, since nothing can be injected in workflows."""
+
+MOVES: LocalContextCache[ArchiveMove] = LocalContextCache()
+"""Moves to the archive."""

@@ -1,0 +1,135 @@
+"""Calling a model, for `call_model` and `summarise`: find the request's context, return the whole answer (AGT-2)."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import Protocol
+
+from temporalio import activity
+from temporalio.client import Client
+
+from turnkeeper.activities.model_request.large_texts import LargeTexts
+from turnkeeper.activities.model_request.local_context_cache import REQUESTS, ContextKey
+from turnkeeper.activities.model_request.spending import PriceList, Spending
+from turnkeeper.activities.own_workflow import current_run_id, current_session_id, query_own_workflow
+from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError, Provider
+from turnkeeper.models.context.model_view import digest_of
+from turnkeeper.models.transcript.model_call import (
+    ModelMessage,
+    ModelRequest,
+    ModelRequestPage,
+    ModelRequestQuery,
+    ModelResponse,
+    RequestHead,
+)
+
+
+class ProviderRegistry(Protocol):
+    """Finds the provider of a model. The worker's composition root injects one."""
+
+    def resolve(self, model: str) -> tuple[Provider, str]:
+        """Return the provider of `provider:name` and the name. Raises `ModelError`."""
+        ...
+
+
+class ModelClient:
+    """Calls models for activities."""
+
+    def __init__(self, providers: ProviderRegistry, client: Client, texts: LargeTexts, prices: PriceList) -> None:
+        self._providers = providers
+        self._client = client
+        self._texts = texts
+        self._prices = prices
+
+    async def context_of(self, number: int, *, digest: str) -> ModelRequest | None:
+        """Return the session's request `number` with its large texts restored.
+
+        `None` if the workflow no longer has exactly the request of `digest`. Raises `WorkflowSilentError` if it does
+        not answer.
+        """
+        cached = REQUESTS.get(ContextKey(current_run_id(), number, digest))
+        request = cached or await self._ask_workflow(number, digest)
+        return request and await self._texts.resolve(current_session_id(), request)
+
+    def spending(self, model: str, *, unclear_answers: int = 0) -> Spending:
+        """Return the usage of the running activity's failed attempts with `model`.
+
+        `unclear_answers`: how many answers to the same request were unclear before this activity.
+        """
+        return Spending(self._prices, model=model, unclear_answers=unclear_answers)
+
+    async def answer(
+        self,
+        model: str,
+        request: ModelRequest,
+        *,
+        number: int,
+        spending: Spending,
+        wait_count: int = 0,
+        on_delta: Callable[[Delta], None] | None = None,
+    ) -> ModelResponse:
+        """Return the model's whole answer, with its cost if that is known. Raises `ModelError`.
+
+        `on_delta` is called with each piece as it arrives; `spending` has the usage until the answer is complete.
+        """
+        provider, name = self._providers.resolve(model)
+        info, meter = activity.info(), spending.begin(request)
+        context = CallContext(
+            session_id=current_session_id(), request=number, attempt=info.attempt, round=wait_count, meter=meter
+        )
+
+        def take(delta: Delta) -> None:
+            meter.write(delta.text)
+            if on_delta:
+                on_delta(delta)
+
+        try:
+            async with _in_time(info):
+                response = await _whole_answer(provider.stream(name, request, context), take)
+        except ModelError as error:
+            # A silent vendor was probably working, and bills for it.
+            meter.has_begun |= error.error_type == "timeout"
+            spending.note_failure(error)
+            raise
+        spending.note_whole_answer()
+        return self._prices.priced(response, model=model)
+
+    async def _ask_workflow(self, number: int, digest: str) -> ModelRequest | None:
+        head, messages, offset = RequestHead(), list[ModelMessage](), 0
+        while True:
+            query = ModelRequestQuery(request=number, offset=offset)
+            page = await query_own_workflow(self._client, "get_model_request", query, ModelRequestPage)
+            head = page.head or head
+            messages.extend(page.messages)
+            if page.next_offset is None:
+                break
+            offset = page.next_offset
+        request = ModelRequest(head=head, messages=messages)
+        return request if digest_of(request) == digest else None
+
+
+@asynccontextmanager
+async def _in_time(info: activity.Info) -> AsyncIterator[None]:
+    """Time out before Temporal would, with time for a last heartbeat. Raises `ModelError`.
+
+    If the time of the whole turn ends first, Temporal times out instead.
+    """
+    limit, end = info.start_to_close_timeout, info.schedule_to_close_timeout
+    seconds = limit.total_seconds() if limit and (end is None or limit < end) else None
+    try:
+        async with asyncio.timeout(seconds and seconds - min(1.0, seconds / 4)):
+            yield
+    except TimeoutError:
+        raise ModelError("timeout", f"no whole answer within {seconds:,g} s") from None
+
+
+async def _whole_answer(
+    stream: AsyncGenerator[Delta | ModelResponse, None], on_delta: Callable[[Delta], None]
+) -> ModelResponse:
+    """Return the response at the end of the stream. Raises `ModelError` if the stream has none (AGT-3)."""
+    async with aclosing(stream) as events:
+        async for event in events:
+            if isinstance(event, ModelResponse):
+                return event
+            on_delta(event)
+    raise ModelError("connection", "the answer broke off before its end")

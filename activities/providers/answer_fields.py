@@ -1,0 +1,109 @@
+"""Reading fields of vendors' answers: texts, arguments, names, counts (AGT-3).
+
+An answer is stored for months as JSON in a database, so whatever can't be stored is replaced here.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+
+from pydantic import JsonValue
+from pydantic_core import from_json
+
+from turnkeeper.models.bounds import encodable_text
+from turnkeeper.models.limits import MOST_LEVELS
+
+
+def join_pieces(pieces: Iterable[str]) -> str:
+    r"""Return the whole text of a stream's pieces.
+
+    The halves of a surrogate pair may come in two pieces. A lone surrogate, which can't be stored, is replaced.
+
+    >>> join_pieces(["a \ud83d", "\ude00"]) == "a \U0001f600", join_pieces(["\ud83d!"]) == "\ufffd!"
+    (True, True)
+    """
+    text = "".join(pieces)
+    if not text.isascii():
+        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return encodable_text(text)
+
+
+def arguments_of(text: str) -> dict[str, JsonValue] | str:
+    """Return a call's arguments, or the text itself if it is not a JSON object that can be stored.
+
+    An empty text is an empty object. `NaN`, `1e999` and excessive nesting can't be stored.
+
+    >>> arguments_of('{"a": [1]}'), arguments_of(""), arguments_of('{"a": '), arguments_of('{"a": NaN}')
+    ({'a': [1]}, {}, '{"a": ', '{"a": NaN}')
+    """
+    if not text.strip():
+        return {}
+    try:
+        value = from_json(text, allow_inf_nan=False)
+    except ValueError:
+        return text
+    return value if isinstance(value, dict) and is_storable(value) else text
+
+
+def is_storable(value: JsonValue) -> bool:
+    """Return whether a value can be stored as JSON: at most `MOST_LEVELS` levels, all numbers finite.
+
+    >>> is_storable({"a": [1.5]}), is_storable({"a": [math.inf]})
+    (True, False)
+    """
+    level: list[JsonValue] = [value]
+    for _ in range(MOST_LEVELS + 1):
+        if any(isinstance(inner, float) and not math.isfinite(inner) for inner in level):
+            return False
+        level = [inner for outer in level for inner in _children(outer)]
+    return not level
+
+
+def _children(value: JsonValue) -> Iterable[JsonValue]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def name_of(value: object) -> str:
+    r"""Return a vendor's name for something; empty if `value` is not a text.
+
+    >>> name_of("gpt-5.5"), name_of(7), name_of(None)
+    ('gpt-5.5', '', '')
+    """
+    return join_pieces([value]) if isinstance(value, str) else ""
+
+
+def counts_of(value: object) -> Mapping[str, object]:
+    """Return a vendor's counts by their names; empty if `value` is not an object.
+
+    >>> counts_of({"cached_tokens": 7}), counts_of([7]), counts_of("none")
+    ({'cached_tokens': 7}, {}, {})
+    """
+    return value if isinstance(value, dict) else {}
+
+
+MAX_TOKENS = 10**12
+"""A larger count is invalid."""
+
+
+def count_of(counts: Mapping[str, object], name: str) -> int:
+    """Return one of a vendor's counts of tokens.
+
+    Raises `ValueError` if it is missing or invalid: counting it as 0 would let a turn exceed its limits.
+
+    >>> count_of({"input_tokens": 7}, "input_tokens")
+    7
+    """
+    count = counts.get(name)
+    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MAX_TOKENS:
+        raise ValueError(f"{name} is no count of tokens")
+    return count
+
+
+def count_or_zero(counts: Mapping[str, object], name: str) -> int:
+    """Return a count that is a part of another one; 0 if it is missing or null. Raises `ValueError`.
+
+    >>> count_or_zero({"cached_tokens": 7}, "cached_tokens"), count_or_zero({"cached_tokens": None}, "cached_tokens")
+    (7, 0)
+    """
+    return 0 if counts.get(name) is None else count_of(counts, name)

@@ -1,0 +1,120 @@
+"""What every vendor's adapter does to write a request: blocks as they came, ids of calls, tools' schemas (AGT-3).
+
+A step goes back to the API it came from block for block, ids and all, unless an earlier step has the same ids. Else,
+and to any other API, it is written anew from its parts, with ids that the vendor takes, unique within a request.
+Everything here depends on the messages so far alone, in their order: the beginning of a conversation is written the
+same however it goes on.
+"""
+
+import re
+from collections.abc import Callable
+
+from pydantic import JsonValue
+
+from turnkeeper.models.transcript.model_call import ModelMessage, ToolSpec
+
+MAX_NAME_CHARS = 64
+
+Block = dict[str, JsonValue]
+"""One of a vendor's own blocks."""
+
+OPENING = "(The conversation began earlier.)"
+"""A user's message for conversations that begin with the assistant, such as with a summary."""
+
+_NOT_AT_THE_TOP = frozenset({"oneOf", "anyOf", "allOf", "enum", "not"})
+_ODD = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def own_items(message: ModelMessage, api: str, *, call_id_of: Callable[[Block], str | None]) -> list[Block] | None:
+    """Return the vendor's own blocks of the message if they can go back to `api`; otherwise `None`.
+
+    `call_id_of` returns the id of a block that is a tool call. The calls among the blocks must be those of the message,
+    since every vendor rejects a call without its result.
+    """
+    state = message.state
+    if state is None or state.api != api or state.blob is not None:
+        return None
+    items = [item for item in state.items if isinstance(item, dict)]
+    ids = [call_id for item in items if (call_id := call_id_of(item)) is not None]
+    is_whole = len(items) == len(state.items) > 0
+    is_answered = ids == [call.id for call in message.tool_calls] and len(set(ids)) == len(ids)
+    return items if is_whole and is_answered else None
+
+
+def sendable_name(name: str) -> str:
+    """Return a name or id in the form that every vendor accepts: 1 to 64 letters, digits, `_` and `-`.
+
+    >>> sendable_name("files.read it!"), sendable_name("")
+    ('files_read_it_', '_')
+    """
+    return _ODD.sub("_", name)[:MAX_NAME_CHARS] or "_"
+
+
+def plain_schema(tool: ToolSpec) -> Block:
+    """Return the schema of the tool's arguments as every vendor accepts it: an object without alternatives at its top.
+
+    With those, vendors would reject the whole request. Nothing is lost: a call's arguments are validated against the
+    tool's own schema before it runs.
+    """
+    schema = {key: value for key, value in tool.input_schema.items() if key not in _NOT_AT_THE_TOP}
+    return {**schema, "type": "object"}
+
+
+class CallIds:
+    """Assigns the ids of one request's tool calls. Call its methods for the messages in their order.
+
+    `accepts_any_id`: the API accepts any text as an id, so ids stay as they are.
+
+    >>> from turnkeeper.models.transcript.model_call import CallPart
+    >>> calls = [CallPart(kind="call", id="c:1", name="look"), CallPart(kind="call", id="c:1", name="look")]
+    >>> ids = CallIds()
+    >>> ids.new_ids_for(ModelMessage(role="assistant", tool_calls=calls))
+    ['c_1', 'c_1-2']
+    >>> [ids.id_for_result(ModelMessage(role="tool", call_id="c:1")) for _ in calls]
+    ['c_1', 'c_1-2']
+    """
+
+    def __init__(self, *, accepts_any_id: bool = False) -> None:
+        self._spell: Callable[[str], str] = (lambda vendor_id: vendor_id or "_") if accepts_any_id else sendable_name
+        self._used_ids: set[str] = set()
+        self._unanswered: dict[str, list[str]] = {}
+
+    def stay(self, message: ModelMessage) -> bool:
+        """Return whether the message can keep its ids, and reserve them if so.
+
+        Some servers use the same ids in each answer, while vendors require unique ids.
+        """
+        vendor_id = [call.id for call in message.tool_calls]
+        are_free = len(set(vendor_id)) == len(vendor_id) and self._used_ids.isdisjoint(vendor_id)
+        if are_free:
+            self._open(message, vendor_id)
+        return are_free
+
+    def new_ids_for(self, message: ModelMessage) -> list[str]:
+        """Return new ids for the message's calls, in their order."""
+        ids: list[str] = []
+        for call in message.tool_calls:
+            ids.append(self._free(call.id))
+            self._used_ids.add(ids[-1])
+        self._open(message, ids)
+        return ids
+
+    def id_for_result(self, message: ModelMessage) -> str:
+        vendor_id = message.call_id or ""
+        waiting = self._unanswered.get(vendor_id)
+        return waiting.pop(0) if waiting else self._spell(vendor_id)
+
+    def _open(self, message: ModelMessage, ids: list[str]) -> None:
+        # The results of a step follow it directly, so calls of an earlier step can't be meant any more.
+        self._used_ids.update(ids)
+        self._unanswered = {}
+        for call, call_id in zip(message.tool_calls, ids, strict=True):
+            self._unanswered.setdefault(call.id, []).append(call_id)
+
+    def _free(self, call_id: str) -> str:
+        name, count = self._spell(call_id), 1
+        free = name
+        while free in self._used_ids:
+            count += 1
+            free = f"{name[: MAX_NAME_CHARS - len(str(count)) - 1]}-{count}"
+        return free

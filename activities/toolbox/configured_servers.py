@@ -1,0 +1,45 @@
+"""The tool servers of a worker: the built-in one, and those that `mcp.json` names (AGT-6)."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from turnkeeper.activities.toolbox.built_in import built_in_server
+from turnkeeper.activities.toolbox.http_server import HttpServer
+from turnkeeper.activities.toolbox.server_connection import Remote, ToolServer
+from turnkeeper.activities.toolbox.stdio_server import StdioServer
+from turnkeeper.models.settings.mcp_config import OUR_OWN, ForeignServer, configuration, load_foreign_servers
+from turnkeeper.models.settings.settings import Settings
+
+
+def configured_servers(settings: Settings) -> list[ToolServer]:
+    """Return all servers, ours first.
+
+    Raises:
+        SettingsError: The file of foreign servers can't be used.
+    """
+    return [own_tool_server(settings), *foreign_tool_servers(settings)]
+
+
+def own_tool_server(settings: Settings) -> ToolServer:
+    """Return the server of the built-in tools, in `workspace_root`; what the worker is configured by is off limits."""
+    off_limits = configuration(settings)
+    server = built_in_server(settings.workspace_root, now=lambda: datetime.now(UTC), off_limits=off_limits)
+    return ToolServer(OUR_OWN, server, trusted=True, built_in=True)
+
+
+def foreign_tool_servers(settings: Settings) -> Iterator[ToolServer]:
+    """Yield the servers that `mcp.json` names, in its order.
+
+    Raises:
+        SettingsError: The file can't be used.
+    """
+    for name, server in load_foreign_servers(settings).items():
+        target = _target(name, server, settings)
+        yield ToolServer(name, target, trusted=server.trusted, timeout=server.timeout)
+
+
+def _target(name: str, server: ForeignServer, settings: Settings) -> Remote:
+    if server.command is None:
+        return HttpServer(server.url or "", server.headers)
+    log = settings.state_dir / "logs" / f"mcp-{name}.log"
+    return StdioServer(server.command, tuple(server.args), env=server.env, cwd=server.cwd, log=log)

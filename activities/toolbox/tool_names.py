@@ -1,0 +1,262 @@
+"""The way from a name to a tool: the name itself, the checks before a call, the words after it (AGT-6, AGT-7).
+
+A name is the tool's own where no other server offers the same, else `server__tool`. Sessions hold on to a name for
+months: one that was given is not given to another tool as long as this process runs.
+"""
+
+import hashlib
+import json
+import logging
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, count
+from typing import NoReturn
+
+from jsonschema import ValidationError
+from mcp import MCPError
+from mcp_types import (
+    AudioContent,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+    Tool,
+    ToolAnnotations,
+)
+from pydantic import JsonValue
+from pydantic_core import to_json
+
+from turnkeeper.activities.toolbox.lenient_parser import LOST
+from turnkeeper.activities.toolbox.schemas import ANY_OBJECT, argument_errors, schema_problem
+from turnkeeper.activities.toolbox.server_connection import ServerConnection, UnreachableError
+from turnkeeper.activities.tools import ServerLostError
+from turnkeeper.models.bounds import bound_text, encodable, encodable_text
+from turnkeeper.models.transcript.model_call import ToolEffect, ToolInvocation, ToolSpec
+from turnkeeper.models.transcript.trajectory import ToolResult, ToolStatus
+
+MAX_NAME_CHARS = 64
+"""What every vendor's API accepts as a tool name."""
+
+OUTCOME_CHARS = 300
+DESCRIPTION_CHARS = 4_000
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class NamedTool:
+    """The way from a name to a tool of a server, and what is known of the tool."""
+
+    name: str
+    connection: ServerConnection
+    tool: Tool
+
+    @property
+    def qualified_name(self) -> str:
+        """The name with the server's before it, whether or not that is needed."""
+        return _sanitized_name(f"{self.connection.server.name}__{self.tool.name}")
+
+    def is_meant_by(self, invocation: ToolInvocation) -> bool:
+        """Return whether a call is of this tool, by the name it has now or one it had.
+
+        A session keeps the names it began with: one that needed its server's name then may need it no longer, and the
+        other way round. Whose tool it is does not change with that: it was that server's when it was approved.
+        """
+        server = self.connection.server
+        if (invocation.server and invocation.server != server.name) or (invocation.built_in and not server.built_in):
+            return False
+        names = {self.name, self.qualified_name, *([_sanitized_name(self.tool.name)] if invocation.server else [])}
+        return invocation.name in names
+
+    def is_as_shown(self, invocation: ToolInvocation) -> bool:
+        """Return whether the tool is still as the session knows it: policies and people decided about that one (AGT-8).
+
+        Our own tools stay what they are under their names: what they take may grow with a release, what they do does
+        not. Sessions of earlier releases do not say what they know.
+        """
+        spec = self.spec.model_copy(update={"name": invocation.name})
+        return not invocation.tool_digest or invocation.tool_digest == spec.digest
+
+    @cached_property
+    def schema_problem(self) -> str | None:
+        """Why vendors would refuse the tool with its schema, and with it every request; `None`: they would not."""
+        return schema_problem(self._schema_json)
+
+    @cached_property
+    def spec(self) -> ToolSpec:
+        """The tool as the session keeps it. Where vendors would refuse its schema, that is in its description."""
+        server, description, schema = self.connection.server, self.tool.description or "", self._schema
+        if self.schema_problem:
+            description = f"{description}\n\nIts arguments, in its server's words: {self._schema_json}"
+            schema = ANY_OBJECT
+        return ToolSpec(
+            name=self.name,
+            description=bound_text(description, DESCRIPTION_CHARS, 4 * DESCRIPTION_CHARS),
+            input_schema=schema,
+            effect=effect_of(self.tool.annotations, trusted=server.trusted or server.built_in),
+            built_in=server.built_in,
+            server="" if server.built_in else server.name,
+        )
+
+    @cached_property
+    def _schema(self) -> dict[str, JsonValue]:
+        return {encodable_text(key): encodable(value) for key, value in self.tool.input_schema.items()}
+
+    @cached_property
+    def _schema_json(self) -> str:
+        return to_json(self._schema, inf_nan_mode="null").decode()
+
+    def argument_errors(self, args: Mapping[str, JsonValue]) -> list[str]:
+        """Say what is wrong with the arguments: nothing if they fit, or if that is left to the server."""
+        return [_complaint(error) for error in argument_errors(self._schema_json, args)]
+
+    def result_of(self, answer: CallToolResult) -> ToolResult:
+        """Return what the server answered, as an outcome and its content."""
+        texts = [_text_of(block) for block in answer.content]
+        if not texts and answer.structured_content is not None:
+            texts = [json.dumps(answer.structured_content, ensure_ascii=False)]
+        status: ToolStatus = "error" if answer.is_error else "ok"
+        if self.connection.server.built_in:
+            return ToolResult(outcome="".join(texts[:1]), content="\n".join(texts[1:]), status=status)
+        content = "\n".join(texts)
+        if content.strip() and "\n" not in content.strip() and len(content) <= OUTCOME_CHARS:
+            return ToolResult(outcome=content, status=status)
+        outcome = f"{self.name} failed" if answer.is_error else f"Called {self.name}"
+        return ToolResult(outcome=outcome, content=content, status=status)
+
+    def failure_result(self, error: Exception) -> ToolResult:
+        """Return what is known after `error`; of a tool that must not be repeated it may be that nothing is known.
+
+        Raises `ServerLostError` of a tool that may be repeated, where that may help.
+        """
+        if isinstance(error, MCPError) and error.code not in LOST:
+            return error_result(f"{self.name} failed", error.message)
+        # Its text may hold addresses and credentials of the server: for the log, not for the model.
+        _log.warning("the call of %r failed", self.name, exc_info=error)
+        may_be_repeated = self.spec.effect != "at_most_once"
+        if isinstance(error, UnreachableError):
+            result = error_result(f"{self.name} was not called", "Its server can't be reached now.")
+            return _raise_server_lost(result) if may_be_repeated else result
+        why = self._failure_reason(error)
+        if may_be_repeated:
+            result = error_result(f"{self.name} failed", why)
+            return _raise_server_lost(result) if isinstance(error, MCPError) else result
+        return ToolResult(
+            outcome=f"{self.name}: outcome unknown",
+            content=f"{why} The call may have taken effect, so it was not repeated.",
+            status="outcome_unknown",
+        )
+
+    def _failure_reason(self, error: Exception) -> str:
+        if isinstance(error, TimeoutError):
+            return f"No answer came within {self.connection.server.timeout:g} s."
+        if isinstance(error, MCPError):
+            return "The tool server disconnected before answering, or its answer was not valid."
+        return "Its answer could not be read."
+
+
+def _raise_server_lost(result: ToolResult) -> NoReturn:
+    raise ServerLostError(result)
+
+
+def effect_of(annotations: ToolAnnotations | None, *, trusted: bool) -> ToolEffect:
+    """Return what a repeated call may do; where the server is not trusted, its word does not count (AGT-7).
+
+    >>> effect_of(ToolAnnotations(read_only_hint=True), trusted=True)
+    'read'
+    >>> effect_of(ToolAnnotations(read_only_hint=True), trusted=False)
+    'at_most_once'
+    """
+    if annotations is None or not trusted:
+        return "at_most_once"
+    if annotations.read_only_hint:
+        return "read"
+    return "idempotent" if annotations.idempotent_hint else "at_most_once"
+
+
+class ToolNames:
+    """Which tool has which name, and had it: names are unique, and never go from one tool to another (AGT-6)."""
+
+    def __init__(self, reserved: Collection[str] = ()) -> None:
+        self._reserved = frozenset(reserved)
+        self._owners: dict[str, tuple[str, str]] = {}
+
+    def assign(self, connections: Iterable[ServerConnection]) -> dict[str, NamedTool]:
+        """Return all tools by their names: with the server's before it where several servers offer the same.
+
+        Our own keep their names in any case: prompts and policies speak of them.
+        """
+        tools = [(connection, tool) for connection in connections for tool in connection.tools]
+        plain_counts = Counter(_sanitized_name(tool.name) for _, tool in tools)
+        routes: dict[str, NamedTool] = {}
+        for connection, tool in tools:
+            plain, qualified = _sanitized_name(tool.name), _sanitized_name(f"{connection.server.name}__{tool.name}")
+            owner = (connection.server.name, tool.name)
+            is_free = connection.server.built_in or plain_counts[plain] == 1 or self._owners.get(plain) == owner
+            numbered_names = (_sanitized_name(f"{qualified}_{number}") for number in count(2))
+            name = self._first_free(chain([plain] if is_free else [], [qualified], numbered_names), owner)
+            routes[name] = NamedTool(name, connection, tool)
+        return routes
+
+    def _first_free(self, candidates: Iterable[str], owner: tuple[str, str]) -> str:
+        """Give `owner` the first name that is nobody else's."""
+        name = next(
+            name for name in candidates if name not in self._reserved and self._owners.get(name, owner) == owner
+        )
+        self._owners[name] = owner
+        return name
+
+
+def _sanitized_name(name: str) -> str:
+    """Return a name that every vendor accepts; what is too long keeps apart by a digest.
+
+    >>> _sanitized_name("search.web"), len(_sanitized_name("x" * 100)), _sanitized_name("x" * 100) == _sanitized_name("x" * 101)
+    ('search_web', 64, False)
+    """
+    usable = re.sub(r"[^A-Za-z0-9_-]", "_", name) or "_"
+    if len(usable) <= MAX_NAME_CHARS:
+        return usable
+    digest = hashlib.sha256(name.encode(errors="replace")).hexdigest()[:8]
+    return f"{usable[: MAX_NAME_CHARS - 9]}_{digest}"
+
+
+def _complaint(error: ValidationError) -> str:
+    """Say which argument does not fit, and what would."""
+    field = error.json_path.removeprefix("$").lstrip(".") or "arguments"
+    rule = f"{error.validator}: {json.dumps(error.validator_value, ensure_ascii=False)}"
+    if error.validator == "additionalProperties" and isinstance(error.schema, Mapping):
+        rule = f"allowed: {', '.join(error.schema.get('properties', {}))}"
+    return one_line(f"{field}: {error.message} ({rule})")
+
+
+def _text_of(block: ContentBlock) -> str:
+    """Return a text, or name what is none."""
+    match block:
+        case TextContent():
+            return block.text
+        case ImageContent() | AudioContent():
+            return f"[{block.type}, {block.mime_type}, {len(block.data) * 3 // 4:,} bytes: not shown]"
+        case ResourceLink():
+            return f"[link to {block.name}: {block.uri}]"
+        case EmbeddedResource(resource=TextResourceContents() as resource):
+            return f"[{resource.uri}]\n{resource.text}"
+        case EmbeddedResource():
+            return f"[{block.resource.uri}, {block.resource.mime_type or 'of unknown type'}: not shown]"
+
+
+def error_result(outcome: str, content: str) -> ToolResult:
+    return ToolResult(outcome=outcome, content=content, status="error")
+
+
+def one_line(text: str) -> str:
+    """Return `text` on one line of at most about `OUTCOME_CHARS` characters, its middle cut."""
+    line = " ".join(encodable_text(text).splitlines()).strip()
+    if len(line) <= OUTCOME_CHARS:
+        return line
+    return f"{line[: OUTCOME_CHARS // 2]} ... {line[-OUTCOME_CHARS // 2 :]}"

@@ -1,0 +1,205 @@
+"""Every text of the gateway's problems: what went wrong, in a sentence, and what to do next where there is something.
+
+Names in braces are filled in by `problems.py`. The types are public API; the texts are for people and may change.
+"""
+
+from typing import Literal
+
+ProblemName = Literal[
+    "malformed-request",
+    "foreign-host",
+    "foreign-origin",
+    "unknown-session",
+    "unknown-prompt",
+    "unknown-turn",
+    "unknown-call",
+    "unknown-blob",
+    "not-found",
+    "method-not-allowed",
+    "session-exists",
+    "session-ended",
+    "state-full",
+    "not-waiting",
+    "not-running",
+    "not-failed",
+    "not-awaiting-approval",
+    "other-arguments",
+    "request-timeout",
+    "too-large",
+    "head-too-large",
+    "too-many-connections",
+    "invalid",
+    "queue-full",
+    "rate-limited",
+    "temporal-unreachable",
+    "archive-unavailable",
+    "deletion-refused",
+    "stopping",
+    "no-worker",
+    "session-stuck",
+    "internal",
+]
+
+TITLES: dict[ProblemName, str] = {
+    "malformed-request": "Malformed request",
+    "foreign-host": "Unknown host",
+    "foreign-origin": "Request from another site",
+    "unknown-session": "Session not found",
+    "unknown-prompt": "Prompt not found",
+    "unknown-turn": "Turn not found",
+    "unknown-call": "Tool call not found",
+    "unknown-blob": "Text not found",
+    "not-found": "Not found",
+    "method-not-allowed": "Method not allowed",
+    "session-exists": "Session id already used",
+    "session-ended": "Session ended",
+    "state-full": "Session full",
+    "not-waiting": "Prompt no longer queued",
+    "not-running": "No turn is running",
+    "not-failed": "Turn did not fail",
+    "not-awaiting-approval": "No approval pending",
+    "other-arguments": "Arguments have changed",
+    "request-timeout": "Request timed out",
+    "too-large": "Request too large",
+    "head-too-large": "Request headers too large",
+    "too-many-connections": "Too many connections",
+    "invalid": "Invalid request",
+    "queue-full": "Queue full",
+    "rate-limited": "Too many requests",
+    "temporal-unreachable": "Temporal unreachable",
+    "archive-unavailable": "Archive unavailable",
+    "deletion-refused": "Deletion not permitted",
+    "stopping": "Gateway stopping",
+    "no-worker": "No worker",
+    "session-stuck": "Session stuck",
+    "internal": "Internal error",
+}
+
+MEANINGS: dict[ProblemName, tuple[int, str]] = {
+    "foreign-host": (403, "the `Host` is not one of the gateway's names"),
+    "foreign-origin": (403, "a web page of another site sent the request"),
+    "unknown-session": (404, "there is no such session"),
+    "unknown-prompt": (404, "the session never had this prompt"),
+    "unknown-turn": (404, "the session has no such turn"),
+    "unknown-call": (404, "the session has no such tool call"),
+    "unknown-blob": (404, "the session has no such text"),
+    "session-exists": (409, "the id was used before"),
+    "session-ended": (409, "the session has ended, or is ending"),
+    "state-full": (409, "the session is full"),
+    "not-waiting": (409, "the prompt is no longer in the queue"),
+    "not-running": (409, "no turn is running"),
+    "not-failed": (409, "the turn did not fail"),
+    "not-awaiting-approval": (409, "the call no longer waits for a decision"),
+    "other-arguments": (409, "the call has other arguments than those that were decided on"),
+    "too-large": (413, "the body is over 1 MiB, or over 10 MiB where a history is sent"),
+    "invalid": (422, "a parameter or field is invalid; `errors` names each"),
+    "queue-full": (429, "the session's queue is full; see `Retry-After`"),
+    "rate-limited": (429, "too many requests right now; see `Retry-After`"),
+    "temporal-unreachable": (503, "Temporal can't be reached"),
+    "archive-unavailable": (503, "the archive can't be reached, and only the archive has the answer"),
+    "deletion-refused": (503, "Temporal doesn't allow workers to delete workflows"),
+    "stopping": (503, "this gateway is stopping"),
+    "no-worker": (504, "no worker answered; accepted prompts are safe"),
+    "session-stuck": (504, "the session's workflow task keeps failing"),
+}
+"""Status and meaning, as the OpenAPI document says them; `too-large` has its limits from `http/body_limits.py`."""
+
+NO_POLLING_WORKER_MEANING = "`temporal-unreachable`, or `no-worker`: no worker polls the task queue."
+
+# ---- requests
+
+FOREIGN_HOST = (
+    "This gateway does not answer to {host}. It answers to localhost, 127.0.0.1, [::1], api_host and the host of "
+    "public_url; add other names to the setting allowed_hosts."
+)
+NAMED_HOST = "the host {host}"
+NO_SINGLE_HOST = "a request without exactly one Host header"
+
+FOREIGN_ORIGIN = (
+    "{page} sent this request, and only the gateway's own page may. If people open the gateway at that address, set "
+    "public_url to it."
+)
+PAGE_OF_ORIGIN = "A web page of {origin}"
+PAGE_OF_ANOTHER_SITE = "A web page of another site"
+
+MALFORMED = "This is not a valid HTTP request."
+REQUEST_TIMEOUT = "The rest of the request did not arrive in time."
+HEAD_TOO_LARGE = "The request's headers are over the limit of {limit:,} bytes."
+TOO_LARGE = "The request's body is over the limit of {mib} MiB."
+TOO_MANY_CONNECTIONS = (
+    "The gateway already has {limit:,} connections. Try again, or set api_max_connections to allow more."
+)
+METHOD_NOT_ALLOWED = "{path} doesn't support {method}. Supported: {allowed}."
+OTHER_HTTP_ERROR = "{method} {path}: {phrase}."
+INTERNAL = "Internal error. The gateway's log has the details."
+
+NOT_JSON = "is not valid JSON"
+UNKNOWN_PARAMETER = "is not a parameter of this route; allowed: {allowed}"
+OTHER_FORMAT_ONLY = "is for format={format} only"
+NOT_A_CURSOR = "is not a cursor of this list"
+NOT_AN_EVENT_ID = "is not an event id: <revision>.<last_seen_message_id>"
+TWO_PROMPT_IDS = "differs from the Idempotency-Key header; send only one of them"
+NOT_ACCEPTED = "is not accepted by Temporal"
+REJECTED_BY_SESSION = "was rejected by the session"
+
+# ---- sessions
+
+UNKNOWN_SESSION = "There is no session {session_id!r}."
+UNKNOWN_PROMPT = "The session has no prompt {message_id!r}."
+UNKNOWN_TURN = "The session has no turn {turn_id!r}."
+UNKNOWN_BLOB = "The session has no text {name!r}."
+ID_WAS_USED = "The id {session_id!r} was used before. Choose another."
+SESSION_ENDED = "Session {session_id!r} has ended. It can still be read."
+SESSION_ENDING = "The session is ending and takes no more prompts."
+SESSION_FULL = "The session accepts no prompts now."
+SESSION_STUCK = (
+    "Session {session_id!r} is stuck: its workflow task keeps failing. Nothing is lost; it continues after a fix."
+)
+NO_WORKER = (
+    "No worker answered for session {session_id!r}. Accepted prompts are safe and run as soon as a worker is back."
+)
+NO_POLLING_WORKER = "No worker polls the task queue {task_queue!r}. Start one with `turnkeeper worker`."
+TEMPORAL_UNREACHABLE = "Temporal can't be reached. Only confirmed changes were made; try again."
+TEMPORAL_RATE_LIMIT = "Temporal is limiting requests. Try again in a moment."
+STOPPING = "This gateway is stopping. Connect again."
+
+# ---- prompts and turns
+
+QUEUE_CLOSED = "The session was closed before the prompt was processed."
+PROMPT_REJECTED = "The prompt was rejected."
+NOT_WAITING = "Prompt {message_id!r} was {fate}. Send it with a new id."
+NOT_RUNNING = "No turn is running."
+NOT_FAILED = "Turn {turn_id!r} did not fail."
+NO_FAILED_TURN = "The session has no failed turn."
+
+# ---- archive and deletion
+
+STORE_TIMEOUT = "The store did not answer in time."
+ARCHIVE_INCOMPLETE = "The archive lacks turns that the session has moved to it."
+ARCHIVE_DOWN = "{reason} Nothing is lost; the session itself continues."
+NOTHING_DELETED = "{reason} Nothing was deleted. Try again."
+DELETION_WAITS = (
+    "{reason} The session is stopped but not deleted yet. The deletion finishes when the archive is back; ask again."
+)
+DELETION_NOT_PERMITTED = (
+    "{reason} The deletion continues once workers may terminate and delete workflows in this namespace."
+)
+
+# ---- page
+
+RENDERER_BUSY = "Too many texts are being rendered. Try again in a moment."
+
+# ---- AI SDK
+
+SILENT_WORKER_NOTICE = "Your message is safe. It is answered as soon as a worker is available."
+ANSWER_RESTARTED = "The answer is being written again. The turn continues: resume the stream to see it."
+SESSION_CLOSED = "The session is {status}; this turn has no answer."
+STREAM_BROKEN = "The connection ended before the turn did. The turn continues: resume the stream to see the rest."
+OTHER_APPROVAL_ID = "is not the id of the call's approval request"
+NO_DECISION = "must be true or false"
+NO_EDITING = "earlier messages can't be edited; send the text as a new message"
+NOT_USER = "must be user, to answer a message again"
+NOTHING_DECIDED = "has no tool call in state approval-responded, so there is nothing to decide"
+OTHER_ANSWER_ID = "is not the id of an answer from this server"
+NOT_NEWEST = "Only the newest message of a chat can be answered again."
+ALREADY_ANSWERED = "The message has an answer. Only messages that failed or were stopped can be answered again."

@@ -1,0 +1,312 @@
+"""How full each session's queue is, as far as this gateway knows without a query (SES-6).
+
+A prompt is a signal, and Temporal accepts signals for a session even if no worker runs. So that a 202 is a promise, the
+gateway decides before the signal whether there is room, from three sources:
+
+    read   the last answer of the session about its queue: every receipt and every read of the queue
+    own    the signals of this gateway since then; room is reserved before a signal, and released if it failed
+    tail   the signals at the end of the history that no workflow task has processed yet, while no worker answers
+
+Signals that Temporal still buffers, and those of other gateways since the tail was read, are in none of them. That is
+why the session itself accepts more than its limit.
+
+Nothing here waits. Callers pass the time, in seconds on the event loop's clock.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pydantic_core import to_json
+
+from turnkeeper.api import problem_texts as texts
+from turnkeeper.models.errors import Refused
+from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView
+from turnkeeper.models.session.session import SessionInput
+from turnkeeper.stores.bounded_dict import BoundedDict
+
+FRESH_SECONDS = 2.0
+"""How long a session that rejected prompts is assumed to reject more."""
+
+TAIL_SECONDS = 1.0
+"""How often the tail of a session's history is read at most."""
+
+UNSETTLED_SECONDS = 4.0
+"""Within this time a signal with an unknown outcome reaches the history, or never does."""
+
+MAX_ESTIMATES = 10_000
+MAX_ACCEPTED_IDS = 50_000
+
+
+@dataclass(frozen=True)
+class QueueRead:
+    """A session's answer about its queue. It includes all signals that Temporal had at `asked_at`."""
+
+    asked_at: float
+    length: int
+    bytes: int
+    max_prompts: int
+    max_bytes: int
+    rejection: Refused | None = None
+    """The rejection of any prompt, if the session rejects them all."""
+
+
+def queue_read_of(view: QueueView, *, asked_at: float) -> QueueRead:
+    """Return the read of the queue from a view, also from a worker of an earlier release, which has no length."""
+    limits = Limits()
+    return QueueRead(
+        asked_at,
+        length=max(view.length, *(prompt.position for prompt in view.waiting), 0),
+        bytes=view.bytes,
+        max_prompts=view.max_prompts or limits.max_queued_prompts,
+        max_bytes=view.max_bytes or limits.queued_bytes,
+        rejection=Refused(view.refusing, view.refusing_because or texts.SESSION_FULL) if view.refusing else None,
+    )
+
+
+def initial_queue_read(start: SessionInput, *, asked_at: float) -> QueueRead:
+    """Return the read of the queue for a session that this gateway has just started."""
+    text = start.first_prompt.text if isinstance(start.first_prompt, PromptSignal) else start.first_prompt or ""
+    return QueueRead(
+        asked_at,
+        length=1 if start.first_prompt else 0,
+        bytes=len(to_json(text)),
+        max_prompts=start.limits.max_queued_prompts,
+        max_bytes=start.limits.queued_bytes,
+    )
+
+
+@dataclass(frozen=True)
+class HistoryTail:
+    """The prompts at the end of a history that no workflow task has processed, read at `asked_at`."""
+
+    asked_at: float
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """JSON bytes of the texts, by the prompts' ids."""
+    without_id: int = 0
+    """How many signals have no id."""
+    without_id_bytes: int = 0
+    is_whole: bool = True
+    """No signal was omitted."""
+    is_closed: bool = False
+    """The session is closed: no workflow task will ever process them."""
+    is_ending: bool = False
+    """The session was told to end: it rejects later prompts."""
+
+    @property
+    def count(self) -> int:
+        return len(self.sizes) + self.without_id
+
+    @property
+    def bytes(self) -> int:
+        """JSON bytes of their texts."""
+        return sum(self.sizes.values()) + self.without_id_bytes
+
+    def will_process(self, message_id: str) -> bool:
+        """Return whether the prompt is among them, and the session is open and will process it."""
+        return message_id in self.sizes and not self.is_closed
+
+
+@dataclass
+class _OwnSignal:
+    """A signal of this gateway since the last read. `settled_at`: when Temporal had it; `None`: it is being sent."""
+
+    size: int
+    settled_at: float | None = None
+    is_certain: bool = True
+
+
+class QueueEstimate:
+    """How full one session's queue is, as far as this gateway knows."""
+
+    def __init__(self) -> None:
+        self.read: QueueRead | None = None
+        self.tail: HistoryTail | None = None
+        self.first_limits: Limits | None = None
+        """The limits that the session's run began with, used until there is a read."""
+        self._unanswered_at = float("-inf")
+        self._own_signals: dict[str, _OwnSignal] = {}
+
+    # ---- updating the estimate
+
+    def note_read(self, read: QueueRead) -> None:
+        """Use the session's answer, unless it is older than the last one."""
+        if self.read is not None and read.asked_at < self.read.asked_at:
+            return
+        self.read = read
+        if self.tail is not None and self.tail.asked_at <= read.asked_at:
+            self.tail = None
+        self._own_signals = {
+            message_id: own_signal
+            for message_id, own_signal in self._own_signals.items()
+            if own_signal.settled_at is None or own_signal.settled_at >= read.asked_at
+        }
+
+    def note_tail(self, tail: HistoryTail) -> None:
+        """Use the tail of the history. A signal with an unknown outcome that is not in it was never sent."""
+        if self.read is not None and self.read.asked_at >= tail.asked_at:
+            return
+        self.tail = tail
+        if tail.is_whole:
+            for message_id, own_signal in list(self._own_signals.items()):
+                is_due = own_signal.settled_at is not None and own_signal.settled_at < tail.asked_at
+                if is_due and not own_signal.is_certain and message_id not in tail.sizes:
+                    del self._own_signals[message_id]
+
+    def note_silence(self, *, now: float) -> None:
+        """Note that the session did not answer a query."""
+        self._unanswered_at = now
+
+    def is_silent(self, *, now: float) -> bool:
+        """Return whether the session recently did not answer, and has not answered since."""
+        return self._unanswered_at > now - FRESH_SECONDS and not self._has_answered
+
+    @property
+    def _has_answered(self) -> bool:
+        return self.read is not None and self.read.asked_at >= self._unanswered_at
+
+    def is_tail_due(self, *, now: float, workers_answer: bool = False) -> bool:
+        """Return whether the history's tail must be read to know how full the queue is.
+
+        `workers_answer`: a worker has recently answered for some session. Then the first prompt of an unknown session
+        is sent without reading the tail, since its receipt will say how full the queue is.
+        """
+        if self.read is None:
+            if workers_answer and self.tail is None and not self._own_signals:
+                return False
+        else:
+            if self.read.asked_at >= now - FRESH_SECONDS:
+                return False
+            settled_times = [
+                own_signal.settled_at for own_signal in self._own_signals.values() if own_signal.settled_at
+            ]
+            if self._has_answered and min(settled_times, default=now) >= now - FRESH_SECONDS:
+                return False
+        return self.tail is None or self.tail.asked_at < now - TAIL_SECONDS
+
+    # ---- room
+
+    def rejection(self, message_id: str, size: int, *, now: float) -> Refused | None:
+        """Return the rejection of a prompt of `size` JSON bytes; `None` if there is room."""
+        rejection_of_all = self.rejection_of_all(now=now)
+        if rejection_of_all is not None:
+            return rejection_of_all
+        if message_id in self._own_signals:
+            return None  # a repetition, which is already counted
+        if self.tail is not None and self.tail.is_closed:
+            return None  # Temporal rejects the signal with the reason
+        if self.tail is not None and self.tail.is_ending:
+            return Refused("ending", texts.SESSION_ENDING)
+        max_prompts, max_bytes = self.limits
+        count, bytes_ = self._waiting()
+        if count >= max_prompts:
+            return Refused(
+                "queue_full",
+                f"{count} prompts are waiting already; limits.max_queued_prompts allows {max_prompts}.",
+            )
+        if bytes_ + size > max_bytes:
+            return Refused(
+                "queue_full",
+                f"The waiting prompts would hold {bytes_ + size:,} bytes; limits.max_queued_bytes and "
+                f"limits.max_state_bytes allow {max_bytes:,}.",
+            )
+        return None
+
+    def rejection_of_all(self, *, now: float) -> Refused | None:
+        """Return what the session itself said, a moment ago, that it refuses any prompt with."""
+        if self.read is not None and self.read.asked_at >= now - FRESH_SECONDS:
+            return self.read.rejection
+        return None
+
+    def has_room_by_read(self, size: int, *, now: float) -> bool:
+        """Return whether the session itself said a moment ago that there is room: only signals under way fill it."""
+        read = self.read
+        if read is None or read.asked_at < now - FRESH_SECONDS or read.rejection or self.is_silent(now=now):
+            return False
+        return read.length < read.max_prompts and read.bytes + size <= read.max_bytes
+
+    def is_in_tail(self, message_id: str, *, now: float) -> bool:
+        """Return whether the prompt was recently at the end of the history, so that signalling it again is useless."""
+        tail = self.tail
+        return tail is not None and tail.asked_at >= now - TAIL_SECONDS and tail.will_process(message_id)
+
+    def reserve(self, message_id: str, size: int) -> None:
+        """Count a prompt that is about to be signalled. A repetition counts once."""
+        self._own_signals.setdefault(message_id, _OwnSignal(size))
+
+    def settle(self, message_id: str, *, now: float) -> None:
+        if own_signal := self._own_signals.get(message_id):
+            own_signal.settled_at, own_signal.is_certain = now, True
+
+    def leave_open(self, message_id: str, *, now: float) -> None:
+        """Note that Temporal may have the prompt, or may get it in a moment, so that it counts."""
+        own_signal = self._own_signals.get(message_id)
+        if own_signal and own_signal.settled_at is None:
+            own_signal.settled_at, own_signal.is_certain = now + UNSETTLED_SECONDS, False
+
+    def release(self, message_id: str) -> None:
+        """Stop counting a prompt that Temporal has not accepted."""
+        own_signal = self._own_signals.get(message_id)
+        if own_signal and own_signal.settled_at is None:
+            del self._own_signals[message_id]
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The maximum number of queued prompts, and of their JSON bytes, as far as known."""
+        if self.read is not None:
+            return self.read.max_prompts, self.read.max_bytes
+        limits = self.first_limits or Limits()
+        return limits.max_queued_prompts, limits.queued_bytes
+
+    def _waiting(self) -> tuple[int, int]:
+        """Return the number of queued prompts and their JSON bytes, by the higher of the two estimates."""
+        own = list(self._own_signals.values())
+        count, bytes_ = len(own), sum(own_signal.size for own_signal in own)
+        if self.tail is not None:
+            since = [
+                own_signal.size
+                for message_id, own_signal in self._own_signals.items()
+                if message_id not in self.tail.sizes
+                and (own_signal.settled_at is None or own_signal.settled_at >= self.tail.asked_at)
+            ]
+            count, bytes_ = max(count, self.tail.count + len(since)), max(bytes_, self.tail.bytes + sum(since))
+        if self.read is not None:
+            count, bytes_ = count + self.read.length, bytes_ + self.read.bytes
+        return count, bytes_
+
+
+class QueueEstimates:
+    """The estimates of the most recently used sessions, and the ids of the most recently accepted prompts."""
+
+    def __init__(self) -> None:
+        self._estimates = BoundedDict[str, QueueEstimate](max_entries=MAX_ESTIMATES)
+        self._accepted_ids = BoundedDict[tuple[str, str], None](max_entries=MAX_ACCEPTED_IDS)
+        self._answered_at = float("-inf")
+
+    def of(self, session_id: str) -> QueueEstimate:
+        estimate = self._estimates[session_id] = self._estimates.get(session_id) or QueueEstimate()
+        return estimate
+
+    def note_answer(self, *, now: float) -> None:
+        """Note that a worker has answered for some session."""
+        self._answered_at = now
+
+    def workers_answer(self, *, now: float) -> bool:
+        """Return whether a worker has recently answered for some session."""
+        return self._answered_at >= now - FRESH_SECONDS
+
+    def note_accepted(self, session_id: str, message_id: str) -> None:
+        self._accepted_ids[session_id, message_id] = None
+
+    def note_rejected(self, session_id: str, message_id: str) -> None:
+        """Forget a prompt that the session has rejected, since its id may be sent again."""
+        self._accepted_ids.pop((session_id, message_id), None)
+
+    def has_accepted(self, session_id: str, message_id: str) -> bool:
+        """Return whether this gateway has recently accepted the prompt."""
+        return (session_id, message_id) in self._accepted_ids
+
+    def forget(self, session_id: str) -> None:
+        self._estimates.pop(session_id, None)
+        for key in [key for key in self._accepted_ids if key[0] == session_id]:
+            del self._accepted_ids[key]

@@ -1,0 +1,170 @@
+"""Commands that change a session: starts, signals and updates of its workflow.
+
+A prompt is a signal, so it is safe as soon as Temporal has it, even if no worker runs. Its position is read afterwards,
+within a time limit (`session_reader.py`, SES-6). Whether there is room for it is decided before (`prompt_sender.py`).
+"""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+from uuid import uuid4
+from weakref import WeakValueDictionary
+
+from pydantic import BaseModel
+from temporalio.client import Client, WorkflowHandle
+from temporalio.common import (
+    SearchAttributePair,
+    TypedSearchAttributes,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
+from temporalio.exceptions import WorkflowAlreadyStartedError
+
+from turnkeeper.api import problems
+from turnkeeper.api.session_ids import workflow_id
+from turnkeeper.api.temporal.queue_estimates import initial_queue_read
+from turnkeeper.api.temporal.session_reader import SessionReader
+from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, retry_undone, rpc_timeout
+from turnkeeper.models.bounds import head_within
+from turnkeeper.models.session.approvals import ApprovalReceipt, ResolveApproval
+from turnkeeper.models.session.queue.prompts import PromptSignal
+from turnkeeper.models.session.session import (
+    CancelReceipt,
+    CancelTurn,
+    Configure,
+    EndSession,
+    SessionInput,
+    WithdrawPrompt,
+)
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.workflows import search_attributes
+from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
+
+MAX_CONCURRENT_UPDATES = 4
+"""Updates of one session that run at once; others wait. Temporal allows ten, including those of other gateways, and
+fails the rest."""
+
+MAX_SUMMARY_BYTES = 200
+"""Temporal's limit of a workflow's summary."""
+
+UpdateResult = TypeVar("UpdateResult", bound=BaseModel)
+
+
+class SessionCommands:
+    """Changes sessions by their ids. Every method raises `ProblemError`."""
+
+    def __init__(self, client: Client, settings: Settings, reader: SessionReader) -> None:
+        self._client = client
+        self._settings = settings
+        self._watches = reader.watches
+        self._estimates = reader.estimates
+        self._update_slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    # ---- starting
+
+    async def start(self, session_id: str, start: SessionInput) -> None:
+        """Start a session. Raises 409 if its id was used before."""
+        start_call = self._client.start_workflow(
+            AgenticAIWorkflow.run,
+            start,
+            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+            **self._start_options(session_id, start),
+        )
+        asked_at = asyncio.get_running_loop().time()
+        try:
+            await call_temporal(start_call, session_id)
+            self._estimates.of(session_id).note_read(initial_queue_read(start, asked_at=asked_at))
+        except WorkflowAlreadyStartedError as error:
+            raise problems.id_was_used(session_id) from error
+
+    async def start_or_prompt(self, session_id: str, start: SessionInput, prompt: PromptSignal) -> None:
+        """Signal the session, and start it in the same call if it doesn't exist. Raises 409 if it is closed."""
+        start_call = self._client.start_workflow(
+            AgenticAIWorkflow.run,
+            start,
+            start_signal="prompt",
+            start_signal_args=[prompt],
+            **self._start_options(session_id, start),
+        )
+        try:
+            with self._watches.writing(workflow_id(session_id)):
+                await call_temporal(start_call, session_id)
+        except WorkflowAlreadyStartedError as error:
+            raise problems.session_ended(session_id) from error
+
+    def _start_options(self, session_id: str, start: SessionInput) -> dict[str, Any]:
+        attributes: list[SearchAttributePair[Any]] = [
+            SearchAttributePair(search_attributes.SESSION_STATUS, "open"),
+            SearchAttributePair(search_attributes.MODEL, start.model),
+            SearchAttributePair(search_attributes.TURNS, 0),
+        ]
+        if start.user:
+            user = search_attributes.encoded_user(start.user)
+            attributes.append(SearchAttributePair(search_attributes.USER, user))
+        return {
+            "id": workflow_id(session_id),
+            "task_queue": self._settings.task_queue,
+            "id_reuse_policy": WorkflowIDReusePolicy.REJECT_DUPLICATE,
+            "task_timeout": timedelta(seconds=self._settings.task_timeout),
+            "static_summary": start.title and head_within(start.title, MAX_SUMMARY_BYTES),
+            "memo": {"title": start.title, "user": start.user, "created_at": datetime.now(UTC).isoformat()},
+            "search_attributes": TypedSearchAttributes(attributes),
+            "rpc_timeout": rpc_timeout(),
+        }
+
+    # ---- prompts
+
+    async def prompt(self, session_id: str, prompt: PromptSignal) -> None:
+        """Signal a prompt. From here it survives any crash. Raises 404 and 409 as Temporal responds."""
+        await self._signal(session_id, "prompt", prompt)
+
+    # ---- changing
+
+    async def withdraw(self, session_id: str, message_id: str) -> None:
+        await self._update(session_id, "withdraw_prompt", WithdrawPrompt(id=message_id))
+
+    async def cancel_turn(self, session_id: str, request: CancelTurn) -> CancelReceipt:
+        """Stop a running turn. No effect once it has ended."""
+        receipt: CancelReceipt = await self._update(session_id, "cancel_turn", request, result_type=CancelReceipt)
+        return receipt
+
+    async def resolve_approval(self, session_id: str, request: ResolveApproval) -> ApprovalReceipt:
+        """Decide on a tool call. Repeating the decision has no effect (AGT-8)."""
+        receipt: ApprovalReceipt = await self._update(
+            session_id, "resolve_approval", request, result_type=ApprovalReceipt
+        )
+        return receipt
+
+    async def configure(self, session_id: str, change: Configure) -> None:
+        """Change the session from its next turn on."""
+        await self._update(session_id, "configure", change)
+
+    async def end(self, session_id: str, request: EndSession) -> None:
+        """Signal the session to end. Like a prompt, this is safe even if no worker runs."""
+        await self._signal(session_id, "end_chat", request)
+
+    async def _signal(self, session_id: str, name: str, argument: BaseModel) -> None:
+        signal_call = self._handle(session_id).signal(name, argument, rpc_timeout=rpc_timeout())
+        with self._watches.writing(workflow_id(session_id)):
+            await call_temporal(signal_call, session_id)
+
+    async def _update(
+        self, session_id: str, name: str, argument: BaseModel, *, result_type: type[UpdateResult] | None = None
+    ) -> Any:
+        handle, update_id = self._handle(session_id), str(uuid4())
+
+        async def update() -> Any:
+            return await handle.execute_update(
+                name,
+                argument.model_dump(mode="json", exclude_none=True),
+                id=update_id,
+                result_type=result_type,
+                rpc_timeout=rpc_timeout(),
+            )
+
+        async with self._update_slots.setdefault(session_id, asyncio.Semaphore(MAX_CONCURRENT_UPDATES)):
+            with self._watches.writing(workflow_id(session_id)):
+                return await call_worker(self._client, retry_undone(update), session_id, workflow_id(session_id))
+
+    def _handle(self, session_id: str) -> WorkflowHandle[Any, Any]:
+        return self._client.get_workflow_handle(workflow_id(session_id))

@@ -1,0 +1,74 @@
+"""What a task that a session starts is started with (TSK-5)."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from turnkeeper.models.session.session import SessionInput, title_of
+from turnkeeper.models.session.session_state import Session
+from turnkeeper.models.session.task import prepare_task
+from turnkeeper.models.session.tasks.task_arguments import RunTask
+from turnkeeper.models.session.tasks.task_start import TaskStart
+from turnkeeper.models.tasks.inheritance import Inheritance
+from turnkeeper.models.transcript.task_view import SubTask
+
+BACKGROUND_OPEN_SECONDS = 3_600.0
+"""How long a background task stays open for further prompts after an answer."""
+
+
+@dataclass(frozen=True)
+class NewSubTask:
+    """A task that is recorded and about to be started. `notes`: what was changed of the history that it was given."""
+
+    task: SubTask
+    start: SessionInput
+    priority: int
+    notes: list[str]
+
+
+def new_sub_task(session: Session, request: RunTask, *, call_id: str, now: datetime, seconds_left: float) -> NewSubTask:
+    """Record a task of the session's running turn, for which `SubTasks.refusal` has no reason.
+
+    It has the turn's model, tools and limits, no more time than the turn has left, and a share of the allowance.
+    Raises `TaskValidationError`.
+    """
+    turn = session.current_turn.running()
+    inherited = None
+    if request.inherits_history:
+        inherited = Inheritance(request.history_policy).with_older(
+            session.transcript.turns, has_older=session.transcript.archived > 0
+        )
+    prepared = prepare_task(request, now=now, inherited=inherited)
+    title = request.title or title_of(request.description)
+    task = session.tasks.start(call_id=call_id, title=title, background=request.background, limits=turn.limits)
+    timeout = request.timeout or turn.limits.turn_timeout
+    limits = turn.limits.model_copy(
+        update={
+            "turn_timeout": timeout if request.background else max(1.0, min(timeout, seconds_left)),
+            "max_task_depth": max(0, turn.limits.max_task_depth - 1),
+            "max_tasks": task.share,
+        }
+    )
+    start = session.config.model_copy(
+        update={
+            "title": title,
+            "model": request.model or turn.model,
+            "limits": limits,
+            "tool_policy": turn.tool_policy,
+            "chat_url": chat_url_of(session, task),
+            "task": TaskStart(
+                context=prepared.context,
+                parent=session.id,
+                reports=True,
+                background=request.background,
+                open_seconds=BACKGROUND_OPEN_SECONDS if request.background else 0,
+            ),
+        }
+    )
+    notes = [warning.message for warning in prepared.warnings]
+    return NewSubTask(task=task, start=start, priority=int(request.priority[1]) + 1, notes=notes)
+
+
+def chat_url_of(session: Session, task: SubTask) -> str | None:
+    """Return where people can watch a task; `None` where they can't watch the session itself."""
+    url = session.config.chat_url
+    return url and task.task_id.join(url.rsplit(session.id, 1))

@@ -1,0 +1,73 @@
+"""What came of a task: the result of its workflow, and what its parent makes of it (TSK-4, TSK-5)."""
+
+from pydantic import JsonValue
+from pydantic_core import to_json
+
+from turnkeeper.models.bounds import bound_text
+from turnkeeper.models.errors import ErrorType
+from turnkeeper.models.session.tasks.task_state import TaskChange
+from turnkeeper.models.transcript.model_call import CompactUsage
+from turnkeeper.models.transcript.task_view import SubTask, TaskStatus
+from turnkeeper.models.transcript.trajectory import BlobRef, ToolResult, ToolStatus
+from turnkeeper.models.wire import Compact
+
+SIGNALLED_ANSWER_CHARS = 8_000
+"""Most characters of an answer that reaches the parent as a prompt; what is cut is marked."""
+
+SIGNALLED_ANSWER_BYTES = 16_000
+
+SUMMARY_CHARS = 280
+
+_RESULT_STATUS: dict[TaskStatus, ToolStatus] = {"completed": "ok", "cancelled": "cancelled"}
+
+
+class TaskOutcome(Compact):
+    """What came of a task, in the result of its workflow.
+
+    `tasks_started` counts the tasks below it. With an `answer_blob`, `answer` is an excerpt: the store of large texts
+    could not be read at the end.
+    """
+
+    status: TaskStatus
+    answer: str | None = None
+    answer_blob: BlobRef | None = None
+    error: str | None = None
+    error_type: ErrorType | None = None
+    usage: CompactUsage = None
+    findings: dict[str, JsonValue] | None = None
+    tasks_started: int = 0
+
+
+def tool_result_of(task: SubTask, outcome: TaskOutcome, *, max_chars: int, max_bytes: int) -> ToolResult:
+    """Return what the model is told of a task that it waited for, cut where it is too long."""
+    parts = [outcome.answer or outcome.error or "The task gave no answer."]
+    if outcome.findings is not None:
+        parts.append(f"Findings: {to_json(outcome.findings).decode()}")
+    usage = outcome.usage
+    used = f" · {usage.input_tokens:,} tokens in, {usage.output_tokens:,} out" if usage else ""
+    return ToolResult(
+        outcome=f"Task {task.task_id} {outcome.status}{used}",
+        content=bound_text("\n\n".join(parts), max_chars, max_bytes),
+        status=_RESULT_STATUS.get(outcome.status, "error"),
+    )
+
+
+def result_prompt(task: SubTask, change: TaskChange) -> str:
+    """Return the prompt by which the parent's model learns what came of a background task."""
+    text = change.answer or change.error or "It gave no answer."
+    return f"[Task “{task.title}” ({task.task_id}) {change.status}.]\n\n{text}"
+
+
+def bound_answer(text: str | None) -> str | None:
+    """Return as much of an answer as a signal carries."""
+    return text and bound_text(text, SIGNALLED_ANSWER_CHARS, SIGNALLED_ANSWER_BYTES)
+
+
+def summary_of_answer(answer: str) -> str:
+    r"""Return the first paragraph of an answer in one line, at most `SUMMARY_CHARS` characters.
+
+    >>> summary_of_answer("It is README.md.\n\nThat has 400 lines.")
+    'It is README.md.'
+    """
+    first = " ".join(answer.strip().partition("\n\n")[0].split())
+    return first if len(first) <= SUMMARY_CHARS else f"{first[: SUMMARY_CHARS - 1].rsplit(' ', 1)[0]}…"

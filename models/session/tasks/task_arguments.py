@@ -1,0 +1,33 @@
+"""What the model passes to the tools that a session runs itself (TSK-4, TSK-5)."""
+
+from pydantic import ValidationError
+
+from turnkeeper.models.errors import Refused
+from turnkeeper.models.session.queue.prompts import refusal_of
+from turnkeeper.models.session.task import TaskRequest
+from turnkeeper.models.session.tasks.task_state import ProgressReport
+
+
+class RunTask(TaskRequest):
+    """Arguments of `run_task`. `background`: the caller does not wait for the answer."""
+
+    background: bool = False
+
+
+def read_run_task(args: object) -> RunTask:
+    """Read the arguments of a call of `run_task`. Raises `Refused` naming the field."""
+    try:
+        return RunTask.model_validate(args)
+    except ValidationError as error:
+        raise refusal_of(error) from None
+
+
+def read_progress(args: object) -> ProgressReport:
+    """Read the arguments of a call of `report_progress`. Raises `Refused` naming the field."""
+    try:
+        report = ProgressReport.model_validate(args)
+    except ValidationError as error:
+        raise refusal_of(error) from None
+    if not report.model_fields_set:
+        raise Refused("invalid", "Give at least one of message, percent and findings.")
+    return report

@@ -1,0 +1,92 @@
+"""How far a task is: what its agent reports of it, and what its parent is told (TSK-4, TSK-5)."""
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, JsonValue
+from pydantic_core import to_json
+
+from turnkeeper.models.bounds import encodable, is_nested_over
+from turnkeeper.models.limits import MOST_LEVELS
+from turnkeeper.models.transcript.conversation import SessionStatus, TurnStatus
+from turnkeeper.models.transcript.task_view import TaskStatus
+from turnkeeper.models.wire import Compact, Strict
+
+MESSAGE_CHARS = 200
+FINDINGS_BYTES = 8_192
+"""Most JSON bytes of structured findings; they are carried from run to run."""
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _carriable(findings: dict[str, JsonValue]) -> Any:
+    if is_nested_over(findings, MOST_LEVELS):
+        raise ValueError(f"may be nested {MOST_LEVELS} levels deep")
+    stored = encodable(findings)
+    if len(to_json(stored)) > FINDINGS_BYTES:
+        raise ValueError(f"may have {FINDINGS_BYTES:,} bytes as JSON: put the rest into your answer")
+    return stored
+
+
+class ProgressReport(Strict):
+    """Arguments of `report_progress`: what changes; the rest stays as it was reported before."""
+
+    message: Annotated[str, Field(min_length=1, max_length=MESSAGE_CHARS), AfterValidator(_one_line)] | None = None
+    percent: int | None = Field(None, ge=0, le=100)
+    findings: Annotated[dict[str, JsonValue], AfterValidator(_carriable)] | None = None
+
+
+class TaskChange(Compact):
+    """Argument of the signal `task_changed`: how one of the session's tasks goes on.
+
+    `turn` numbers the task's newest turn. Of a background task that has answered, `answer` or `error` says what came
+    of it; `tasks_started` counts the tasks below it.
+    """
+
+    task_id: str
+    status: TaskStatus = "working"
+    percent: int | None = None
+    message: str | None = None
+    turn: int = 0
+    answer: str | None = None
+    error: str | None = None
+    tasks_started: int = 0
+    is_closed: bool = False
+    """The task's session has ended."""
+
+
+class TaskState(Compact):
+    """What is carried of the task that a session is."""
+
+    percent: int | None = None
+    message: str | None = None
+    findings: dict[str, JsonValue] | None = None
+    reported: TaskChange | None = None
+    """What the parent was told last, without answer and error; `None`: nothing yet."""
+
+    def with_report(self, report: ProgressReport) -> "TaskState":
+        return self.model_copy(update=report.model_dump(exclude_none=True))
+
+
+def task_status(
+    newest_turn: TurnStatus | None, *, session: SessionStatus, waits: bool, queue_length: int
+) -> TaskStatus:
+    """Return a task's status: that of its newest turn, while no prompt waits (TSK-4).
+
+    `waits`: a person is asked to decide on a call of a task below it.
+
+    >>> task_status("completed", session="idle", waits=False, queue_length=0)
+    'completed'
+    >>> task_status("completed", session="idle", waits=False, queue_length=1)
+    'working'
+    >>> task_status(None, session="cancelled", waits=False, queue_length=0)
+    'cancelled'
+    """
+    if session in ("ended", "cancelled", "terminated"):
+        return newest_turn if newest_turn in ("completed", "failed") else "cancelled"
+    if newest_turn == "processing" or newest_turn == "awaiting_approval":  # mypy narrows only this
+        return "input_required" if waits or newest_turn == "awaiting_approval" else "working"
+    if newest_turn is None or queue_length:
+        return "working"
+    return newest_turn

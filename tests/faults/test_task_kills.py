@@ -1,0 +1,57 @@
+"""The worker dies in the middle of a task, once in the parent's part and once in the child's (TSK-5, OPS-10)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+from tests.faults.scripted import check_replay, next_worker, plan_of, start
+from tests.faults.test_worker_kills import doomed_worker
+from tests.harness import BOUND, DrivenSession
+from turnkeeper.models.session.session import SessionEnd
+from turnkeeper.models.transcript.trajectory import ModelStep
+
+
+def answer(text: str, *calls: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+    return {"text": text, "calls": [{"name": name, "args": args} for name, args in calls]}
+
+
+PARENT = [
+    answer("I have it done.", ("run_task", {"description": "Pay for the goods.", "model": "offline:script/task"})),
+    answer("It is done."),
+]
+TASK = [answer("I pay.", ("pay", {})), answer("The goods are paid for.")]
+
+
+@pytest.mark.parametrize("in_the_task", ["pay begins", "pay has run"])
+async def test_tsk_5_one_task_and_one_answer_though_the_worker_dies_in_the_parent_and_in_the_task(
+    temporal: Client, tmp_path: Path, in_the_task: str
+) -> None:
+    session, settings = await start(
+        temporal, tmp_path, PARENT, tool_policy={"*": "allow"}, first_prompt={"id": "p1", "text": "Have it paid."}
+    )
+    (tmp_path / "scripts" / "task.json").write_text(json.dumps({"responses": TASK}))
+    for point in ("a task is started", in_the_task):
+        async with doomed_worker(plan_of(temporal, settings, dies_at=point)) as doomed:
+            assert await doomed.exit_code() < 0
+    async with next_worker(temporal, settings):
+        (turn,) = await session.idle(turns=1, bound=2 * BOUND)
+        task = temporal.get_workflow_handle(f"{session.handle.id}.task-1", result_type=SessionEnd)
+        end = await task.result()
+
+    assert turn.agent_message == "It is done."
+    step = turn.steps[0]
+    assert isinstance(step, ModelStep)
+    (call,) = step.tool_calls
+    assert call.result is not None
+    assert call.result.content == "The goods are paid for."
+    assert end.task is not None
+    assert end.task.tasks_started == 0
+    paid = (tmp_path / "ledger").read_text().count("pay") if (tmp_path / "ledger").exists() else 0
+    assert paid == (in_the_task == "pay has run")
+    ids = [run.id async for run in temporal.list_workflows(f"TaskQueue = '{settings['task_queue']}'")]
+    assert sorted(ids) == [session.handle.id, task.id]
+    await check_replay(session)
+    await check_replay(DrivenSession(temporal, task))

@@ -1,0 +1,90 @@
+"""Starting a session's tasks as child workflows, waiting for them and cancelling them (TSK-5).
+
+A task in the foreground is an ordinary child: its result is that of the tool call, and it is cancelled with the turn.
+One in the background outlives the run that has started it. Its parent's later runs know it by its signals alone.
+"""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import Priority, SearchAttributePair, TypedSearchAttributes, WorkflowIDReusePolicy
+from temporalio.exceptions import ChildWorkflowError
+from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
+
+with workflow.unsafe.imports_passed_through():
+    from turnkeeper.models.bounds import head_within
+    from turnkeeper.models.session.session import SessionEnd, SessionInput
+    from turnkeeper.models.session.session_state import Session
+    from turnkeeper.models.session.tasks.new_sub_task import NewSubTask
+    from turnkeeper.workflows import search_attributes
+    from turnkeeper.workflows.background import run_in_background
+
+WORKFLOW = "AgenticAIWorkflow"
+
+MAX_SUMMARY_BYTES = 200
+"""What Temporal takes as a workflow's summary."""
+
+SubTaskHandle = workflow.ChildWorkflowHandle[Any, SessionEnd]
+
+
+class SubTaskRunner:
+    """The tasks of one session, as workflows."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._watching: set[asyncio.Task[None]] = set()
+
+    async def start(self, new: NewSubTask) -> SubTaskHandle:
+        """Start a task; it is there when this returns. Raises `WorkflowAlreadyStartedError`."""
+        start = new.start
+        handle: SubTaskHandle = await workflow.start_child_workflow(
+            WORKFLOW,
+            start,
+            id=new.task.task_id,
+            result_type=SessionEnd,
+            cancellation_type=ChildWorkflowCancellationType.TRY_CANCEL,
+            parent_close_policy=(
+                ParentClosePolicy.ABANDON if new.task.background else ParentClosePolicy.REQUEST_CANCEL
+            ),
+            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+            task_timeout=workflow.info().task_timeout,
+            static_summary=head_within(new.task.title, MAX_SUMMARY_BYTES),
+            memo={"title": start.title, "user": start.user, "created_at": workflow.now().isoformat()},
+            search_attributes=_attributes(start),
+            priority=Priority(priority_key=new.priority),
+        )
+        if new.task.background:
+            self._watch(new.task.task_id, handle)
+        return handle
+
+    async def cancel_all(self) -> None:
+        """Cancel the tasks whose sessions go on; one that has ended by itself is no failure."""
+        cancels = [workflow.get_external_workflow_handle(task.task_id).cancel() for task in self._session.tasks.running]
+        await asyncio.gather(*cancels, return_exceptions=True)
+
+    def _watch(self, task_id: str, handle: SubTaskHandle) -> None:
+        """Note that a background task was terminated, as long as this run lasts; it says itself how else it ends."""
+
+        async def watch() -> None:
+            with suppress(ChildWorkflowError):
+                await handle
+            self._session.tasks.close_task(task_id)
+
+        watching = asyncio.create_task(run_in_background(watch, rules=self._session.rules))
+        self._watching.add(watching)
+        watching.add_done_callback(self._watching.discard)
+
+
+def _attributes(start: SessionInput) -> TypedSearchAttributes:
+    pairs: list[SearchAttributePair[Any]] = [
+        SearchAttributePair(search_attributes.SESSION_STATUS, "open"),
+        SearchAttributePair(search_attributes.MODEL, start.model),
+        SearchAttributePair(search_attributes.TURNS, 0),
+    ]
+    if start.task:
+        pairs.append(SearchAttributePair(search_attributes.TASK_PARENT, search_attributes.task_parent(start.task)))
+    if start.user:
+        pairs.append(SearchAttributePair(search_attributes.USER, search_attributes.encoded_user(start.user)))
+    return TypedSearchAttributes(pairs)

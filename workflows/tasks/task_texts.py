@@ -1,0 +1,53 @@
+"""Large texts of tasks: what a workflow can't read or store by itself, done by activities (SES-15, TSK-5)."""
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+
+with workflow.unsafe.imports_passed_through():
+    from turnkeeper.activities.task_texts import KeepResult, TaskTextActivities
+    from turnkeeper.models.session.tasks.outcome import TaskOutcome
+    from turnkeeper.models.transcript.large_texts import cut_result
+    from turnkeeper.models.transcript.trajectory import BlobRef, ToolResult
+    from turnkeeper.workflows import activity_options
+    from turnkeeper.workflows.turn.turn_context import check_cancelled
+
+
+async def read_text(ref: BlobRef) -> str | None:
+    """Return a text of this session that is kept by reference; `None` where it can't be read now."""
+    try:
+        text: str | None = await workflow.execute_activity_method(
+            TaskTextActivities.read_large_text,
+            ref,
+            start_to_close_timeout=activity_options.TEXT_TIMEOUT,
+            schedule_to_close_timeout=activity_options.TEXT_PATIENCE,
+            retry_policy=activity_options.ARCHIVE_RETRIES,
+            summary="large text of a task",
+        )
+    except ActivityError as error:
+        check_cancelled(error)
+        return None
+    return text
+
+
+async def keep_result(result: ToolResult, *, inline_bytes: int) -> ToolResult:
+    """Return the result, its content by reference if it is over `inline_bytes`; cut where the store is down."""
+    try:
+        return await workflow.execute_activity_method(
+            TaskTextActivities.keep_large_result,
+            KeepResult(result=result, inline_bytes=inline_bytes),
+            start_to_close_timeout=activity_options.TEXT_TIMEOUT,
+            schedule_to_close_timeout=activity_options.TEXT_PATIENCE,
+            retry_policy=activity_options.ARCHIVE_RETRIES,
+            summary="answer of a task",
+        )
+    except ActivityError as error:
+        check_cancelled(error)
+        return cut_result(result, inline_bytes=inline_bytes)
+
+
+async def with_whole_answer(outcome: TaskOutcome) -> TaskOutcome:
+    """Return the outcome with its answer whole, as far as the store can be read and a result carries it."""
+    if outcome.answer_blob is None:
+        return outcome
+    answer = await read_text(outcome.answer_blob)
+    return outcome if answer is None else outcome.model_copy(update={"answer": answer, "answer_blob": None})

@@ -1,0 +1,129 @@
+"""The tools that the session runs itself: `run_task` and `report_progress` (TSK-4, TSK-5)."""
+
+import asyncio
+from contextlib import suppress
+
+from temporalio import workflow
+from temporalio.exceptions import (
+    ApplicationError,
+    CancelledError,
+    ChildWorkflowError,
+    TerminatedError,
+    WorkflowAlreadyStartedError,
+)
+
+with workflow.unsafe.imports_passed_through():
+    from turnkeeper.models.errors import Refused, TaskValidationError
+    from turnkeeper.models.limits import LARGE_RESULT_BYTES
+    from turnkeeper.models.session.session import SessionEnd
+    from turnkeeper.models.session.tasks.new_sub_task import NewSubTask, new_sub_task
+    from turnkeeper.models.session.tasks.outcome import TaskOutcome, tool_result_of
+    from turnkeeper.models.session.tasks.task_arguments import read_progress, read_run_task
+    from turnkeeper.models.session.tasks.task_specs import REPORT_PROGRESS, TASK_TOOLS
+    from turnkeeper.models.transcript.large_texts import fits_inline, resolve_args
+    from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
+    from turnkeeper.workflows.tasks.sub_task_runner import SubTaskHandle, SubTaskRunner
+    from turnkeeper.workflows.tasks.task_texts import keep_result, read_text
+    from turnkeeper.workflows.turn.turn_context import TurnContext
+
+
+class TaskTools:
+    """The tools of a turn that need no activity."""
+
+    def __init__(self, context: TurnContext, runner: SubTaskRunner) -> None:
+        self._context = context
+        self._session = context.session
+        self._runner = runner
+
+    def has(self, name: str) -> bool:
+        """Return whether `name` is one of these tools in this session: before there were any, another's could be."""
+        return name in TASK_TOOLS and self._session.find_tool(name) == TASK_TOOLS[name]
+
+    async def run(self, call: ToolCall, *, inline_bytes: int) -> ToolResult:
+        """Run a call of one of these tools; whatever is wrong with it is a result."""
+        started_at = workflow.now()
+        try:
+            result = await self._result(call, inline_bytes)
+        except Refused as refusal:
+            result = ToolResult(outcome=f"{call.name}: {refusal.message}", status="error")
+        except TaskValidationError as error:
+            result = ToolResult(outcome=f"{call.name}: {error} (got {error.value})", status="error")
+        duration = round((workflow.now() - started_at).total_seconds() * 1000)
+        return result.model_copy(update={"duration_ms": duration})
+
+    async def _result(self, call: ToolCall, inline_bytes: int) -> ToolResult:
+        args = await self._arguments(call)
+        if call.name == REPORT_PROGRESS:
+            self._session.report_progress(read_progress(args))
+            self._context.on_change()
+            return ToolResult(outcome="Progress was reported")
+        request = read_run_task(args)
+        # By the limits of now, not of the turn's beginning: a person may have changed them meanwhile.
+        reason = self._session.tasks.refusal(self._context.turn.limits)
+        if reason:
+            return ToolResult(outcome=reason, status="error")
+        seconds_left = self._context.time_left().total_seconds()
+        new = new_sub_task(self._session, request, call_id=call.id, now=workflow.now(), seconds_left=seconds_left)
+        self._context.on_change()
+        return await self._run_task(new, inline_bytes)
+
+    async def _arguments(self, call: ToolCall) -> object:
+        """Return the arguments of a call, read from the store where they are large. Raises `Refused`."""
+        if call.args_blob is None or not isinstance(call.args, dict):
+            return call.args
+        text = await read_text(call.args_blob)
+        texts = {} if text is None else {call.args_blob.hash: text}
+        args = resolve_args(call.args, call.args_blob, texts)
+        if args is None:
+            raise Refused("invalid", "its arguments are in the store of large texts, which can't be read now.")
+        return args
+
+    async def _run_task(self, new: NewSubTask, inline_bytes: int) -> ToolResult:
+        task = new.task
+        starting = asyncio.ensure_future(self._runner.start(new))
+        try:
+            # A task in the background is started also where the turn is stopped in this moment.
+            handle = await (asyncio.shield(starting) if task.background else starting)
+        except WorkflowAlreadyStartedError:
+            self._session.tasks.end(task.task_id, "failed")
+            return ToolResult(outcome=f"No task was started: a session {task.task_id} exists already", status="error")
+        if task.background:
+            text = "\n".join([*new.notes, "Its answer will come as a message."])
+            return ToolResult(outcome=f"Task {task.task_id} was started", content=text)
+        outcome = await self._outcome(new, handle)
+        limits = self._context.turn.limits
+        result = tool_result_of(task, outcome, max_chars=limits.max_tool_result_chars, max_bytes=LARGE_RESULT_BYTES)
+        return result if fits_inline(result, inline_bytes) else await keep_result(result, inline_bytes=inline_bytes)
+
+    async def _outcome(self, new: NewSubTask, handle: SubTaskHandle) -> TaskOutcome:
+        """Wait for a task. Raises `TurnFailed` where the turn has no time left; then the task is cancelled."""
+        try:
+            while not handle.done():
+                # Its clock stands still while people decide: then there may be more time than was left before.
+                with suppress(asyncio.TimeoutError):
+                    await workflow.wait_condition(
+                        handle.done, timeout=self._context.time_left(), timeout_summary=f"time of {new.task.task_id}"
+                    )
+            outcome = _outcome_of(handle.result())
+        except ChildWorkflowError as error:
+            outcome = _outcome_of_failure(error)
+        finally:
+            # Also run when this worker forgets the session: nothing of Temporal may be used here.
+            if not handle.done():
+                handle.cancel()
+        self._session.end_sub_task(new.task.task_id, outcome, now=workflow.now())
+        return outcome
+
+
+def _outcome_of(end: SessionEnd) -> TaskOutcome:
+    return end.task or TaskOutcome(status="failed", error="The task's session ended without a result.")
+
+
+def _outcome_of_failure(error: ChildWorkflowError) -> TaskOutcome:
+    cause = error.cause
+    if isinstance(cause, CancelledError):
+        return TaskOutcome(status="cancelled", error="The task was cancelled.")
+    if isinstance(cause, TerminatedError):
+        return TaskOutcome(status="cancelled", error="The task was terminated.")
+    reason = cause.message if isinstance(cause, ApplicationError) else "its workflow failed"
+    return TaskOutcome(status="failed", error=f"The task failed: {reason}")
