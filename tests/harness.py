@@ -268,8 +268,8 @@ class DrivenSession:
     ) -> ConversationState:
         """Return the first state for which `is_so` holds; a change of the session is what is waited for.
 
-        With `turns`, the state holds the newest so many only: it costs less. `max_pause` is for states that last: up
-        to so many seconds pass between two questions, the more the longer it takes.
+        With `turns`, the state holds the newest so many only: it costs less. `max_pause`, in
+        seconds, is for states that last: the pauses between two questions grow up to it.
         """
         deadline = asyncio.get_running_loop().time() + bound
         pauses = growing_pauses(max_pause)
