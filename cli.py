@@ -12,7 +12,7 @@ import platform
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -27,6 +27,7 @@ from turnkeeper.stores.private_files import close_to_others
 from turnkeeper.workflows.hosting.connection import TemporalAccessError, connect
 
 if TYPE_CHECKING:
+    from turnkeeper.clients.terminal.tasks import TaskCommands
     from turnkeeper.ops.checks.doctor import Finding
 
 WORKER_PATIENCE_SECONDS = 30.0
@@ -50,7 +51,7 @@ commands = typer.Typer(
 
 @commands.command()
 def up() -> None:
-    """Start everything on this machine: Temporal, a worker and the gateway. Ctrl-C stops it."""
+    """Start Temporal, a worker and the gateway on this machine. Ctrl-C stops them."""
     from turnkeeper.ops.local.dev_server import DevServerError
     from turnkeeper.ops.local.supervisor import run_stack, run_until_signalled
 
@@ -144,6 +145,110 @@ def chat(
     raise typer.Exit(run_chat(options))
 
 
+tasks = typer.Typer(
+    name="tasks",
+    help="Start agents with what led to their task, and follow them. docs/http.md has examples.",
+    no_args_is_help=True,
+)
+commands.add_typer(tasks)
+
+TaskIdArgument = Annotated[str, typer.Argument(metavar="TASK_ID", help="The task's id.")]
+UrlOption = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="The gateway's address. Without it: that of the stack in this folder."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the gateway's answer as one line of JSON.")]
+ParentOption = Annotated[str | None, typer.Option(metavar="ID", help="The session that the task is for.")]
+
+
+@tasks.command("create")
+def create_task(
+    description: Annotated[str, typer.Argument(metavar="DESCRIPTION", help="What is to be done.")],
+    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Its title in lists.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="The model, as openai:gpt-5.")] = None,
+    priority: Annotated[
+        str | None, typer.Option(metavar="P0..P4", help="P0 is the most urgent; P2 if not given.")
+    ] = None,
+    parent: ParentOption = None,
+    inherit: Annotated[bool, typer.Option("--inherit", help="Hand over the conversation of --parent.")] = False,
+    context: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Further fields of POST /tasks, such as conversation_history."),
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="How long a turn of it may take.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for its end, and print only the answer.")] = False,
+    url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Start a task, and print its id.
+
+    Exit code 1: it was not created, or with --wait it failed; 2: the gateway can't be reached; 3: with --wait, a tool
+    call needs approval first.
+    """
+    from turnkeeper.clients.terminal.tasks import OptionError, task_fields
+
+    options = {"title": title, "model": model, "priority": priority, "parent": parent, "timeout": timeout}
+    try:
+        fields = task_fields(options, context=context, inherit=inherit)
+    except OptionError as error:
+        _exit_with(error)
+    raise typer.Exit(_task_commands(url, as_json).create(description, fields, is_awaited=wait))
+
+
+@tasks.command("get")
+def get_task(
+    task_id: TaskIdArgument,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until it has ended or needs a person, and print only the answer.")
+    ] = False,
+    url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how a task is, and its answer. The exit codes with --wait are those of `create`."""
+    raise typer.Exit(_task_commands(url, as_json).get(task_id, is_awaited=wait))
+
+
+@tasks.command("list")
+def list_tasks(
+    status: Annotated[
+        str | None,
+        typer.Option(metavar="STATUS", help="Only working, input_required, completed, failed or cancelled ones."),
+    ] = None,
+    parent: ParentOption = None,
+    limit: Annotated[int | None, typer.Option(min=1, max=100, metavar="N", help="At most N; 20 if not given.")] = None,
+    cursor: Annotated[str | None, typer.Option(metavar="CURSOR", help="Go on where a list has ended.")] = None,
+    url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List tasks, newest first."""
+    wanted: Any = status
+    raise typer.Exit(_task_commands(url, as_json).list(status=wanted, parent=parent, limit=limit, cursor=cursor))
+
+
+@tasks.command("message")
+def message_task(
+    task_id: TaskIdArgument,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to tell it.")],
+    mode: Annotated[str, typer.Option(metavar="MODE", help="enqueue, steer or interrupt.")] = "enqueue",
+    url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Send a task a further prompt."""
+    wanted: Any = mode
+    raise typer.Exit(_task_commands(url, as_json).message(task_id, text, mode=wanted))
+
+
+@tasks.command("cancel")
+def cancel_task(
+    task_id: TaskIdArgument,
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why; it is in Temporal's history.")] = None,
+    url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Cancel a task and all tasks below it."""
+    raise typer.Exit(_task_commands(url, as_json).cancel(task_id, reason=reason))
+
+
 @commands.command()
 def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Keep everything running afterwards, until Ctrl-C.")] = False,
@@ -169,7 +274,7 @@ def demo(
 
 @commands.command()
 def doctor() -> None:
-    """Check the installation and say how to fix what is broken. Exit code 1 if something is."""
+    """Check the installation and print a fix for each problem. Exit code 1: something is broken."""
     # Our own lines replace what libraries log about a failing server.
     logging.basicConfig(handlers=[logging.NullHandler()])
     if asyncio.run(_run_doctor()):
@@ -229,6 +334,14 @@ def _run() -> int:
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     return 0
+
+
+def _task_commands(url: str | None, as_json: bool) -> "TaskCommands":
+    from turnkeeper.clients.terminal.tasks import TaskCommands
+
+    if url is not None and not url.strip():
+        _exit_with("--url is blank. Give the gateway's address, as http://HOST:PORT.")
+    return TaskCommands(url=url or Gateway.find(_settings()).url, given_url=url, as_json=as_json)
 
 
 def _settings(*, code: int = 1) -> Settings:

@@ -35,6 +35,7 @@ async def reject_unknown_parameters(request: Request) -> None:
 
 ServicesDep = Annotated[Services, Depends(get_services)]
 SessionId = Annotated[str, Path(alias="id", pattern=ID_PATTERN, description="The session's id.")]
+TaskId = Annotated[str, Path(alias="id", pattern=ID_PATTERN, description="The task's id.")]
 MessageId = Annotated[str, Path(pattern=ID_PATTERN, description="The prompt's id.")]
 CallId = Annotated[str, Path(pattern=CALL_ID_PATTERN, description="The tool call's id: turn, step and index.")]
 BlobHash = Annotated[str, Path(alias="hash", pattern=r"^[0-9a-f]{64}$", description="`hash` of a blob in a turn.")]

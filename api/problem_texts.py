@@ -10,6 +10,7 @@ ProblemName = Literal[
     "foreign-host",
     "foreign-origin",
     "unknown-session",
+    "unknown-task",
     "unknown-prompt",
     "unknown-turn",
     "unknown-call",
@@ -24,6 +25,7 @@ ProblemName = Literal[
     "not-failed",
     "not-awaiting-approval",
     "other-arguments",
+    "idempotency-key-reused",
     "request-timeout",
     "too-large",
     "head-too-large",
@@ -45,6 +47,7 @@ TITLES: dict[ProblemName, str] = {
     "foreign-host": "Unknown host",
     "foreign-origin": "Request from another site",
     "unknown-session": "Session not found",
+    "unknown-task": "Task not found",
     "unknown-prompt": "Prompt not found",
     "unknown-turn": "Turn not found",
     "unknown-call": "Tool call not found",
@@ -59,6 +62,7 @@ TITLES: dict[ProblemName, str] = {
     "not-failed": "Turn did not fail",
     "not-awaiting-approval": "No approval pending",
     "other-arguments": "Arguments have changed",
+    "idempotency-key-reused": "Key already used",
     "request-timeout": "Request timed out",
     "too-large": "Request too large",
     "head-too-large": "Request headers too large",
@@ -79,6 +83,7 @@ MEANINGS: dict[ProblemName, tuple[int, str]] = {
     "foreign-host": (403, "the `Host` is not one of the gateway's names"),
     "foreign-origin": (403, "a web page of another site sent the request"),
     "unknown-session": (404, "there is no such session"),
+    "unknown-task": (404, "there is no such task"),
     "unknown-prompt": (404, "the session never had this prompt"),
     "unknown-turn": (404, "the session has no such turn"),
     "unknown-call": (404, "the session has no such tool call"),
@@ -91,6 +96,7 @@ MEANINGS: dict[ProblemName, tuple[int, str]] = {
     "not-failed": (409, "the turn did not fail"),
     "not-awaiting-approval": (409, "the call no longer waits for a decision"),
     "other-arguments": (409, "the call has other arguments than those that were decided on"),
+    "idempotency-key-reused": (409, "the key was used for another task"),
     "too-large": (413, "the body is over 1 MiB, or over 10 MiB where a history is sent"),
     "invalid": (422, "a parameter or field is invalid; `errors` names each"),
     "queue-full": (429, "the session's queue is full; see `Retry-After`"),
@@ -145,9 +151,13 @@ REJECTED_BY_SESSION = "was rejected by the session"
 # ---- sessions
 
 UNKNOWN_SESSION = "There is no session {session_id!r}."
+UNKNOWN_TASK = "There is no task {task_id!r}."
 UNKNOWN_PROMPT = "The session has no prompt {message_id!r}."
 UNKNOWN_TURN = "The session has no turn {turn_id!r}."
 UNKNOWN_BLOB = "The session has no text {name!r}."
+IDEMPOTENCY_KEY_REUSED = (
+    "The idempotency_key {key!r} was used for another task. Send the same request again, or choose another key."
+)
 ID_WAS_USED = "The id {session_id!r} was used before. Choose another."
 SESSION_ENDED = "Session {session_id!r} has ended. It can still be read."
 SESSION_ENDING = "The session is ending and takes no more prompts."

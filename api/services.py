@@ -7,7 +7,6 @@ from temporalio.client import Client
 
 from turnkeeper.api.history.deletion import SessionDeleter
 from turnkeeper.api.history.replay_text import ReplayTextReader
-from turnkeeper.api.history.task_preparer import TaskPreparer
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.live.feed import UpdateFeed
@@ -16,6 +15,10 @@ from turnkeeper.api.live.shared_reader import SharedReader
 from turnkeeper.api.markdown import MarkdownRenderer
 from turnkeeper.api.prompts.prompt_fates import PromptFates
 from turnkeeper.api.prompts.prompt_sender import PromptSender
+from turnkeeper.api.tasks.task_approvals import TaskApprovals
+from turnkeeper.api.tasks.task_preparer import TaskPreparer
+from turnkeeper.api.tasks.task_reader import TaskReader
+from turnkeeper.api.tasks.tasks import Tasks
 from turnkeeper.api.temporal.cache_warmer import CacheWarmer
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
@@ -45,8 +48,11 @@ class Services:
     texts: TextRestorer
     transcripts: TranscriptReader
     replays: ReplayTextReader
-    tasks: TaskPreparer
     deleter: SessionDeleter
+
+    # Tasks
+    approvals: TaskApprovals
+    tasks: Tasks
 
     # Updates for watching and polling clients
     cache_warmer: CacheWarmer
@@ -62,6 +68,10 @@ class Services:
         fates = PromptFates(reader, stores)
         texts = TextRestorer(stores.blobs)
         transcripts = TranscriptReader(reader, stores.archive, texts)
+        sender = PromptSender(sessions, reader, fates)
+        approvals = TaskApprovals(reader)
+        task_reader = TaskReader(settings, reader, texts, approvals)
+        preparer = TaskPreparer(reader, transcripts)
         cache_warmer = CacheWarmer(client, settings.task_queue)
         shared_reader = SharedReader(reader, texts, cache_warmer)
         return cls(
@@ -71,12 +81,13 @@ class Services:
             reader=reader,
             sessions=sessions,
             fates=fates,
-            sender=PromptSender(sessions, reader, fates),
+            sender=sender,
             texts=texts,
             transcripts=transcripts,
             replays=ReplayTextReader(reader, stores.archive, texts),
-            tasks=TaskPreparer(reader, transcripts),
             deleter=SessionDeleter(settings, reader, stores),
+            approvals=approvals,
+            tasks=Tasks(settings, reader, sessions, sender, transcripts, preparer, task_reader),
             cache_warmer=cache_warmer,
             poller=Poller(shared_reader, reader.watches),
             feed=UpdateFeed(shared_reader, reader.watches, partials),

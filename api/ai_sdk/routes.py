@@ -24,8 +24,8 @@ from turnkeeper.api.dependencies import ServicesDep, SessionId
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import PROMPT, SERVER, WORKER, errors
 from turnkeeper.api.prompts.new_prompt import new_prompt, retry_prompt, retry_prompt_id
-from turnkeeper.api.routes.sessions import default_input
 from turnkeeper.api.services import Services
+from turnkeeper.api.session_links import default_input
 from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import check_text

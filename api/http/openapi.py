@@ -20,7 +20,11 @@ TAGS: list[dict[str, Any]] = [
         "by polling, by waiting, or from a stream of events.",
     },
     {"name": "approvals", "description": "Tool calls that wait for approval, and the decisions."},
-    {"name": "tasks", "description": "Agents that start with the conversation that led to their task."},
+    {
+        "name": "tasks",
+        "description": "Agents that start with the conversation that led to their task. A task is a session too: its "
+        "id works in every call of a session.",
+    },
     {"name": "ai-sdk", "description": "The same sessions in the protocol of `useChat` in Vercel's AI SDK."},
     {"name": "page", "description": "What only the chat page needs."},
     {"name": "health", "description": "Liveness and readiness."},
@@ -49,6 +53,10 @@ PROMPT: tuple[ProblemName, ...] = (
     "not-waiting",
 )
 """Of operations that send a prompt. `not-waiting`: a prompt with this id was withdrawn or discarded before."""
+
+
+TASK: tuple[ProblemName, ...] = (*SERVER, "unknown-task", "no-worker", "session-stuck")
+"""Of operations on one task that a worker answers."""
 
 
 def errors(*names: ProblemName) -> dict[int | str, dict[str, Any]]:

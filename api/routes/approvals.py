@@ -12,8 +12,11 @@ router = APIRouter(tags=["approvals"])
 
 @router.get("/workflow/{id}/approvals", operation_id="get_pending_approvals", responses=errors(*WORKER))
 async def get_pending_approvals(services: ServicesDep, session_id: SessionId) -> PendingApprovals:
-    """List the tool calls that wait for approval, with their arguments and deadlines."""
-    return await services.reader.pending_approvals(session_id)
+    """List the tool calls that wait for approval, with their arguments and deadlines.
+
+    Calls of the session's tasks follow its own. Decide each at the approvals of its `workflow_id`.
+    """
+    return await services.approvals.pending(session_id)
 
 
 @router.post(

@@ -15,7 +15,7 @@ from turnkeeper.api.http.openapi import PROMPT, WORKER, errors
 from turnkeeper.api.http.prefer import APPLIED_HEADER, PrefersAsync
 from turnkeeper.api.live.delivered_forms import poll_etag
 from turnkeeper.api.prompts.new_prompt import chat_session_id, new_prompt, retry_prompt
-from turnkeeper.api.routes.sessions import default_input
+from turnkeeper.api.session_links import default_input
 from turnkeeper.models.answers import (
     ChatAccepted,
     ConversationAnswer,

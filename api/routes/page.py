@@ -53,15 +53,6 @@ def page_headers(policy: dict[str, str]) -> dict[str, str]:
 _PAGE_HEADERS = page_headers(_POLICY)
 
 
-def chat_page(session_id: str) -> str:
-    """Return the path of the chat page that shows a session.
-
-    >>> chat_page("support-42")
-    '/?session=support-42'
-    """
-    return f"/?session={session_id}"
-
-
 def install(app: FastAPI, settings: Settings) -> None:
     """Add the page at `/` and its files below `/static/`. Any other unknown path is still a problem."""
     # The model of new sessions, which the page shows before there is a session.

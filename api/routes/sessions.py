@@ -11,9 +11,7 @@ from turnkeeper.api.bodies import Cancel, ConfigureBody, End, StartSession
 from turnkeeper.api.dependencies import ServicesDep, SessionId
 from turnkeeper.api.http.openapi import SERVER, SESSION, WORKER, errors
 from turnkeeper.api.prompts.new_prompt import new_prompt
-from turnkeeper.api.routes.page import chat_page
-from turnkeeper.api.services import Services
-from turnkeeper.api.session_ids import workflow_id
+from turnkeeper.api.session_links import default_input, session_links
 from turnkeeper.api.temporal.listing import ListedStatus, list_sessions
 from turnkeeper.models.answers import (
     Cancelling,
@@ -35,7 +33,6 @@ from turnkeeper.models.session.session import (
 )
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationState
-from turnkeeper.workflows.hosting.connection import EmbeddedServer
 
 router = APIRouter(tags=["sessions"])
 
@@ -83,10 +80,11 @@ async def get_sessions_list(
 async def describe_session(services: ServicesDep, session_id: SessionId) -> SessionDescription:
     """Describe a session: configuration, status and usage. It is `stuck` if its workflow task keeps failing."""
     description = await services.reader.describe(session_id)
+    links = session_links(services.settings, session_id, namespace=services.client.namespace)
     if await services.reader.is_stuck(session_id, description):
-        return await _stuck(description, session_id, _links(services, session_id))
+        return await _stuck(description, session_id, links)
     state = await services.reader.state(session_id, StateRequest(limit=0))
-    return _description_of(state, session_id, _links(services, session_id))
+    return _description_of(state, session_id, links)
 
 
 @router.patch(
@@ -171,18 +169,6 @@ def _input_of(options: StartSession, settings: Settings, session_id: str) -> Ses
     return configured(base, change).model_copy(update=fields)
 
 
-def default_input(settings: Settings, session_id: str, *, user: str | None = None) -> SessionInput:
-    """Return the default input of a session: the current settings, which its history then keeps."""
-    return SessionInput(
-        user=user,
-        model=settings.first_model,
-        system_prompt=settings.system_prompt,
-        limits=settings.limits,
-        history=settings.history,
-        chat_url=f"{settings.gateway_url}{chat_page(session_id)}",
-    )
-
-
 def _description_of(state: ConversationState, session_id: str, links: SessionLinks) -> SessionDescription:
     session = state.session
     return SessionDescription(
@@ -214,16 +200,4 @@ async def _stuck(description: WorkflowExecutionDescription, session_id: str, lin
         created_at=memo.get("created_at") or description.start_time,
         turn_count=None,
         links=links,
-    )
-
-
-def _links(services: Services, session_id: str) -> SessionLinks:
-    settings = services.settings
-    server = EmbeddedServer.recorded(settings.state_dir)
-    ui_url = settings.temporal_ui_url or (server.ui_url if server else None)
-    path = f"/namespaces/{services.client.namespace}/workflows/{workflow_id(session_id)}"
-    return SessionLinks(
-        conversation=f"/workflow/{session_id}/conversation",
-        chat=chat_page(session_id),
-        temporal=f"{ui_url}{path}" if ui_url else None,
     )

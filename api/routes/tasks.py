@@ -1,14 +1,23 @@
-"""Tasks: agents that start with the conversation that led to their task."""
+"""Tasks: agents that start with the conversation that led to their task (TSK-1 to TSK-4)."""
 
-from fastapi import APIRouter
+from typing import Annotated
 
-from turnkeeper.api.bodies import TaskPreview
-from turnkeeper.api.dependencies import ServicesDep
+from fastapi import APIRouter, Query, Response
+
+from turnkeeper.api.bodies import CancelTask, TaskMessage, TaskPreview
+from turnkeeper.api.dependencies import ServicesDep, TaskId
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
-from turnkeeper.api.http.openapi import WORKER, errors
+from turnkeeper.api.http.openapi import TASK, WORKER, errors
+from turnkeeper.models.answers import PromptAccepted, Task, TaskPage, TaskReceipt
+from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.session.task import CreateTask
+from turnkeeper.models.transcript.task_view import TaskStatus
 
 router = APIRouter(tags=["tasks"], max_body_size=MAX_HISTORY_BYTES)
+
+WaitSeconds = Annotated[
+    float, Query(ge=0, le=60, allow_inf_nan=False, description="Seconds to wait until it has ended or needs a person.")
+]
 
 
 @router.post(
@@ -28,3 +37,61 @@ async def preview_task(services: ServicesDep, body: CreateTask) -> TaskPreview:
         conversation_history=prepared.context.conversation_history,
         prompt=prepared.prompt,
     )
+
+
+@router.post(
+    "/tasks",
+    status_code=201,
+    operation_id="create_task",
+    responses=errors(*WORKER, "too-large", "archive-unavailable", "session-exists", "idempotency-key-reused"),
+)
+async def create_task(services: ServicesDep, body: CreateTask, response: Response) -> TaskReceipt:
+    """Start a task: a session whose first prompt is the description and what led to it.
+
+    Warnings say what was changed of the history, and never fail a task. The same `idempotency_key` with the same
+    request is the same task, also after it has ended; a key belongs to its `parent`.
+    """
+    receipt = await services.tasks.create(body)
+    response.headers["Location"] = f"/tasks/{receipt.task_id}"
+    return receipt
+
+
+@router.get("/tasks", operation_id="list_tasks", responses=errors(*TASK))
+async def list_tasks(
+    services: ServicesDep,
+    status: Annotated[TaskStatus | None, Query(description="Only tasks with this status.")] = None,
+    parent: Annotated[
+        str | None, Query(pattern=ID_PATTERN, description="Only tasks of this session; `none`: those of no session.")
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=100, description="Most tasks a page.")] = 20,
+    cursor: Annotated[str | None, Query(max_length=4_000, description="`next_cursor` of the page before.")] = None,
+) -> TaskPage:
+    """List tasks, those that sessions have started included, newest first, without their answers.
+
+    A page may have fewer than `limit` tasks, or none, and still a `next_cursor`. Temporal lists a new task a moment
+    late.
+    """
+    return await services.tasks.list(status=status, parent=parent, limit=limit, cursor=cursor)
+
+
+@router.get("/tasks/{id}", operation_id="get_task", responses=errors(*TASK))
+async def get_task(services: ServicesDep, task_id: TaskId, wait_seconds: WaitSeconds = 0) -> Task:
+    """Return a task; with `wait_seconds`, once it has ended or a person has to decide, or after that time."""
+    return await services.tasks.get(task_id, wait_seconds=wait_seconds)
+
+
+@router.post(
+    "/tasks/{id}/messages",
+    status_code=202,
+    operation_id="message_task",
+    responses=errors(*TASK, "too-large", "queue-full", "session-ended", "state-full", "not-waiting"),
+)
+async def message_task(services: ServicesDep, task_id: TaskId, body: TaskMessage) -> PromptAccepted:
+    """Send a task a further prompt; once this answers 202 it is safe. A task that has answered works again."""
+    return await services.tasks.message(task_id, body)
+
+
+@router.post("/tasks/{id}/cancel", status_code=202, operation_id="cancel_task", responses=errors(*TASK, "too-large"))
+async def cancel_task(services: ServicesDep, task_id: TaskId, body: CancelTask | None = None) -> Task:
+    """Cancel a task and all tasks below it, and end its session; one that has ended stays as it is."""
+    return await services.tasks.cancel(task_id, reason=body.reason if body else None)

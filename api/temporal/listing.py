@@ -1,4 +1,4 @@
-"""Listing sessions from Temporal's visibility store (API-1).
+"""Listing sessions, and those that are tasks, from Temporal's visibility store (API-1, TSK-4).
 
 Values in a visibility filter are first checked against a pattern, since quoting doesn't protect there (API-4).
 
@@ -9,6 +9,7 @@ correct checksum is used once; if that fails and the first page can be read, the
 
 import base64
 import binascii
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, Literal
 
@@ -34,6 +35,8 @@ _PAGE_TOKEN_STATUSES = (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.UNKNOWN, R
 
 ListedStatus = Literal["open", "awaiting_approval", "ended", "cancelled", "terminated"]
 
+_SESSIONS = "WorkflowType = 'AgenticAIWorkflow' AND ExecutionStatus != 'ContinuedAsNew'"
+
 _STATUS_FILTERS: dict[ListedStatus, str] = {
     "open": "ExecutionStatus = 'Running'",
     "awaiting_approval": "ExecutionStatus = 'Running' AND AgentSessionStatus = 'awaiting_approval'",
@@ -55,31 +58,58 @@ async def list_sessions(
 
     `user` must match `turnkeeper.models.session.session.USER_PATTERN`.
     """
-    token = _token(cursor)
-    pages = (query_client(client) if token else client).list_workflows(
-        _filter(status, user),
-        page_size=PAGE,
-        next_page_token=token,
-        rpc_timeout=rpc_timeout(),
-    )
+    pages = _Pages(client, _filter(status, user), page_size=PAGE, cursor=cursor)
     sessions: list[ListedSession] = []
     scanned_count = 0
     while True:
-        try:
-            await call_temporal(pages.fetch_next_page(), "")
-        except problems.ProblemError as problem:
-            if token and not scanned_count and await _is_token_invalid(problem, client):
-                raise _invalid_cursor() from problem
-            raise
-        page = pages.current_page or []
+        page = await pages.next()
         scanned_count += len(page)
         for execution in page:
             session = await _listed_session(execution)
             searched_text = f"{session.title or ''}\n{session.workflow_id}".casefold()
             if text is None or text.casefold() in searched_text:
                 sessions.append(session)
-        if not pages.next_page_token or len(sessions) >= PAGE or text is None or scanned_count >= MAX_SCANNED:
-            return SessionList(sessions=sessions, next_cursor=_cursor(pages.next_page_token))
+        if not pages.next_cursor or len(sessions) >= PAGE or text is None or scanned_count >= MAX_SCANNED:
+            return SessionList(sessions=sessions, next_cursor=pages.next_cursor)
+
+
+async def list_task_executions(
+    client: Client, *, parent: str | None, is_open: bool, page_size: int, cursor: str | None
+) -> tuple[Sequence[WorkflowExecution], str | None]:
+    """Return a page of the sessions that are tasks, of all or of `parent`, and the cursor of the next one.
+
+    `is_open`: only those whose workflows run. `parent` must match `turnkeeper.models.ids.ID_PATTERN`.
+    """
+    conditions = [_SESSIONS, f"AgentTaskParent = '{parent}'" if parent else "AgentTaskParent IS NOT NULL"]
+    if is_open:
+        conditions.append(_STATUS_FILTERS["open"])
+    pages = _Pages(client, " AND ".join(conditions), page_size=page_size, cursor=cursor)
+    return await pages.next(), pages.next_cursor
+
+
+class _Pages:
+    """The pages of a list, from a cursor on. Raises 422 for what is no cursor of ours."""
+
+    def __init__(self, client: Client, condition: str, *, page_size: int, cursor: str | None) -> None:
+        self._client = client
+        self._token = _token(cursor)
+        self._pages = (query_client(client) if self._token else client).list_workflows(
+            condition, page_size=page_size, next_page_token=self._token, rpc_timeout=rpc_timeout()
+        )
+
+    async def next(self) -> Sequence[WorkflowExecution]:
+        try:
+            await call_temporal(self._pages.fetch_next_page(), "")
+        except problems.ProblemError as problem:
+            if self._token and await _is_token_invalid(problem, self._client):
+                raise _invalid_cursor() from problem
+            raise
+        self._token = None
+        return self._pages.current_page or []
+
+    @property
+    def next_cursor(self) -> str | None:
+        return _cursor(self._pages.next_page_token)
 
 
 async def _is_token_invalid(problem: problems.ProblemError, client: Client) -> bool:
@@ -96,7 +126,7 @@ async def _is_token_invalid(problem: problems.ProblemError, client: Client) -> b
 
 
 def _filter(status: ListedStatus | None, user: str | None) -> str:
-    conditions = ["WorkflowType = 'AgenticAIWorkflow'", "ExecutionStatus != 'ContinuedAsNew'"]
+    conditions = [_SESSIONS]
     if status:
         conditions.append(_STATUS_FILTERS[status])
     if user:

@@ -5,6 +5,7 @@ within a time limit (`session_reader.py`, SES-6). Whether there is room for it i
 """
 
 import asyncio
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -13,6 +14,7 @@ from weakref import WeakValueDictionary
 from pydantic import BaseModel
 from temporalio.client import Client, WorkflowHandle
 from temporalio.common import (
+    Priority,
     SearchAttributePair,
     TypedSearchAttributes,
     WorkflowIDConflictPolicy,
@@ -62,13 +64,26 @@ class SessionCommands:
 
     # ---- starting
 
-    async def start(self, session_id: str, start: SessionInput) -> None:
-        """Start a session. Raises 409 if its id was used before."""
+    async def start(
+        self,
+        session_id: str,
+        start: SessionInput,
+        *,
+        priority_key: int | None = None,
+        memo: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Start a session. Raises 409 if its id was used before.
+
+        `priority_key`: Temporal's, from 1, the most urgent, to 5. `memo` is added to what every session's memo has.
+        """
+        options = self._start_options(session_id, start)
+        options["memo"] |= memo or {}
         start_call = self._client.start_workflow(
             AgenticAIWorkflow.run,
             start,
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-            **self._start_options(session_id, start),
+            priority=Priority(priority_key=priority_key),
+            **options,
         )
         asked_at = asyncio.get_running_loop().time()
         try:
@@ -101,6 +116,9 @@ class SessionCommands:
         if start.user:
             user = search_attributes.encoded_user(start.user)
             attributes.append(SearchAttributePair(search_attributes.USER, user))
+        if start.task:
+            parent = search_attributes.task_parent(start.task)
+            attributes.append(SearchAttributePair(search_attributes.TASK_PARENT, parent))
         return {
             "id": workflow_id(session_id),
             "task_queue": self._settings.task_queue,
@@ -142,6 +160,19 @@ class SessionCommands:
     async def end(self, session_id: str, request: EndSession) -> None:
         """Signal the session to end. Like a prompt, this is safe even if no worker runs."""
         await self._signal(session_id, "end_chat", request)
+
+    async def cancel(self, session_id: str, *, reason: str | None = None) -> None:
+        """Ask Temporal to cancel the session, which stops its turn and closes it; like a prompt it is safe.
+
+        One that has ended stays as it is. Raises 404 where there is none.
+        """
+        cancelling = self._handle(session_id).cancel(reason=reason or "", rpc_timeout=rpc_timeout())
+        with self._watches.writing(workflow_id(session_id)):
+            try:
+                await call_temporal(cancelling, session_id)
+            except problems.ProblemError as problem:
+                if problem.problem.status != 409:
+                    raise
 
     async def _signal(self, session_id: str, name: str, argument: BaseModel) -> None:
         signal_call = self._handle(session_id).signal(name, argument, rpc_timeout=rpc_timeout())

@@ -14,6 +14,7 @@ import { SessionsView } from "./panels/sessions_view.js";
 import { Sidebar } from "./panels/sidebar.js";
 import { StateLine } from "./panels/state_line.js";
 import { followTheme } from "./theme.js";
+import { TasksPanel } from "./panels/tasks_panel.js";
 import { QueuePanel } from "./panels/queue_panel.js";
 import { TEXTS, isClosed, isDemoModel } from "./words.js";
 
@@ -27,6 +28,7 @@ class Page {
     onEdit: (text) => this.#composer.edit(text),
     showEcho: (echo) => this.#log.showEcho(echo),
   });
+  #tasksPanel = new TasksPanel();
   #state = new StateLine({ onShowQuestion: () => this.#log.showQuestion() });
   #notice = new Notice(() => this.#composer.focus());
   #bar = new SessionBar();
@@ -148,6 +150,7 @@ class Page {
   #showState() {
     const conversation = this.#conversation;
     const state = conversation?.manager.state;
+    this.#tasksPanel.show(conversation);
     this.#queuePanel.show(conversation);
     this.#state.show(conversation);
     this.#composer.show({

@@ -35,6 +35,9 @@ export const TEXTS = {
   remove: "Remove",
   rejectedPrompt: "The session rejected this prompt.",
 
+  openTask: "Open this task's session",
+  parentSession: "Part of another session",
+
   thinking: "Thinking",
   thought: "Thought",
   steered: "Steering prompt",
@@ -264,6 +267,28 @@ export function waitingTitle(prompts) {
   const failed = unsent === 1 ? "1 prompt not sent" : `${unsent} prompts not sent`;
   return [...(count ? [queued] : []), ...(unsent ? [failed] : [])].join(", ");
 }
+
+// ---- tasks
+
+/** @type {Record<import("./conversation/wire.js").TaskStatus, string>} */
+export const TASK_STATES = {
+  working: "working",
+  input_required: "needs approval",
+  completed: "done",
+  failed: "failed",
+  cancelled: "cancelled",
+};
+
+/** @param {import("./conversation/wire.js").SubTask[]} tasks @returns {string} */
+export function tasksTitle(tasks) {
+  const running = tasks.filter(({ status }) => status === "working" || status === "input_required").length;
+  const ended = tasks.length - running;
+  return [running === 1 ? "1 task is running" : `${running} tasks are running`, ...(ended ? [`${ended} ended`] : [])].join(", ");
+}
+
+/** @param {number} questions how many calls of tasks need a decision @returns {string} */
+export const taskApprovalWords = (questions) =>
+  questions > 1 ? `${questions} tool calls of tasks need your approval.` : "A tool call of a task needs your approval.";
 
 // ---- tool calls
 

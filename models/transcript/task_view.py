@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from turnkeeper.models.wire import Compact
+from turnkeeper.models.wire import Frozen
 
 TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
 """`input_required`: a person is asked to decide on a tool call, of the task itself or of a task below it."""
@@ -12,7 +12,7 @@ TaskStatus = Literal["working", "input_required", "completed", "failed", "cancel
 FINAL: frozenset[TaskStatus] = frozenset({"completed", "failed", "cancelled"})
 
 
-class TaskView(Compact):
+class TaskView(Frozen):
     """The task that a session is. `percent`, `message` and `findings` are what its agent has reported last."""
 
     parent: str | None = None
@@ -23,7 +23,7 @@ class TaskView(Compact):
     findings: dict[str, JsonValue] | None = None
 
 
-class SubTask(Compact):
+class SubTask(Frozen):
     """A task that a session has started with the call `call_id` of `run_task`. `task_id` is a session of its own."""
 
     task_id: str

@@ -7,7 +7,7 @@
  * @import {Change} from "./conversation_manager.js"
  * @import {Connection} from "./events.js"
  * @import {Outgoing} from "./outbox.js"
- * @import {ContextView, Decision, PromptMode, SessionDescription, ToolCall, Turn} from "./wire.js"
+ * @import {ContextView, Decision, PendingApproval, PromptMode, SessionDescription, ToolCall, Turn} from "./wire.js"
  */
 
 import { ConversationManager } from "./conversation_manager.js";
@@ -57,7 +57,7 @@ export class Conversation {
   #isCheckingFates = false;
   #openedAt;
   /** The number of the latest read of each: the answers of older reads are dropped. */
-  #reads = { description: 0, context: 0 };
+  #reads = { description: 0, context: 0, approvals: 0 };
 
   /** @param {string} sessionId @param {Listener} listener @param {{model?: string} | null} [start] */
   constructor(sessionId, listener, start = null) {
@@ -71,6 +71,8 @@ export class Conversation {
     this.description = null;
     /** @type {ContextView | null} */
     this.context = null;
+    /** The calls of the session's tasks that need a decision. @type {PendingApproval[]} */
+    this.taskApprovals = [];
     this.#listener = listener;
     this.#start = start ?? JSON.parse(sessionStorage.getItem(this.#startKey) ?? "null");
     this.isNew = Boolean(this.#start);
@@ -126,6 +128,7 @@ export class Conversation {
     this.#onOutboxChange();
     void this.refreshDescription();
     void this.refreshContext();
+    void this.#refreshTaskApprovals();
     this.#events.open();
   }
 
@@ -202,6 +205,14 @@ export class Conversation {
     const digest = call.approval?.args_digest ?? "";
     const body = { args_digest: digest, decision, ...(reason ? { reason } : {}) };
     return this.#attempt(gateway.decide(this.id, call.id, body));
+  }
+
+  /** @param {PendingApproval} pending of a task @param {Decision} decision @param {string} [reason] @returns {Promise<boolean>} */
+  async decideForTask(pending, decision, reason) {
+    const body = { args_digest: pending.args_digest, decision, ...(reason ? { reason } : {}) };
+    const isDone = await this.#attempt(gateway.decide(pending.workflow_id ?? this.id, pending.call_id, body));
+    if (isDone) await this.#refreshTaskApprovals();
+    return isDone;
   }
 
   /** @param {{title?: string, model?: string}} change @returns {Promise<boolean>} */
@@ -304,6 +315,7 @@ export class Conversation {
   /** @param {import("./wire.js").ConversationUpdate} update */
   #applyUpdate(update) {
     const change = this.manager.applyUpdate(update);
+    void this.#refreshTaskApprovals();
     this.#listener.onTurns(change);
     this.#onOutboxChange();
     void this.#checkFates();
@@ -356,6 +368,17 @@ export class Conversation {
       if (fate?.fate === "rejected") this.#outbox.reject(id, fate.reason ?? TEXTS.rejectedPrompt);
       else if (fate?.fate === "withdrawn" || fate?.fate === "discarded") this.#outbox.remove((entry) => entry.id === id);
     }
+    this.#listener.onState();
+  }
+
+  /** Read the calls of tasks that need a decision, if there are any. */
+  async #refreshTaskApprovals() {
+    const waits = this.manager.tasks.some(({ status }) => status === "input_required");
+    if (!waits && !this.taskApprovals.length) return;
+    const read = ++this.#reads.approvals;
+    const { approvals } = waits ? await gateway.readApprovals(this.id).catch(() => ({ approvals: [] })) : { approvals: [] };
+    if (read !== this.#reads.approvals) return;
+    this.taskApprovals = approvals.filter(({ workflow_id }) => workflow_id && workflow_id !== this.id);
     this.#listener.onState();
   }
 

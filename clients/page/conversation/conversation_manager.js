@@ -5,7 +5,7 @@
  * `reset`, it first drops all turns. Partial output and the queue are separate. This class knows neither the network nor
  * the page: each method applies data and returns what has changed.
  *
- * @import {ConversationUpdate, FullConversation, GrownPart, PartialGrowth, QueuedPrompt, SessionState, Turn,
+ * @import {ConversationUpdate, FullConversation, GrownPart, PartialGrowth, QueuedPrompt, SessionState, SubTask, Turn,
  *   WaitingPrompts} from "./wire.js"
  */
 
@@ -40,6 +40,10 @@ export class ConversationManager {
     this.state = UNKNOWN;
     /** The waiting prompts, in their order. @type {QueuedPrompt[]} */
     this.queue = [];
+    /** The tasks that the session has started, oldest first. @type {SubTask[]} */
+    this.tasks = [];
+    /** The session that this one is a task of. @type {string | null} */
+    this.parent = null;
     /** Whether there may be turns before the first one here. */
     this.hasOlder = false;
   }
@@ -86,6 +90,8 @@ export class ConversationManager {
     this.#revision = page.revision;
     this.hasOlder = page.has_more;
     this.state = stateOf(page);
+    this.tasks = page.session.tasks;
+    this.parent = page.session.task?.parent ?? null;
   }
 
   /**
@@ -114,6 +120,7 @@ export class ConversationManager {
     this.#lastSeen = update.last_seen_message_id;
     this.#revision = update.revision;
     this.state = stateOf(update);
+    this.tasks = update.tasks;
     if (!update.queue_length) this.queue = []; // no queue event follows for an empty queue
     return { reset: update.reset, added, updated: [...updated, ...again] };
   }

@@ -4,8 +4,8 @@
  * A request without a response may have been processed, so every one of them is safe to repeat: the page chooses the ids
  * of prompts and sessions, and names what it decides or stops.
  *
- * @import {ContextView, Decision, FullConversation, PromptMode, QueueView, SessionDescription, SessionList}
- *   from "./wire.js"
+ * @import {ContextView, Decision, FullConversation, PendingApprovals, PromptMode, QueueView, SessionDescription,
+ *   SessionList} from "./wire.js"
  */
 
 import { TEXTS, unexpectedStatus } from "../words.js";
@@ -134,6 +134,9 @@ export const withdraw = (sessionId, messageId) =>
  * @param {{args_digest: string, decision: Decision, reason?: string}} decision
  */
 export const decide = (sessionId, callId, decision) => send("POST", path(sessionId, `/approvals/${callId}`), decision);
+
+/** What waits for a decision, in the session and in its tasks. @param {string} sessionId @returns {Promise<PendingApprovals>} */
+export const readApprovals = (sessionId) => json("GET", path(sessionId, "/approvals"));
 
 /** @param {string} sessionId @param {number} limit @returns {Promise<FullConversation>} */
 export const readNewest = (sessionId, limit) => json("GET", path(sessionId, `/conversation/full${query({ limit })}`));

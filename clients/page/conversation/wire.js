@@ -37,6 +37,9 @@
  * @property {TurnStatus} status
  * @property {boolean} is_complete
  *
+ * @typedef {"working" | "input_required" | "completed" | "failed" | "cancelled"} TaskStatus
+ * @typedef {{task_id: string, title: string, status: TaskStatus, percent: number | null, message: string | null}} SubTask
+ *
  * @typedef {object} SessionState The fields of an update that are not turns.
  * @property {boolean} is_processing
  * @property {string | null} current_message_id
@@ -46,9 +49,14 @@
  * @property {string | null} waiting_reason
  * @property {number} queue_length
  *
- * @typedef {{new_messages: Turn[], updated_messages: Turn[], last_seen_message_id: string | null, reset: boolean}
- *   & SessionState} ConversationUpdate
- * @typedef {{messages: Turn[], has_more: boolean} & SessionState} FullConversation
+ * @typedef {{new_messages: Turn[], updated_messages: Turn[], last_seen_message_id: string | null, reset: boolean,
+ *   tasks: SubTask[]} & SessionState} ConversationUpdate
+ * @typedef {{messages: Turn[], has_more: boolean, session: SessionInTranscript} & SessionState} FullConversation
+ * @typedef {{task: {parent: string | null} | null, tasks: SubTask[]}} SessionInTranscript
+ *
+ * @typedef {{workflow_id: string | null, call_id: string, tool: string, args: Object<string, unknown>,
+ *   args_blob: BlobRef | null, args_digest: string, expires_at: string}} PendingApproval
+ * @typedef {{approvals: PendingApproval[]}} PendingApprovals
  *
  * @typedef {{id: string, text: string, mode: PromptMode}} QueuedPrompt
  * @typedef {{waiting: QueuedPrompt[]}} WaitingPrompts

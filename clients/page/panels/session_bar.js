@@ -10,6 +10,7 @@ import { TEXTS, isClosed, isDemoModel, usageDetails, usageWords } from "../words
 export class SessionBar {
   #title = byId("session-title", HTMLElement);
   #model = byId("session-model", HTMLElement);
+  #parent = byId("session-parent", HTMLAnchorElement);
   #usage = byId("session-usage", HTMLElement);
   #actions = byId("session-actions", HTMLElement);
   #menu = byId("session-menu", HTMLElement);
@@ -55,6 +56,9 @@ export class SessionBar {
     this.#actions.hidden = !conversation || conversation.connection === "unknown";
     const isOver = isClosed(conversation?.manager.state.status ?? "idle");
     for (const id of ["rename", "change-model", "end-session"]) byId(id, HTMLButtonElement).disabled = isOver;
+    const parent = conversation?.manager.parent;
+    this.#parent.hidden = !parent;
+    if (parent) this.#parent.href = `/?session=${encodeURIComponent(parent)}`;
     const temporal = description?.links.temporal;
     this.#temporal.hidden = !temporal;
     if (temporal) this.#temporal.href = temporal;

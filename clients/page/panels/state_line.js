@@ -5,7 +5,7 @@
  */
 
 import { byId, setText } from "../dom.js";
-import { TEXTS, countdown, elapsed, isClosed, problemWords, statusWords } from "../words.js";
+import { TEXTS, countdown, elapsed, isClosed, problemWords, statusWords, taskApprovalWords } from "../words.js";
 
 export class StateLine {
   #line = byId("state", HTMLElement);
@@ -40,6 +40,8 @@ export class StateLine {
     if (problem) return { kind: "problem", words: problemWords(problem) };
     if (connection === "connecting") return { kind: "busy", words: TEXTS.connecting };
     if (connection === "away") return { kind: "problem", words: TEXTS.connectionLost };
+    const taskQuestions = conversation.taskApprovals.length;
+    if (taskQuestions && status !== "awaiting_approval") return { kind: "waiting", words: taskApprovalWords(taskQuestions) };
     return { kind: kindOf(status), words: statusWords({ ...manager.state, status }, conversation.questions.length) };
   }
 

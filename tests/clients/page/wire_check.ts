@@ -32,6 +32,11 @@ export interface Compared {
   SessionState: Reads<page.SessionState, Sent["ConversationUpdate"]>;
   ConversationUpdate: Reads<page.ConversationUpdate, Sent["ConversationUpdate"]>;
   FullConversation: Reads<page.FullConversation, Sent["FullConversation"]>;
+  TaskStatus: Reads<page.TaskStatus, Sent["SubTask"]["status"]>;
+  SubTask: Reads<page.SubTask, Sent["SubTask"]>;
+  SessionInTranscript: Reads<page.SessionInTranscript, Sent["SessionSummary"]>;
+  PendingApproval: Reads<page.PendingApproval, Sent["PendingApproval"]>;
+  PendingApprovals: Reads<page.PendingApprovals, Sent["PendingApprovals"]>;
   QueuedPrompt: Reads<page.QueuedPrompt, Sent["QueuedPrompt"]>;
   WaitingPrompts: Reads<page.WaitingPrompts, Sent["WaitingPrompts"]>;
   Fate: Reads<page.Fate, Sent["Fate"]>;
@@ -65,6 +70,7 @@ export type Answers = [
   Reads<Result<typeof gateway.readNewest>, AnswerTo<"get_full_conversation">>,
   Reads<Result<typeof gateway.readBefore>, AnswerTo<"get_full_conversation">>,
   Reads<Result<typeof gateway.readContext>, AnswerTo<"get_context">>,
+  Reads<Result<typeof gateway.readApprovals>, AnswerTo<"get_pending_approvals">>,
   Reads<Result<typeof gateway.readQueue>, AnswerTo<"get_queue">>,
 ];
 

@@ -1,0 +1,114 @@
+"""What a task is started as: its id, its session's input, and the note in the memo that tells a repeated request.
+
+Theory of operation. A request with an `idempotency_key` has one task: its id follows from the key, so Temporal itself
+starts no second one, however many gateways are asked. The memo has a digest of the request, so that another request
+under the same key is noticed, and what the first receipt said, so that every later one says the same.
+"""
+
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+from uuid import NAMESPACE_URL, uuid4, uuid5
+
+from pydantic import ValidationError
+from temporalio.client import WorkflowExecution
+
+from turnkeeper.api.session_links import default_input
+from turnkeeper.models.bounds import head_within
+from turnkeeper.models.session.queue.prompts import check_text
+from turnkeeper.models.session.session import Configure, SessionInput, configured, title_of
+from turnkeeper.models.session.task import CreateTask, HandOffReport, PreparedTask
+from turnkeeper.models.session.tasks.sub_tasks import sub_task_id
+from turnkeeper.models.session.tasks.task_start import TaskStart
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.tasks.hand_off import TaskValidationWarning
+from turnkeeper.models.wire import Compact
+
+MEMO_KEY = "task"
+
+DESCRIPTION_BYTES = 1_000
+"""How much of a description is in the memo."""
+
+WARNINGS_BYTES = 32_000
+"""How many bytes of warnings are in the memo; a repeated request is told of no more."""
+
+
+class TaskNote(Compact):
+    """What a task's memo says of the request that created it."""
+
+    digest: str
+    description: str
+    context: HandOffReport
+    warnings: list[TaskValidationWarning] = []
+
+
+def new_task_id(task: CreateTask) -> str:
+    """Return the id of a task that is created; the same for the same `idempotency_key` and parent.
+
+    >>> new_task_id(CreateTask(description="Go.", idempotency_key="k1"))
+    'task-b660dfa6-8481-5ecc-b79b-2b3679e3a9aa'
+    """
+    key = task.idempotency_key
+    unique = uuid5(NAMESPACE_URL, f"urn:turnkeeper:task:{task.parent or ''}:{key}") if key else uuid4()
+    return sub_task_id(task.parent, unique.hex[:12]) if task.parent else f"task-{unique}"
+
+
+def request_digest(task: CreateTask) -> str:
+    """Return the SHA-256 of what is asked for, in hex. Of messages, what a task is told of them counts, and no more."""
+    asked: dict[str, Any] = task.model_dump(mode="json", exclude={"conversation_history", "idempotency_key"})
+    asked["priority"] = task.priority if "priority" in task.model_fields_set else None
+    asked["conversation_history"] = _said(task.conversation_history)
+    return sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+
+
+def _said(history: object) -> object:
+    if not isinstance(history, list):
+        return history if isinstance(history, str) else None
+    return [[_text(message, name) for name in ("role", "content", "timestamp")] for message in history]
+
+
+def _text(message: object, name: str) -> str | None:
+    # Beyond the latest messages nobody has looked at them: they may be anything, nested however deep.
+    text = message.get(name) if isinstance(message, Mapping) else None
+    return text if isinstance(text, str) else None
+
+
+def task_input(task: CreateTask, prepared: PreparedTask, *, task_id: str, settings: Settings) -> SessionInput:
+    """Return what the task's session is started with. Raises `Refused` where its first prompt is too long for it."""
+    base = default_input(settings, task_id)
+    change = Configure(title=task.title or title_of(task.description), model=task.model, tool_policy=task.tool_policy)
+    start = configured(base, change)
+    if task.timeout is not None:
+        start = start.model_copy(update={"limits": start.limits.model_copy(update={"turn_timeout": task.timeout})})
+    check_text(prepared.prompt, limits=start.limits, field="description")
+    context = TaskStart(context=prepared.context, parent=task.parent, open_seconds=None)
+    return start.model_copy(update={"task": context})
+
+
+def priority_key(task: CreateTask) -> int:
+    """Return Temporal's priority of a task: 1 for P0, the most urgent, to 5 for P4."""
+    return int(task.priority[1]) + 1
+
+
+def note_of(task: CreateTask, prepared: PreparedTask) -> TaskNote:
+    room, warnings = WARNINGS_BYTES, list[TaskValidationWarning]()
+    for warning in prepared.warnings:
+        room -= len(warning.model_dump_json())
+        if room < 0:
+            break
+        warnings.append(warning)
+    return TaskNote(
+        digest=request_digest(task),
+        description=head_within(task.description, DESCRIPTION_BYTES),
+        context=prepared.report,
+        warnings=warnings,
+    )
+
+
+async def read_note(execution: WorkflowExecution) -> TaskNote | None:
+    """Return the note in a task's memo; `None` where it was not created over HTTP."""
+    try:
+        return TaskNote.model_validate((await execution.memo()).get(MEMO_KEY))
+    except ValidationError:
+        return None

@@ -1,0 +1,219 @@
+"""How tasks are, read from their sessions (TSK-4).
+
+Theory of operation. A task is a session, so its status is a pure function of the session's state. Temporal says which
+sessions are tasks, by a search attribute, and a worker what has become of one. Who waits for a task waits on the watch
+that all readers of its session share, and reads it again when that has noticed something.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from temporalio.client import WorkflowExecution, WorkflowExecutionDescription, WorkflowExecutionStatus
+
+from turnkeeper.api import problems
+from turnkeeper.api.history.text_restorer import TextRestorer
+from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.session_ids import workflow_id
+from turnkeeper.api.session_links import session_links
+from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now
+from turnkeeper.api.tasks.new_task import MEMO_KEY
+from turnkeeper.api.tasks.task_approvals import TaskApprovals
+from turnkeeper.api.temporal.session_reader import SessionReader
+from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
+from turnkeeper.models.answers import Task, TaskResult
+from turnkeeper.models.session.session import SessionEnd, StateRequest
+from turnkeeper.models.session.tasks.outcome import summary_of_answer
+from turnkeeper.models.session.tasks.task_state import task_status
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
+from turnkeeper.models.transcript.task_view import FINAL, TaskStatus
+from turnkeeper.models.transcript.trajectory import Usage
+from turnkeeper.workflows import search_attributes
+
+AGAIN_SECONDS = 1.0
+"""Who waits for a task asks again after this time where nobody could answer."""
+
+STUCK = "Its workflow task keeps failing. Nothing is lost; it goes on after a fix."
+SILENT = "No worker has said how it is."
+CANCELLING = "It is being cancelled."
+NEEDS_PERSON = "A tool call waits for a person's decision."
+
+
+class TaskReader:
+    """Reads all tasks, by their ids. Methods raise `ProblemError`."""
+
+    def __init__(
+        self, settings: Settings, reader: SessionReader, texts: TextRestorer, approvals: TaskApprovals
+    ) -> None:
+        self._settings = settings
+        self._reader = reader
+        self._texts = texts
+        self._approvals = approvals
+
+    async def describe(self, task_id: str) -> WorkflowExecutionDescription:
+        """Return what Temporal knows of a task; needs no worker. Raises 404 also for a session that is none."""
+        try:
+            description = await self._reader.describe(task_id)
+        except ProblemError as problem:
+            raise problems.unknown_task(task_id) if problem.problem.status == 404 else problem from None
+        if description.typed_search_attributes.get(search_attributes.TASK_PARENT) is None:
+            raise problems.unknown_task(task_id)
+        return description
+
+    async def task(self, task_id: str) -> Task:
+        """Return a task with its whole answer; one whose workflow task keeps failing is `working`, and says so."""
+        description = await self.describe(task_id)
+        if await self._reader.is_stuck(task_id, description):
+            return await self.without_state(description, STUCK)
+        state = await self._reader.state(task_id, StateRequest(limit=1))
+        until = seconds_from_now(RESTORE_SECONDS)
+        turns = await self._texts.restore_answers(workflow_id(task_id), state.messages, until=until)
+        return await self._task(description, state, turns[-1] if turns else None, with_answer=True)
+
+    async def listed(self, execution: WorkflowExecution, *, until: float) -> Task | None:
+        """Return a task as it stands in a list, without its answer; `None` where it is gone meanwhile.
+
+        One that nobody could read by `until`, on the loop's clock, is as Temporal knows it.
+        """
+        try:
+            async with asyncio.timeout_at(until):
+                state = await self._reader.state(execution.id, StateRequest(limit=1))
+                newest = state.messages[-1] if state.messages else None
+                return await self._task(execution, state, newest, with_answer=False)
+        except TimeoutError:
+            return await self.without_state(execution, SILENT)
+        except ProblemError as problem:
+            if problem.problem.status == 404:
+                return None
+            if problem.problem.status != 504:
+                raise
+            is_stuck = problem.problem.type.endswith(":session-stuck")
+            return await self.without_state(execution, STUCK if is_stuck else SILENT)
+
+    async def awaited(self, task_id: str, *, seconds: float, is_due: Callable[[Task], bool]) -> Task:
+        """Return a task once `is_due` holds for it, or after about `seconds` as it is then."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + seconds
+        async with self._reader.watches.watching(workflow_id(task_id)) as watch:
+            while True:
+                version, again_at = watch.version, until
+                try:
+                    task = await self.task(task_id)
+                    if is_due(task) or clock() >= until:
+                        return task
+                except ProblemError as problem:
+                    if problem.problem.status not in (503, 504) or clock() >= until:
+                        raise
+                    again_at = min(until, clock() + AGAIN_SECONDS)
+                if watch.is_over:  # nothing will be noticed any more
+                    again_at = min(until, clock() + AGAIN_SECONDS)
+                await watch.wait_beyond(version, until=again_at)
+
+    async def without_state(self, execution: WorkflowExecution, message: str) -> Task:
+        """Return a task of which no worker says anything, as Temporal knows it: one that is open is said to work."""
+        memo = await execution.memo()
+        known: dict[str, Any] = {"status": "working", "status_message": message}
+        if execution.status == WorkflowExecutionStatus.COMPLETED:
+            known = await self._known_of_result(execution.id)
+        elif execution.status != WorkflowExecutionStatus.RUNNING:
+            known = {"status": "cancelled"}
+        return Task(
+            **await self._facts(execution, memo),
+            **known,
+            title=memo.get("title"),
+            created_at=memo.get("created_at") or execution.start_time,
+            updated_at=execution.close_time,
+        )
+
+    async def _known_of_result(self, task_id: str) -> dict[str, Any]:
+        """Return what the result of a task's workflow says of it."""
+        handle = self._reader.client.get_workflow_handle(workflow_id(task_id), result_type=SessionEnd)
+        end = await call_temporal(handle.result(rpc_timeout=rpc_timeout()), task_id)
+        outcome = end.task
+        if outcome is None:
+            return {"status": "cancelled"}
+        result = TaskResult(
+            summary=summary_of_answer(outcome.answer or outcome.error or "") or None,
+            findings=outcome.findings,
+            usage=outcome.usage or Usage(),
+            transcript_url=self._transcript_url(task_id),
+        )
+        return {
+            "status": outcome.status,
+            "result": result,
+            "error": outcome.error,
+            "error_type": outcome.error_type,
+        }
+
+    async def _task(
+        self,
+        execution: WorkflowExecution,
+        state: ConversationState,
+        newest: ConversationMessage | None,
+        *,
+        with_answer: bool,
+    ) -> Task:
+        session = state.session
+        status = task_status(
+            newest.status if newest else None,
+            session=state.status,
+            waits=any(task.status == "input_required" for task in session.tasks),
+            queue_length=state.queue_length,
+        )
+        view, is_final = session.task, status in FINAL
+        approvals = 0
+        if status == "input_required":
+            pending = await self._approvals.pending(execution.id)
+            approvals = len(pending.approvals) + pending.omitted
+        return Task(
+            **await self._facts(execution, await execution.memo()),
+            title=session.title,
+            status=status,
+            status_message=_status_message(state, status),
+            percent=view and view.percent,
+            created_at=session.created_at,
+            updated_at=newest and (newest.agent_timestamp or newest.timestamp),
+            approvals=approvals,
+            result=self._result(state, newest, with_answer=with_answer) if is_final else None,
+            error=newest.error if newest and is_final else None,
+            error_type=newest.error_type if newest and is_final else None,
+        )
+
+    async def _facts(self, execution: WorkflowExecution, memo: Any) -> dict[str, Any]:
+        """Return the fields of a task that Temporal knows."""
+        task_id = execution.id
+        links = session_links(self._settings, task_id, namespace=execution.namespace)
+        parent = execution.typed_search_attributes.get(search_attributes.TASK_PARENT)
+        note = memo.get(MEMO_KEY)
+        return {
+            "task_id": task_id,
+            "workflow_id": task_id,
+            "description": note.get("description") if isinstance(note, dict) else None,
+            "parent": None if parent == search_attributes.NO_PARENT else parent,
+            "url": f"{self._settings.gateway_url}{links.chat}",
+            "temporal_url": links.temporal,
+        }
+
+    def _result(self, state: ConversationState, newest: ConversationMessage | None, *, with_answer: bool) -> TaskResult:
+        answer = newest and newest.agent_message
+        why_not = newest.error if newest else None
+        view = state.session.task
+        return TaskResult(
+            summary=summary_of_answer(answer or why_not or "") or None,
+            answer=answer if with_answer else None,
+            findings=view and view.findings,
+            usage=state.session.usage,
+            transcript_url=self._transcript_url(state.session.id),
+        )
+
+    def _transcript_url(self, task_id: str) -> str:
+        return f"{self._settings.gateway_url}/workflow/{task_id}/conversation/full"
+
+
+def _status_message(state: ConversationState, status: TaskStatus) -> str | None:
+    if status == "input_required":
+        return NEEDS_PERSON
+    if state.waiting_reason:
+        return state.waiting_reason
+    return state.session.task.message if state.session.task else None

@@ -1,0 +1,196 @@
+"""The verbs of tasks (TSK-1 to TSK-4). What follows from what they read is decided in `models`."""
+
+import asyncio
+from collections.abc import Sequence
+
+from temporalio.client import WorkflowExecution
+
+from turnkeeper.api import problems
+from turnkeeper.api.bodies import TaskMessage
+from turnkeeper.api.history.transcript_reader import TranscriptReader
+from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.prompts.new_prompt import new_prompt
+from turnkeeper.api.prompts.prompt_sender import PromptSender
+from turnkeeper.api.session_links import chat_page, session_links
+from turnkeeper.api.store_calls import seconds_from_now
+from turnkeeper.api.tasks.new_task import (
+    MEMO_KEY,
+    TaskNote,
+    new_task_id,
+    note_of,
+    priority_key,
+    read_note,
+    request_digest,
+    task_input,
+)
+from turnkeeper.api.tasks.task_preparer import TaskPreparer
+from turnkeeper.api.tasks.task_reader import CANCELLING, TaskReader
+from turnkeeper.api.temporal.listing import list_task_executions
+from turnkeeper.api.temporal.session_commands import SessionCommands
+from turnkeeper.api.temporal.session_reader import SessionReader
+from turnkeeper.models.answers import PromptAccepted, Task, TaskPage, TaskReceipt
+from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.queue.prompts import check_text
+from turnkeeper.models.session.task import CreateTask, PreparedTask
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.task_view import FINAL, TaskStatus
+
+CANCEL_SECONDS = 1.5
+"""How long a cancellation waits for the task to have ended."""
+
+STATUS_SECONDS = 1.0
+"""How long the receipt of a repeated request waits for a worker to say how the task is."""
+
+LIST_SECONDS = 5.0
+
+READS_AT_ONCE = 8
+"""Tasks of one list that are read at the same time."""
+
+MAX_SCANNED = 200
+"""How many tasks one request for a list reads, before it gives a cursor to go on from."""
+
+
+class Tasks:
+    """All tasks. Methods raise `ProblemError`, `Refused` and `TaskValidationError`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        reader: SessionReader,
+        sessions: SessionCommands,
+        sender: PromptSender,
+        transcripts: TranscriptReader,
+        preparer: TaskPreparer,
+        task_reader: TaskReader,
+    ) -> None:
+        self._settings = settings
+        self._reader = reader
+        self._sessions = sessions
+        self._sender = sender
+        self._transcripts = transcripts
+        self._preparer = preparer
+        self._tasks = task_reader
+
+    # ---- creating
+
+    async def prepare(self, task: CreateTask) -> PreparedTask:
+        """Return what a task's agent would be told; nothing is started."""
+        return await self._preparer.prepare(task)
+
+    async def create(self, task: CreateTask) -> TaskReceipt:
+        """Start a task. The same `idempotency_key` is the same task; with another request it is a 409."""
+        task_id = new_task_id(task)
+        if task.idempotency_key:
+            receipt = await self._created_before(task_id, task)
+            if receipt:
+                return receipt
+            await self._transcripts.raise_if_id_was_used(task_id)
+        prepared = await self.prepare(task)
+        note = note_of(task, prepared)
+        try:
+            await self._sessions.start(
+                task_id,
+                task_input(task, prepared, task_id=task_id, settings=self._settings),
+                priority_key=priority_key(task),
+                memo={MEMO_KEY: note.model_dump(mode="json")},
+            )
+        except ProblemError as problem:
+            # The same request may have come twice at once.
+            receipt = await self._created_before(task_id, task) if problem.problem.status == 409 else None
+            if receipt is None:
+                raise
+            return receipt
+        return self._receipt(task_id, note, "working").model_copy(update={"warnings": prepared.warnings})
+
+    async def _created_before(self, task_id: str, task: CreateTask) -> TaskReceipt | None:
+        """Return the receipt of a task that was created by the same request. Raises 409 where it was another one."""
+        try:
+            description = await self._reader.describe(task_id)
+        except ProblemError as problem:
+            if problem.problem.status == 404:
+                return None
+            raise
+        note = await read_note(description)
+        if note is None or note.digest != request_digest(task):
+            raise problems.idempotency_key_reused(task.idempotency_key or "")
+        return self._receipt(task_id, note, await self._status_of(description))
+
+    async def _status_of(self, execution: WorkflowExecution) -> TaskStatus:
+        """Return a task's status; one that is open and that nobody can read in time is said to be working."""
+        task = await self._tasks.listed(execution, until=seconds_from_now(STATUS_SECONDS))
+        return task.status if task else "cancelled"
+
+    def _receipt(self, task_id: str, note: TaskNote, status: TaskStatus) -> TaskReceipt:
+        links = session_links(self._settings, task_id, namespace=self._reader.client.namespace)
+        return TaskReceipt(
+            task_id=task_id,
+            workflow_id=task_id,
+            status=status,
+            url=f"{self._settings.gateway_url}{chat_page(task_id)}",
+            temporal_url=links.temporal,
+            context=note.context,
+            warnings=note.warnings,
+        )
+
+    # ---- reading
+
+    async def get(self, task_id: str, *, wait_seconds: float = 0) -> Task:
+        """Return a task; with `wait_seconds`, once it has ended or a person has to decide, or after that time."""
+        if wait_seconds:
+            return await self._tasks.awaited(
+                task_id, seconds=wait_seconds, is_due=lambda task: task.status != "working"
+            )
+        return await self._tasks.task(task_id)
+
+    async def list(
+        self, *, status: TaskStatus | None = None, parent: str | None = None, limit: int = 20, cursor: str | None = None
+    ) -> TaskPage:
+        """Return a page of tasks, newest first, at most `limit`; without their answers.
+
+        A page can have fewer and still a `next_cursor`: with `status`, at most `MAX_SCANNED` tasks are looked at, and
+        no page takes much longer than `LIST_SECONDS`.
+        """
+        found, scanned, until = list[Task](), 0, seconds_from_now(LIST_SECONDS)
+        # A session that is closed has nothing more to work on.
+        is_open = status is not None and status not in FINAL
+        while True:
+            executions, cursor = await list_task_executions(
+                self._reader.client, parent=parent, is_open=is_open, page_size=limit - len(found), cursor=cursor
+            )
+            scanned += len(executions)
+            tasks = await self._read_all(executions, until=until)
+            found += [task for task in tasks if status is None or task.status == status]
+            is_over = scanned >= MAX_SCANNED or seconds_from_now(0) >= until
+            if cursor is None or len(found) >= limit or is_over:
+                return TaskPage(tasks=found, next_cursor=cursor)
+
+    async def _read_all(self, executions: Sequence[WorkflowExecution], *, until: float) -> Sequence[Task]:
+        slots = asyncio.Semaphore(READS_AT_ONCE)
+
+        async def read(execution: WorkflowExecution) -> Task | None:
+            async with slots:
+                return await self._tasks.listed(execution, until=until)
+
+        return [task for task in await asyncio.gather(*map(read, executions)) if task]
+
+    # ---- changing
+
+    async def message(self, task_id: str, message: TaskMessage) -> PromptAccepted:
+        """Send a task a further prompt; a task that has answered works again."""
+        check_text(message.text, limits=Limits(), field="text")
+        await self._tasks.describe(task_id)
+        prompt = new_prompt(message.text, message_id=message.id, mode=message.mode)
+        receipt = await self._sender.send(task_id, prompt, is_new=message.id is None)
+        return PromptAccepted(workflow_id=task_id, message_id=receipt.message_id, position=receipt.position)
+
+    async def cancel(self, task_id: str, *, reason: str | None = None) -> Task:
+        """Cancel a task and all tasks below it, and return how it is after a moment; one that has ended stays so."""
+        description = await self._tasks.describe(task_id)
+        await self._sessions.cancel(task_id, reason=reason)
+        try:
+            return await self._tasks.awaited(task_id, seconds=CANCEL_SECONDS, is_due=lambda task: task.is_final)
+        except ProblemError as problem:
+            if problem.problem.status not in (503, 504):
+                raise
+            # It is safe with Temporal: the task is cancelled once a worker is back.
+            return await self._tasks.without_state(description, CANCELLING)
