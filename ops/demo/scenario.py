@@ -1,4 +1,4 @@
-"""The demo's steps: prompts, tools, an approval, a queue, and two crashes in the middle of an answer (OPS-3).
+"""The demo's steps: prompts, tools, an approval, a task, a queue, and two crashes in the middle of an answer (OPS-3).
 
 Each step sends prompts and waits until the observer has seen their answers. The prompts and the files that tools should
 write are recorded for the check.
@@ -139,6 +139,22 @@ async def approve_a_write(scenario: Scenario) -> None:
     report.answer(turn, f"approved; logbook.txt now says: {after.content}")
 
 
+async def delegate_a_task(scenario: Scenario) -> None:
+    """Show that an agent gives a task to another one, which is a session of its own, and answers with its answer."""
+    report = scenario.report
+    report.step("Give a task to another agent")
+    files = {path.name: path.stat().st_size for path in scenario.environment.workspace.iterdir()}
+    longest = max(files, key=lambda name: files[name])
+    answer = f"Another agent did it and answered:\n\n> The longest file is {longest}: it has {files[longest]:,} bytes."
+    await scenario.send("delegate", "delegate: find the longest file in this workspace", answer=answer)
+    turn = await scenario.observer.until_answered("delegate")
+    report.event("  ".join(_line_of(call) for call in calls_of(turn)))
+    tasks = (await scenario.gateway.page(scenario.session_id)).session.tasks
+    if [task.status for task in tasks] != ["completed"]:
+        raise NotObservedError(f"Expected one completed task, not {[task.status for task in tasks]}.")
+    report.answer(turn, f"the task is a session of its own: {tasks[0].task_id}")
+
+
 async def queue_prompts(scenario: Scenario) -> None:
     """Show that prompts sent during a turn are queued, and answered in order."""
     scenario.report.step("Queue two prompts")
@@ -180,6 +196,7 @@ STEPS: Sequence[Step] = (
     stream_an_answer,
     use_tools,
     approve_a_write,
+    delegate_a_task,
     queue_prompts,
     kill_the_worker,
     kill_the_gateway,

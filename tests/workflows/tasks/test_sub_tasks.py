@@ -17,7 +17,7 @@ from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult
 
 DELEGATE = "Delegate: find the longest file."
 DESCRIPTION = "Find the longest file."
-FOUND = "README.md is the longest."
+LONGEST = "README.md is the longest."
 
 
 def is_task(request: ModelRequest) -> bool:
@@ -34,7 +34,7 @@ def answers(text: str) -> Agent:
 def delegating(*, agent: Agent | None = None, calls: int = 1, **args: Any) -> Agent:
     """Answer as an agent that starts tasks when it is asked to; as the agent of a task, answer as `agent` does."""
 
-    agent = agent or answers(FOUND)
+    agent = agent or answers(LONGEST)
 
     def answer(request: ModelRequest) -> ModelResponse:
         if is_task(request):
@@ -76,13 +76,13 @@ async def test_tsk_5_a_task_in_the_foreground_answers_the_call_and_closes(on: St
     on.vendor.answer = delegating(title="Longest file")
     session, (result,) = await delegated(on)
 
-    assert result.content == FOUND
+    assert result.content == LONGEST
     assert result.status == "ok"
     (task,) = (await session.state()).session.tasks
     assert (task.task_id, task.title, task.status) == (f"{session.handle.id}.task-1", "Longest file", "completed")
     child = task_of(on, session)
     end = await child.handle.result()
-    assert end["task"] == {"status": "completed", "answer": FOUND, "usage": {}}
+    assert end["task"] == {"status": "completed", "answer": LONGEST, "usage": {}}
     view = (await child.state()).session
     assert view.task is not None
     assert (view.title, view.task.parent) == ("Longest file", session.handle.id)
@@ -97,7 +97,7 @@ async def test_tsk_5_the_answer_of_a_task_in_the_background_arrives_as_a_prompt(
     assert "was started" in result.outcome
     turns = (await session.state()).messages
     assert turns[1].id == "task-1.answer-1"
-    assert FOUND in turns[1].user_message
+    assert LONGEST in turns[1].user_message
     task = task_of(on, session)
     assert (await task.state()).status == "idle"
 
