@@ -221,6 +221,9 @@ HOSTILE_STATES: dict[str, dict[str, Any]] = {
     "too much to be carried on": {"allowances": ["x" * 1_900_000]},
 }
 
+NEW_STATE = {"created_at": "2026-01-01T00:00:00Z", "revision": 1}
+A_TASK = {"task_id": "s.task-1", "call_id": "1.1.0", "title": "x"}
+
 HOSTILE_STARTS: dict[str, Any] = {
     **{
         name: {"carried": {"created_at": "2026-01-01T00:00:00Z", "revision": 1, **state}}
@@ -233,6 +236,11 @@ HOSTILE_STARTS: dict[str, Any] = {
     "a system prompt that can't be carried": {"system_prompt": "x" * 1_900_000},
     "limits of 170,000 keys": {"limits": MANY},
     "a first prompt of 170,000 keys": {"first_prompt": MANY},
+    "a task without a first prompt": {"task": {}},
+    "a task whose parent has no id": {"task": {"context": {"description": "x"}, "parent": "a/b"}},
+    "a task that stays open for less than no time": {"task": {"context": {"description": "x"}, "open_seconds": -1}},
+    "fewer than no tasks": {"carried": {"state": {**NEW_STATE, "tasks": {"started": -1}}}},
+    "more tasks than there can be": {"carried": {"state": {**NEW_STATE, "tasks": {"tasks": [A_TASK] * 400}}}},
     "a number": 7,
     "a list": [0] * 900_000,
 }
@@ -257,6 +265,20 @@ async def test_ses_10_a_hostile_start_is_refused_and_never_stuck(shared: Stage, 
     assert cause.type == "invalid"
     assert cause.failure is not None
     assert cause.failure.ByteSize() <= REFUSAL_BYTES
+
+
+@pytest.mark.parametrize(("description", "reason"), [(" ", "blank"), ("x" * 150_000, "too_long")])
+async def test_ses_10_a_task_is_refused_where_its_first_prompt_would_be(
+    shared: Stage, description: str, reason: str
+) -> None:
+    start = {"task": {"context": {"description": description}}}
+    handle = await shared.client.start_workflow(
+        "AgenticAIWorkflow", start, id=f"hostile-{uuid4()}", task_queue=shared.task_queue
+    )
+    with pytest.raises(WorkflowFailureError) as failed:
+        await handle.result(rpc_timeout=timedelta(seconds=BOUND))
+    assert isinstance(failed.value.cause, ApplicationError)
+    assert failed.value.cause.type == reason
 
 
 async def test_ses_10_a_carried_state_without_contradictions_is_taken_up(on: Stage) -> None:
